@@ -29,6 +29,7 @@ from kofn.host.compression.codec import (
     to_fixed,
 )
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import factors_of
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.registry import load_codecs
 from kofn.host.errors import CodecError
@@ -71,7 +72,7 @@ class Way:
         shape = self._pending.shape
         storage = LedgerStorage.in_memory(blocks=shape[0], lanes=lanes, width=codec.width)
         self._ledger, self._iteration = Ledger(storage, 0, {code_of(codec.width): codec}), 0
-        self._total, self._mean = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        self._mean = np.empty(gradient.size, np.float32)
         self._rows, self._ones = np.arange(shape[0]), np.ones((shape[0], 1), np.int64)
         self._scale = codec.scale(*statistics(self._pending))
         packed = encode_packed(codec, self._pending, self._scale[:, None])
@@ -89,7 +90,8 @@ class Way:
 
     def _average(self, sums: BlockResults, scale: Exponents) -> None:
         weights = self._ones.astype(np.float64) * UNIT
-        average_packed(self._codec, sums, scale[:, None], self._ones, weights, total=self._total, mean=self._mean)
+        factors = factors_of(self._pending.shape[1])
+        average_packed(self._codec, sums, scale[:, None], self._ones, weights, weights=factors, mean=self._mean)
 
     def whole(self) -> None:
         """An iteration: gradient, ledger, wire; sum, mean, ledger."""

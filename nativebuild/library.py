@@ -16,7 +16,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +65,25 @@ def compile_texts(texts: Mapping[str, str], sources: Sequence[str], *, include: 
         for name, text in texts.items():
             Path(folder, name).write_text(text)
         built = Path(folder, "library.so")
-        command = [*compiler, *FLAGS, *(("-I", str(include)) if include else ()), "-o", str(built), *sources]
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            raise CompileError(f"{shlex.join(command)} failed:\n{result.stderr}")
+        headers = ("-I", str(include)) if include else ()
+        objects = [f"{number}.o" for number in range(len(sources))]
+        commands = [[*compiler, *FLAGS, *headers, "-c", "-o", *pair] for pair in zip(objects, sources, strict=True)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(partial(_run, folder), commands))
+        _run(folder, [*compiler, *FLAGS, "-o", str(built), *objects])
         if os.environ.get("KOFN_KEEP_C"):
             for name, text in texts.items():
                 library.with_suffix(f".{name}").write_text(text)
         os.replace(built, library)
     _prune(library.parent)
     return library
+
+
+def _run(folder: str, command: Sequence[str]) -> None:
+    """Raises CompileError with what the compiler said."""
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise CompileError(f"{shlex.join(command)} failed:\n{result.stderr}")
 
 
 def _note_use(library: Path) -> None:

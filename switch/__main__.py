@@ -1,6 +1,7 @@
 """`python -m kofn.switch`: the embedded switch as a process with simple_switch_grpc's command line."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -11,6 +12,11 @@ from kofn.nativebuild.errors import BuildError
 from kofn.switch.cli.counts import count_lines, fault_lines
 from kofn.switch.cli.inspection import Inside
 from kofn.switch.cli.options import Options, check_address, check_interfaces, check_log_file, parse
+from kofn.switch.commands.server import serving_commands
+from kofn.switch.compiler.build import compile_program, compile_runtime
+from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.ir.program import Target
+from kofn.switch.compiler.reader.reader import read_program
 from kofn.switch.engine.engine import Engine, Trace
 from kofn.switch.engine.pcap_replay import PcapReplay, open_inputs
 from kofn.switch.errors import PcapError, ProgramError, SwitchError
@@ -27,6 +33,7 @@ LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
+FORMAT = "[%(asctime)s.%(msecs)03d] [bmv2] [%(levelname).1s] [thread %(thread)d] %(message)s"  # as BMv2's
 USAGE_ERROR = 2
 
 
@@ -60,6 +67,7 @@ async def run(options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     credentials = None if options.tls is None else options.tls.credentials()
+    await _compile(options)
     engine = Engine(
         options.ports,
         cpu_port=options.cpu_port,
@@ -80,7 +88,10 @@ async def run(options: Options) -> None:
     engine.start()
     reports = Uplink("log messages", engine.take_reports, write_reports)
     try:
-        async with serving(engine, device_id=options.device_id, address=options.address, credentials=credentials):
+        async with (
+            serving(engine, device_id=options.device_id, address=options.address, credentials=credentials),
+            serving_commands(engine, options.thrift_port),
+        ):
             print(f"Server listening on {options.address}", flush=True)
             await _end(ended, PcapReplay(engine, inputs, options.inside.wait_s or 0))
     finally:
@@ -118,6 +129,20 @@ def write_reports(reports: list[LogReport]) -> None:
         LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
 
 
+async def _compile(options: Options) -> None:
+    """Runtime and program side by side, for the cache.  A program that is not executed is refused when it is loaded."""
+    target = Target(
+        drop_port=options.drop_port, priority_queues=options.priority_queues, trace=bool(options.inside.trace)
+    )
+
+    def program(path: Path) -> None:
+        with contextlib.suppress(ProgramError):
+            compile_program(generate(read_program(path.read_bytes()), target))
+
+    programs = [] if options.program is None else [asyncio.to_thread(program, options.program)]
+    await asyncio.gather(asyncio.to_thread(compile_runtime), *programs)
+
+
 def _load(engine: Engine, program: Path) -> None:
     try:
         engine.load(program.read_bytes())
@@ -131,9 +156,9 @@ def _set_up_logging(options: Options) -> None:
     for library in ("asyncio", "grpc"):
         logging.getLogger(library).setLevel(logging.WARNING)
     if options.log_file is not None:
-        logging.basicConfig(filename=options.log_file, level=level, format="[%(asctime)s] %(levelname)s %(message)s")
+        logging.basicConfig(filename=options.log_file, level=level, format=FORMAT, datefmt="%H:%M:%S")
     elif options.log_console:
-        logging.basicConfig(stream=sys.stdout, level=level, format="[%(asctime)s] %(levelname)s %(message)s")
+        logging.basicConfig(stream=sys.stdout, level=level, format=FORMAT, datefmt="%H:%M:%S")
     else:
         logging.basicConfig(level=max(level, logging.WARNING), format="switch: %(message)s")
 

@@ -27,6 +27,7 @@ DROPS = (
     "too many passes",
     "priority",
     "log ring full",
+    "queue full",
 )  # enum drop_reason of runtime/program.h, in its order
 DROP_NAMES = (c_char_p * len(DROPS))(*(name.encode() for name in DROPS))
 TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
@@ -70,6 +71,8 @@ SIGNATURES: Signatures = {
     "core_capture_error": (c_int, [c_void_p, c_uint32, c_uint32]),
     "core_receive": (None, [c_void_p, c_uint32, c_char_p, c_uint32]),
     "core_trace": (c_int, [c_void_p, c_int, c_uint64, c_uint32, POINTER(c_char_p)]),
+    "core_open_queues": (c_int, [c_void_p, c_uint32]),
+    "core_set_queue": (None, [c_void_p, c_int, c_int, c_int64, c_int64]),
     "core_close_ports": (None, [c_void_p]),
     "core_start": (c_int, [c_void_p]),
     "core_stop": (None, [c_void_p]),

@@ -28,6 +28,7 @@ from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S, IterationWait
 from kofn.host.agent.peer_source import PeerSource, check_settled, settle
 from kofn.host.agent.recorder import Recorder
+from kofn.host.arrays import Floats
 from kofn.host.compression.age_weight import FOR_EVER, age_weight_of
 from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
 from kofn.host.compression.encoder import Encoder, Finished
@@ -200,6 +201,8 @@ class Agent:
         batch: int = 0,
         stay: bool = False,
         stream: GradientStream | None = None,
+        good: bool = False,
+        out: Floats | None = None,
     ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
         """Contribute a gradient to the current iteration and wait for the iteration's end.
 
@@ -207,7 +210,9 @@ class Agent:
         is `entered`.  Where the current iteration is over elsewhere nothing is contributed: the caller is told of all
         that have ended, and calls again.  What was begun before the current iteration is treated as the rule says, and
         an end is waited for only if it counts.  With `stay` none is.  `stream`: where the gradient comes from, piece by
-        piece, while this waits, and where the means of the current iteration go.
+        piece, while this waits, and where the means of the current iteration go.  `good`: compression.codec.check has
+        looked at the gradient.  `out`: where the current iteration's mean may be, shape (elements,), apart from the
+        gradient; it is, where no result has come before this call.
 
         Returns when the first block was encoded (time.monotonic), None for nothing contributed, and the aggregates of
         the iterations that have ended, in order.  A ReplicaState replaces all before it: their results were too old to
@@ -220,7 +225,7 @@ class Agent:
         if gradient is not None and gradient.shape != (self._coding.elements,):
             raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
         since = self.iteration if begun is None else begun
-        coroutine = self._exchange(gradient, since, batch, stay=stay, stream=stream)
+        coroutine = self._exchange(gradient, since, batch, stay=stay, stream=stream, good=good, out=out)
         exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         exchanged = exchange.result()
         watch.turn("decode")
@@ -343,6 +348,8 @@ class Agent:
         *,
         stay: bool,
         stream: GradientStream | None,
+        good: bool,
+        out: Floats | None,
     ) -> _Exchanged:
         self._called, handed_s = True, time.monotonic()
         self._watch = watch = Stopwatch()
@@ -353,11 +360,13 @@ class Agent:
             self.age = current - begun
             if self._ended:
                 return _Exchanged(None, self._told(), watch.times())
+            if out is not None:
+                self._sums.into(out)
             if stream is not None:
                 await self._open(stream, current=begun == current)
             if gradient is not None:
                 with watch.during("encode"):
-                    self.encoder.enter(gradient, begun, batch=batch, current=current, pieces=pieces)
+                    self.encoder.enter(gradient, begun, batch=batch, current=current, pieces=pieces, good=good)
             waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
             self._look()
             if pieces is not None:
@@ -365,6 +374,9 @@ class Agent:
                 self._feed()
             if waits:
                 await self._advance(current)
+        except Exception:
+            self._sums.leave()  # what comes now must not go into the caller's array
+            raise
         finally:
             self._driver.drop_encoding()
             self._watch = self._stream = None
@@ -427,7 +439,6 @@ class Agent:
             return
         with self.during("decode"):
             finished = self._driver.end()
-            end.finish()
             self._ended.append((finished, end))
             if self._recorder is not None:
                 self._recorder.add(self.ledger.sent_in(self.protocol.iteration), finished.results)

@@ -38,7 +38,6 @@ class GradientStream:
 
     def follow(self, sums: Sums) -> None:
         """Results have come of the iteration that it belongs to."""
-        sums.finish()
         with self._changed:
             self._sums = sums
             self.closed_s[sums.closed & np.isnan(self.closed_s)] = time.monotonic()
@@ -61,7 +60,7 @@ class GradientStream:
         if self._mean is not None:
             return self._mean[begin:end]
         if self._sums is not None and self._sums.closed[begin // self._size : (end - 1) // self._size + 1].all():
-            return self._sums.mean.reshape(-1)[begin:end]
+            return self._sums.mean[begin:end]
         if self._error is not None:
             raise self._error
         return None

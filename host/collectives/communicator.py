@@ -268,17 +268,22 @@ class Communicator(ABC):
     def _carry_all(self) -> None:
         """Calls one after another, in the order that all workers have; floats overflow as they do."""
         np.seterr(all="ignore")  # of this thread
-        while (task := self._ready.get()) is not None:
-            if isinstance(task, str):
-                self._fail(task)
-            if isinstance(task, str) or self._failed:
-                continue
+        while self._carry_next():
+            pass
+
+    def _carry_next(self) -> bool:
+        """Whether it is not the end; what the call held in memory is let go of before the next one is there."""
+        task = self._ready.get()
+        if isinstance(task, str):
+            self._fail(task)
+        elif task is not None and not self._failed:
             try:
                 outcome = self._carry(task)
             except Exception as error:  # whatever it is, it must not leave calls that never end
                 self._break(task, error)
             else:
                 self._finish(task, outcome)
+        return task is not None
 
 
 def _in_words(error: Exception) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats, Integers, Values
+from kofn.host.arrays import Floats, Values
 from kofn.host.collectives.call import Array
 from kofn.host.errors import CollectiveError
 from kofn.host.kernels.kernel import PIECE, kernel
@@ -35,7 +35,7 @@ class LaneCoding(ABC):
         """Lanes (B, L) of elements (B, per_block), from block `first` on."""
 
     @abstractmethod
-    def decode(self, sums: Integers, first: int) -> Array:
+    def decode(self, sums: Values, first: int) -> Array:
         """Elements (B, per_block) of sums of lanes (B, L), as signed numbers."""
 
 
@@ -49,8 +49,8 @@ class Bytes(LaneCoding):
         words: Values = rows.view(np.int32)
         return words
 
-    def decode(self, sums: Integers, first: int) -> Array:
-        return sums.astype(np.int32).view(np.uint8)
+    def decode(self, sums: Values, first: int) -> Array:
+        return sums.view(np.uint8)
 
 
 class Int32(LaneCoding):
@@ -62,8 +62,8 @@ class Int32(LaneCoding):
     def encode(self, rows: Array, first: int) -> Values:
         return rows
 
-    def decode(self, sums: Integers, first: int) -> Array:
-        return sums.astype(np.int32)
+    def decode(self, sums: Values, first: int) -> Array:
+        return sums
 
 
 class Int64(LaneCoding):
@@ -78,8 +78,9 @@ class Int64(LaneCoding):
             encoded[:, self._place(at)] = rows >> shift & (1 << bits) - 1
         return encoded
 
-    def decode(self, sums: Integers, first: int) -> Array:
-        low, middle, high = (sums[:, self._place(at)] << shift for at, (shift, _) in enumerate(LIMBS))
+    def decode(self, sums: Values, first: int) -> Array:
+        limbs = sums.astype(np.int64)
+        low, middle, high = (limbs[:, self._place(at)] << shift for at, (shift, _) in enumerate(LIMBS))
         whole: Array = low + middle + high
         return whole
 
@@ -108,7 +109,7 @@ class FixedPoint(LaneCoding):
         scaled = np.multiply(rows, self._steps[first : first + len(rows)], dtype=np.float64)
         return np.rint(scaled, out=scaled).astype(np.int32)
 
-    def decode(self, sums: Integers, first: int) -> Array:
+    def decode(self, sums: Values, first: int) -> Array:
         found: Array = sums / self._divisors[first : first + len(sums)]
         return found
 
@@ -171,7 +172,8 @@ class LaneSum:
             at = some.start * per_block
             low, high = max(at, self.begin), min(some.stop * per_block, end)
             if low < high:
-                sums = _unpacked(places[some.start - blocks.start : some.stop - blocks.start], self.coding.lanes)
+                there = places[some.start - blocks.start : some.stop - blocks.start]
+                sums = kernel().gathered(there, self.coding.lanes)
                 found = self.coding.decode(sums, some.start).reshape(-1)
                 self.target[low - self.begin : high - self.begin] = found[low - at : high - at]
 
@@ -187,11 +189,3 @@ class LaneSum:
         missing = len(blocks) * per_block - found.size
         padded = np.concatenate([found, np.zeros(missing, found.dtype)]) if missing else found
         return padded.reshape(len(blocks), per_block)
-
-
-def _unpacked(places: npt.NDArray[np.uint64], lanes: int) -> Integers:
-    """Lanes (B, L) of blocks at these addresses."""
-    total, mean = np.empty((len(places), lanes), np.int64), np.empty((len(places), lanes), np.float32)
-    shift, factor = np.zeros((len(places), 1), np.int64), np.ones((len(places), 1))
-    kernel().average(places, shift, factor, 32, signed=True, votes=None, total=total, mean=mean)
-    return total

@@ -171,14 +171,17 @@ class InNetwork(Communicator):
         before = self.agent.traffic
         watch.turn("wait")
         call, handed_s, updates = self.agent.iteration, None, list[Aggregate | ReplicaState]()
+        out = self._target(task)
         while handed_s is None:  # late: what has ended meanwhile is told first
-            handed_s, ended = self.agent.all_reduce(gradient, begun=call, stream=task.stream)
+            to = None if updates else out
+            handed_s, ended = self.agent.all_reduce(gradient, begun=call, stream=task.stream, good=True, out=to)
             updates += ended
             if task.stream is not None and isinstance(updates[0], Aggregate):
                 task.stream.finish(updates[0].mean)
         watch.turn("decode")
         first, *later = [self._checked(update, note, task) for update in updates]
-        task.out[...] = _part(first, task.call)
+        if first.mean is not out:
+            task.out[...] = _part(first, task.call)
         return WorkOutcome(
             value=task.out,
             count=first.least,
@@ -187,6 +190,11 @@ class InNetwork(Communicator):
             received_bytes=self.agent.traffic.bytes_received - before.bytes_received,
             skipped=[_part(update, task.call) for update in later],
         )
+
+    def _target(self, task: Task) -> Floats | None:
+        """Where the mean may be made: in the call's own array, if it holds all of it and nothing of the gradient."""
+        apart = not np.may_share_memory(task.out, task.given)
+        return task.out.reshape(-1) if apart and task.out.size == self._coding.elements else None
 
     def _padded(self, given: Array) -> Floats:
         """A gradient of the job's size, which may be the given one."""

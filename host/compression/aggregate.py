@@ -7,6 +7,7 @@ A block that has rested for some iterations brings the gradients of all of them,
 many: the mean of its gradients times their number.
 """
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,22 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.config.schema import Average
-from kofn.host.arrays import Integers
-from kofn.host.compression.codec import UNIT, Codec, average_packed
+from kofn.host.arrays import Floats, Floats64, Integers
+from kofn.host.compression.codec import FRACTION_BITS, UNIT, average_packed
 from kofn.host.compression.encoder import Encoding, Finished
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_native import checksums
+from kofn.host.compression.ledger_native import factors_of
 from kofn.host.compression.plan import Plan
 from kofn.host.compression.side_values import SideValues
-from kofn.host.kernels.kernel import rows_of
-from kofn.host.protocol.results import BlockResults
+from kofn.host.compression.sums_native import NativeSums, library
+from kofn.host.errors import CodecError
+from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.wire import packet as wire
-
-SLICE = 1 << 17
-"""Elements that are decoded at a time, while others are still on their way."""
-
-LAST_SLICE = 1 << 13
-"""Of the last ones; before, no more wait than are still to come, so that hardly any do when the last has come."""
+from kofn.host.wire.packet import Lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,62 +76,89 @@ def missed(results: BlockResults, rank: int) -> int:
 class Sums:
     """What an iteration's results come to, taken in as they come; `plan`: the iteration's.
 
-    `checksums`, `mean`: as an Aggregate's, the mean in blocks; `closed`, (blocks,): which of these are in them, or were
-    not sent.  They lack what has come last until finish().
+    `checksums`, `mean`: as an Aggregate's; `closed`, (blocks,): which of these are in them, or were not sent.
     """
 
     def __init__(self, coding: JobCoding, plan: Plan, average: Average) -> None:
-        shape = coding.layout.blocks, coding.layout.elements
-        new = np.empty if plan.blocks.size == coding.layout.blocks else np.zeros
         self.checksums: Integers = np.zeros(coding.layout.blocks, np.int64)
-        self.mean: npt.NDArray[np.float32] = new(shape, np.float32)
         self.closed = np.ones(coding.layout.blocks, np.bool_)
         self.closed[plan.blocks] = False
-        self._coding, self._gap, self._average = coding, plan.gap, average
-        self._new: list[BlockResults] = []
-        self._new_count, self._to_come = 0, plan.blocks.size
-        self._most, self._least = (max(1, elements // coding.layout.elements) for elements in (SLICE, LAST_SLICE))
+        self._coding, self._gap, self._average = coding, np.ascontiguousarray(plan.gap, np.int64), average
+        self._whole = plan.blocks.size == coding.layout.blocks
+        self._weights = factors_of(coding.layout.elements)
+        self._mean: Floats | None = None
+        self._native = None if coding.most is None else self._view(coding.most)
+
+    def into(self, mean: Floats) -> None:
+        """The mean goes there, unless it is somewhere already."""
+        if self._mean is None:
+            if not self._whole:
+                mean[...] = 0
+            self._mean = mean
+
+    def leave(self) -> None:
+        """The mean goes on in an array of its own."""
+        self._mean = self.mean.copy()
+
+    @property
+    def mean(self) -> Floats:
+        if self._mean is None:
+            self.into(np.empty(self._coding.elements, np.float32))
+        assert self._mean is not None
+        return self._mean
 
     def add(self, results: BlockResults) -> None:
         """Results of blocks that have not come before, the summary block perhaps among them."""
-        ours = results[results.blocks < len(self.mean)]
-        self._new.append(ours)
-        self._new_count += len(ours)
-        self._to_come -= len(ours)
-        if self._new_count >= min(self._most, max(self._least, self._to_come)):
-            self.finish()
+        results = results.below(len(self.closed))
+        if self._native is None:
+            self._add(results)
+        else:
+            blocks, table = np.ascontiguousarray(results.blocks), np.ascontiguousarray(results.table)
+            of = blocks.ctypes.data, table.ctypes.data, len(blocks), self.mean.ctypes.data
+            if (bad := library().sums_take(ctypes.addressof(self._native), *of)) >= 0:
+                raise CodecError(_unknown(results[int(bad)], self._coding))
 
-    def finish(self) -> None:
-        """What has come is in `checksums` and `mean`."""
-        if self._new:
-            results = BlockResults.joined(self._new)
-            lanes = results.numbers("lanes")
-            for code in np.unique(lanes).tolist():
-                alike = results[lanes == code]
-                for begin in range(0, len(alike), self._most):
-                    self._take(alike[begin : begin + self._most], self._coding.codecs[code])
-        self._new, self._new_count = [], 0
+    def _view(self, most: Mapping[int, int]) -> NativeSums:
+        """For sums.c."""
+        limits = (most.get(code, -1) for code in Lanes)
+        gap, unit = (self._gap.ctypes.data, wire.WEIGHT_UNIT * UNIT) if self._by_weight else (None, UNIT)
+        places = (array.ctypes.data for array in (self._weights, self.checksums, self.closed))
+        elements = self._coding.layout.elements, self._coding.elements
+        return NativeSums(*elements, (ctypes.c_int64 * len(Lanes))(*limits), gap, unit, *places)
 
-    def _take(self, results: BlockResults, codec: Codec) -> None:
-        """Decode results in the same lanes."""
-        rows = rows_of(results.blocks.tolist())
-        scale, addends = results.numbers("scale")[:, None], results.addends[:, None]
-        weights, mean = self._weights(results)[:, None], self.mean[rows]
-        total = np.empty(mean.shape, np.int64)
-        average_packed(codec, results, scale, addends, weights, total=total, mean=mean)
-        self.checksums[rows] = checksums(total)
-        if not isinstance(rows, slice):
-            self.mean[rows] = mean
-        self.closed[rows] = True
+    @property
+    def _by_weight(self) -> bool:
+        return self._average == "gradients"
 
-    def _weights(self, results: BlockResults) -> npt.NDArray[np.float64]:
+    def _add(self, results: BlockResults) -> None:
+        """With codecs that native code does not know."""
+        lanes = results.table["lanes"]
+        for code in {*lanes.tolist()}:
+            alike, codec = results[lanes == code], self._coding.codecs[code]
+            scale, addends, factors = alike.numbers("scale")[:, None], alike.addends[:, None], self._factors(alike)
+            self.checksums[alike.blocks] = average_packed(
+                codec, alike, scale, addends, factors[:, None], weights=self._weights, mean=self.mean
+            )
+        self.closed[results.blocks] = True
+
+    def _factors(self, results: BlockResults) -> Floats64:
         """What the totals of these are multiplied by, shape (results,).
 
         Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
         """
-        if self._average == "gradients":
+        if self._by_weight:
             return self._gap[results.blocks] / results.numbers("weight") * (wire.WEIGHT_UNIT * UNIT)
         return UNIT / results.numbers("count")
+
+
+def _unknown(result: Result, coding: JobCoding) -> str:
+    """What is wrong with a result that no worker of this job makes."""
+    allowed = ", ".join(str(int(code)) for code in coding.codecs)
+    return (
+        f"block {result.id.block} was summed in lanes of code {result.lanes} at scale {result.scale}, in"
+        f" {len(result.values)} bytes: code {allowed}, a scale of 0 to {FRACTION_BITS} and"
+        f" {coding.layout.elements} lanes are allowed"
+    )
 
 
 def aggregate(
@@ -145,12 +169,11 @@ def aggregate(
     if sums is None:
         sums = Sums(coding, finished.plan, average)
         sums.add(results)
-    sums.finish()
     gradients, contributors = held(results)
     ks, counts = results.numbers("k"), results.numbers("count")
     return Aggregate(
         iteration=results.iteration,
-        mean=sums.mean.ravel()[: coding.elements],
+        mean=sums.mean,
         checksums=sums.checksums,
         k=int(ks[0]),
         ks=(int(ks.min()), int(ks.max())),

@@ -9,14 +9,15 @@ Knows nothing of packets (kernels.lanes packs lanes) and of what is sent when.  
 name; those that ship are in compression.codecs.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Values
+from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers, Values
 from kofn.host.errors import CodecError, GradientError
-from kofn.host.kernels.kernel import kernel
+from kofn.host.kernels.kernel import Weights, kernel
 from kofn.host.kernels.lanes import pack, unpack
 from kofn.host.protocol.results import BlockResults
 
@@ -84,7 +85,16 @@ class Codec(Protocol):
 
 
 class PackingCodec(Codec, Protocol):
-    """A codec whose lanes native code can decode: whole steps of 2**-scale, or votes where they are not `signed`."""
+    """A codec whose lanes native code can decode: whole steps of 2**-scale, or votes where they are not `signed`.
+
+    `limit`: the largest magnitude of a lane, 0 of votes.  `by_chance`: whether encode() leaves anything to chance; else
+    native code can encode as well, to the nearest step, half a step up.
+    """
+
+    limit: int
+
+    @property
+    def by_chance(self) -> bool: ...
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
         """encode() and pack() in one pass."""
@@ -93,6 +103,12 @@ class PackingCodec(Codec, Protocol):
 def packs(codec: Codec) -> TypeGuard[PackingCodec]:
     """Whether its class says so itself; one derived from that may code in another way."""
     return "encode_packed" in vars(type(codec))
+
+
+def largest_lanes(codecs: Mapping[int, Codec]) -> dict[int, int] | None:
+    """Of each code, 0 where lanes are votes; None where native code cannot decode one of them."""
+    known = {code: codec.limit for code, codec in codecs.items() if packs(codec)}
+    return known if len(known) == len(codecs) else None
 
 
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents) -> bytes:
@@ -109,26 +125,21 @@ def average_packed(
     count: Counts,
     factor: Floats64,
     *,
-    total: Fixed,
+    weights: Weights,
     mean: Floats,
-) -> None:
-    """What sums of blocks stand for to `total`, that times `factor` to `mean`, both (B, L).
+) -> Integers:
+    """What sums of blocks of L values stand for, times `factor`, to the blocks' places in `mean`, shape (N,).
 
-    `scale`, `count`, `factor`: (B, 1).
+    `scale`, `count`, `factor`: (B, 1).  Returns each block's sum of these values times `weights` (L,), shape (B,).
     """
-    size = total.shape[1] * codec.width // 8
-    sizes = {*results.numbers("size").tolist()}
-    if sizes != {size} or len(results) != len(total):
-        raise CodecError(f"{len(results)} blocks of {sorted(sizes)} bytes: {len(total)} of {size} bytes are needed")
-    if packs(codec):
-        shift, votes = shift_of(scale), None if codec.signed else count
-        places = results.addresses
-        kernel().average(places, shift, factor, codec.width, signed=codec.signed, votes=votes, total=total, mean=mean)
-    else:
-        values = b"".join(map(results.values, range(len(results))))
-        lanes = unpack(values, codec.width, signed=codec.signed)
-        total[...] = codec.decode(lanes.reshape(total.shape), scale, count)
-        mean[...] = kernel().scaled(total, factor)
+    size = len(weights) * codec.width // 8
+    if (results.table["size"] != size).any():
+        sizes = sorted({*results.numbers("size").tolist()})
+        raise CodecError(f"{len(results)} blocks of {sizes} bytes: {size} bytes are needed")
+    values = b"".join(map(results.values, range(len(results))))
+    lanes = unpack(values, codec.width, signed=codec.signed).reshape(-1, len(weights))
+    total = codec.decode(lanes, scale, count)
+    return kernel().averaged(total, results.blocks, factor, weights=weights, mean=mean)
 
 
 def shift_of(scale: Scale) -> Scale:

@@ -17,6 +17,7 @@ from kofn.host.compression import summary_block as summary
 from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, statistics
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import Gradient
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
@@ -30,10 +31,10 @@ from kofn.host.protocol.instructions import Packed, PackedBlocks
 from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
 
-SLICE = 1 << 17
+SLICE = 1 << 18
 """Elements that are encoded at a time: the first are on their way while the others are still encoded."""
 
-FIRST_SLICE = 1 << 13
+FIRST_SLICE = 1 << 15
 """Elements of the first one, for which the link waits; each has twice as many as the one before."""
 
 
@@ -73,14 +74,10 @@ class Finished(NamedTuple):
     notes: Mapping[int, SideValues] = {}
 
 
-class _Gradient(NamedTuple):
-    """As Ledger.add() takes it: begun in an iteration as its `batch`-th one, entered in the `current` one; `pieces`:
-    what there is of it, None: everything."""
+class _Entering(NamedTuple):
+    """A gradient of which not everything is in the ledger yet; `pieces`: what there is of it, None: everything."""
 
-    values: Floats
-    iteration: int
-    batch: int
-    current: int
+    gradient: Gradient
     pieces: Pieces | None
 
 
@@ -105,9 +102,9 @@ class Encoder:
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
-        self._entering: _Gradient | None = None  # of which not everything is in the ledger yet
+        self._entering: _Entering | None = None
         self._packed_summary: dict[int, bytes] = {}  # by part
-        self._fresh: set[int] = set()
+        self._fresh = np.zeros(coding.layout.total, np.bool_)
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
         self._error: float | None = None  # squared; None: nothing was encoded in this iteration
 
@@ -133,7 +130,7 @@ class Encoder:
         self.ledger.begin(iteration)
         self.uses = self._wanted = self.plan.lanes
         self._packed_summary.clear()
-        self._fresh.clear()
+        self._fresh[:] = False
         self._error = None
         if self._rate is not None:
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
@@ -156,16 +153,18 @@ class Encoder:
         batch: int = 0,
         current: int | None = None,
         pieces: Pieces | None = None,
+        good: bool = False,
     ) -> None:
         """Take a gradient, shape (elements,), for the ledger; GradientError when it is not finite.
 
         It was begun in `iteration`, as the worker's `batch`-th one there, and `current` is the iteration by now (None:
         the same).  It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not
-        change.  `pieces`: what there is of it, as it comes; None: everything.
+        change.  `pieces`: what there is of it, as it comes; None: everything.  `good`: compression.codec.check has said
+        so.
         """
-        if pieces is None:
+        if pieces is None and not good:
             check(gradient)
-        self._entering = _Gradient(gradient, iteration, batch, iteration if current is None else current, pieces)
+        self._entering = _Entering(self.ledger.taken(gradient, iteration, batch=batch, current=current), pieces)
 
     @property
     def awaits_pieces(self) -> bool:
@@ -175,14 +174,11 @@ class Encoder:
 
     def enter_rest(self) -> None:
         """What slices() have not entered of the gradient, because nobody asked for them any more."""
-        self._enter(np.arange(self._layout.blocks))
+        if (entering := self._entering) is not None:
+            blocks, pieces = np.arange(self._layout.blocks), entering.pieces
+            there = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
+            self.ledger.enter(entering.gradient, there)
         self._entering = None
-
-    def _enter(self, blocks: Integers) -> None:
-        """Of the gradient that was taken, as far as it is there."""
-        if (taken := self._entering) is not None:
-            there = blocks if taken.pieces is None else blocks[taken.pieces.choose(blocks, blocks.size)]
-            self.ledger.add(taken.values, taken.iteration, there, batch=taken.batch, current=taken.current)
 
     def encode(self, iteration: int) -> None:
         """What this iteration sends of the ledger."""
@@ -216,13 +212,12 @@ class Encoder:
             size = min(2 * size, self.slice_blocks)
             if lanes != self.uses:
                 lanes, scale = self.uses, self._scale(self.uses)
-            self._enter(blocks)
             self._error += self._encode_slice(iteration, blocks, lanes, scale)
             yield blocks.tolist()
         self.enter_rest()
         if (summary_block := self._layout.summary) is not None:
             self._pack_summary()
-            self._fresh.add(summary_block)
+            self._fresh[summary_block] = True
             yield [summary_block]
 
     def _next_blocks(self, left: Integers, most: int) -> tuple[Integers, Integers]:
@@ -253,7 +248,8 @@ class Encoder:
 
     def _encode_slice(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents) -> float:
         """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
-        self._fresh.update(self.ledger.sending(iteration, blocks, lanes, scale).tolist())
+        gradient = None if self._entering is None else self._entering.gradient
+        self._fresh[self.ledger.sending(iteration, blocks, lanes, scale, gradient=gradient)] = True
         chosen = blocks[:: -(-self.plan.blocks.size * self._layout.elements // MOST)]
         return _squares(self.ledger.left_over(chosen, iteration), blocks.size * self._layout.elements)
 
@@ -287,10 +283,11 @@ class Encoder:
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
         """Results of several blocks are here: what they hold of this worker is aggregated; the rest as in Deliver."""
-        ours = results[results.blocks < self._layout.blocks]
+        ours = results.below(self._layout.blocks)
         self.ledger.settle(results.iteration, ours.blocks, ours.parts_of(self.ledger.rank))
-        told = {*results.numbers("lanes").tolist(), *hints.tolist()}
-        self._wanted = max([self._wanted, *(code for code in told if code in self._codecs)])
+        if len(self._codecs) > 1:
+            told = {*results.numbers("lanes").tolist(), *hints.tolist()}
+            self._wanted = max([self._wanted, *(code for code in told if code in self._codecs)])
         if self._rate is not None:
             counted = results.parts_of(self.ledger.rank) & 1 == 1
             for block, now in zip(results.blocks[counted].tolist(), times[counted].tolist(), strict=True):
@@ -327,7 +324,7 @@ class Encoder:
     @property
     def fresh(self) -> set[int]:
         """Blocks whose part 0 this process has encoded in this iteration."""
-        return self._fresh
+        return {*np.flatnonzero(self._fresh).tolist()}
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
         """An iteration is over, with all its results by block: the next one's plan is made of them.

@@ -11,7 +11,7 @@ from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
 from kofn.host.compression import side_values as note
 from kofn.host.compression import summary_block as summary
-from kofn.host.compression.codec import Codec
+from kofn.host.compression.codec import Codec, largest_lanes
 from kofn.host.compression.plan import Planner
 from kofn.host.compression.registry import load_codecs
 from kofn.host.kernels.lanes import code_of
@@ -31,6 +31,11 @@ class JobCoding:
     layout: BlockLayout
     codecs: Mapping[int, Codec]
     planner: Planner
+
+    @property
+    def most(self) -> Mapping[int, int] | None:
+        """The largest lane of each code, 0 where lanes are votes; None where native code does not know a codec."""
+        return largest_lanes(self.codecs)
 
     @classmethod
     def of(cls, job: JobSection, compress: CompressSection, elements: int, *, notes: bool = False) -> Self:

@@ -11,10 +11,12 @@
 
 enum {
     PARTS = 4,
+    CODES = 4,
     GENERATIONS = 2, /* what was sent in the current iteration, and in the one before */
     BATCH_BITS = 2,
     WEIGHT_BITS = 8,
     WEIGHT_UNIT = 1 << WEIGHT_BITS,
+    WEIGHT_MOST = 1023 * WEIGHT_UNIT, /* that a contribution says it brings */
     FRACTION_BITS = 40,
     CHUNK_LANES = 1024,
 };
@@ -45,16 +47,31 @@ struct journal {
     int64_t values[];
 };
 
+/* As in core.h. */
+struct packed {
+    const uint8_t *values;
+    int32_t size, block, scale, lanes;
+    uint32_t weight;
+};
+
 /* Where the arrays are; B blocks of `lanes` values, rows of `room` bytes as on the wire. */
 struct ledger {
     int64_t blocks, lanes, room;
-    int64_t votes; /* bit c: lanes of code c are votes */
+    int64_t most[CODES]; /* the largest lane of each code; 0: lanes are votes */
     const uint64_t *factors; /* (lanes,) */
     struct journal *journal;
     struct record *records; /* (B,) */
     struct sent *sent;      /* (PARTS, GENERATIONS, B), as `packed` */
     int64_t *pending;       /* (B, lanes) */
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room) */
+};
+
+/* As it is entered, block by block. */
+struct gradient {
+    const float *values;
+    int64_t size, key;
+    int64_t now, open_share, closed_share; /* of it is left in a block that is open in iteration `now`, or is closed */
+    int64_t begun; /* the iteration that parts are on their way to */
 };
 
 /* How what waits fades when a block closes without it. */
@@ -99,6 +116,10 @@ static void copy(const int64_t *restrict from, int64_t size, int64_t *restrict t
         to[i] = from[i];
 }
 
+static int64_t *values_of(const struct ledger *ledger, int64_t block) {
+    return ledger->pending + block * ledger->lanes;
+}
+
 /* Begins a change of a block: its record as it will be. */
 static struct record *stage(const struct ledger *ledger, int64_t block) {
     struct journal *journal = ledger->journal;
@@ -107,13 +128,15 @@ static struct record *stage(const struct ledger *ledger, int64_t block) {
     return &journal->record;
 }
 
-/* The block's values as they will be. */
-static int64_t *staged_values(const struct ledger *ledger, int64_t block) {
-    struct journal *journal = ledger->journal;
-    if (!journal->moved)
-        copy(ledger->pending + block * ledger->lanes, ledger->lanes, journal->values);
-    journal->moved = 1;
-    return journal->values;
+/* The block's values as they will be if nothing more changes them. */
+static const int64_t *staged_values(const struct ledger *ledger, int64_t block) {
+    return ledger->journal->moved ? ledger->journal->values : values_of(ledger, block);
+}
+
+/* Where they are to be written, all of them. */
+static int64_t *restage_values(const struct ledger *ledger) {
+    ledger->journal->moved = 1;
+    return ledger->journal->values;
 }
 
 /* What is committed becomes so: may be done again and again. */
@@ -121,7 +144,7 @@ static void apply(const struct ledger *ledger) {
     struct journal *journal = ledger->journal;
     const int64_t block = journal->committed - 1;
     if (journal->moved)
-        copy(journal->values, ledger->lanes, ledger->pending + block * ledger->lanes);
+        copy(journal->values, ledger->lanes, values_of(ledger, block));
     ledger->records[block] = journal->record;
     if (journal->withdrawn)
         ledger->sent[journal->withdrawn - 1].iteration = 0;
@@ -178,71 +201,158 @@ static inline int64_t share_of(int64_t value, int64_t share) {
     return (value >> WEIGHT_BITS) * share + ((value & (WEIGHT_UNIT - 1)) * share >> WEIGHT_BITS);
 }
 
-/* A share of a gradient is pending now, the rest is discarded. */
-static void enter(const uint64_t *restrict factors, const float *restrict gradient, int64_t size, int64_t share,
-                  int64_t *restrict values, struct record *record) {
+/* A share of a gradient is pending now, beside what was; the rest is discarded. */
+static void enter(const struct ledger *ledger, const float *gradient, int64_t size, int64_t share, const int64_t *before,
+                  int64_t *values, struct record *record) {
     uint64_t all = 0, kept = 0;
+#pragma GCC ivdep
     for (int64_t i = 0; i < size; i++) {
         const int64_t value = fixed_of(gradient[i], (double)((int64_t)1 << FRACTION_BITS));
         const uint64_t left = (uint64_t)share_of(value, share);
-        values[i] = (int64_t)((uint64_t)values[i] + left);
-        all += factors[i] * (uint64_t)value;
-        kept += factors[i] * left;
+        values[i] = (int64_t)((uint64_t)before[i] + left);
+        all += ledger->factors[i] * (uint64_t)value;
+        kept += ledger->factors[i] * left;
     }
+    copy(before + size, ledger->lanes - size, values + size);
     record->gradients += all;
     record->discarded += all - kept;
     record->entered_weight += WEIGHT_UNIT;
     record->discarded_weight += WEIGHT_UNIT - share;
 }
 
-/* Enters blocks of a gradient of `size` floats, but for those that have this key or a later one. `shares`: what is left
- * of it in a block that is open in iteration `now`, and in one that is closed; `begun`: the iteration that parts are on
- * their way to. */
-void ledger_add(const struct ledger *ledger, const float *gradient, int64_t size, int64_t key, const int64_t *blocks,
-                int64_t count, int64_t now, const int64_t *shares, int64_t begun) {
-    for (int64_t at = 0; at < count; at++) {
-        const int64_t block = blocks[at], first = block * ledger->lanes, rest = size - first;
-        const struct record *before = &ledger->records[block];
-        if (before->entered >= key)
-            continue;
-        struct record *record = stage(ledger, block);
-        const int64_t held = rest < 0 ? 0 : rest < ledger->lanes ? rest : ledger->lanes;
-        const int64_t share = shares[before->settled >> PARTS >= now];
-        enter(ledger->factors, gradient + first, held, share, staged_values(ledger, block), record);
-        if (unsent(ledger, begun, block, PARTS) == 0)
-            record->oldest = key >> BATCH_BITS;
-        record->entered = key;
-        commit(ledger, block);
+/* Enters what a block has of a gradient, unless it has that or a later one. */
+static void add(const struct ledger *ledger, const struct gradient *gradient, int64_t block) {
+    const int64_t first = block * ledger->lanes, rest = gradient->size - first;
+    const struct record *before = &ledger->records[block];
+    if (before->entered >= gradient->key)
+        return;
+    struct record *record = stage(ledger, block);
+    const int64_t held = rest < 0 ? 0 : rest < ledger->lanes ? rest : ledger->lanes;
+    const int64_t share = before->settled >> PARTS >= gradient->now ? gradient->closed_share : gradient->open_share;
+    enter(ledger, gradient->values + first, held, share, values_of(ledger, block), restage_values(ledger), record);
+    if (unsent(ledger, gradient->begun, block, PARTS) == 0)
+        record->oldest = gradient->key >> BATCH_BITS;
+    record->entered = gradient->key;
+    commit(ledger, block);
+}
+
+void ledger_add(const struct ledger *ledger, const struct gradient *gradient, const int64_t *blocks, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        add(ledger, gradient, blocks[at]);
+}
+
+/* What values are with what a row of lanes stands for, or without it where `sign` is -1 and not 0. The checksum of what
+ * was added. */
+static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const struct sent *sent, int64_t sign,
+                        const int64_t *before, int64_t *values) {
+    const int width = width_of(sent->lanes), votes = !ledger->most[sent->lanes];
+    const int shift = FRACTION_BITS - sent->scale;
+    int32_t lanes[CHUNK_LANES];
+    uint64_t sum = 0;
+    for (int64_t at = 0, size; at < ledger->lanes; at += size) {
+        size = ledger->lanes - at < CHUNK_LANES ? ledger->lanes - at : CHUNK_LANES;
+        unpack(row + at * width / 8, size, width, !votes, lanes);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < size; i++) {
+            const int64_t steps = votes ? 2 * (int64_t)lanes[i] - 1 : lanes[i];
+            const uint64_t value = (uint64_t)((steps ^ sign) - sign) << shift;
+            values[at + i] = (int64_t)((uint64_t)before[at + i] + value);
+            sum += ledger->factors[at + i] * value;
+        }
+    }
+    return sum;
+}
+
+/* What is pending of a block and not on its way as another part than this one. */
+static const int64_t *values_for(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
+    const int64_t *values = values_of(ledger, block);
+    for (int other = 0; other < PARTS; other++)
+        if (other != part && is_away(ledger, other, iteration, block)) {
+            const int64_t place = place_of(ledger, other, iteration, block);
+            add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1, values, ledger->journal->values);
+            values = ledger->journal->values; /* nothing is staged */
+        }
+    return values;
+}
+
+/* Values as lanes of this code at a scale, to a row. */
+static void encode(const struct ledger *ledger, const int64_t *values, int code, int64_t scale, uint8_t *row) {
+    const int width = width_of(code), shift = (int)(FRACTION_BITS - scale);
+    const int64_t most = ledger->most[code];
+    int32_t lanes[CHUNK_LANES];
+    for (int64_t at = 0, size; at < ledger->lanes; at += size) {
+        size = ledger->lanes - at < CHUNK_LANES ? ledger->lanes - at : CHUNK_LANES;
+        if (most)
+            round_all(values + at, size, shift, most, lanes);
+        else
+            vote_all(values + at, size, lanes);
+        pack(lanes, size, width, row + at * width / 8);
     }
 }
 
-/* Notes that blocks were sent in an iteration as a part: `packed` has `size` bytes of each. */
+/* Notes that a block was sent in an iteration as a part: `packed` has `size` bytes, or is null: then what waits is
+ * encoded. */
+static void note(const struct ledger *ledger, int64_t iteration, int part, int lanes, int64_t block, int64_t scale,
+                 const uint8_t *packed, int64_t size) {
+    const int64_t place = place_of(ledger, part, iteration, block);
+    struct sent *sent = &ledger->sent[place];
+    uint8_t *row = ledger->packed + place * ledger->room;
+    store(&sent->iteration, 0);
+    if (packed)
+        memcpy(row, packed, (size_t)size);
+    else
+        encode(ledger, values_for(ledger, part, iteration, block), lanes, scale, row);
+    sent->scale = (int32_t)scale, sent->lanes = lanes;
+    sent->weight = unsent(ledger, iteration, block, part);
+    sent->oldest = ledger->records[block].oldest;
+    store(&sent->iteration, iteration);
+}
+
 void ledger_note(const struct ledger *ledger, int64_t iteration, int part, int lanes, const int64_t *blocks,
                  int64_t count, const int64_t *scale, const uint8_t *packed, int64_t size) {
-    for (int64_t at = 0; at < count; at++, packed += size) {
-        const int64_t block = blocks[at], place = place_of(ledger, part, iteration, block);
-        struct sent *sent = &ledger->sent[place];
-        store(&sent->iteration, 0);
-        memcpy(ledger->packed + place * ledger->room, packed, (size_t)size);
-        sent->scale = (int32_t)scale[at], sent->lanes = lanes;
-        sent->weight = unsent(ledger, iteration, block, part);
-        sent->oldest = ledger->records[block].oldest;
-        store(&sent->iteration, iteration);
+    for (int64_t at = 0; at < count; at++)
+        note(ledger, iteration, part, lanes, blocks[at], scale[at], packed + at * size, size);
+}
+
+/* Enters blocks of a gradient, if there is one; what waits of those that were not sent yet in this iteration is encoded and
+ * noted. `scale`: every block's. */
+void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
+                 const int64_t *blocks, int64_t count, const int64_t *scale) {
+    for (int64_t at = 0; at < count; at++) {
+        if (gradient)
+            add(ledger, gradient, blocks[at]);
+        if (sent_as(ledger, part, iteration, blocks[at])->iteration != iteration)
+            note(ledger, iteration, part, lanes, blocks[at], scale[blocks[at]], NULL, 0);
     }
 }
 
-/* As what blocks were sent last: where that begins and ends in `packed`, scale, lanes, weight. Returns -1, or a place in
- * `blocks` of one that never was. */
-int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count, int64_t (*found)[5]) {
+/* What encoding has left over of blocks that were sent as part 0 in an iteration, (count, lanes). */
+void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, int64_t count,
+                      int64_t *values) {
+    for (int64_t at = 0; at < count; at++) {
+        const int64_t place = place_of(ledger, 0, iteration, blocks[at]);
+        add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1, values_of(ledger, blocks[at]),
+                values + at * ledger->lanes);
+    }
+}
+
+/* As what blocks were sent last. Returns -1, or a place in `blocks` of one that never was. */
+int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count,
+                     struct packed *found) {
     for (int64_t at = 0; at < count; at++) {
         const int64_t even = place_of(ledger, part, 0, blocks[at]), odd = place_of(ledger, part, 1, blocks[at]);
         const int64_t place = ledger->sent[odd].iteration > ledger->sent[even].iteration ? odd : even;
         const struct sent *sent = &ledger->sent[place];
         if (!sent->iteration)
             return at;
-        found[at][0] = place * ledger->room;
-        found[at][1] = found[at][0] + ledger->lanes * width_of(sent->lanes) / 8;
-        found[at][2] = sent->scale, found[at][3] = sent->lanes, found[at][4] = sent->weight;
+        found[at] = (struct packed){
+            .values = ledger->packed + place * ledger->room,
+            .size = (int32_t)(ledger->lanes * width_of(sent->lanes) / 8),
+            .block = (int32_t)blocks[at],
+            .scale = sent->scale,
+            .lanes = sent->lanes,
+            .weight = (uint32_t)(sent->weight < 1 ? 1 : sent->weight > WEIGHT_MOST ? WEIGHT_MOST : sent->weight),
+        };
     }
     return -1;
 }
@@ -261,32 +371,11 @@ void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, c
     }
 }
 
-/* Adds what a row of lanes stands for to values, or takes it from them where `sign` is -1 and not 0. The checksum of
- * what was added. */
-static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const struct sent *sent, int64_t sign,
-                        int64_t *restrict values) {
-    const int width = width_of(sent->lanes), votes = (int)(ledger->votes >> sent->lanes & 1);
-    const int shift = FRACTION_BITS - sent->scale;
-    int32_t lanes[CHUNK_LANES];
-    uint64_t sum = 0;
-    for (int64_t at = 0, size; at < ledger->lanes; at += size) {
-        size = ledger->lanes - at < CHUNK_LANES ? ledger->lanes - at : CHUNK_LANES;
-        unpack(row + at * width / 8, size, width, !votes, lanes);
-        for (int64_t i = 0; i < size; i++) {
-            const int64_t steps = votes ? 2 * (int64_t)lanes[i] - 1 : lanes[i];
-            const uint64_t value = (uint64_t)((steps ^ sign) - sign) << shift;
-            values[at + i] = (int64_t)((uint64_t)values[at + i] + value);
-            sum += ledger->factors[at + i] * value;
-        }
-    }
-    return sum;
-}
-
 /* The same with values that are decoded already. */
-static uint64_t add_values(const struct ledger *ledger, const int64_t *decoded, int64_t sign,
-                           int64_t *restrict values) {
+static uint64_t add_values(const struct ledger *ledger, const int64_t *decoded, int64_t sign, const int64_t *before,
+                           int64_t *values) {
     for (int64_t i = 0; i < ledger->lanes; i++)
-        values[i] = (int64_t)((uint64_t)values[i] + (uint64_t)((decoded[i] ^ sign) - sign));
+        values[i] = (int64_t)((uint64_t)before[i] + (uint64_t)((decoded[i] ^ sign) - sign));
     const uint64_t sum = checksum(ledger->factors, decoded, ledger->lanes);
     return sign ? -sum : sum;
 }
@@ -297,15 +386,18 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
                  const int64_t *decoded, struct record *record) {
     if (!parts)
         return;
-    int64_t *values = staged_values(ledger, block);
-    uint64_t sum = decoded ? add_values(ledger, decoded, sign, values) : 0;
+    const int64_t *before = staged_values(ledger, block);
+    int64_t *values = restage_values(ledger);
+    uint64_t sum = decoded ? add_values(ledger, decoded, sign, before, values) : 0;
     for (int part = 0; part < PARTS; part++) {
         if (!(parts >> part & 1))
             continue;
         const int64_t place = place_of(ledger, part, iteration, block);
         const struct sent *sent = &ledger->sent[place];
-        if (!decoded)
-            sum += add_row(ledger, ledger->packed + place * ledger->room, sent, sign, values);
+        if (!decoded) {
+            sum += add_row(ledger, ledger->packed + place * ledger->room, sent, sign, before, values);
+            before = values;
+        }
         record->aggregated_weight += sign ? sent->weight : -sent->weight;
     }
     record->aggregated -= sum;
@@ -328,10 +420,12 @@ static int64_t oldest_left(const struct ledger *ledger, int64_t iteration, int64
 
 /* Leaves only a share of what is pending. */
 static void fade(const struct ledger *ledger, int64_t block, int64_t share, struct record *record) {
-    int64_t *values = staged_values(ledger, block);
-    record->discarded += checksum(ledger->factors, values, ledger->lanes);
+    const int64_t *before = staged_values(ledger, block);
+    int64_t *values = restage_values(ledger);
+    record->discarded += checksum(ledger->factors, before, ledger->lanes);
+#pragma GCC ivdep
     for (int64_t i = 0; i < ledger->lanes; i++)
-        values[i] = share_of(values[i], share);
+        values[i] = share_of(before[i], share);
     record->discarded -= checksum(ledger->factors, values, ledger->lanes);
 }
 

@@ -36,15 +36,15 @@ import numpy.typing as npt
 
 from kofn.host.arrays import Exponents, Fixed, Floats, Integers, Values
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import Codec, encode_packed, packs
-from kofn.host.compression.ledger_native import Fading, checksums, library, view_of
+from kofn.host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
+from kofn.host.compression.ledger_native import Fading, Gradient, checksums, library, view_of
 from kofn.host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records, row_bytes
 from kofn.host.errors import CodecError, ProtocolError
 from kofn.host.kernels.kernel import rows_of
 from kofn.host.kernels.lanes import unpack, width_of
 from kofn.host.protocol.instructions import PACKED, PackedBlocks
 from kofn.host.protocol.results import Result
-from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of, bits_of
+from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, bit_of, bits_of
 from kofn.results.account import Account
 
 
@@ -85,9 +85,11 @@ class Ledger:
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
         self._mine = bits_of(rank)
         self._parts_by_bits = {sum(bit_of(rank, part) for part in _bits(parts)): parts for parts in range(1 << PARTS)}
-        self._decodes = not all(packs(codec) for codec in codecs.values())  # here, not in ledger.c
+        most = largest_lanes(codecs)
+        self._decodes = most is None  # here, not in ledger.c
+        self._encodes = {code for code, codec in codecs.items() if not packs(codec) or codec.by_chance or self._decodes}
         self._native = library()
-        self._view = view_of(storage, sum(1 << code for code, codec in codecs.items() if not codec.signed))
+        self._view = view_of(storage, most or {})
         self._at = ctypes.addressof(self._view)
         self._native.ledger_open(self._at)
         self._parts = self._parts_of(self.begun)
@@ -156,27 +158,50 @@ class Ledger:
         (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it, or a later
         one, keep what they have: it was computed before a restart.
         """
-        gradient, chosen = np.ascontiguousarray(gradient, np.float32), self._chosen(blocks)
-        now = iteration if current is None else current
-        shares = np.array([self.age.at(max(0, age)) for age in (now - iteration, now + 1 - iteration)])
-        of = gradient.ctypes.data, gradient.size, iteration * PARTS + batch
-        self._native.ledger_add(self._at, *of, chosen.ctypes.data, chosen.size, now, shares.ctypes.data, self.begun)
+        self.enter(self.taken(gradient, iteration, batch=batch, current=current), self._chosen(blocks))
 
-    def sending(self, iteration: int, blocks: Integers, lanes: int, scale: Exponents, part: int = 0) -> Integers:
+    def taken(self, gradient: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> Gradient:
+        """What add() enters, for enter() or sending(): until it is in the ledger it may not change."""
+        gradient, now = np.ascontiguousarray(gradient, np.float32), iteration if current is None else current
+        found = Gradient(gradient.ctypes.data, gradient.size, iteration * PARTS + batch, now)
+        found.keeps = gradient
+        return found
+
+    def enter(self, gradient: Gradient, blocks: Integers) -> None:
+        """What it has of these blocks, as add()."""
+        self._native.ledger_add(self._at, self._aged(gradient), blocks.ctypes.data, blocks.size)
+
+    def _aged(self, gradient: Gradient) -> Gradient:
+        """With what is left of it by now."""
+        age = gradient.now - gradient.key // PARTS
+        gradient.open_share, gradient.closed_share = self.age.at(max(0, age)), self.age.at(max(0, age + 1))
+        gradient.begun = self.begun
+        return gradient
+
+    def sending(
+        self,
+        iteration: int,
+        blocks: Integers,
+        lanes: int,
+        scale: Exponents,
+        part: int = 0,
+        gradient: Gradient | None = None,
+    ) -> Integers:
         """Encode and note what this iteration sends of these blocks, ascending, as this part of the contribution.
 
-        `lanes`: their code; `scale`: every block's, shape (B,).  What was sent in this iteration before a restart
-        stays; the others are returned.
+        `lanes`: their code; `scale`: every block's, shape (B,).  `gradient` is entered in them first.  What was sent in
+        this iteration before a restart stays; the others are returned.
         """
+        blocks = self._chosen(blocks)
         fresh: Integers = blocks[self._sent(part, iteration)["iteration"][blocks] != iteration]
-        self._encode(fresh, iteration, lanes, scale, part)
+        self._encode(blocks, fresh, iteration, lanes, scale, part, gradient)
         return fresh
 
     def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
         """Encode blocks, of which nothing is on its way, once more, in lanes and at scales as above, and note it."""
         blocks = self._chosen(blocks)
         self._native.ledger_withdraw(self._at, iteration, part, blocks.ctypes.data, blocks.size)
-        self._encode(blocks, iteration, lanes, scale, part)
+        self._encode(blocks, blocks, iteration, lanes, scale, part)
 
     def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
         """Blocks as they were sent last, perhaps by an earlier process; ProtocolError for one that never was.
@@ -185,14 +210,10 @@ class Ledger:
         after this one.  The weight that a contribution says that it brings is at most WEIGHT_MAX, and at least 1: after
         a death a block is sent that was found closed, and its gradient discarded, before that.
         """
-        rows, found = np.array(blocks, np.int64), np.empty((len(blocks), 5), np.int64)
-        bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, found.ctypes.data)
+        rows, table = np.ascontiguousarray(blocks, np.int64), np.empty(len(blocks), PACKED)
+        bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, table.ctypes.data)
         if bad >= 0:
             raise ProtocolError(f"block {blocks[bad]} was never sent as part {part}")
-        table, (begin, end, scale, lanes, weight) = np.zeros(rows.size, PACKED), found.T
-        table["values"], table["size"] = self._storage.packed.ctypes.data + begin, end - begin
-        table["block"], table["scale"], table["lanes"] = rows, scale, lanes
-        table["weight"] = np.clip(weight, 1, WEIGHT_MAX)
         return PackedBlocks(table, self._storage)
 
     def sent_in(self, iteration: int) -> Values:
@@ -207,7 +228,10 @@ class Ledger:
 
     def left_over(self, blocks: Integers, iteration: int) -> Fixed:
         """What encoding has left over of blocks that were sent as part 0 in an iteration, shape (blocks, elements)."""
-        left: Fixed = self.pending[blocks] - self._decoded(0, blocks, iteration)
+        if self._decodes:
+            return self.pending[blocks] - self._decoded(0, blocks, iteration)
+        blocks, left = self._chosen(blocks), np.empty((len(blocks), self.pending.shape[1]), np.int64)
+        self._native.ledger_left_over(self._at, iteration, blocks.ctypes.data, blocks.size, left.ctypes.data)
         return left
 
     def settle(self, iteration: int, blocks: Integers, parts: Integers) -> None:
@@ -287,17 +311,40 @@ class Ledger:
         """All where none are named."""
         return np.arange(self.blocks) if blocks is None else np.ascontiguousarray(blocks, np.int64)
 
-    def _encode(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int) -> None:
-        """As on the wire, and noted with all that belongs to it."""
+    def _encode(
+        self,
+        blocks: Integers,
+        fresh: Integers,
+        iteration: int,
+        lanes: int,
+        scale: Exponents,
+        part: int,
+        gradient: Gradient | None = None,
+    ) -> None:
+        """Enter a gradient, and note those blocks as on the wire that are `fresh`, with all that belongs to them."""
+        if lanes in self._encodes:
+            if gradient is not None:
+                self.enter(gradient, blocks)
+            self._encode_here(fresh, iteration, lanes, scale, part)
+        else:
+            self._check_size(blocks.size * row_bytes(self.pending.shape[1], width_of(lanes)), blocks.size, lanes)
+            scale = np.ascontiguousarray(scale)
+            shift_of(scale)
+            of = blocks.ctypes.data, blocks.size, scale.ctypes.data
+            taken = None if gradient is None else self._aged(gradient)
+            self._native.ledger_send(self._at, taken, iteration, part, lanes, *of)
+        if fresh.size and part not in self._parts:
+            self._parts.append(part)
+
+    def _encode_here(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int) -> None:
+        """With a codec that native code does not know."""
         if not blocks.size:
             return
-        blocks, chosen = np.ascontiguousarray(blocks, np.int64), scale[blocks]
-        packed = encode_packed(self._codecs[lanes], self._values_for(part, blocks, iteration), chosen[:, None])
+        scales = scale[blocks]
+        packed = encode_packed(self._codecs[lanes], self._values_for(part, blocks, iteration), scales[:, None])
         self._check_size(len(packed), blocks.size, lanes)
-        of = blocks.ctypes.data, blocks.size, chosen.ctypes.data
+        of = blocks.ctypes.data, blocks.size, scales.ctypes.data
         self._native.ledger_note(self._at, iteration, part, lanes, *of, packed, len(packed) // blocks.size)
-        if part not in self._parts:
-            self._parts.append(part)
 
     def _check_size(self, size: int, blocks: int, lanes: int) -> None:
         """CodecError where encoded blocks are not as long as lanes of this code make them."""

@@ -1,18 +1,19 @@
 """ledger.c through ctypes."""
 
 import ctypes
-from ctypes import c_int, c_int64, c_void_p
+from collections.abc import Mapping
+from ctypes import POINTER, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from kofn.host.arrays import Fixed, Integers
+from kofn.host.arrays import Fixed, Floats, Integers
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import LedgerError
+from kofn.host.kernels.kernel import Weights
 from kofn.host.kernels.native import INCLUDE
+from kofn.host.wire.packet import Lanes
 from kofn.nativebuild.errors import BuildError
 from kofn.nativebuild.library import Signatures, compile_file, load_library
 
@@ -25,11 +26,22 @@ class Fading(ctypes.Structure):
     _fields_ = (("share", c_int64), ("limit", c_int64), ("feedback", c_int64))
 
 
+class Gradient(ctypes.Structure):
+    """As in ledger.c; `keeps`: what holds its values in memory."""
+
+    _fields_ = (
+        ("values", c_void_p),
+        *((name, c_int64) for name in ("size", "key", "now", "open_share", "closed_share", "begun")),
+    )
+    keeps: Floats
+
+
 class View(ctypes.Structure):
     """Where the arrays are: as `struct ledger` in ledger.c."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("blocks", "lanes", "room", "votes")),
+        *((name, c_int64) for name in ("blocks", "lanes", "room")),
+        ("most", c_int64 * len(Lanes)),
         *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "packed")),
     )
 
@@ -41,8 +53,10 @@ SIGNATURES: Signatures = {
     "ledger_factors": (None, [c_void_p, c_int64]),
     "ledger_checksums": (None, [c_void_p, c_void_p, c_int64, c_int64, c_void_p]),
     "ledger_open": (None, [c_void_p]),
-    "ledger_add": (None, [c_void_p, c_void_p, c_int64, c_int64, *BLOCKS, c_int64, c_void_p, c_int64]),
+    "ledger_add": (None, [c_void_p, POINTER(Gradient), *BLOCKS]),
+    "ledger_send": (None, [c_void_p, POINTER(Gradient), c_int64, c_int, c_int, *BLOCKS, c_void_p]),
     "ledger_note": (None, [c_void_p, c_int64, c_int, c_int, *BLOCKS, c_void_p, c_void_p, c_int64]),
+    "ledger_left_over": (None, [c_void_p, c_int64, *BLOCKS, c_void_p]),
     "ledger_noted": (c_int64, [c_void_p, c_int, *BLOCKS, c_void_p]),
     "ledger_withdraw": (None, [c_void_p, c_int64, c_int, *BLOCKS]),
     "ledger_settle": (c_int64, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, Fading, c_void_p]),
@@ -59,12 +73,13 @@ def library() -> ctypes.CDLL:
         raise LedgerError(f"a worker's ledger is native code: {error}") from error
 
 
-def view_of(storage: LedgerStorage, votes: int) -> View:
-    """Of arrays that live as long as it does; bit c of `votes`: lanes of code c are votes."""
+def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
+    """Of arrays that live as long as it does; `most`: the largest lane of each code, 0 where lanes are votes."""
     blocks, lanes = storage.pending.shape
     arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.packed
     places = (array.ctypes.data for array in arrays)
-    return View(blocks, lanes, storage.packed.shape[-1], votes, _factors(lanes).ctypes.data, *places)
+    limits = (c_int64 * len(Lanes))(*(most.get(code, 0) for code in Lanes))
+    return View(blocks, lanes, storage.packed.shape[-1], limits, factors_of(lanes).ctypes.data, *places)
 
 
 def checksums(values: Fixed) -> Integers:
@@ -76,14 +91,14 @@ def checksums(values: Fixed) -> Integers:
     values = np.ascontiguousarray(values, np.int64)
     sums = np.empty(len(values), np.int64)
     library().ledger_checksums(
-        _factors(values.shape[1]).ctypes.data, values.ctypes.data, *values.shape, sums.ctypes.data
+        factors_of(values.shape[1]).ctypes.data, values.ctypes.data, *values.shape, sums.ctypes.data
     )
     return sums
 
 
 @cache
-def _factors(lanes: int) -> npt.NDArray[Any]:
-    """For the values of a block."""
+def factors_of(lanes: int) -> Weights:
+    """Of a checksum, for the values of a block."""
     factors = np.empty(lanes, np.uint64)
     library().ledger_factors(factors.ctypes.data, lanes)
     return factors

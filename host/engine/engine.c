@@ -13,7 +13,8 @@
 #include "datagrams.h"
 
 enum { AT_ONCE = 64, LEAVING = 256, PORTS = 2 };
-enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* with so many in flight answers gather so long, to be taken together */
+enum { FEW = 8 }; /* a batch of closed blocks has at least this share of its full size, where more may close */
+enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* of so many in flight answers gather so long, from the first one on */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
 #define LEAST_WAIT_S 50e-6 /* nothing is waited for less: the poll's own time */
 #define TELL_S 5e-3        /* so long a block that has closed waits for others at most, to be told together */
@@ -199,18 +200,24 @@ static void tell(struct port *port, const struct instruction *news) {
         port->tell_by_s = 0;
 }
 
-/* Whether blocks that have closed are told now: fewer at a time as fewer are open, and at once where no more can close. */
+/* Whether blocks that have closed are told now: fewer at a time as fewer are open, down to a few, and at once where no more
+ * can close. */
 static int enough(const struct port *port, double now) {
-    const int64_t open = port->core->open_count / 2;
-    return port->news_count >= (open < port->batch ? open : port->batch) || port->tell_by_s <= now ||
-           !port->core->in_flight.count;
+    const int64_t open = port->core->open_count / 2, few = port->batch / FEW;
+    const int64_t wanted = open < few ? few : open < port->batch ? open : port->batch;
+    return port->news_count >= wanted || port->tell_by_s <= now || !port->core->in_flight.count;
+}
+
+/* Whether fewer contributions wait than somebody asks for. */
+static int has_room(const struct port *port) {
+    return port->core->waiting_count + port->engine->pacer.count < port->wanted;
 }
 
 /* Make news_fd readable where there is something to say. */
 static void say(struct port *port, double now) {
     const struct core *core = port->core;
     const int behind = core_left_behind(core) && port->behind != core->iteration;
-    const int fewer = core->waiting_count + port->engine->pacer.count < port->wanted;
+    const int fewer = has_room(port);
     if (port->news_count && port->tell_by_s == INFINITY)
         port->tell_by_s = now + TELL_S;
     if (!(port->news_count && enough(port, now)) && !port->engine->error[0] && !behind && !fewer)
@@ -366,10 +373,10 @@ static void *run(void *argument) {
         flush(engine);
         if (closing)
             return NULL;
-        if (many)
-            nanosleep(&(struct timespec){.tv_nsec = GATHER_NS}, NULL);
         const struct timespec wait = until(due_s);
         ppoll(waited, 2, &wait, NULL);
+        if (many && waited[0].revents && !waited[1].revents)
+            nanosleep(&(struct timespec){.tv_nsec = GATHER_NS}, NULL);
         if (waited[1].revents)
             drain_fd(engine->wake_fd);
     }
@@ -475,7 +482,7 @@ int64_t port_queued(const struct port *port) {
 
 /* Let the thread go on, which may have something to do. */
 static void leave_core(struct port *port) {
-    const int wake = port->core->instructions_count > 0 || port->wanted;
+    const int wake = port->core->instructions_count > 0 || has_room(port);
     pthread_mutex_unlock(&port->engine->lock);
     if (wake)
         signal_fd(port->engine->wake_fd);

@@ -27,20 +27,11 @@ void kernel_fix(const float *gradient, int64_t size, double unit, int64_t *fixed
         fixed[i] = fixed_of(gradient[i], unit);
 }
 
-static inline int32_t clipped(int64_t rounded, int64_t limit) {
-    rounded = rounded > limit ? limit : rounded;
-    return (int32_t)(rounded < -limit ? -limit : rounded);
-}
-
 /* Lanes: values in steps of 2**shift, to the nearest, half a step up. */
 void kernel_round(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
                   int32_t *out) {
-    for (int64_t row = 0; row < rows; row++, values += lanes, out += lanes) {
-        const int by = (int)shift[row];
-        const uint64_t half = (uint64_t)1 << by >> 1;
-        for (int64_t i = 0; i < lanes; i++)
-            out[i] = clipped((int64_t)((uint64_t)values[i] + half) >> by, limit);
-    }
+    for (int64_t row = 0; row < rows; row++)
+        round_all(values + row * lanes, lanes, (int)shift[row], limit, out + row * lanes);
 }
 
 enum { CHUNK_LANES = 1024, CHANCE_BITS = 16, IN_A_DRAW = 64 / CHANCE_BITS };
@@ -84,8 +75,7 @@ void kernel_round_by_chance(const int64_t *values, int64_t rows, int64_t lanes, 
 
 /* 1 for 0 and more. */
 void kernel_votes(const int64_t *values, int64_t size, int32_t *out) {
-    for (int64_t i = 0; i < size; i++)
-        out[i] = values[i] >= 0;
+    vote_all(values, size, out);
 }
 
 /* What lanes stand for, less `base`: of votes that is what all of them come to if none is for. */
@@ -170,14 +160,8 @@ void kernel_encode_votes(const int64_t *values, int64_t size, int width, int32_t
     }
 }
 
-/* Unpacked and kernel_spread, of blocks that are each somewhere, to `total`, and times `factor` to `mean`. `buffer` has
- * room for a block. */
-void kernel_average(const uint8_t *const *blocks, int64_t rows, int64_t lanes, const int64_t *shift,
-                    const int64_t *base, const double *factor, int width, int is_signed, int32_t *buffer,
-                    int64_t *total, float *mean) {
-    for (int64_t row = 0; row < rows; row++, total += lanes, mean += lanes) {
-        unpack(blocks[row], lanes, width, is_signed, buffer);
-        kernel_spread(buffer, 1, lanes, shift + row, base + row, total);
-        kernel_scale(total, 1, lanes, factor + row, mean);
-    }
+/* Lanes of 32 bits of blocks that are each somewhere. */
+void kernel_gather(const uint8_t *const *places, int64_t rows, int64_t lanes, int32_t *out) {
+    for (int64_t row = 0; row < rows; row++)
+        unpack(places[row], lanes, 32, 1, out + row * lanes);
 }

@@ -28,6 +28,11 @@ Chances = npt.NDArray[np.uint16]
 CHANCE_BITS = 16
 """As in kernel.c."""
 
+Addresses = npt.NDArray[np.uint64]
+
+Weights = npt.NDArray[np.uint64]
+"""Of the lanes of a block."""
+
 PIECE = 1 << 18
 """Values that NumPy rounds at a time: what steps leave to each other stays in the cache."""
 
@@ -122,31 +127,33 @@ class Kernel:
         octets = (values >= 0).view(np.uint8)
         return (_halved(octets) if width == 4 else octets).tobytes()
 
-    def average(
-        self,
-        places: npt.NDArray[np.uint64],
-        shift: Integers,
-        factor: Floats64,
-        width: int,
-        *,
-        signed: bool,
-        votes: Integers | None,
-        total: Integers,
-        mean: Floats,
-    ) -> None:
-        """unpack() and spread() of blocks of whole bytes at these addresses (B,) to `total`, and that scaled() to
-        `mean`, both (B, L) in C order; shifts and votes: (B, 1)."""
-        size = total.shape[1] * width // 8
-        packed = b"".join(ctypes.string_at(place, size) for place in places.tolist())
-        lanes = _unpacked(packed, width, signed=signed).reshape(total.shape)
-        total[...] = _spread(lanes if votes is None else _majority(lanes, votes), shift)
-        mean[...] = self.scaled(total, factor)
+    def gathered(self, places: Addresses, lanes: int) -> Values:
+        """Lanes of 32 bits of blocks at these addresses (B,), shape (B, lanes)."""
+        return _unpacked(_at(places, 4 * lanes), 32, signed=True).reshape(-1, lanes).astype(np.int32)
+
+    def averaged(
+        self, total: Integers, blocks: Integers, factor: Floats64, *, weights: Weights, mean: Floats
+    ) -> Integers:
+        """Blocks of these numbers (B, L), scaled(), to their places in `mean` (N,), as far as it has these.
+
+        Returns the sum of each block's values times `weights` (L,), modulo 2**64: shape (B,).
+        """
+        for block, row in zip(blocks.tolist(), self.scaled(total, factor), strict=True):
+            place = mean[block * len(row) : (block + 1) * len(row)]
+            place[...] = row[: place.size]
+        sums: Integers = (total.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64).view(np.int64)
+        return sums
 
 
 def rows_of(blocks: list[int]) -> slice | list[int]:
     """What one or more rows of an array are had with: where they are neighbours a slice, so that nothing is copied."""
     first, end = blocks[0], blocks[0] + len(blocks)
     return slice(first, end) if blocks == list(range(first, end)) else blocks
+
+
+def _at(places: Addresses, size: int) -> bytes:
+    """So many bytes from each of these addresses."""
+    return b"".join(ctypes.string_at(place, size) for place in places.tolist())
 
 
 def _steps(values: Integers, shift: int, limit: int, chances: Chances | None) -> Integers:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Floats, Floats64, Integers, Values
-from kofn.host.kernels.kernel import PER_BLOCK, Kernel, mean_of
+from kofn.host.kernels.kernel import PER_BLOCK, Addresses, Kernel, mean_of
 from kofn.nativebuild.library import Signatures, compile_file, load_library
 
 SOURCE = Path(__file__).with_name("kernel.c")
@@ -41,10 +41,7 @@ SIGNATURES: Signatures = {
     "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
     "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p]),
     "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p]),
-    "kernel_average": (
-        None,
-        [c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p],
-    ),
+    "kernel_gather": (None, [*ROWS, c_void_p]),
 }
 
 
@@ -137,22 +134,10 @@ class NativeKernel(Kernel):
         self._library.kernel_encode_votes(values.ctypes.data, values.size, width, buffer.ctypes.data, at)
         return packed
 
-    def average(
-        self,
-        places: npt.NDArray[np.uint64],
-        shift: Integers,
-        factor: Floats64,
-        width: int,
-        *,
-        signed: bool,
-        votes: Integers | None,
-        total: Integers,
-        mean: Floats,
-    ) -> None:
-        by, base = _lines(np.ascontiguousarray(shift, np.int64), votes)
-        factors, buffer = np.ascontiguousarray(factor, np.float64), np.empty(total.shape[1], np.int32)
-        numbers = (by.ctypes.data, base.ctypes.data, factors.ctypes.data, width, signed, buffer.ctypes.data)
-        self._library.kernel_average(places.ctypes.data, *total.shape, *numbers, total.ctypes.data, mean.ctypes.data)
+    def gathered(self, places: Addresses, lanes: int) -> Values:
+        found = np.empty((len(places), lanes), np.int32)
+        self._library.kernel_gather(places.ctypes.data, *found.shape, found.ctypes.data)
+        return found
 
 
 def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers]:

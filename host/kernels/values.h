@@ -8,6 +8,24 @@ static inline int64_t fixed_of(float value, double unit) {
     return (int64_t)rint((double)value * unit);
 }
 
+static inline int32_t clipped(int64_t rounded, int64_t limit) {
+    rounded = rounded > limit ? limit : rounded;
+    return (int32_t)(rounded < -limit ? -limit : rounded);
+}
+
+/* Values in steps of 2**shift, to the nearest, half a step up. */
+static inline void round_all(const int64_t *values, int64_t size, int shift, int64_t limit, int32_t *lanes) {
+    const uint64_t half = (uint64_t)1 << shift >> 1;
+    for (int64_t i = 0; i < size; i++)
+        lanes[i] = clipped((int64_t)((uint64_t)values[i] + half) >> shift, limit);
+}
+
+/* 1 for 0 and more. */
+static inline void vote_all(const int64_t *values, int64_t size, int32_t *lanes) {
+    for (int64_t i = 0; i < size; i++)
+        lanes[i] = values[i] >= 0;
+}
+
 /* Lanes to the wire: the first in the high bits. */
 static inline void pack_32(const int32_t *lanes, int64_t size, uint32_t *out) {
     for (int64_t i = 0; i < size; i++)

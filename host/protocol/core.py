@@ -70,7 +70,7 @@ _PLACES = 5
 COUNTED = 8
 """Numbers of struct statistics."""
 
-_ROOM = 256
+_ROOM = 512
 """Instructions that are taken at a time."""
 
 _WAITING_BYTES = 32
@@ -432,11 +432,9 @@ def _array(kind: Any, size: int, address: int) -> npt.NDArray[Any]:
 
 def _runs(table: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Where neighbours of a kind, and of an iteration, begin and end."""
-    if not len(table):
-        return []
-    others = (np.diff(table["kind"]) != 0) | (np.diff(table["iteration"]) != 0)
-    bounds = [0, *(np.flatnonzero(others) + 1).tolist(), len(table)]
-    return [*pairwise(bounds)]
+    kinds, iterations = table["kind"], table["iteration"]
+    others = np.flatnonzero((kinds[1:] != kinds[:-1]) | (iterations[1:] != iterations[:-1]))
+    return [*pairwise([0, *(others + 1).tolist(), len(table)])] if len(table) else []
 
 
 def _send(header: KofnHeader, values: int, size: int, launch: int) -> Send:

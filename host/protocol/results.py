@@ -24,6 +24,8 @@ RESULT = np.dtype(
 )
 """struct result of history.h."""
 
+_PART_BITS = 1 << np.arange(PARTS)
+
 Table = npt.NDArray[Any]
 """Of RESULT."""
 
@@ -96,6 +98,10 @@ class BlockResults(Sequence[Result]):
             return self._result(int(chosen))
         return type(self)(self.iteration, self.blocks[chosen], self.table[chosen], self._keeps)
 
+    def below(self, block: int) -> Self:
+        """Those of blocks before this one."""
+        return self if (self.blocks < block).all() else self[self.blocks < block]
+
     def __iter__(self) -> Iterator[Result]:
         return map(self._result, range(len(self)))
 
@@ -119,7 +125,7 @@ class BlockResults(Sequence[Result]):
     def parts_of(self, rank: int) -> Integers:
         """Of what a rank gave, which parts are in each: bit p of (N,) for part p."""
         has = self.table["members"] >> np.uint64(rank) & np.uint64(1)
-        found: Integers = (has << np.arange(PARTS, dtype=np.uint64)).sum(axis=1, dtype=np.int64)
+        found: Integers = has.astype(np.int64) @ _PART_BITS
         return found
 
     def members(self, at: int) -> int:

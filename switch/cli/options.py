@@ -12,17 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from kofn.switch.cli import unused
 from kofn.switch.cli.inspection import EXAMPLES as INSIDE_EXAMPLES
-from kofn.switch.cli.inspection import HELP, Inside, add_arguments, ignored, joined, port_number, read
+from kofn.switch.cli.inspection import HELP, TRACE_ALL, Inside, add_arguments, ignored, joined, port_number, read
+from kofn.switch.cli.names import MakeNames
 from kofn.switch.cli.tls import Tls
+from kofn.switch.cli.version import ShowVersion
 from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX
 from kofn.switch.engine.faults import FaultRule, parse_rule
 from kofn.switch.errors import SwitchError
 
 UNIX = "unix:"
+JSON_VERSION = "2.24"
 TARGET_FLAGS = (
     *(f"--grpc-server-{name}" for name in ("addr", "ssl", "cert", "key", "cacert", "with-client-auth")),
     *("--cpu-port", "--drop-port", "--priority-queues"),
+    *unused.TARGET_VALUED,
+    *unused.TARGET_PLAIN,
 )
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 
@@ -86,6 +92,7 @@ class Options:
     log_level: str
     log_console: bool
     log_file: Path | None
+    thrift_port: int | None  # of simple_switch_CLI's commands
     inside: Inside
     ignored: tuple[str, ...]  # flags that were given and change nothing, each with the reason
 
@@ -105,6 +112,8 @@ def parse(arguments: Sequence[str]) -> Options:
         if any(argument.partition("=")[0] == flag for argument in general):
             raise OptionsError(f"{flag} is a target flag: it goes after --, as in --no-p4 -- {flag} ...")
     told = _general_parser().parse_args(joined(general))
+    if told.log_console and told.log_level == "trace":
+        told.trace = told.trace or TRACE_ALL
     aimed = _target_parser().parse_args(target)
     drop_port = _drop_port(aimed.drop_port)
     ports = _ports(told.interface, drop_port)
@@ -123,6 +132,7 @@ def parse(arguments: Sequence[str]) -> Options:
         log_level=told.log_level,
         log_console=told.log_console,
         log_file=told.log_file,
+        thrift_port=told.thrift_port,
         inside=read(told),
         ignored=_ignored(told, aimed),
     )
@@ -190,13 +200,20 @@ def _general_parser() -> _Parser:
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
     add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")
     add("--fault-udp-port", type=port_number, metavar="PORT", help="faults only in IPv4 packets to this UDP port")
-    add("--log-console", action="store_true", help="log to standard output")
+    add("--log-console", action="store_true", help="log to standard output; with -L trace as if --trace was given")
     add("--log-file", type=Path, metavar="FILE", help="log to a file")
     add("-L", "--log-level", choices=LEVELS, default="info", help="least severe level logged (default info)")
-    add("--log-flush", action="store_true", help="ignored: every line is flushed")
-    add("--thrift-port", type=port_number, metavar="PORT", help="ignored: there is no Thrift server")
-    add("--dump-packet-data", type=_unsigned, metavar="BYTES", help="ignored: --trace shows packets")
+    add("--thrift-port", type=port_number, metavar="PORT", help="serve simple_switch_CLI's commands at this TCP port")
+    add(
+        "--make-names",
+        action=MakeNames,
+        metavar="FOLDER",
+        help="write simple_switch_grpc, simple_switch, simple_switch_CLI there, and end",
+    )
+    add("-v", "--version", action=ShowVersion, nargs=0, help="print the version")
+    add("--json-version", action="version", version=JSON_VERSION, help="print the newest version of p4c's JSON read")
     add_arguments(parser)
+    unused.add_arguments(parser, unused.VALUED, unused.PLAIN)
     return parser
 
 
@@ -210,6 +227,7 @@ def _target_parser() -> _Parser:
     parser.add_argument("--cpu-port")
     parser.add_argument("--drop-port", default=str(DROP_PORT))
     parser.add_argument("--priority-queues", default="1")
+    unused.add_arguments(parser, unused.TARGET_VALUED, unused.TARGET_PLAIN)
     return parser
 
 
@@ -306,9 +324,9 @@ def _unused_tls(aimed: argparse.Namespace) -> list[str]:
 def _ignored(told: argparse.Namespace, aimed: argparse.Namespace) -> tuple[str, ...]:
     if told.log_console and told.log_file is not None:
         raise OptionsError("--log-console and --log-file exclude each other")
-    reasons = [*ignored(told), *_unused_tls(aimed)]
-    if told.dump_packet_data is not None:
-        reasons.append(f"--dump-packet-data {told.dump_packet_data}: --trace shows packets, --pcap keeps them")
-    if told.thrift_port is not None:
-        reasons.append(f"--thrift-port {told.thrift_port}: there is no Thrift server")
-    return tuple(reasons)
+    return (
+        *ignored(told),
+        *_unused_tls(aimed),
+        *unused.given(told, unused.VALUED, unused.PLAIN),
+        *unused.given(aimed, unused.TARGET_VALUED, unused.TARGET_PLAIN),
+    )

@@ -78,7 +78,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         P4 lines that it is from (the log has it at level debug).
 
         `drop_port` is the port that drops.  Packets whose priority is not below `priority_queues` are dropped, as by
-        BMv2; queues are always empty here, so there is nothing else to priorities.
+        BMv2, and among packets that wait for a port a higher one goes first.  See `set_queue`.
         """
         _check_ports((*ports, *(() if cpu_port is None else (cpu_port,))), drop_port)
         if cpu_port is not None and cpu_port in ports:
@@ -96,6 +96,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._programmed = Event()
         self._io = Ports(self._core, self._ports, files=files, pcap=pcap)
         self._dump_c = dump_c
+        if self._native.core_open_queues(self._core, priority_queues) < 0:
+            raise SwitchError("not enough memory for queues")
         self._io.set_faults(faults, fault_seed, fault_udp_port)
         if trace is not None:
             error = self._native.core_trace(self._core, trace.file, trace.packets, trace.udp_port, DROP_NAMES)
@@ -117,6 +119,11 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
             drop_port=self._target.drop_port,
             priority_queues=self._target.priority_queues,
         )
+
+    @property
+    def ports(self) -> Mapping[int, str]:
+        """Interfaces, or files, by port."""
+        return self._ports
 
     @property
     def target(self) -> Target:
@@ -177,6 +184,21 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
     def receive(self, port: int, frame: bytes) -> None:
         """Process a frame as received on one of the ports, with all that this means: counts, faults, frames sent."""
         self._io.receive(port, frame)
+
+    def set_queue(
+        self,
+        port: int | None = None,
+        priority: int | None = None,
+        *,
+        depth: int | None = None,
+        rate_pps: int | None = None,
+    ) -> None:
+        """The depth, in packets, and the rate (0: none) of a queue before egress; of all ports or priorities for None.
+
+        A program that reads nothing of its queues has none until this is called, or `priority_queues` is above 1.
+        """
+        values = (-1 if value is None else value for value in (port, priority, depth, rate_pps))
+        self._native.core_set_queue(self._core, *values)
 
     def stats(self) -> Stats:
         """Counts of each port and of every reason to drop a packet."""

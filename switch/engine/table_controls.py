@@ -61,6 +61,11 @@ class TableControls(Controls):
         with self._lock:
             return self._now.rows.find(table, key, priority)
 
+    def place(self, table: str, key: Key, priority: int = 0) -> int:
+        """A number of an entry that it keeps, the lowest that was free.  Raises InvalidEntry, EntryNotFound."""
+        with self._lock:
+            return self._now.rows.place_of(table, key, priority)[1]
+
     # Idle timeouts
 
     def take_idle(self, timeout_s: float) -> list[Entry]:

@@ -1,12 +1,14 @@
 """Who may write: P4Runtime's client arbitration for one device and the default role.
 
 No I/O: a client is told something by its `tell`, and everything happens in the call that caused it.  The rules are
-those of the specification's "Client Arbitration and Controller Replication"; in particular the highest election id
-ever seen is remembered, so a primary that leaves is not replaced until a client asks with an id at least as high.
+those of the specification's "Client Arbitration and Controller Replication" but for one, where BMv2 is followed: the
+primary is the client with the highest election id of those connected, so that a backup follows a primary that leaves.
+(The specification remembers the highest id ever seen, and leaves the switch without a primary until a client bids it.)
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import grpc
 from finsy.proto import U128, p4r, rpc_code
@@ -33,7 +35,7 @@ class Arbitration:
         self.device_id = device_id
         self.primary: Client | None = None
         self._clients: list[Client] = []
-        self._highest: int | None = None
+        self._last_primary_id: int | None = None
         self._on_change = on_change
 
     def may_write(self, request: p4r.WriteRequest | p4r.SetForwardingPipelineConfigRequest) -> bool:
@@ -50,10 +52,11 @@ class Arbitration:
         if not client.admitted:
             self._admit(client)
         client.election_id = election_id
-        if election_id is not None and (self._highest is None or election_id >= self._highest):
-            self._promote(client, election_id)
-        elif client is self.primary:
-            self._vacate()
+        if self._choose():
+            return
+        if client is self.primary:
+            self._last_primary_id = election_id
+            self._notify_all()
         else:
             self._notify(client)
 
@@ -61,8 +64,7 @@ class Arbitration:
         """The client's stream has ended."""
         if client in self._clients:
             self._clients.remove(client)
-        if client is self.primary:
-            self._vacate()
+            self._choose()
 
     def describe(self) -> str:
         """Who is primary, for messages."""
@@ -92,18 +94,17 @@ class Arbitration:
         client.admitted = True
         self._clients.append(client)
 
-    def _promote(self, client: Client, election_id: int) -> None:
-        changed = client is not self.primary
-        self.primary = client
-        self._highest = election_id
-        self._notify_all()
-        if changed:
-            self._on_change()
-
-    def _vacate(self) -> None:
-        self.primary = None
+    def _choose(self) -> bool:
+        """Whether another client, or none, is primary now; then all have been told."""
+        bidders = [client for client in self._clients if client.election_id is not None]
+        highest = max(bidders, key=attrgetter("election_id"), default=None)
+        if highest is self.primary:
+            return False
+        self.primary = highest
+        self._last_primary_id = self._last_primary_id if highest is None else highest.election_id
         self._notify_all()
         self._on_change()
+        return True
 
     def _notify_all(self) -> None:
         """Tell everyone; a new primary last, after the others know."""
@@ -115,8 +116,8 @@ class Arbitration:
 
     def _notify(self, client: Client) -> None:
         update = p4r.MasterArbitrationUpdate(device_id=self.device_id)
-        if self._highest is not None:
-            update.election_id.CopyFrom(U128.encode(self._highest))
+        if self._last_primary_id is not None:
+            update.election_id.CopyFrom(U128.encode(self._last_primary_id))
         if client is self.primary:
             update.status.code, update.status.message = rpc_code.OK, "Is primary"
         elif self.primary is not None:

@@ -2,9 +2,12 @@
 
 Input: big-endian, any length but zero, leading zeros allowed, refused when the value needs more bits than the field
 has.  Output: the shortest string.  Signed values are two's complement with sign extension.
+
+The refusal is INVALID_ARGUMENT: the specification has OUT_OF_RANGE for strings as such, and this code for each field
+that holds one (matches, action parameters, replicas, P4Data, packet metadata), as BMv2 has.
 """
 
-from kofn.switch.p4runtime.refusal import out_of_range
+from kofn.switch.p4runtime.refusal import invalid
 
 
 def encode(value: int) -> bytes:
@@ -13,12 +16,12 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: bytes, width: int, what: str) -> int:
-    """The unsigned value of `data`, at most `width` bits; `what` names the field in errors (OUT_OF_RANGE)."""
+    """The unsigned value of `data`, at most `width` bits; `what` names the field in errors (INVALID_ARGUMENT)."""
     if not data:
-        raise out_of_range(f"{what} is an empty string; it needs at least one byte")
+        raise invalid(f"{what} is an empty string; it needs at least one byte")
     value = int.from_bytes(data, "big")
     if value.bit_length() > width:
-        raise out_of_range(f"{what} is {_show(value)}, which does not fit bit<{width}>")
+        raise invalid(f"{what} is {_show(value)}, which does not fit bit<{width}>")
     return value
 
 
@@ -29,12 +32,12 @@ def encode_signed(value: int) -> bytes:
 
 
 def decode_signed(data: bytes, width: int, what: str) -> int:
-    """The signed value of `data` in int<width>; `what` names the field in errors (OUT_OF_RANGE)."""
+    """The signed value of `data` in int<width>; `what` names the field in errors (INVALID_ARGUMENT)."""
     if not data:
-        raise out_of_range(f"{what} is an empty string; it needs at least one byte")
+        raise invalid(f"{what} is an empty string; it needs at least one byte")
     value = int.from_bytes(data, "big", signed=True)
     if not -(1 << (width - 1)) <= value < 1 << (width - 1):
-        raise out_of_range(f"{what} is {value}, which does not fit int<{width}>")
+        raise invalid(f"{what} is {value}, which does not fit int<{width}>")
     return value
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Named)
 class Index(Generic[T]):
     """The objects of one kind by id; a miss names the kind, the id and the choices."""
 
-    def __init__(self, kind: str, items: Iterable[T], *, foreign: Callable[[str], Refused] = not_found) -> None:
+    def __init__(self, kind: str, items: Iterable[T], *, foreign: Callable[[str], Refused] = invalid) -> None:
         """`kind` names such an object in messages: `table`, `match field of table t`; `foreign` refuses a wrong id."""
         self.kind = kind
         self._foreign = foreign

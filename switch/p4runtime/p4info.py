@@ -12,7 +12,7 @@ from finsy.proto import p4i, p4t
 
 from kofn.switch.p4runtime.index import Index
 from kofn.switch.p4runtime.p4data import DataType, data_type
-from kofn.switch.p4runtime.refusal import choices, invalid, unimplemented
+from kofn.switch.p4runtime.refusal import choices, invalid, not_found, unimplemented
 
 
 class MatchKind(Enum):
@@ -187,7 +187,7 @@ class P4Info:
         self.profiles = Index("action profile", (_profile(item, self.tables) for item in message.action_profiles))
         self.value_sets = Index("value set", (_value_set(item) for item in message.value_sets))
         self.registers = Index("register", (_register(item, info) for item in message.registers))
-        self.digests = Index("digest", (_digest(item, info) for item in message.digests))
+        self.digests = Index("digest", (_digest(item, info) for item in message.digests), foreign=not_found)
         self.packet_headers = Index("packet header", (_header(i) for i in message.controller_packet_metadata))
 
     def packet_header(self, name: str) -> PacketHeader | None:
@@ -224,17 +224,17 @@ class P4Info:
 def _action(item: p4i.Action) -> Action:
     owner = f"parameter of action {item.preamble.name}"
     fields = (Field(id=p.id, name=p.name, width=_width(p.bitwidth, f"{owner} {p.name}")) for p in item.params)
-    return Action(id=item.preamble.id, name=item.preamble.name, parameters=Index(owner, fields, foreign=invalid))
+    return Action(id=item.preamble.id, name=item.preamble.name, parameters=Index(owner, fields))
 
 
 def _table(item: p4i.Table, actions: Index[Action]) -> Table:
     name = item.preamble.name
-    key = Index(f"match field of table {name}", map(partial(_key_field, name), item.match_fields), foreign=invalid)
+    key = Index(f"match field of table {name}", map(partial(_key_field, name), item.match_fields))
     return Table(
         id=item.preamble.id,
         name=name,
         key=key,
-        actions=Index(f"action of table {name}", map(partial(_use, actions), item.action_refs), foreign=invalid),
+        actions=Index(f"action of table {name}", map(partial(_use, actions), item.action_refs)),
         const_entries=item.is_const_table or item.has_initial_entries,
         const_default=item.const_default_action_id != 0,
         profile_id=item.implementation_id,
@@ -305,13 +305,13 @@ def _profile(item: p4i.ActionProfile, tables: Index[Table]) -> ActionProfile:
         by_members=item.HasField("sum_of_members"),
         max_member_weight=item.sum_of_members.max_member_weight,
         weighted=not item.weights_disallowed,
-        actions=Index(f"action of action profile {name}", uses.values(), foreign=invalid),
+        actions=Index(f"action of action profile {name}", uses.values()),
     )
 
 
 def _value_set(item: p4i.ValueSet) -> ValueSet:
     name = item.preamble.name
-    fields = Index(f"field of value set {name}", map(partial(_key_field, name), item.match), foreign=invalid)
+    fields = Index(f"field of value set {name}", map(partial(_key_field, name), item.match))
     for field in fields:
         if field.kind is not MatchKind.EXACT:
             raise unimplemented(
@@ -335,4 +335,4 @@ def _header(item: p4i.ControllerPacketMetadata) -> PacketHeader:
     name = item.preamble.name
     owner = f"metadata field of {name}"
     fields = (Field(id=m.id, name=m.name, width=_width(m.bitwidth, f"{owner} {m.name}")) for m in item.metadata)
-    return PacketHeader(id=item.preamble.id, name=name, fields=Index(owner, fields, foreign=invalid))
+    return PacketHeader(id=item.preamble.id, name=name, fields=Index(owner, fields))

@@ -7,6 +7,7 @@ from finsy.proto import p4r
 from kofn.switch.compiler.codegen.codegen import generate
 from kofn.switch.compiler.reader.reader import read_program
 from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.device_config import document
 from kofn.switch.p4runtime.digests import Digests
 from kofn.switch.p4runtime.entities import Entities
 from kofn.switch.p4runtime.index import Named
@@ -22,6 +23,7 @@ class Pipeline:
     def __init__(self, engine: Engine, config: p4r.ForwardingPipelineConfig) -> None:
         """Raises Refused when the p4info cannot be used.  Nothing is loaded by this."""
         self.config = config
+        self.document = document(config.p4_device_config)  # p4c's JSON
         self._engine = engine
         self.p4info = P4Info(config.p4info)
         self.digests = Digests(self.p4info)
@@ -47,7 +49,7 @@ class Pipeline:
 
         `generated`: also when the program does what this switch does not, which loading it finds out otherwise.
         """
-        program = read_program(self.config.p4_device_config)
+        program = read_program(self.document)
         _check_names("table", self.p4info.tables, [table.name for table in program.tables])
         _check_names("counter", self.p4info.counters, [counter.name for counter in program.counters])
         _check_names("register", self.p4info.registers, [register.name for register in program.registers])

@@ -17,7 +17,7 @@ class Saved:
         trial = engine.without_ports()
         self.pipeline = Pipeline(trial, config)
         self.pipeline.check(generated=False)
-        trial.load(config.p4_device_config)
+        trial.load(self.pipeline.document)
         self._updates: list[p4r.Update] = []
 
     def write(self, update: p4r.Update) -> None:
@@ -28,7 +28,7 @@ class Saved:
     def commit(self, engine: Engine) -> Pipeline:
         """Make it the running program of `engine`, with all that was written."""
         pipeline = Pipeline(engine, self.pipeline.config)
-        engine.load(pipeline.config.p4_device_config)
+        engine.load(pipeline.document)
         for update in self._updates:
             pipeline.entities.write(update)
         return pipeline

@@ -158,7 +158,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
 
     async def _commit(self, config: p4r.ForwardingPipelineConfig) -> None:
         pipeline = await asyncio.to_thread(self._verified, config, generated=False)
-        await asyncio.to_thread(self._engine.load, config.p4_device_config)
+        await asyncio.to_thread(self._engine.load, pipeline.document)
         self._run(pipeline)
 
     async def _commit_saved(self, request: Config) -> None:

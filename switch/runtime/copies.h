@@ -144,17 +144,22 @@ static void give_up(struct core *core, struct waiting *queue) {
     queue->first = 0;
 }
 
+// What the packet's own way has left behind.
+static void go_on(struct whole *all) {
+    for (uint32_t passes = 1; next_clone(&all->clones) || next_again(&all->now, &all->again); passes++) {
+        if (passes < PASSES) continue;
+        give_up(all->now.core, &all->clones);
+        give_up(all->now.core, &all->again);
+    }
+}
+
 static void process(struct core *core, struct instance *in, uint32_t port, const uint8_t *packet, uint32_t length) {
     struct whole *all = in->state;
     struct state *D = &all->now;
     D->core = core; D->in = in; D->packet = packet; D->length = length; D->size = length; D->port = port; D->held = 0;
     arrive(D, port);
     way(D);
-    for (uint32_t passes = 1; next_clone(&all->clones) || next_again(D, &all->again); passes++) {
-        if (passes < PASSES) continue;
-        give_up(core, &all->clones);
-        give_up(core, &all->again);
-    }
+    go_on(all);
 }
 
 #endif

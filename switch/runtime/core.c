@@ -43,18 +43,18 @@ static const struct session *find_session(struct core *core, uint32_t id) {
 }
 
 // What the program says to the control plane: which program, which of its digests or messages, and values.
-static int say(struct core *core, struct ring *ring, uint32_t number, const uint64_t *limbs, uint32_t count) {
+static int tell(struct core *core, struct ring *ring, uint32_t number, const uint64_t *limbs, uint32_t count) {
     uint32_t head[] = {core->swaps, number};
     struct iovec parts[] = {{head, sizeof head}, {(void *)limbs, count * sizeof *limbs}};
     return ring_put(ring, parts, count ? 2 : 1);
 }
 
 static void digest(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count) {
-    if (say(core, &core->digests, list, limbs, count) < 0) drop(core, DROP_DIGEST_RING_FULL);
+    if (tell(core, &core->digests, list, limbs, count) < 0) drop(core, DROP_DIGEST_RING_FULL);
 }
 
 static void report(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count) {
-    if (say(core, &core->reports, message, limbs, count) < 0) drop(core, DROP_REPORT_RING_FULL);
+    if (tell(core, &core->reports, message, limbs, count) < 0) drop(core, DROP_REPORT_RING_FULL);
 }
 
 // xorshift64*
@@ -122,11 +122,14 @@ static uint64_t sending_bytes(const struct sending *sending) {
 }
 
 // Send `count` prepared messages through one port; what the kernel does not take is dropped and counted.
-static void send_messages(struct core *core, struct port *port, const uint64_t *lengths, uint32_t count) {
+static void send_messages(struct core *core, uint32_t number, const uint64_t *lengths, uint32_t count) {
+    struct port *port = &core->ports[number];
     for (uint32_t done = 0; done < count;) {
+        const struct msghdr *first = &core->messages[done].msg_hdr;
         int sent = sendmmsg(port->socket, core->messages + done, count - done, MSG_DONTWAIT);
         if (sent <= 0) {
-            count_failure(core, errno);
+            if (errno != EAGAIN || !queues_block(core, number, first->msg_iov, first->msg_iovlen))
+                count_failure(core, errno);
             done++;
             continue;
         }
@@ -185,7 +188,7 @@ static void put_out(struct core *core, uint32_t number, const uint64_t *lengths,
     if (port->is_file)
         write_messages(core, port, lengths, count);
     else
-        send_messages(core, port, lengths, count);
+        send_messages(core, number, lengths, count);
 }
 
 // Prepared messages through the faults of a port.
@@ -227,6 +230,7 @@ void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint3
         drop(core, DROP_RECEIVED_TOO_LONG);
     else
         core->instance->program->process(core, core->instance, port, packet, length);
+    queues_serve(core);
 }
 
 void core_free(struct core *core) {
@@ -239,6 +243,7 @@ void core_free(struct core *core) {
     pthread_mutex_destroy(&core->state);
     faults_free(core);
     captures_close(core);
+    queues_free(core);
     free(core->captures);
     trace_free(core);
     free(core->arena);
@@ -251,7 +256,7 @@ struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
     core->services = (struct services){
-        0, 0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number, report, NULL};
+        0, 0, now_us, reserve, emit, drop, find_group, find_session, digest, random_number, report, NULL, NULL};
     pthread_mutex_init(&core->turn, NULL);
     pthread_mutex_init(&core->state, NULL);
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
@@ -275,6 +280,7 @@ struct instance *core_swap(struct core *core, struct instance *instance) {
     struct instance *before = core->instance;
     core->instance = instance;
     core->swaps++;
+    queues_program(core);
     core_unlock(core);
     return before;
 }
@@ -329,7 +335,7 @@ void core_receive(struct core *core, uint32_t number, const uint8_t *frame, uint
     core_unlock(core);
 }
 
-// Process one packet; what it becomes is collected instead of sent, each behind its port number.
+// Process one packet; what it becomes is collected instead of queued and sent, each behind its port number.
 int64_t core_inject(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length, uint8_t *to,
                     uint64_t space) {
     struct ring collected;
@@ -338,9 +344,12 @@ int64_t core_inject(struct core *core, uint32_t port, const uint8_t *packet, uin
         return -ENOMEM;
     }
     core_lock(core);
+    __typeof__(core->services.enqueue) enqueue = core->services.enqueue;
+    core->services.enqueue = NULL;
     core->collect = &collected;
     core_process(core, port, packet, length);
     core->collect = NULL;
+    core->services.enqueue = enqueue;
     core_flush(core);
     core_unlock(core);
     int64_t written = ring_take(&collected, to, space, 0);

@@ -9,6 +9,7 @@
 
 #include "faults.h"
 #include "program.h"
+#include "queues.h"
 
 #define PORTS FAULT_PORTS   // port numbers are bit<9>
 #define GROUPS 65536
@@ -81,6 +82,7 @@ struct core {
     struct faults *faults;  // NULL: none are injected
     struct captures *captures;  // NULL: none
     struct trace *trace;  // NULL: none
+    struct queues *queues;
 };
 
 void core_lock(struct core *core);
@@ -88,6 +90,7 @@ void core_unlock(struct core *core);
 void core_process(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length);
 void core_flush(struct core *core);
 void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length);
+void core_size_buffer(struct core *core, uint32_t port);
 void core_wake(struct core *core);
 uint64_t core_clock_ns(void);
 

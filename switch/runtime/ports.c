@@ -16,23 +16,27 @@
 #endif
 
 #define SOCKET_BUFFER (32 << 20)
+#define QUEUED_BUFFER (104 << 10)  // the kernel doubles it
 
 static int set_option(int socket, int level, int option, int value) {
     return setsockopt(socket, level, option, &value, sizeof value);
 }
 
 // Beyond the administrator's limit where the process may, else up to it.
-static void raise_buffers(int socket) {
-    if (set_option(socket, SOL_SOCKET, SO_RCVBUFFORCE, SOCKET_BUFFER) < 0)
-        set_option(socket, SOL_SOCKET, SO_RCVBUF, SOCKET_BUFFER);
-    if (set_option(socket, SOL_SOCKET, SO_SNDBUFFORCE, SOCKET_BUFFER) < 0)
-        set_option(socket, SOL_SOCKET, SO_SNDBUF, SOCKET_BUFFER);
+static void set_buffer(int socket, int force, int option, int bytes) {
+    if (set_option(socket, SOL_SOCKET, force, bytes) < 0) set_option(socket, SOL_SOCKET, option, bytes);
+}
+
+// What a port's interface may keep back: with queues in the switch as little as by default, so that packets wait there.
+void core_size_buffer(struct core *core, uint32_t port) {
+    const int socket = core->ports[port].socket, bytes = core->services.enqueue ? QUEUED_BUFFER : SOCKET_BUFFER;
+    if (socket >= 0 && !core->ports[port].is_file) set_buffer(socket, SO_SNDBUFFORCE, SO_SNDBUF, bytes);
 }
 
 static int attach(int socket, int index, int bypass) {
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index};
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
-    raise_buffers(socket);
+    set_buffer(socket, SO_RCVBUFFORCE, SO_RCVBUF, SOCKET_BUFFER);
     if (set_option(socket, SOL_PACKET, PACKET_AUXDATA, 1) < 0) return -errno;
     if (set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
     if (bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
@@ -55,6 +59,7 @@ int core_open_port(struct core *core, uint32_t port, const char *interface) {
     }
     core->ports[port].socket = opened;
     core->ports[port].index = index;
+    core_size_buffer(core, port);
     return 0;
 }
 
@@ -134,11 +139,14 @@ static int list_ports(struct core *core, struct pollfd *polled, uint32_t *number
     return count;
 }
 
-// Until packets come, a delayed frame is due, or somebody says so.
-static void sleep_on(struct core *core, struct pollfd *polled, int count) {
-    struct timespec timeout;
+// Until packets come or can be sent, a delayed or queued one is due, or somebody says so.
+static void sleep_on(struct core *core, struct pollfd *polled, const uint32_t *numbers, int count) {
+    struct timespec delayed, queued;
+    const struct timespec *timeout = core->faults ? faults_timeout(core, &delayed) : NULL;
     uint64_t wakes;
-    ppoll(polled, (nfds_t)count, core->faults ? faults_timeout(core, &timeout) : NULL, NULL);
+    if (core->services.enqueue) timeout = queues_timeout(core, timeout, &queued);
+    for (int i = 1; i < count; i++) polled[i].events = queues_events(core, numbers[i]);
+    ppoll(polled, (nfds_t)count, timeout, NULL);
     while (polled[0].revents & POLLIN && read(core->wake, &wakes, sizeof wakes) < 0 && errno == EINTR) continue;
 }
 
@@ -153,7 +161,8 @@ static void *forward(void *argument) {
         int busy = 0;
         for (int i = 1; i < count; i++) busy |= receive_batch(core, numbers[i], messages) > 0;
         if (core->faults) faults_release(core);
-        if (!busy) sleep_on(core, polled, count);
+        queues_release(core);
+        if (!busy) sleep_on(core, polled, numbers, count);
     }
     return NULL;
 }
@@ -185,5 +194,6 @@ void core_stop(struct core *core) {
     core->running = 0;
     close(core->wake);
     if (core->faults) faults_clear(core->faults);
+    if (core->queues) queues_clear(core->queues);
     core_unlock(core);
 }

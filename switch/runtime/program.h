@@ -32,6 +32,7 @@ enum drop_reason {
     DROP_TOO_MANY_PASSES,  // the same: the packet that it comes from has made too many
     DROP_PRIORITY,         // a priority that no queue has
     DROP_REPORT_RING_FULL,  // a message for the log, not a packet
+    DROP_QUEUE_FULL,       // the queue before egress
     DROP_REASONS
 };
 
@@ -135,6 +136,15 @@ struct session {
     struct group own;
 };
 
+// A packet that leaves its queue: what the program put aside, and what it was not known then.
+struct departure {
+    const void *state;
+    const uint8_t *packet;
+    uint32_t port;
+    uint32_t depth, depth_left;  // packets that waited for the port when it came, and wait now
+    uint32_t waited_us;
+};
+
 struct program {
     uint32_t tables, registers, counters;
     const struct table_shape *table_shapes;
@@ -148,6 +158,8 @@ struct program {
     uint32_t meters, profiles;
     const uint32_t *meter_sizes;
     const struct profile_shape *profile_shapes;
+    void (*depart)(struct core *core, struct instance *instance, const struct departure *departure);
+    int queued;  // it reads what queues say
 };
 
 // What the runtime does for a program; the first member of struct core.
@@ -166,6 +178,9 @@ struct services {
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
     void (*report)(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count);
+    // Between ingress and egress, NULL: at once. The state and the packet are copied, and given to `depart`.
+    void (*enqueue)(struct core *core, uint32_t port, uint32_t priority, const void *state, uint32_t state_bytes,
+                    const uint8_t *packet, uint32_t length);
     const struct tracer *tracer;  // of programs that are compiled to be traced: see trace.h
 };
 

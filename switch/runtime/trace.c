@@ -74,9 +74,10 @@ static void begin(struct core *core, uint32_t port, const uint8_t *packet, uint3
     trace->left -= trace->active ? 1 : 0;
 }
 
-// One packet's text is written at once; where that fails no more is.
+// One packet's text, with that of packets that leave queues now, is written at once; where that fails no more is.
 static void end(struct core *core) {
     struct trace *trace = core->trace;
+    queues_serve(core);
     put(core, "\n\n");
     for (size_t done = 0; done < trace->used;) {
         ssize_t written = write(trace->file, trace->text + done, trace->used - done);

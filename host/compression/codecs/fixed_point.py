@@ -50,6 +50,10 @@ class FixedPoint:
         self._calls = 0 if rounding == "stochastic" else None
         kernel()  # loaded now, not while a gradient waits
 
+    @property
+    def by_chance(self) -> bool:
+        return self._calls is not None
+
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
         """The finer of two steps: the least one that clips nothing, and one that clips at TAIL * sqrt(limit) means."""
         if self.width == 32:

@@ -18,6 +18,8 @@ class OneBit:
     """
 
     signed = False
+    limit = 0
+    by_chance = False
 
     def __init__(self, *, workers: int) -> None:
         self.width = 4 if workers <= 15 else 8

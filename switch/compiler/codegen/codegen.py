@@ -31,7 +31,8 @@ def generate(program: Program, target: Target | None = None) -> str:
     functions += matchers(program)
     for pipeline in (program.ingress, program.egress):
         functions += PipelineWriter(layout, unit, pipeline).write()
-    functions += ProcessWriter(layout, unit).write() + tracing.entry(layout)
+    process = ProcessWriter(layout, unit)
+    functions += process.write() + tracing.entry(layout)
     lines = [
         "#include <stddef.h>",
         *[f'#include "{name}"' for name in _includes(program)],
@@ -39,12 +40,12 @@ def generate(program: Program, target: Target | None = None) -> str:
         *layout.declarations(),
         *unit.helpers(),
         *functions,
-        *_descriptor(layout),
+        *_descriptor(layout, queued=process.queued),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _descriptor(layout: Layout) -> list[str]:
+def _descriptor(layout: Layout, *, queued: bool) -> list[str]:
     """The object by which the runtime knows the program."""
     program = layout.program
     tables = [shape(table) for table in program.tables if not is_call(table)]
@@ -58,6 +59,7 @@ def _descriptor(layout: Layout) -> list[str]:
         "const struct program kofn_program = {",
         f"    {len(tables)}, {len(registers)}, {len(counters)}, tables, registers, counters,",
         f"    sizeof(struct {'whole' if layout.copies else 'state'}), process,",
+        f"    .depart = depart, .queued = {int(queued)},",
         *(["    .meters = METERS, .meter_sizes = meters,"] if program.meters else []),
         *(["    .profiles = PROFILES, .profile_shapes = profiles,"] if program.profiles else []),
         *(["    .value_sets = VALUE_SETS, .value_set_limbs = value_sets,"] if program.value_sets else []),

@@ -192,16 +192,19 @@ class ProcessWriter:
         ]
 
     def _egress_copy(self) -> list[str]:
-        """One copy through egress and out of `port`; the tail is written by the first that gets that far."""
+        """One copy into the queue of `port`, or on at once; and what it does when it leaves its queue."""
+        return [*self._leave(), *self._enqueue(), *self._depart()]
+
+    def _leave(self) -> list[str]:
+        """Through egress and out of `port`; the tail is written by the first copy that gets that far."""
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
         asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
             *tracing.egress(self._layout),
-            *self._enqueue(),
             *self._layout.set_meta("egress_port", "port"),
             *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
             *self._layout.set_meta("packet_length", "D->size"),
-            *self._timestamps("now_us(D->core)", "enq_timestamp", "egress_global_timestamp"),
+            *self._timestamps("now_us(D->core)", "egress_global_timestamp"),
             "D->exit = 0;",
             *(["D->clone = 0; D->recirculate = 0;"] if copies else []),
             "egress(D);",
@@ -214,18 +217,50 @@ class ProcessWriter:
             *(["if (D->recirculate) { recirculate(D); return; }"] if copies else []),
             *self._emit(),
         ]
-        return function("void egress_copy(struct state *D, uint32_t port)", body)
+        return function("void leave(struct state *D, uint32_t port)", body)
 
     def _enqueue(self) -> list[str]:
-        """Queues are always empty here, and those that a packet's priority does not have refuse it."""
-        lines = []
-        if self._read_anywhere("priority") and self._layout.target.priority_queues < PRIORITIES:
-            lines.append(f"if ({self._meta('priority')} >= {self._layout.target.priority_queues}) {{")
-            lines += ["    services(D->core)->drop(D->core, DROP_PRIORITY);", "    return;", "}"]
-        for field in ("enq_qdepth", "deq_timedelta", "deq_qdepth"):
-            if self._read_anywhere(field):
-                lines += self._layout.set_meta(field, "0")
-        return lines
+        """Where there are no queues, a packet finds them empty; those that its priority does not have refuse it."""
+        priority = self._meta("priority") if self._read_anywhere("priority") else "0"
+        refuse = f"if ({priority} >= {self._layout.target.priority_queues}) {{"
+        refused = [refuse, "    services(D->core)->drop(D->core, DROP_PRIORITY);", "    return;", "}"]
+        body = [
+            *(refused if priority != "0" and self._layout.target.priority_queues < PRIORITIES else []),
+            *self._timestamps("now_us(D->core)", "enq_timestamp"),
+            "if (services(D->core)->enqueue) {",
+            f"    services(D->core)->enqueue(D->core, port, {priority}, D, sizeof *D, D->packet, D->length);",
+            "    return;",
+            "}",
+            *self._waited("0", "0", "0"),
+            "leave(D, port);",
+        ]
+        return function("void egress_copy(struct state *D, uint32_t port)", body)
+
+    def _waited(self, depth: str, waited_us: str, depth_left: str) -> list[str]:
+        """What the program reads of its packet's time in the queue, as C expressions."""
+        values = {"enq_qdepth": depth, "deq_timedelta": waited_us, "deq_qdepth": depth_left}
+        wanted = {field: value for field, value in values.items() if self._read_anywhere(field)}
+        return [line for field, value in wanted.items() for line in self._layout.set_meta(field, value)]
+
+    def _depart(self) -> list[str]:
+        """A packet leaves its queue, with the state that it had."""
+        copies = self._layout.copies
+        body = [
+            f"struct state *D = {'&((struct whole *)in->state)->now' if copies else 'in->state'};",
+            "memcpy(D, from->state, sizeof *D);",
+            "D->core = core; D->in = in; D->packet = from->packet; D->tail = NULL;",
+            *(["D->held = 0;"] if copies else []),
+            *self._waited("from->depth", "from->waited_us", "from->depth_left"),
+            "leave(D, from->port);",
+            *(["go_on(in->state);"] if copies else []),
+        ]
+        head = "void depart(struct core *core, struct instance *in, const struct departure *from)"
+        return function(head, body)
+
+    @property
+    def queued(self) -> bool:
+        """Whether the program reads what only queues can say."""
+        return any(map(self._read_anywhere, ("enq_qdepth", "deq_timedelta", "deq_qdepth")))
 
     def _emit(self) -> list[str]:
         held = self._layout.copies

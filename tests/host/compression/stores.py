@@ -37,8 +37,8 @@ MUTANTS = {
         "    store(&ledger->journal->committed, block + 1);\n    apply(ledger);",
     ),
     "sent before it is noted": (
-        "        store(&sent->iteration, 0);\n",
-        "        store(&sent->iteration, iteration);\n",
+        "    store(&sent->iteration, 0);\n",
+        "    store(&sent->iteration, iteration);\n",
     ),
     "withdrawn apart": (
         "withdrawn = 1 + place_of(ledger, part, iteration, block);\n        commit(ledger, block);",

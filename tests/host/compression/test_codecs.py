@@ -1,5 +1,6 @@
 """Codecs: what a switch adds is what was meant, whatever the width; native code is NumPy's to the bit."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -10,15 +11,22 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from bench.codec import CODECS, measure
-from kofn.config.compress import Rounding, limit_of
+from kofn.config.compress import CompressSection, Rounding, limit_of
 from kofn.config.errors import ConfigError
-from kofn.host.compression.codec import FRACTION_BITS, average_packed, encode_packed, statistics, to_fixed
+from kofn.config.schema import JobSection
+from kofn.host.compression.aggregate import Sums
+from kofn.host.compression.codec import FRACTION_BITS, Codec, average_packed, encode_packed, statistics, to_fixed
 from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint
 from kofn.host.compression.codecs.onebit import OneBit
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger_native import checksums, factors_of
+from kofn.host.compression.plan import Planner
 from kofn.host.compression.registry import check_codec, load_codecs
 from kofn.host.errors import CodecError, GradientError
 from kofn.host.kernels import kernel
 from kofn.host.kernels.lanes import WIDTHS, code_of, pack, unpack, width_of
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.results import RESULT, BlockResults, address_of
 from tests.host.lab import sums_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "codecs"
@@ -50,12 +58,16 @@ def addends(data, workers):
 
 
 def from_wire(codec, packed, scale, count):
-    """What the sums of blocks stand for that came one after another."""
+    """What the sums of blocks stand for that came one after another, halved, and its checksums."""
     size = len(packed) // len(scale)
-    total = np.empty((len(scale), size * 8 // codec.width), np.int64)
-    blocks = [packed[at : at + size] for at in range(0, len(packed), size)]
-    average_packed(codec, sums_of(blocks), scale, count, count / 2, total=total, mean=np.empty(total.shape, np.float32))
-    return total
+    lanes = size * 8 // codec.width
+    blocks, mean = (
+        [packed[at : at + size] for at in range(0, len(packed), size)],
+        np.empty(len(scale) * lanes, np.float32),
+    )
+    to, halves = {"weights": factors_of(lanes), "mean": mean}, np.full((len(scale), 1), 0.5)
+    sums = average_packed(codec, sums_of(blocks), scale, count, halves, **to)
+    return mean.reshape(-1, lanes), sums
 
 
 @given(codecs(), st.data())
@@ -73,7 +85,8 @@ def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_worker
     counts = [np.ones((blocks, 1), np.int64)] * workers
     decoded = [codec.decode(lane, scale, count) for lane, count in zip(lanes, counts, strict=True)]
     whole = codec.decode(total.astype(np.int32), scale, sum(counts))
-    assert np.array_equal(whole, from_wire(codec, pack(total.astype(np.int32), codec.width), scale, sum(counts)))
+    halved, sums = from_wire(codec, pack(total.astype(np.int32), codec.width), scale, sum(counts))
+    assert np.array_equal(halved, (whole * 0.5).astype(np.float32)) and np.array_equal(sums, checksums(whole))
     assert whole.dtype == np.int64
     assert np.array_equal(whole, np.sum(decoded, axis=0))
 
@@ -156,21 +169,74 @@ def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance,
         assert one.encode(values, shift, limit, seed, width) == one.pack(lanes, width)
 
 
-@given(st.sampled_from(WIDTHS), chances(), st.booleans())
-def test_averaging_in_one_pass_is_unpacking_and_spreading_and_scaling(width, chance, signed):
+class OwnPoint(FixedPoint):
+    """A user's own, which native code does not know."""
+
+
+class OwnBit(OneBit):
+    """One of those too."""
+
+
+@pytest.mark.parametrize("average", ["gradients", "contributors"])
+@pytest.mark.parametrize("kinds", [(FixedPoint, OwnPoint), (OneBit, OwnBit)], ids=["steps", "votes"])
+@given(seed=st.integers(0, 2**32 - 1), words=st.sampled_from([1, 4, 32]))
+def test_native_code_makes_the_means_that_codecs_make(kinds, average, seed, words):
+    """Of sums in any lanes, at any scales, and one block that is not full."""
+    random, blocks = np.random.default_rng(seed), 5
+    layout = BlockLayout(blocks=blocks, words=words, widest=32 if kinds[0] is FixedPoint else 4)
+    sizes = {code_of(width): width for width in (WIDTHS if kinds[0] is FixedPoint else [4])}
+    codes, found = random.choice([*sizes], blocks), []
+    table = np.zeros(blocks, RESULT)
+    values = [random.bytes(layout.elements * sizes[code] // 8) for code in codes.tolist()]
+    table["values"], table["size"] = [*map(address_of, values)], [*map(len, values)]
+    table["scale"], table["lanes"] = random.integers(0, FRACTION_BITS, blocks, endpoint=True), codes
+    table["count"], table["weight"] = random.integers(1, 9, blocks), random.integers(1, 2**20, blocks)
+    table["members"] = random.integers(0, 2**63, (blocks, 4))
+    for kind in kinds:
+        made: dict[int, Codec] = {
+            code: kind(workers=3, **({"width": size} if layout.widest > 4 else {})) for code, size in sizes.items()
+        }
+        coding = JobCoding(
+            elements=blocks * layout.elements - 3,
+            summarised=False,
+            notes=False,
+            layout=layout,
+            codecs=made,
+            planner=Planner(blocks=blocks, widths=(layout.widest,)),
+        )
+        plan = replace(coding.planner.first(), gap=np.arange(1, blocks + 1))
+        assert (coding.most is None) == (kind is kinds[1])
+        found.append(sums := Sums(coding, plan, average))
+        order = np.random.default_rng(seed).permutation(blocks)
+        for some in (order[:2], order[2:]):
+            sums.add(BlockResults(1, some, table[some], values))
+        assert sums.closed.all()
+    native, own = found
+    assert native.mean.tobytes() == own.mean.tobytes() and native.mean.size == blocks * layout.elements - 3
+    assert np.array_equal(native.checksums, own.checksums)
+
+
+@pytest.mark.parametrize("wrong", [{"lanes": 2}, {"lanes": 7}, {"scale": 41}, {"scale": -1}, {"size": 252}], ids=str)
+def test_a_sum_that_no_worker_makes_is_refused(wrong):
+    coding = JobCoding.of(JobSection(words=1), CompressSection(), 128)
+    sums, values = Sums(coding, coding.planner.first(), "gradients"), bytes(256)
+    table = np.zeros(2, RESULT)
+    table["values"], table["size"], table["weight"], table["count"] = address_of(values), 256, 256, 1
+    for name, number in wrong.items():
+        table[name][1] = number
+    with pytest.raises(CodecError, match=r"block 1 was summed in lanes of code .*: code 0, a scale of 0 to 40 and 64"):
+        sums.add(BlockResults(1, np.arange(2), table, values))
+    assert sums.closed.tolist() == [True, False]
+
+
+@given(chances())
+def test_lanes_are_gathered_from_everywhere(chance):
     random, size = chance
-    lanes = random.integers(-(2**31), 2**31, (7, size), dtype=np.int32)
-    shift, factor = random.integers(0, 30, (7, 1)), np.exp(random.uniform(-30, 0, (7, 1)))
-    votes = None if signed else random.integers(1, 9, (7, 1))
+    lanes = random.integers(-(2**31), 2**31, (5, size), dtype=np.int32)
+    packed = [pack(block, 32) for block in lanes]
+    places = np.array([*map(address_of, packed)], np.uint64)
     for one in (kernel.NUMPY, kernel.native()):
-        blocks = [one.pack(block, width) for block in lanes]
-        places = sums_of(blocks).addresses
-        total, mean = np.ones((9, size), np.int64), np.ones((9, size), np.float32)
-        one.average(places, shift, factor, width, signed=signed, votes=votes, total=total[1:8], mean=mean[1:8])
-        apart = np.stack([one.unpack(block, width, signed=signed) for block in blocks])
-        values = one.spread(apart, shift, votes)
-        assert np.array_equal(total[1:8], values) and np.array_equal(mean[1:8], one.scaled(values, factor))
-        assert (total[::8] == 1).all() and (mean[::8] == 1).all(), "others stay"
+        assert np.array_equal(one.gathered(places, size), lanes)
 
 
 @given(chances(), st.floats(0, 1), st.floats(0, 1))
@@ -188,10 +254,9 @@ def test_native_code_steps_as_numpy(chance, rate, momentum):
 
 def test_blocks_of_another_size_are_refused():
     codec, one = FixedPoint(workers=4), np.ones((2, 1), np.int64)
-    total, mean = np.zeros((2, 8), np.int64), np.zeros((2, 8), np.float32)
-    for blocks, said in (([bytes(32), bytes(28)], r"2 blocks of \[28, 32\]"), ([bytes(32)], r"1 blocks of \[32\]")):
-        with pytest.raises(CodecError, match=said + " bytes: 2 of 32 bytes are needed"):
-            average_packed(codec, sums_of(blocks), one, one, one / 2, total=total, mean=mean)
+    blocks, factors, mean = sums_of([bytes(32), bytes(28)]), factors_of(8), np.zeros(16, np.float32)
+    with pytest.raises(CodecError, match=r"2 blocks of \[28, 32\] bytes: 32 bytes are needed"):
+        average_packed(codec, blocks, one, one, one / 2, weights=factors, mean=mean)
 
 
 @given(st.sampled_from([4, 8]), chances())
@@ -398,7 +463,7 @@ def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
         values = np.random.default_rng(3).laplace(0, 2.0**38, (4, 512)).astype(np.int64)
         scale = codec.scale(*statistics(values))[:, None]
         packed = encode_packed(codec, values, scale)
-        left = values - from_wire(codec, packed, scale, np.ones_like(scale))
+        left = values - 2.0 * from_wire(codec, packed, scale, np.ones_like(scale))[0]
         assert np.linalg.norm(left) < np.linalg.norm(values)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
-from kofn.host.compression import aggregate as aggregating
 from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
 from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.encoder import SLICE, Encoder
@@ -181,7 +180,7 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
         for block in blocks:
             seen[block] = encoder.packed(block)
             settle(encoder, team.sum_up(block, [1]))
-    assert [len(blocks) for blocks in encoded] == [16, 32, 64, 128, SLICE // 512, 18], (
+    assert [len(blocks) for blocks in encoded] == [64, 128, 256, SLICE // 512, 66], (
         "the link does not wait for the first"
     )
     assert seen == {block: whole.packed(block) for block in whole.blocks}
@@ -208,24 +207,9 @@ def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
         assert np.array_equal(encoder.ledger.pending.ravel()[: gradient.size], to_fixed(gradient))
 
 
-def test_hardly_anything_is_left_to_decode_when_the_last_result_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = Team(elements=2 * aggregating.SLICE + 1000)
-    team.encode()
-    sums, sizes = Sums(team.coding, team.encoders[0].plan, "gradients"), list[int]()
-    take = sums._take
-    monkeypatch.setattr(sums, "_take", lambda results, codec: sizes.append(len(results)) or take(results, codec))
-    for block in team.encoders[0].blocks:
-        sums.add(BlockResults.of([team.sum_up(block, range(3))]))
-    sums.finish()
-    assert sizes[:1] == [aggregating.SLICE // 512]
-    assert sum(sizes) == len(team.encoders[0].blocks)
-    assert sizes[-1] <= aggregating.LAST_SLICE // 512
-    assert len(sizes) < 10
-
-
 @pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)
 def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> None:
-    team = Team(elements=2 * aggregating.SLICE + 1000, **compress)
+    team = Team(elements=2 * SLICE + 1000, **compress)
     for _ in range(3):
         team.encode()
         results = [team.sum_up(block, range(3)) for block in team.encoders[0].blocks]
@@ -239,6 +223,25 @@ def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> N
         assert np.array_equal(one_by_one.mean, at_once.mean)
         team.encoders[0].plan = finished.plan
         team.finish(results)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.5])
+def test_a_mean_is_made_where_it_is_wanted_before_the_first_result(ratio: float) -> None:
+    team = Team(elements=4 * 512 - 7, codec="int8", ratio=ratio)
+    team.encode()
+    encoder, plan = team.encoders[0], team.encoders[0].plan
+    results = [team.sum_up(block, range(3)) for block in encoder.blocks]
+    whole = aggregate(encoder.follow(BlockResults.of(results), 0), team.coding, rank=0, average="gradients").mean
+    sums, out = Sums(team.coding, plan, "gradients"), np.full(4 * 512 - 7, np.nan, np.float32)
+    sums.into(out)
+    sums.add(BlockResults.of(results[:1]))
+    sums.into(np.empty_like(out))
+    assert sums.mean is out
+    sums.leave()
+    before = out.copy()
+    sums.add(BlockResults.of(results[1:]))
+    assert np.array_equal(out, before), "it is the caller's again"
+    assert sums.mean.tobytes() == whole.tobytes()
 
 
 def test_what_rests_makes_a_step_for_all_its_iterations() -> None:

@@ -151,21 +151,29 @@ def test_a_kill_at_any_store_loses_nothing(late: str, feedback: bool, codecs: Ma
         same_ledger(live(died, 3, age=age, feedback=feedback, codecs=codecs), whole)
 
 
+def left(ledger: Ledger, code: int, scales: np.ndarray) -> np.ndarray:
+    """What pends of all blocks but for what their part 0 stands for."""
+    codec, sent = ledger._codecs[code], ledger.sent_in(1)[0]
+    decoded: np.ndarray = ledger.pending - codec.decode(sent, scales[:, None], 1)
+    return decoded
+
+
 @pytest.mark.parametrize(
     ("native", "own"),
     [
         (NARROW, OWN),
+        ({0: FixedPoint(workers=3)}, {0: Own(workers=3)}),
         ({2: FixedPoint(workers=3, width=8)}, {2: Own(workers=3, width=8)}),
         ({3: OneBit(workers=3)}, {3: OwnBit(workers=3)}),
     ],
-    ids=["narrow", "int8", "onebit"],
+    ids=["narrow", "int32", "int8", "onebit"],
 )
 @given(seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from([2, 64, 1024, 1026, 2050]))
 @settings(max_examples=10, deadline=None)
-def test_native_code_decodes_as_codecs_do(
+def test_native_code_encodes_and_decodes_as_codecs_do(
     native: Mapping[int, Codec], own: Mapping[int, Codec], seed: int, lanes: int
 ) -> None:
-    """Parts of a block in any lanes, of which some are in sums, and are taken back."""
+    """Parts of a block in any lanes, of which some are in sums, and are taken back; gradients enter with them."""
     random, scales = np.random.default_rng(seed), np.array([0, 17, 38])
     parts = random.integers(0, 8, 3)
     codes, given = random.choice([*native], 3), random.normal(0, 2, (3, 3 * lanes)).astype(np.float32)
@@ -173,8 +181,10 @@ def test_native_code_decodes_as_codecs_do(
     for ledger in ledgers:
         ledger.begin(1)
         for part, (code, gradient) in enumerate(zip(codes.tolist(), given, strict=True)):
-            ledger.add(gradient, 1, batch=part)
-            ledger.sending(1, np.arange(3), code, scales, part)
+            entering = ledger.taken(gradient, 1, batch=part)
+            fresh = [ledger.sending(1, np.arange(3), code, scales, part, entering) for _ in range(2)]
+            assert [blocks.tolist() for blocks in fresh] == [[0, 1, 2], []]
+        assert np.array_equal(ledger.left_over(np.arange(3), 1), left(ledger, codes[0], scales))
         ledger.settle(1, np.array([2, 0, 7, 1]), np.array([*parts, 0])[[2, 0, 3, 1]])
         ledger.reconcile(result(1, 0, 0b10))
         assert ledger.totals().conserved

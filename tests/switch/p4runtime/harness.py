@@ -33,6 +33,7 @@ DEVICE_ID = 1
 CPU_PORT = 255
 PORTS = 3
 TIMEOUT_S = 10
+START_S = 60  # the first switch compiles the runtime
 
 
 @dataclass(kw_only=True)
@@ -157,7 +158,7 @@ def _collect(lines: IO[bytes], outputs: dict[int, "queue.Queue[bytes]"]) -> None
 def wait_until_ready(target: Target, process: Process) -> None:
     with grpc.insecure_channel(target.address) as channel:
         try:
-            grpc.channel_ready_future(channel).result(TIMEOUT_S)
+            grpc.channel_ready_future(channel).result(START_S)
         except grpc.FutureTimeoutError as error:
             said = target.log.read_text() if target.log.exists() else "nothing"
             raise RuntimeError(f"{target.name} does not serve (exit code {process.poll()}); it said: {said}") from error

@@ -82,16 +82,32 @@ def test_no_election_id_never_wins() -> None:
     assert not clients.arbitration.may_write(p4r.WriteRequest())
 
 
-def test_nobody_follows_a_primary_that_leaves_without_a_bid_as_high() -> None:
+def test_the_highest_backup_follows_a_primary_that_leaves() -> None:
+    clients = Clients()
+    for name, election_id in (("a", 20), ("b", 10), ("c", 15)):
+        clients.bid(name, election_id)
+    clients.leave("a")
+    assert clients.told("b") == [(ALREADY_EXISTS, 20), (ALREADY_EXISTS, 15)]
+    assert clients.told("c") == [(ALREADY_EXISTS, 20), (OK, 15)]
+    assert clients.may_write(15)
+    assert clients.changes == 2
+
+
+def test_nobody_follows_where_nobody_has_an_election_id() -> None:
     clients = Clients()
     clients.bid("a", 20)
-    clients.bid("b", 10)
+    clients.bid("b", None)
     clients.leave("a")
     assert clients.told("b") == [(ALREADY_EXISTS, 20), (NOT_FOUND, 20)]
-    clients.bid("b", 19)
-    assert clients.told("b") == [(NOT_FOUND, 20)]
-    clients.bid("b", 20)
-    assert clients.told("b") == [(OK, 20)]
+
+
+def test_a_lower_election_id_than_a_former_primarys_is_as_good() -> None:
+    clients = Clients()
+    clients.bid("a", 20)
+    clients.leave("a")
+    clients.bid("b", 0)
+    assert clients.told("b") == [(OK, 0)]
+    assert clients.may_write(0)
 
 
 def test_a_primary_can_step_down() -> None:
@@ -99,9 +115,10 @@ def test_a_primary_can_step_down() -> None:
     clients.bid("a", 20)
     clients.bid("b", 10)
     clients.bid("a", 5)
-    assert clients.told("a") == [(OK, 20), (NOT_FOUND, 20)]
-    assert clients.told("b") == [(ALREADY_EXISTS, 20), (NOT_FOUND, 20)]
-    assert clients.arbitration.describe() == "there is no primary"
+    assert clients.told("a") == [(OK, 20), (ALREADY_EXISTS, 10)]
+    assert clients.told("b") == [(ALREADY_EXISTS, 20), (OK, 10)]
+    clients.bid("b", None)
+    assert clients.told("a") == [(OK, 5)]
 
 
 def test_a_used_election_id_is_refused() -> None:
@@ -183,6 +200,23 @@ def test_only_the_primary_writes(target: Target) -> None:
             with pytest.raises(grpc.aio.AioRpcError, match="Not primary") as refused:
                 await client.push()
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    asyncio.run(scenario())
+
+
+def test_a_backup_writes_when_the_primary_has_left(target: Target) -> None:
+    async def scenario() -> None:
+        async with target.stub() as stub:
+            backup = stub.StreamChannel()
+            async with primary(target) as client:
+                await backup.write(bid(client.election_id - 1))
+                assert (await backup.read()).arbitration.status.code == ALREADY_EXISTS
+            assert (await asyncio.wait_for(backup.read(), 10)).arbitration.status.code == OK
+            entry = table_entry("exacts", exact(b"\1"), action=action("TestIngress.drop"))
+            request = p4r.WriteRequest(device_id=DEVICE_ID, updates=[update("INSERT", entry)])
+            request.election_id.CopyFrom(U128.encode(client.election_id - 1))
+            await stub.Write(request, timeout=10)
+            backup.cancel()
 
     asyncio.run(scenario())
 

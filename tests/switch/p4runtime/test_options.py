@@ -22,7 +22,34 @@ def test_simple_switch_grpcs_command_line_is_understood() -> None:
     assert (options.device_id, options.address, options.cpu_port) == (7, "127.0.0.1:50051", 511)
     assert (options.log_console, options.log_level) == (True, "debug")
     assert (options.drop_port, options.priority_queues) == (510, 8)
-    assert options.ignored == ("--thrift-port 9090: there is no Thrift server",)
+    assert (options.thrift_port, options.ignored) == (9090, ())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--nanolog ipc:///tmp/bm-0-log.ipc --debugger --debugger-addr ipc:///x --log-file-max-size 5 --log-flush",
+        "--notifications-addr ipc:///x --restore-state file --packet-in ipc:///x --max-port-count 9",
+        "-- --disable-swap --load-modules a.so --dp-grpc-server-addr 0.0.0.0:50052",
+        "-- --max-mc-groups 9 --max-l1-entries 9 --max-l2-entries 9 --enable-swap",
+    ],
+)
+def test_flags_that_change_nothing_are_taken_and_told(flags: str) -> None:
+    names = [word for word in flags.split() if word.startswith("--") and word != "--"]
+    told = parse(["--no-p4", *flags.split()]).ignored
+    assert sorted(reason.split()[0].rstrip(":") for reason in told) == sorted(names)
+
+
+@pytest.mark.parametrize(("flag", "start"), [("-v", "kofn-switch "), ("--json-version", "2.")])
+def test_versions_are_told(flag: str, start: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([flag])
+    assert capsys.readouterr().out.startswith(start)
+
+
+def test_bmv2s_most_talkative_log_has_the_ways_of_packets() -> None:
+    assert parse(["--no-p4", "--log-console", "-L", "trace"]).inside.trace == TRACE_ALL
+    assert parse(["--no-p4", "--log-console"]).inside.trace == 0
 
 
 def test_little_has_to_be_said(tmp_path: Path) -> None:
@@ -117,7 +144,7 @@ def test_p4cs_harness_is_understood(tmp_path: Path) -> None:
     assert (options.inside.wait_s, options.inside.files) == (0, True)
     assert options.ignored == (
         "--dump-packet-data 10240: --trace shows packets, --pcap keeps them",
-        "--thrift-port 9100: there is no Thrift server",
+        "--log-flush: every line is flushed",
     )
     options = parse([*line.split(), "--pcap", str(program)])
     assert options.inside.pcap is None

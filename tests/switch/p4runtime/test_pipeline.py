@@ -69,6 +69,24 @@ def test_the_pipeline_is_read_back(target: Target, response_type: str, fields: s
     asyncio.run(scenario())
 
 
+def test_the_wrapper_of_older_bmv2_clients_is_taken_off(target: Target) -> None:
+    """A p4.tmp.P4DeviceConfig with reassign and device_data, as the p4lang tutorials push it."""
+    json, length = PROGRAM.read_bytes(), bytearray()
+    size = len(json)
+    while size:
+        length.append(size & 127 | (128 if size >> 7 else 0))
+        size >>= 7
+
+    async def scenario() -> None:
+        async with primary(target, push=False) as client:
+            config = pipeline()
+            config.p4_device_config = b"\x08\x01\x1a" + bytes(length) + json
+            await client.push(config)
+            await client.write(update("INSERT", ENTRY))
+
+    asyncio.run(scenario())
+
+
 def test_a_push_clears_all_state(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:

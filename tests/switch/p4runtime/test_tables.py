@@ -175,7 +175,7 @@ SENT = action(SEND, b"\1")
 WRONG = {
     "unknown table": (
         update("INSERT", p4r.Entity(table_entry=p4r.TableEntry(table_id=0x2000001))),
-        ("NOT_FOUND", "no table has id 0x2000001: one of TestIngress.exacts (0x"),
+        ("INVALID_ARGUMENT", "no table has id 0x2000001: one of TestIngress.exacts (0x"),
     ),
     "no table": (update("INSERT", p4r.Entity(table_entry=p4r.TableEntry())), ("INVALID_ARGUMENT", "not set")),
     "unknown field": (insert("exacts", exact(b"\1", 4), action=SENT), ("INVALID_ARGUMENT", "hdr.test.narrow (0x1)")),
@@ -183,8 +183,11 @@ WRONG = {
     "field twice": (insert("exacts", exact(b"\1"), exact(b"\2"), action=SENT), ("INVALID_ARGUMENT", "given twice")),
     "wrong match kind": (insert("exacts", lpm(b"\1", 8), action=SENT), ("INVALID_ARGUMENT", "exact, not lpm")),
     "unset match kind": (insert("exacts", Field(field_id=1), action=SENT), ("INVALID_ARGUMENT", "exact, not unset")),
-    "too wide": (insert("exacts", exact(b"\1\0"), action=SENT), ("OUT_OF_RANGE", "0x100, which does not fit bit<8>")),
-    "empty value": (insert("exacts", exact(b""), action=SENT), ("OUT_OF_RANGE", "is an empty string")),
+    "too wide": (
+        insert("exacts", exact(b"\1\0"), action=SENT),
+        ("INVALID_ARGUMENT", "0x100, which does not fit bit<8>"),
+    ),
+    "empty value": (insert("exacts", exact(b""), action=SENT), ("INVALID_ARGUMENT", "is an empty string")),
     "no action": (insert("exacts", exact(b"\1")), ("INVALID_ARGUMENT", "needs an action")),
     "action of another table": (
         insert("prefixes", lpm(b"\1\0\0\0", 8), action=SENT),
@@ -197,7 +200,7 @@ WRONG = {
     "missing parameter": (insert("exacts", exact(b"\1"), action=action(SEND)), ("INVALID_ARGUMENT", "value for port")),
     "parameter too wide": (
         insert("exacts", exact(b"\1"), action=action(SEND, b"\2\0")),
-        ("OUT_OF_RANGE", "parameter port of action TestIngress.send is 0x200, which does not fit bit<9>"),
+        ("INVALID_ARGUMENT", "parameter port of action TestIngress.send is 0x200, which does not fit bit<9>"),
     ),
     "extra parameter": (
         insert("exacts", exact(b"\1"), action=action(SEND, b"\1", b"\1")),
@@ -268,7 +271,7 @@ WRONG = {
     "unset entity": (update("INSERT", p4r.Entity()), ("INVALID_ARGUMENT", "the entity is not set")),
     "meter": (
         update("MODIFY", p4r.Entity(meter_entry=p4r.MeterEntry(meter_id=1))),
-        ("NOT_FOUND", "no meter has id 0x1: there are none"),
+        ("INVALID_ARGUMENT", "no meter has id 0x1: there are none"),
     ),
     "action profile": (
         update("INSERT", p4r.Entity(action_profile_member=p4r.ActionProfileMember(member_id=1))),
@@ -302,7 +305,9 @@ def test_failed_queries_do_not_hide_the_others(embedded: Target) -> None:
             request = p4r.ReadRequest(device_id=1, entities=[unknown, table_entry("exacts")])
             call = stub.Read(request)
             assert len((await call.read()).entities) == 1
-            with pytest.raises(Exception, match="1 of 2 failed; the first, at index 0: NOT_FOUND: no table has id"):
+            with pytest.raises(
+                Exception, match="1 of 2 failed; the first, at index 0: INVALID_ARGUMENT: no table has id"
+            ):
                 await call.read()
 
     asyncio.run(scenario())

@@ -46,7 +46,12 @@ WRONG = {
         "ParserImpl.pairs",
     ),
     "half": ("MODIFY", pairs((b"\1",)), "INVALID_ARGUMENT", "ParserImpl.pairs needs a value for b"),
-    "too wide": ("MODIFY", pairs((b"\1\0", b"\1")), "OUT_OF_RANGE", "field a of value set ParserImpl.pairs is 0x100"),
+    "too wide": (
+        "MODIFY",
+        pairs((b"\1\0", b"\1")),
+        "INVALID_ARGUMENT",
+        "field a of value set ParserImpl.pairs is 0x100",
+    ),
     "unknown field": (
         "MODIFY",
         pairs((b"\1", b"\1", b"\1")),

@@ -1,0 +1,86 @@
+/* What an iteration's sums come to (host/compression/aggregate.py): each block's mean, and the checksum of its total
+ * (ledger.c), in one pass over its lanes. Wrap-around is meant where it can happen: it is written in unsigned numbers. */
+#include <string.h>
+
+#include "values.h"
+
+enum { CODES = 4, PARTS = 4, FRACTION_BITS = 40, CHUNK_LANES = 1024 };
+
+/* As in history.h. */
+struct result {
+    const uint8_t *values;
+    int32_t size, scale, lanes, k, count;
+    uint32_t weight;
+    uint64_t members[PARTS];
+};
+
+/* Of an iteration; B blocks of `lanes` values. */
+struct sums {
+    int64_t lanes, elements;
+    int64_t most[CODES];     /* the largest lane of each code; 0: lanes are votes, -1: there are none of this code */
+    const int64_t *gap;      /* (B,): for how many iterations' gradients a block stands; NULL: means are of contributors */
+    double unit;             /* what a total of 1 stands for, in 1 / weight, or in 1 / contributor */
+    const uint64_t *factors; /* (lanes,): of the checksum */
+    uint64_t *checksums;     /* (B,) */
+    uint8_t *closed;         /* (B,) */
+};
+
+/* Lanes as totals less `base`, and these times `factor` to `mean`; their checksum. */
+static uint64_t spread(const int32_t *lanes, int64_t size, int shift, uint64_t base, double factor,
+                       const uint64_t *factors, float *mean) {
+    uint64_t sum = 0;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < size; i++) {
+        const uint64_t total = ((uint64_t)(int64_t)lanes[i] << shift) - base;
+        mean[i] = (float)((double)(int64_t)total * factor);
+        sum += factors[i] * total;
+    }
+    return sum;
+}
+
+static int64_t addends(const struct result *result) {
+    int64_t count = 0;
+    for (int part = 0; part < PARTS; part++)
+        count += __builtin_popcountll(result->members[part]);
+    return count;
+}
+
+/* A total of votes is what all of them come to if none is for, and two steps for each one that is. */
+static void take(const struct sums *sums, int64_t block, const struct result *result, float *mean) {
+    const int width = 32 >> result->lanes, votes = !sums->most[result->lanes];
+    const int step = FRACTION_BITS - result->scale;
+    const uint64_t base = votes ? (uint64_t)addends(result) << step : 0;
+    const double factor = sums->gap ? (double)sums->gap[block] / (double)result->weight * sums->unit
+                                    : sums->unit / (double)result->count;
+    const int64_t first = block * sums->lanes, held = sums->elements - first;
+    int32_t lanes[CHUNK_LANES];
+    float means[CHUNK_LANES];
+    uint64_t sum = 0;
+    for (int64_t at = 0, size; at < sums->lanes; at += size) {
+        size = sums->lanes - at < CHUNK_LANES ? sums->lanes - at : CHUNK_LANES;
+        const int whole = at + size <= held;
+        unpack(result->values + at * width / 8, size, width, !votes, lanes);
+        sum += spread(lanes, size, step + votes, base, factor, sums->factors + at, whole ? mean + first + at : means);
+        if (!whole && at < held)
+            memcpy(mean + first + at, means, (size_t)(held - at) * sizeof *means);
+    }
+    sums->checksums[block] = sum;
+    sums->closed[block] = 1;
+}
+
+static int fits(const struct sums *sums, const struct result *result) {
+    return result->lanes >= 0 && result->lanes < CODES && sums->most[result->lanes] >= 0 && result->scale >= 0 &&
+           result->scale <= FRACTION_BITS && result->size == sums->lanes * (32 >> result->lanes) / 8;
+}
+
+/* Results of blocks that have not come before; `mean`: (elements,). Returns -1, or a place of one that no worker of this job has made: those
+ * before it are taken. */
+int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
+                  float *mean) {
+    for (int64_t at = 0; at < count; at++) {
+        if (!fits(sums, results + at))
+            return at;
+        take(sums, blocks[at], results + at, mean);
+    }
+    return -1;
+}

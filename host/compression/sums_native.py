@@ -1,0 +1,39 @@
+"""sums.c through ctypes."""
+
+import ctypes
+from ctypes import c_double, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+
+from kofn.host.errors import LedgerError
+from kofn.host.kernels.native import INCLUDE
+from kofn.host.wire.packet import Lanes
+from kofn.nativebuild.errors import BuildError
+from kofn.nativebuild.library import Signatures, compile_file, load_library
+
+SOURCE = Path(__file__).with_name("sums.c")
+
+
+class NativeSums(ctypes.Structure):
+    """As `struct sums` in sums.c."""
+
+    _fields_ = (
+        ("lanes", c_int64),
+        ("elements", c_int64),
+        ("most", c_int64 * len(Lanes)),
+        ("gap", c_void_p),
+        ("unit", c_double),
+        *((name, c_void_p) for name in ("factors", "checksums", "closed")),
+    )
+
+
+SIGNATURES: Signatures = {"sums_take": (c_int64, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p])}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Compiled when it is not in the cache; LedgerError where it cannot be had."""
+    try:
+        return load_library(compile_file(SOURCE, include=INCLUDE), SIGNATURES)
+    except (BuildError, OSError) as error:
+        raise LedgerError(f"a worker's sums are native code: {error}") from error

@@ -1,0 +1,46 @@
+"""BMv2's command names in a folder for the PATH: the same switch and client under the names that scripts use."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kofn.switch.compiler.build import compile_runtime
+
+SWITCH, CLIENT = "kofn.switch.__main__", "kofn.switch.commands.client"
+NAMES = {"simple_switch_grpc": SWITCH, "simple_switch": SWITCH, "simple_switch_CLI": CLIENT}
+SCRIPT = """\
+#!{python} -I
+import sys
+from {module} import main
+sys.exit(main())
+"""
+
+
+class MakeNames(argparse.Action):
+    """An option that makes them in the folder that is its value, and ends the process."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None
+    ) -> NoReturn:
+        """Prints how to use the folder.  Exits with 2 when it cannot be written."""
+        folder = Path(values).absolute()
+        try:
+            make_names(folder)
+        except OSError as error:
+            parser.exit(2, f"switch: {option} {values}: {error.strerror}\n")
+        print(f"export PATH={folder}:$PATH")
+        parser.exit()
+
+
+def make_names(folder: Path) -> None:
+    """Write the commands, for the Python that runs now, and compile what all programs share.
+
+    Raises OSError, CompilerMissing, CompileError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, module in NAMES.items():
+        path = folder / name
+        path.write_text(SCRIPT.format(python=sys.executable, module=module))
+        path.chmod(0o755)
+    compile_runtime()

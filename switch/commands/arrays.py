@@ -1,0 +1,157 @@
+"""Commands about counters, registers and meters."""
+
+from collections.abc import Iterator
+
+from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
+from kofn.switch.compiler.ir.program import Array, Meter, Table
+from kofn.switch.state.entries import Count, MeterConfig
+
+PER_MICROSECOND = 1_000_000
+RATES = 2
+
+
+def counter_read(session: Session, words: list[str]) -> Iterator[str]:
+    """Read a counter, a direct one by its table: counter_read <name> <index or entry handle>"""
+    check_count(words, 2)
+    index = number(words[1], "index")
+    counter = _counter(session, words[0])
+    if isinstance(counter, Table):
+        yield f"this is the direct counter for table {counter.name}"
+        entry = session.entry(counter, words[1])
+        count = session.engine.count(entry.table, entry.key, entry.priority)
+    else:
+        count = session.engine.read_counter(counter.name, index)
+    yield f"{words[0]}[{index}]= ({count.bytes} bytes, {count.packets} packets)"
+
+
+def counter_write(session: Session, words: list[str]) -> Iterator[str]:
+    """Write a counter, a direct one by its table: counter_write <name> <index or entry handle> <packets> <bytes>"""
+    check_count(words, 4)
+    index = number(words[1], "index")
+    count = Count(packets=number(words[2], "packets"), bytes=number(words[3], "bytes"))
+    counter = _counter(session, words[0])
+    if isinstance(counter, Table):
+        yield f"writing to direct counter for table {counter.name}"
+        entry = session.entry(counter, words[1])
+        session.engine.set_count(entry.table, entry.key, entry.priority, count)
+    else:
+        session.engine.write_counter(counter.name, index, count)
+    yield f"{words[0]}[{index}] has been updated"
+
+
+def counter_reset(session: Session, words: list[str]) -> Iterator[str]:
+    """Set all cells of a counter to 0, of a direct one by its table: counter_reset <name>"""
+    check_count(words, 1)
+    counter, nothing = _counter(session, words[0]), Count(packets=0, bytes=0)
+    if isinstance(counter, Table):
+        yield f"this is the direct counter for table {counter.name}"
+        for entry in session.engine.entries(counter.name):
+            session.engine.set_count(entry.table, entry.key, entry.priority, nothing)
+    else:
+        for index in range(counter.size):
+            session.engine.write_counter(counter.name, index, nothing)
+
+
+def register_read(session: Session, words: list[str]) -> Iterator[str]:
+    """Read one cell of a register, or all: register_read <name> [index]"""
+    check_count(words, 1, 2)
+    register = _register(session, words[0])
+    if len(words) > 1:
+        index = number(words[1], "index")
+        yield f"{words[0]}[{index}]= {session.engine.read_register(register.name, index)}"
+    else:
+        cells = (session.engine.read_register(register.name, index) for index in range(register.size))
+        yield f"{words[0]}= {', '.join(map(str, cells))}"
+
+
+def register_write(session: Session, words: list[str]) -> Iterator[str]:
+    """Write a cell of a register: register_write <name> <index> <value>"""
+    check_count(words, 3)
+    register = _register(session, words[0])
+    session.engine.write_register(register.name, number(words[1], "index"), number(words[2], "value"))
+    yield from ()
+
+
+def register_reset(session: Session, words: list[str]) -> Iterator[str]:
+    """Set all cells of a register to 0: register_reset <name>"""
+    check_count(words, 1)
+    register = _register(session, words[0])
+    for index in range(register.size):
+        session.engine.write_register(register.name, index, 0)
+    yield from ()
+
+
+def meter_set_rates(session: Session, words: list[str]) -> Iterator[str]:
+    """Configure a cell of a meter, rates in units a microsecond, a direct one by its table:
+    meter_set_rates <name> <index or entry handle> <rate 1>:<burst 1> <rate 2>:<burst 2>"""
+    check_count(words, 4)
+    meter, config = _meter(session, words[0]), _config(words[2:])
+    if isinstance(meter, Table):
+        entry = session.entry(meter, words[1])
+        session.engine.set_meter(entry.table, entry.key, entry.priority, config)
+    else:
+        session.engine.write_meter(meter.name, number(words[1], "index"), config)
+    yield from ()
+
+
+def meter_array_set_rates(session: Session, words: list[str]) -> Iterator[str]:
+    """Configure all cells of a meter: meter_array_set_rates <name> <rate 1>:<burst 1> <rate 2>:<burst 2>"""
+    check_count(words, 3)
+    meter, config = find("meter", session.program.meters, words[0]), _config(words[1:])
+    for index in range(meter.size):
+        session.engine.write_meter(meter.name, index, config)
+    yield from ()
+
+
+def meter_get_rates(session: Session, words: list[str]) -> Iterator[str]:
+    """Show a cell of a meter, of a direct one by its table: meter_get_rates <name> <index or entry handle>"""
+    check_count(words, 2)
+    meter = _meter(session, words[0])
+    if isinstance(meter, Table):
+        entry = session.entry(meter, words[1])
+        config = session.engine.meter(entry.table, entry.key, entry.priority)
+    else:
+        config = session.engine.read_meter(meter.name, number(words[1], "index"))
+    if config is None:
+        yield f"WARNING: expected {RATES} rates but only received 0"
+        return
+    rates = (config.committed_rate, config.committed_burst), (config.peak_rate, config.peak_burst)
+    for place, (rate, burst) in enumerate(rates):
+        yield f"{place}: info rate = {rate / PER_MICROSECOND}, burst size = {burst}"
+
+
+def _counter(session: Session, name: str) -> Array | Table:
+    counted: list[Array | Table] = [table for table in session.program.tables if table.counted]
+    return find("counter", [*counted, *session.program.counters], name)
+
+
+def _register(session: Session, name: str) -> Array:
+    return find("register", session.program.registers, name)
+
+
+def _meter(session: Session, name: str) -> Meter | Table:
+    metered: list[Meter | Table] = [table for table in session.program.tables if table.meter is not None]
+    return find("meter", [*metered, *session.program.meters], name)
+
+
+def _config(words: list[str]) -> MeterConfig:
+    try:
+        rates = [(float(rate), int(burst)) for rate, burst in (word.split(":") for word in words)]
+    except ValueError as error:
+        raise CommandError("Error while parsing rates: <rate>:<burst> is needed, twice") from error
+    (committed, committed_burst), (peak, peak_burst) = rates
+    return MeterConfig(
+        committed_rate=round(committed * PER_MICROSECOND),
+        committed_burst=committed_burst,
+        peak_rate=round(peak * PER_MICROSECOND),
+        peak_burst=peak_burst,
+    )
+
+
+COMMANDS: Commands = {
+    command.__name__: command
+    for command in (
+        *(counter_read, counter_write, counter_reset, register_read, register_write, register_reset),
+        *(meter_set_rates, meter_array_set_rates, meter_get_rates),
+    )
+}

@@ -1,0 +1,61 @@
+"""`simple_switch_CLI`: commands from standard input, or typed, to a running switch."""
+
+import argparse
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from typing import IO
+
+INTRO = "Control utility for runtime P4 table manipulation"
+PROMPT = "RuntimeCmd: "
+ENDS = ("EOF", "exit", "quit")
+
+
+def main() -> int:
+    """Returns the exit code: 1 when no switch answers."""
+    told = _arguments()
+    address = (told.thrift_ip, told.thrift_port)
+    try:
+        connection = socket.create_connection(address)
+    except OSError as error:
+        print(f"Could not connect to the switch on port {told.thrift_port}: {error.strerror}", file=sys.stderr)
+        return 1
+    with connection, connection.makefile("rw") as switch:
+        print(INTRO)
+        for line in _commands():
+            print(_ask(switch, line), end="", flush=True)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="simple_switch_CLI", description=f"{INTRO}; help lists the commands.")
+    parser.add_argument("--thrift-port", type=int, default=9090, metavar="PORT", help="the switch's (default 9090)")
+    parser.add_argument("--thrift-ip", default="localhost", metavar="HOST", help="the switch's (default localhost)")
+    parser.add_argument("--json", metavar="FILE", help="ignored: the switch knows its program")
+    parser.add_argument("--pre", metavar="TYPE", help="ignored: there is one multicast engine")
+    return parser.parse_args()
+
+
+def _commands() -> Iterator[str]:
+    """The lines of standard input, each asked for as BMv2's tool does."""
+    with contextlib.suppress(EOFError, ImportError):
+        if sys.stdin.isatty():
+            import readline  # noqa: F401, PLC0415 - its import gives `input` a history
+        while (line := input(PROMPT).strip()) not in ENDS:
+            yield line
+        return
+    print()
+
+
+def _ask(switch: IO[str], line: str) -> str:
+    if not line:
+        return ""
+    switch.write(f"{line}\n")
+    switch.flush()
+    return str(json.loads(switch.readline()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Commands about action profiles: members, groups, and entries of indirect tables.  Handles begin at 0, ids at 1."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
+from kofn.switch.commands.values import MANY, digits, key, parameters
+from kofn.switch.compiler.ir.program import Action, ActionProfile
+from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
+from kofn.switch.state.tables import PRIORITY_MAX
+
+
+def act_prof_create_member(session: Session, words: list[str]) -> Iterator[str]:
+    """Make a member: act_prof_create_member <action profile name> <action_name> [action parameters]"""
+    check_count(words, 2, MANY)
+    profile = _profile(session, words[0])
+    action = _action(session, profile, words[1])
+    taken = {member.id for member in session.engine.members(profile.name)}
+    member = _free(taken)
+    given = parameters(action, words[2:])
+    session.engine.insert_member(Member(profile=profile.name, id=member, action=action.name, parameters=given))
+    yield f"Member has been created with handle {member - 1}"
+
+
+def act_prof_modify_member(session: Session, words: list[str]) -> Iterator[str]:
+    """Give a member another action:
+    act_prof_modify_member <action profile name> <action_name> <member_handle> [action parameters]"""
+    check_count(words, 3, MANY)
+    profile = _profile(session, words[0])
+    action = _action(session, profile, words[1])
+    member = number(words[2], "member handle") + 1
+    given = parameters(action, words[3:])
+    session.engine.modify_member(Member(profile=profile.name, id=member, action=action.name, parameters=given))
+    yield from ()
+
+
+def act_prof_delete_member(session: Session, words: list[str]) -> Iterator[str]:
+    """Delete a member: act_prof_delete_member <action profile name> <member handle>"""
+    check_count(words, 2)
+    session.engine.delete_member(_profile(session, words[0]).name, number(words[1], "member handle") + 1)
+    yield from ()
+
+
+def act_prof_create_group(session: Session, words: list[str]) -> Iterator[str]:
+    """Make an empty group: act_prof_create_group <action profile name>"""
+    check_count(words, 1)
+    profile = _profile(session, words[0])
+    group = _free({group.id for group in session.engine.member_groups(profile.name)})
+    session.engine.insert_member_group(MemberGroup(profile=profile.name, id=group, members=()))
+    yield f"Group has been created with handle {group - 1}"
+
+
+def act_prof_delete_group(session: Session, words: list[str]) -> Iterator[str]:
+    """Delete a group: act_prof_delete_group <action profile name> <group handle>"""
+    check_count(words, 2)
+    session.engine.delete_member_group(_profile(session, words[0]).name, number(words[1], "group handle") + 1)
+    yield from ()
+
+
+def act_prof_add_member_to_group(session: Session, words: list[str]) -> Iterator[str]:
+    """Put a member into a group: act_prof_add_member_to_group <action profile name> <member handle> <group handle>"""
+    check_count(words, 3)
+    group = _group(session, _profile(session, words[0]), words[2])
+    member = GroupMember(member=number(words[1], "member handle") + 1)
+    session.engine.modify_member_group(replace(group, members=(*group.members, member)))
+    yield from ()
+
+
+def act_prof_remove_member_from_group(session: Session, words: list[str]) -> Iterator[str]:
+    """Take a member out of a group:
+    act_prof_remove_member_from_group <action profile name> <member handle> <group handle>"""
+    check_count(words, 3)
+    group = _group(session, _profile(session, words[0]), words[2])
+    gone = number(words[1], "member handle") + 1
+    left = tuple(member for member in group.members if member.member != gone)
+    session.engine.modify_member_group(replace(group, members=left))
+    yield from ()
+
+
+def act_prof_dump(session: Session, words: list[str]) -> Iterator[str]:
+    """Show members and groups: act_prof_dump <action profile name>"""
+    check_count(words, 1)
+    profile = _profile(session, words[0])
+    yield from ("=" * 10, "MEMBERS")
+    for member in session.engine.members(profile.name):
+        action = _action(session, profile, member.action)
+        pairs = zip(member.parameters, action.parameters, strict=True)
+        data = ", ".join(digits(given, item.width) for given, item in pairs)
+        yield from ("*" * 10, f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
+    if profile.selector is None:
+        return
+    yield from ("=" * 10, "GROUPS")
+    for group in session.engine.member_groups(profile.name):
+        listed = ", ".join(str(member.member - 1) for member in group.members)
+        yield from ("*" * 10, f"Dumping group {group.id - 1}", f"Members: [{listed}]")
+
+
+def table_indirect_add(session: Session, words: list[str]) -> Iterator[str]:
+    """Add an entry that refers to a member:
+    table_indirect_add <table name> <match fields> => <member handle> [priority]"""
+    yield from _add(session, words, lambda handle: MemberRef(member=handle + 1))
+
+
+def table_indirect_add_with_group(session: Session, words: list[str]) -> Iterator[str]:
+    """Add an entry that refers to a group:
+    table_indirect_add_with_group <table name> <match fields> => <group handle> [priority]"""
+    yield from _add(session, words, lambda handle: GroupRef(group=handle + 1))
+
+
+def table_indirect_delete(session: Session, words: list[str]) -> Iterator[str]:
+    """Delete an entry of an indirect table: table_indirect_delete <table name> <entry handle>"""
+    check_count(words, 2)
+    entry = session.entry(session.table(words[0]), words[1])
+    session.engine.delete(entry.table, entry.key, entry.priority)
+    yield f"Deleting entry {words[1]} from {words[0]}"
+
+
+def _add(session: Session, words: list[str], via: Callable[[int], Via]) -> Iterator[str]:
+    check_count(words, 3, MANY)
+    table = session.table(words[0])
+    if "=>" not in words:
+        raise CommandError("an indirect entry needs => and a handle after its match fields")
+    at = words.index("=>")
+    priority = PRIORITY_MAX - number(words[-1], "priority") if table.prioritised else 0
+    entry = Entry(
+        table=table.name,
+        key=key(table, words[1:at]),
+        priority=priority,
+        via=via(number(words[at + 1], "handle")),
+    )
+    session.engine.insert(entry)
+    yield f"Adding entry to indirect match table {table.name}"
+    yield f"Entry has been added with handle {session.handle(entry)}"
+
+
+def _profile(session: Session, name: str) -> ActionProfile:
+    return find("action profile", session.program.profiles.values(), name)
+
+
+def _action(session: Session, profile: ActionProfile, name: str) -> Action:
+    actions = [one for table in session.program.tables if table.profile == profile.name for one in table.actions]
+    return find(f"action of action profile {profile.name}", actions, name)
+
+
+def _group(session: Session, profile: ActionProfile, handle: str) -> MemberGroup:
+    wanted = number(handle, "group handle") + 1
+    for group in session.engine.member_groups(profile.name):
+        if group.id == wanted:
+            return group
+    raise CommandError("Invalid table operation (INVALID_GROUP_HANDLE)")
+
+
+def _free(taken: set[int]) -> int:
+    return next(number for number in range(1, len(taken) + 2) if number not in taken)
+
+
+COMMANDS: Commands = {
+    command.__name__: command
+    for command in (
+        *(act_prof_create_member, act_prof_modify_member, act_prof_delete_member, act_prof_create_group),
+        *(act_prof_delete_group, act_prof_add_member_to_group, act_prof_remove_member_from_group, act_prof_dump),
+        *(table_indirect_add, table_indirect_add_with_group, table_indirect_delete),
+    )
+}

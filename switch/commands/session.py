@@ -1,0 +1,100 @@
+"""What commands work on: the engine, the program's objects by name, and handles."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from kofn.switch.compiler.ir.program import Action, Program, Table
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import NoProgram, SwitchError
+from kofn.switch.state.entries import Entry, Replica
+
+
+class CommandError(SwitchError):
+    """A command that cannot be carried out; the message says why, as BMv2's tool has it where that has one."""
+
+
+class Named(Protocol):
+    """An object of the program."""
+
+    @property
+    def name(self) -> str:
+        """Its full name."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+@dataclass(slots=True)
+class Node:
+    """A node of the multicast engine: copies with one replication id."""
+
+    instance: int
+    ports: list[int]
+    groups: list[int] = field(default_factory=list)
+
+    def replicas(self) -> list[Replica]:
+        return [Replica(port=port, instance=self.instance) for port in self.ports]
+
+
+@dataclass(slots=True)
+class Session:
+    """One switch's; several clients share it."""
+
+    engine: Engine
+    nodes: dict[int, Node] = field(default_factory=dict)  # by handle
+    groups: dict[int, list[int]] = field(default_factory=dict)  # handles of a multicast group's nodes
+
+    @property
+    def program(self) -> Program:
+        program = self.engine.program
+        if program is None:
+            raise NoProgram("no program is loaded")
+        return program
+
+    def table(self, name: str) -> Table:
+        return find("table", self.program.tables, name)
+
+    def action(self, table: Table, name: str) -> Action:
+        return find(f"action of table {table.name}", table.actions, name)
+
+    def handle(self, entry: Entry) -> int:
+        return self.engine.place(entry.table, entry.key, entry.priority)
+
+    def entry(self, table: Table, handle: str) -> Entry:
+        """The entry with that handle.  Raises CommandError."""
+        wanted = number(handle, "entry handle")
+        for entry in self.engine.entries(table.name):
+            if self.handle(entry) == wanted:
+                return entry
+        raise CommandError("Invalid table operation (INVALID_HANDLE)")
+
+
+Command = Callable[[Session, list[str]], Iterator[str]]
+Commands = Mapping[str, Command]
+
+
+def find(kind: str, objects: Iterable[T], name: str) -> T:
+    """The object of that name, or the only one whose name ends with it after a dot.  Raises CommandError."""
+    listed = list(objects)
+    full = [one for one in listed if one.name == name]
+    found = full or [one for one in listed if one.name.endswith(f".{name}")]
+    if len({one.name for one in found}) == 1:
+        return found[0]
+    known = ", ".join(sorted(one.name for one in listed)) or "none"
+    raise CommandError(f"Invalid {kind} name ({name}): {'several end so' if found else 'there is'} {known}")
+
+
+def number(text: str, what: str) -> int:
+    """A whole number, also in hexadecimal.  Raises CommandError."""
+    try:
+        return int(text, 0)
+    except ValueError as error:
+        raise CommandError(f"Bad format for {what}: {text}") from error
+
+
+def check_count(words: list[str], least: int, most: int | None = None) -> None:
+    """Raises CommandError when there are fewer or more arguments than a command takes; most None: exactly `least`."""
+    if not least <= len(words) <= (least if most is None else most):
+        more = "" if most is None else " or more"
+        raise CommandError(f"Invalid number of args, expected {least}{more} but got {len(words)}")

@@ -1,0 +1,95 @@
+"""Values as the commands have them: numbers and addresses in, hexadecimal digits and keys out."""
+
+import ipaddress
+from collections.abc import Sequence
+
+from kofn.switch.commands.session import CommandError
+from kofn.switch.compiler.ir.program import Action, KeyField, Table
+from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
+
+MANY = 1 << 10  # arguments
+
+
+def value(text: str, width: int) -> int:
+    """A number, or the address that a field of this width can be.  Raises CommandError."""
+    try:
+        if width == 48 and ":" in text:
+            return int(text.replace(":", ""), 16)
+        if (width == 32 and "." in text) or (width == 128 and ":" in text):
+            return int(ipaddress.ip_address(text))
+        found = int(text, 0)
+    except ValueError as error:
+        raise CommandError(f"Error while parsing {text} - not a number, nor an address of {width} bits") from error
+    if not 0 <= found < 1 << width:
+        raise CommandError(f"Error while parsing {text} - Parameter is too large: the field has {width} bits")
+    return found
+
+
+def parameters(action: Action, words: Sequence[str]) -> tuple[int, ...]:
+    if len(words) != len(action.parameters):
+        raise CommandError(f"Action {action.name} needs {len(action.parameters)} parameters")
+    return tuple(value(word, item.width) for word, item in zip(words, action.parameters, strict=True))
+
+
+def key(table: Table, words: Sequence[str]) -> Key:
+    if len(words) != len(table.key):
+        raise CommandError(f"Table {table.name} needs {len(table.key)} key fields")
+    return tuple(_match(field, word) for field, word in zip(table.key, words, strict=True))
+
+
+def _match(field: KeyField, word: str) -> Match:
+    match field.kind:
+        case "lpm":
+            text, length = _pair(word, "/", "a prefix length, as in 10.0.0.0/8")
+            kept = value(length, 32)
+            return Lpm(value=value(text, field.width) >> field.width - kept << field.width - kept, prefix_length=kept)
+        case "ternary":
+            text, mask = _pair(word, "&&&", "a mask, as in 0x800&&&0xfff")
+            bits = value(mask, field.width)
+            return Ternary(value=value(text, field.width) & bits, mask=bits)
+        case "range":
+            low, high = _pair(word, "->", "two bounds, as in 1->9")
+            return Range(low=value(low, field.width), high=value(high, field.width))
+        case _:
+            return Exact(value=value(word, field.width))
+
+
+def _pair(word: str, between: str, what: str) -> tuple[str, str]:
+    first, found, second = word.partition(between)
+    if not found:
+        raise CommandError(f"Invalid match key: {word} needs {what}")
+    return first, second
+
+
+def digits(number: int, width: int) -> str:
+    """Hexadecimal, two digits a byte."""
+    return f"{number:0{(width + 7) // 8 * 2}x}"
+
+
+def octets(number: int, width: int) -> str:
+    """Hexadecimal, with a colon between bytes."""
+    text = digits(number, width)
+    return ":".join(text[at : at + 2] for at in range(0, len(text), 2))
+
+
+def kind_of(table: Table) -> str:
+    """The kind that decides about a table: the most general of its fields."""
+    kinds = [field.kind for field in table.key]
+    return next((kind for kind in ("range", "ternary", "lpm") if kind in kinds), "exact")
+
+
+def spelled(field: KeyField, match: Match) -> str:
+    """One field of an entry."""
+    width = field.width
+    match match:
+        case Exact(value=found):
+            return digits(found, width)
+        case Lpm(value=found, prefix_length=length):
+            return f"{digits(found, width)}/{length}"
+        case Ternary(value=found, mask=mask):
+            return f"{digits(found, width)} &&& {digits(mask, width)}"
+        case Range(low=low, high=high):
+            return f"{digits(low, width)} -> {digits(high, width)}"
+        case Optional(value=optional):
+            ones = 0 if optional is None else (1 << width) - 1
+            return f"{digits(optional or 0, width)} &&& {digits(ones, width)}"

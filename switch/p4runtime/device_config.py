@@ -1,0 +1,28 @@
+"""p4_device_config: p4c's JSON, or that in the message p4.tmp.P4DeviceConfig, as BMv2's older clients send it."""
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+NAME = "P4DeviceConfig"
+
+
+def document(device_config: bytes) -> bytes:
+    """p4c's JSON; what is no P4DeviceConfig is returned as it is.  (No JSON is one: it begins with an open group.)"""
+    try:
+        return bytes(_message().FromString(device_config).device_data) or device_config
+    except DecodeError:
+        return device_config
+
+
+def _message() -> Any:
+    """The message's class; of its fields only the one that is read: the other two are obsolete."""
+    file = descriptor_pb2.FileDescriptorProto(name="p4config.proto", package="p4.tmp", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file.message_type.add(name=NAME).field.add(
+        name="device_data", number=3, type=kinds.TYPE_BYTES, label=kinds.LABEL_OPTIONAL
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"p4.tmp.{NAME}"))

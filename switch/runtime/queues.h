@@ -1,0 +1,61 @@
+// The queues between ingress and egress, where a program or the control plane asks for them; as
+// targets/simple_switch of behavioral-model has them: one for each port and priority, of QUEUE_DEPTH packets unless
+// another depth is set, served at a rate in packets a second if one is set, the highest priority first.
+//
+// A packet waits where its port's interface does not take what is sent; without rates and such an interface it does
+// not wait, and its egress follows its ingress.
+#ifndef KOFN_QUEUES_H
+#define KOFN_QUEUES_H
+
+#include <poll.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "program.h"
+
+#define QUEUE_PRIORITIES 8  // of bit<3>
+#define QUEUE_PORTS 512
+#define QUEUE_DEPTH 64
+
+struct queued {
+    struct queued *next;
+    struct departure departure;
+    uint64_t queued_us, due_ns;
+    uint8_t bytes[];  // the state, and behind it the packet
+};
+
+struct queue {
+    struct queued *first, **last;
+    uint32_t count, depth;
+    uint64_t interval_ns, last_due_ns;  // 0: no rate
+};
+
+// A frame that its interface did not take.
+struct blocked {
+    struct blocked *next;
+    uint32_t length;
+    uint8_t bytes[];
+};
+
+struct queues {
+    uint32_t priorities;
+    int configured;  // a rate or depth was set
+    uint32_t count;  // of packets that wait
+    struct queue queues[QUEUE_PORTS][QUEUE_PRIORITIES];
+    uint32_t depths[QUEUE_PORTS];  // packets of a port
+    struct blocked *blocked[QUEUE_PORTS];
+};
+
+int core_open_queues(struct core *core, uint32_t priorities);
+void core_set_queue(struct core *core, int port, int priority, int64_t depth, int64_t rate_pps);
+
+void queues_free(struct core *core);
+void queues_clear(struct queues *queues);
+void queues_program(struct core *core);
+void queues_serve(struct core *core);
+void queues_release(struct core *core);
+int queues_block(struct core *core, uint32_t port, const struct iovec *parts, size_t count);
+short queues_events(const struct core *core, uint32_t port);
+const struct timespec *queues_timeout(struct core *core, const struct timespec *timeout, struct timespec *own);
+
+#endif

@@ -1,0 +1,227 @@
+"""simple_switch_CLI: each command on a running engine, the client as a process, its names in a folder."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kofn.switch.cli.names import NAMES, make_names
+from kofn.switch.commands.client import INTRO, PROMPT
+from kofn.switch.commands.interpreter import COMMANDS, answer
+from kofn.switch.commands.server import serving_commands
+from kofn.switch.commands.session import Session
+from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import SwitchError
+from tests.switch.every_table import probe
+
+PROGRAM = Path(__file__).parent / "programs" / "control_plane.json"
+
+
+@pytest.fixture
+def session() -> Session:
+    engine = Engine({7: "s1-eth7"}, cpu_port=255)
+    engine.load(PROGRAM.read_bytes())
+    return Session(engine)
+
+
+def say(session: Session, *lines: str) -> list[str]:
+    """The lines of all answers."""
+    return [said for line in lines for said in answer(session, line).splitlines()]
+
+
+def test_an_entry_is_added_shown_changed_and_deleted(session: Session) -> None:
+    assert say(session, "table_add exacts send 0x05 => 300") == [
+        "Adding entry to exact match table exacts",
+        "match key:           EXACT-05",
+        "action:              send",
+        "runtime data:        01:2c",
+        "Entry has been added with handle 0",
+    ]
+    assert say(session, "table_dump TestIngress.exacts") == [
+        "==========",
+        "TABLE ENTRIES",
+        "**********",
+        "Dumping entry 0x0",
+        "Match key:",
+        "* hdr.test.narrow     : EXACT     05",
+        "Action entry: TestIngress.send - 012c",
+        "==========",
+        "Dumping default entry",
+        "Action entry: TestIngress.drop - ",
+        "==========",
+    ]
+    say(session, "table_modify exacts send 0 => 4")
+    assert say(session, "table_dump_entry exacts 0")[-1] == "Action entry: TestIngress.send - 0004"
+    assert say(session, "table_delete exacts 0", "table_num_entries exacts") == ["Deleting entry 0 from exacts", "0"]
+
+
+def test_every_kind_of_match_is_understood(session: Session) -> None:
+    say(
+        session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add patterns tag 0xabcd&&&0xff 3->8 1&&&0x1ff => 1 10"
+    )
+    (entry,) = session.engine.entries("TestIngress.prefixes")
+    assert (entry.key[0].value, entry.key[0].prefix_length) == (10 << 24, 8)
+    assert say(session, "table_dump_entry patterns 0") == [
+        "Dumping entry 0x0",
+        "Match key:",
+        "* hdr.test.value       : TERNARY   000000cd &&& 000000ff",
+        "* hdr.test.narrow      : RANGE     03 -> 08",
+        "* standard.ingress_port: TERNARY   0001 &&& 01ff",
+        "Priority: 10",
+        "Action entry: TestIngress.tag - 0001",
+    ]
+
+
+def test_the_lower_priority_number_wins(session: Session) -> None:
+    rows = ("table_add patterns tag 0&&&0 0->255 0&&&0 => 1 20", "table_add patterns tag 0&&&0 0->255 0&&&0 => 2 10")
+    say(session, *rows)
+    first, second = session.engine.entries("TestIngress.patterns")
+    assert first.priority < second.priority
+
+
+def test_default_actions_are_set_and_reset(session: Session) -> None:
+    assert say(session, "table_set_default exacts send 5")[0] == "Setting default action of exacts"
+    assert session.engine.default("TestIngress.exacts") == ("TestIngress.send", (5,))
+    say(session, "table_reset_default exacts")
+    assert session.engine.default("TestIngress.exacts") == ("TestIngress.drop", ())
+
+
+def test_cells_are_read_and_written(session: Session) -> None:
+    assert say(session, "register_write cells 3 77", "register_read cells 3") == ["cells[3]= 77"]
+    assert say(session, "register_reset cells", "register_read cells") == ["cells= " + ", ".join(["0"] * 16)]
+    written = say(session, "counter_write seen 2 3 400", "counter_read seen 2")
+    assert written == ["seen[2] has been updated", "seen[2]= (400 bytes, 3 packets)"]
+    say(session, "counter_reset seen", "table_add exacts send 1 => 1", "counter_write exacts 0 1 60")
+    assert say(session, "counter_read seen 2", "counter_read exacts 0")[::2] == [
+        "seen[2]= (0 bytes, 0 packets)",
+        "exacts[0]= (60 bytes, 1 packets)",
+    ]
+
+
+def test_multicast_groups_are_made_of_nodes(session: Session) -> None:
+    say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_create 8 2")
+    say(session, "mc_node_associate 5 0", "mc_node_associate 5 1")
+    assert [(one.port, one.instance) for one in session.engine.group(5)] == [(1, 9), (3, 9), (2, 8)]
+    assert "  -> (L1h=0, rid=9) -> (ports=[1, 3], lags=[])" in say(session, "mc_dump")
+    say(session, "mc_node_update 0 4", "mc_node_dissociate 5 1")
+    assert [one.port for one in session.engine.group(5)] == [4]
+    say(session, "mc_node_destroy 0", "mc_mgrp_destroy 5")
+    assert session.engine.groups() == {}
+
+
+def test_mirroring_sessions(session: Session) -> None:
+    say(session, "mirroring_add 5 3", "mirroring_add_mc 6 1")
+    assert say(session, "mirroring_get 5") == ["MirroringSessionConfig(port=3, mgid=None)"]
+    assert session.engine.sessions()[6].group == 1
+    say(session, "mirroring_delete 5")
+    assert say(session, "mirroring_get 5") == ["Error: Invalid mirroring operation (SESSION_NOT_FOUND)"]
+
+
+def test_members_and_groups_of_action_profiles(engine: Engine) -> None:
+    session = Session(engine)
+    assert say(session, "act_prof_create_member chosen answer 7", "act_prof_create_member chosen answer 8") == [
+        "Member has been created with handle 0",
+        "Member has been created with handle 1",
+    ]
+    assert say(session, "act_prof_create_group chosen") == ["Group has been created with handle 0"]
+    say(session, "act_prof_add_member_to_group chosen 0 0", "act_prof_add_member_to_group chosen 1 0")
+    assert "Members: [0, 1]" in say(session, "act_prof_dump chosen")
+    say(session, "act_prof_remove_member_from_group chosen 0 0", "act_prof_delete_member chosen 0")
+    assert say(session, "act_prof_dump chosen")[-1] == "Members: [1]"
+
+
+def test_entries_of_indirect_tables(engine: Engine) -> None:
+    session = Session(engine)
+    say(session, "act_prof_create_member shared answer 3", "table_indirect_add indirect 1 => 0")
+    assert probe(engine, "indirect", a=1)[0] == 3
+    assert "Index: member(0)" in say(session, "table_dump indirect")
+    say(session, "act_prof_modify_member shared answer 0 4")
+    assert probe(engine, "indirect", a=1)[0] == 4
+    say(session, "table_indirect_delete indirect 0")
+    assert engine.entries("Tables.indirect") == []
+
+
+def test_meters_have_rates_in_units_a_microsecond(engine: Engine) -> None:
+    session = Session(engine)
+    name = session.program.meters[0].name
+    say(session, f"meter_set_rates {name} 0 0.5:10 1:20")
+    assert say(session, f"meter_get_rates {name} 0") == [
+        "0: info rate = 0.5, burst size = 10",
+        "1: info rate = 1.0, burst size = 20",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nonsense 1", "*** Unknown syntax: nonsense 1"),
+        ("table_add absent send 1 => 2", "Error: Invalid table name (absent): there is"),
+        ("table_add exacts absent 1 => 2", "Error: Invalid action of table TestIngress.exacts name (absent)"),
+        ("table_add exacts send 1 => 999", "Error: Error while parsing 999 - Parameter is too large: the field has 9"),
+        ("table_add exacts send x => 1", "Error: Error while parsing x - not a number, nor an address of 8 bits"),
+        ("table_add exacts send 1 2 => 1", "Error: Table TestIngress.exacts needs 1 key fields"),
+        ("table_add exacts send 1 =>", "Error: Action TestIngress.send needs 1 parameters"),
+        ("table_add prefixes tag 1 => 1", "Error: Invalid match key: 1 needs a prefix length, as in 10.0.0.0/8"),
+        ("table_delete exacts 3", "Error: Invalid table operation (INVALID_HANDLE)"),
+        ("register_read cells 99", "Error: register TestIngress.cells has cells 0..15, not 99"),
+        ("mc_node_associate 1 0", "Error: Invalid PRE operation (INVALID_MGID)"),
+        ("set_queue_rate 1 600", "Error: a value and a priority are 0 or more, a port is in 0..511"),
+        ("table_dump", "Error: Invalid number of args, expected 1 but got 0"),
+    ],
+)
+def test_mistakes_are_answered(session: Session, line: str, words: str) -> None:
+    assert any(words in said for said in say(session, line))
+
+
+def test_every_command_says_how_it_is_used(session: Session) -> None:
+    for name in COMMANDS:
+        (line,) = say(session, f"help {name}")
+        assert f"{name} " in f"{line} ", line
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> None:
+    make_names(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+    port = free_port()
+
+    async def scenario() -> str:
+        async with serving_commands(session.engine, port):
+            client = await asyncio.create_subprocess_exec(
+                *(str(tmp_path / "simple_switch_CLI"), "--thrift-port", str(port)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            said, _ = await client.communicate(b"register_write cells 1 5\nregister_read cells 1\n")
+            return said.decode()
+
+    assert asyncio.run(scenario()) == f"{INTRO}\n{PROMPT}{PROMPT}cells[1]= 5\n{PROMPT}\n"
+
+
+def test_the_folder_of_names_is_told_in_the_shells_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kofn.switch", "--make-names", str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told == f"export PATH={tmp_path}:$PATH\n"
+
+
+def test_without_a_switch_the_client_says_so() -> None:
+    command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(free_port())]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr[:43]) == (1, "Could not connect to the switch on port " + command[-1][:3])
+
+
+def test_a_port_that_is_taken_is_told(session: Session) -> None:
+    async def scenario(port: int) -> None:
+        async with serving_commands(session.engine, port):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SwitchError, match="cannot listen"):
+        asyncio.run(scenario(taken.getsockname()[1]))

@@ -1,0 +1,105 @@
+"""The queues before egress: rates, depths and priorities that are set, and interfaces that do not take packets."""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scapy.utils import RawPcapReader
+
+from kofn.switch.engine.engine import Engine
+from tests.switch.test_copies import PRIORITY, packet
+from tests.switch.test_ports import alone, links
+
+PROGRAMS = Path(__file__).parent / "suite" / "programs"
+DEPTHS, OUT = 6, 2  # op of metadata.p4: egress writes enq_qdepth + deq_qdepth; the port by which all leaves
+RATE_PPS = 100
+
+
+def ask(op: int, length: int = 14) -> bytes:
+    return bytes([op]) + bytes(length - 1)
+
+
+def depths(frame: bytes) -> int:
+    return int.from_bytes(frame[6:10], "big")
+
+
+def sent(folder: Path) -> list[tuple[float, bytes]]:
+    """When each frame left, and its bytes."""
+    with RawPcapReader(str(folder / "b_out.pcap")) as reader:
+        return [(about.sec + about.usec / 1e6, bytes(frame)) for frame, about in reader]
+
+
+@contextlib.contextmanager
+def running(folder: Path, program: str, priorities: int = 1) -> Iterator[Engine]:
+    engine = Engine({1: f"{folder}/a", OUT: f"{folder}/b"}, files=True, priority_queues=priorities)
+    engine.load((PROGRAMS / program).read_bytes())
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+def wait_for(folder: Path, count: int) -> list[tuple[float, bytes]]:
+    until = time.monotonic() + 10
+    while len(found := sent(folder)) < count and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
+
+
+def test_packets_do_not_wait_where_nothing_holds_them_up(tmp_path: Path) -> None:
+    with running(tmp_path, "metadata.json") as engine:
+        for _ in range(200):
+            engine.receive(1, ask(DEPTHS))
+        assert [depths(frame) for _, frame in sent(tmp_path)] == [0] * 200
+
+
+def test_a_rate_spaces_packets_and_a_depth_limits_those_that_wait(tmp_path: Path) -> None:
+    with running(tmp_path, "metadata.json") as engine:
+        engine.set_queue(OUT, depth=4, rate_pps=RATE_PPS)
+        for _ in range(10):
+            engine.receive(1, ask(DEPTHS))
+        found = wait_for(tmp_path, 5)
+        assert [depths(frame) for _, frame in found] == [0, 3, 3, 3, 3]  # those before it and those behind it
+        assert found[-1][0] - found[0][0] > 2 / RATE_PPS  # four times its inverse, if the first was not held up itself
+        assert engine.stats().drops["queue full"] == 5
+
+
+def test_each_priority_has_a_queue_of_its_own(tmp_path: Path) -> None:
+    with running(tmp_path, "copies.json", priorities=2) as engine:
+        engine.set_queue(priority=1, depth=0)
+        engine.receive(1, packet(0))
+        assert engine.stats().drops["queue full"] == 0
+        engine.receive(1, packet(PRIORITY))
+        assert engine.stats().drops["queue full"] == 1
+
+
+def test_a_new_program_finds_empty_queues(tmp_path: Path) -> None:
+    with running(tmp_path, "metadata.json") as engine:
+        engine.set_queue(OUT, rate_pps=1)
+        for _ in range(3):
+            engine.receive(1, ask(DEPTHS))
+        engine.load((PROGRAMS / "metadata.json").read_bytes())
+        engine.set_queue(OUT, rate_pps=0)
+        engine.receive(1, ask(DEPTHS))
+        assert [depths(frame) for _, frame in sent(tmp_path)] == [0, 0]
+
+
+@pytest.mark.root
+def test_packets_wait_where_the_interface_is_slow() -> None:
+    def body() -> None:
+        first, second = links(2)
+        shape = "tc qdisc add dev s2 root tbf rate 8mbit burst 3000 limit 10000000"
+        subprocess.run(shape.split(), check=True)
+        engine = Engine({1: "s1", OUT: "s2"})
+        engine.load((PROGRAMS / "metadata.json").read_bytes())
+        engine.start()
+        for _ in range(250):
+            first.send(ask(DEPTHS, 1400))
+        seen = [depths(second.recv(65536)) for _ in range(100)]
+        engine.stop()
+        assert seen[0] == 0
+        assert 32 < max(seen) < 130, seen
+
+    alone(body)
