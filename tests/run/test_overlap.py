@@ -57,18 +57,27 @@ def iterations(folder: Path, rank: int) -> list[dict[str, Any]]:
     return [line for line in lines if "summary" not in line]
 
 
+def test_the_parameters_are_those_without_a_schedule(tmp_path: Path) -> None:
+    same_parameters(tmp_path, "none", "buckets", "front-first", "auto", "killed")
+
+
+@pytest.mark.long
 def test_every_schedule_gives_the_same_parameters(tmp_path: Path) -> None:
-    """A job of each, all on one switch; the last one's worker is killed in mid-run."""
+    same_parameters(tmp_path, *(name for name in SCHEDULES if name != "killed"))
+
+
+def same_parameters(tmp_path: Path, *names: str) -> None:
+    """A job of each, all on one switch; a worker of "killed" is killed in mid-run."""
     first, *others = (
-        JOB.format(id=number, schedule=schedule, compute_ms=6 if name != "killed" else 200)
-        for number, (name, schedule) in enumerate(SCHEDULES.items(), 1)
+        JOB.format(id=number, schedule=SCHEDULES[name], compute_ms=6 if name != "killed" else 200)
+        for number, name in enumerate(names, 1)
     )
     with RealRun(tmp_path, config=first, others=others) as run:
         assert run.wait(180) == 1, "no target is reached"
         assert run.leftovers() == []
     params = set[str]()
     for result in json.loads((run.out / "summary.json").read_text())["jobs"]:
-        name, (trial,) = [*SCHEDULES][result["job"] - 1], result["trials"]
+        name, (trial,) = names[result["job"] - 1], result["trials"]
         assert trial["identity_error"] is trial["conservation_error"] is trial["conservation_unchecked"] is None
         assert trial["restarts"] == (name == "killed")
         in_force = set[str | None]()
