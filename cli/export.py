@@ -29,7 +29,9 @@ def command(folder: Path, to: str, out: Path | None) -> None:
     """Write the data frames of the run in FOLDER as files for other programs.
 
     csv and parquet are a file for each data frame (docs/reference/python.md). tensorboard is a folder of event files
-    for each trial and worker, with a curve over the iterations for each column of `metrics` that has numbers.
+    for each trial and worker, with a curve over the iterations for each column of `metrics` that has numbers. trace
+    is a file of trace events for ui.perfetto.dev: what each worker computed, sent and waited for in a run with
+    [schedule].
     """
     with ending("export"):
         for path in export(read(folder), to, out):

@@ -42,6 +42,7 @@ LAZY = {
     "hosts": ("kofn.cli.hosts", "hosts"),
     "exec": ("kofn.cli.hosts", "command"),
     "shell": ("kofn.cli.hosts", "shell"),
+    "schedule": ("kofn.cli.schedule", "command"),
     "export": ("kofn.cli.export", "command"),
 }
 """Commands of other packages: module and name of the click command.  What is not installed is not listed."""

@@ -32,6 +32,8 @@ class Sections(TypedDict, total=False):
     policy: Keys
     model: Keys
     torch: Keys
+    schedule: Keys
+    layer: Sequence[Keys]
     straggler: Sequence[Keys]
     shock: Sequence[Keys]
     shard: Sequence[Keys]

@@ -26,6 +26,7 @@ from kofn.config.objectives import DEFAULT, check_objective
 from kofn.config.overrides import Settings, override
 from kofn.config.plugins import COLLECTIVES, MODULE, STRAGGLERS, WORKLOADS, look_in
 from kofn.config.refusals import refusal
+from kofn.config.schedule import LayerSection, ScheduleSection
 from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probability, Section
 from kofn.config.suggestion import did_you_mean
 
@@ -385,6 +386,8 @@ class Config(Section, frozen=True):
     policy: PolicySection = PolicySection()
     model: ModelSection = ModelSection()
     torch: TorchSection = TorchSection()
+    schedule: ScheduleSection = ScheduleSection()
+    layer: tuple[LayerSection, ...] = ()
     straggler: tuple[StragglerSection, ...] = ()
     shock: tuple[ShockSection, ...] = ()
     shard: tuple[ShardSection, ...] = ()
@@ -501,6 +504,7 @@ class Config(Section, frozen=True):
             )
         self.model.check()
         self.torch.check(self.model.workload_name, self.job.collective, self.policy.late_gradient, self.cpu)
+        self.schedule.check()
         self.compress.check(workers=self.job.workers, words=self.job.words)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.trials:

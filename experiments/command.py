@@ -4,6 +4,7 @@ import click
 
 from kofn.experiments.codecs.command import codecs
 from kofn.experiments.k.command import k
+from kofn.experiments.schedule.command import schedule
 
 
 @click.group()
@@ -13,3 +14,4 @@ def command() -> None:
 
 command.add_command(k)
 command.add_command(codecs)
+command.add_command(schedule)

@@ -19,6 +19,7 @@ from kofn.host.membership.member import HeldReplica, Member
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.training.loop import Training
 from kofn.host.training.metrics import Metrics
+from kofn.host.training.overlapped import OverlappedTraining
 from kofn.host.training.peer_to_peer import PeerToPeer
 from kofn.host.training.reducer import Reducer
 from kofn.host.transport.event_loop import EventLoop
@@ -60,7 +61,7 @@ def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | N
     Killed and started again with the same arguments it goes on where it was: its ledger is in metrics_path's .ledger
     file until it ends well, and lines are added to its metrics.
     """
-    training = Training(config, place.rank)
+    training = training_of(config, place.rank)
     ledger_file = metrics_path.with_suffix(".ledger")
     recorder = Recorder(training.coding) if config.run.record else None
     reducer = _reducer(config, place, training, ledger_file, recorder)
@@ -76,6 +77,11 @@ def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | N
     if recorder is not None:
         recorder.save(metrics_path.with_name(f"{metrics_path.stem}-record.npz"))
     return reason
+
+
+def training_of(config: Config, rank: int) -> Training:
+    """What the configuration's schedule asks for."""
+    return Training(config, rank) if config.schedule.family is None else OverlappedTraining(config, rank)
 
 
 def _reducer(

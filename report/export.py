@@ -1,7 +1,10 @@
-"""A run's data frames as files for other programs: CSV, Parquet, and event files for TensorBoard."""
+"""A run's data frames as files for other programs: CSV, Parquet, event files for TensorBoard, a trace."""
 
-from collections.abc import Callable
+import json
+import zlib
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pandas as pd
 
@@ -72,6 +75,45 @@ def _tensorboard() -> Write:
     return write
 
 
+def _trace() -> Write:
+    """The timelines as trace events, for ui.perfetto.dev and chrome://tracing."""
+
+    def write(run: Run, folder: Path) -> list[Path]:
+        path = folder / "trace.json"
+        events = [event for key, rows in run.timeline.groupby(list(KEYS), sort=False) for event in _events(key, rows)]
+        if not events:
+            raise ConfigError(f"{run.folder} has no timelines: a run with [schedule] is needed")
+        path.write_text(json.dumps({"traceEvents": events}))
+        return [path]
+
+    return write
+
+
+TRACKS = {"computation": ("forward", "error", "weight"), "waiting": ("wait",), "transfers": ("transfer",)}
+"""Of a worker, by what is in it."""
+
+
+def _events(key: Hashable, rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Of one worker; times in microseconds."""
+    trial, job, worker = cast(tuple[str, int, int], key)
+    process = f"{trial}, job {job}, worker {worker}"
+    number = zlib.crc32(process.encode()) >> 1
+    yield {"name": "process_name", "ph": "M", "pid": number, "args": {"name": process}}
+    for track, name in enumerate(TRACKS):
+        yield {"name": "thread_name", "ph": "M", "pid": number, "tid": track, "args": {"name": name}}
+    tracks = {what: track for track, inside in enumerate(TRACKS.values()) for what in inside}
+    for row in rows.to_dict("records"):
+        yield {
+            "name": f"{row['what']} {row['layer']}",
+            "ph": "X",
+            "ts": round(1e6 * row["begin_s"]),
+            "dur": round(1e6 * (row["end_s"] - row["begin_s"])),
+            "pid": number,
+            "tid": tracks[row["what"]],
+            "args": {"iteration": row["iteration"], "schedule": row["schedule"]},
+        }
+
+
 def _curves(rows: pd.DataFrame) -> list[str]:
     numbers = rows.select_dtypes(["number", "bool", "boolean"]).drop(
         columns=[*KEYS, "iteration", "time"], errors="ignore"
@@ -79,5 +121,10 @@ def _curves(rows: pd.DataFrame) -> list[str]:
     return [str(name) for name in numbers if numbers[name].notna().any()]
 
 
-FORMATS: dict[str, Callable[[], Write]] = {"csv": _csv, "parquet": _parquet, "tensorboard": _tensorboard}
+FORMATS: dict[str, Callable[[], Write]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "tensorboard": _tensorboard,
+    "trace": _trace,
+}
 """By name: what loads the libraries that it needs, and gives what writes."""

@@ -46,6 +46,17 @@ class GradientArrival(msgspec.Struct, frozen=True, kw_only=True):
     age: int  # in iterations, when it was contributed
 
 
+class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer's pass, wait or transfer took in an iteration of a worker that has a schedule."""
+
+    iteration: int  # counted from 1
+    schedule: str  # in force: family:threshold in elements:front layers
+    what: str  # forward, error, weight, wait (of a forward pass for its mean) or transfer
+    layer: str  # its name
+    begin_s: float  # since the start of the first iteration
+    end_s: float  # likewise
+
+
 class HostLink(msgspec.Struct, frozen=True, kw_only=True):
     """The Ethernet frames of a host's link in a whole trial, as the kernel counted them."""
 
@@ -156,6 +167,7 @@ TABLES = {
         "a rule for late gradients and a k, from the iteration on in which they came into force", (TrialKey, InForce)
     ),
     "arrivals": FrameSchema("a gradient that a worker began", (WorkerKey, GradientArrival)),
+    "timeline": FrameSchema("a layer's pass, wait or transfer, with [schedule]", (WorkerKey, TimelineInterval)),
     "links": FrameSchema("the link between a host and the switch", (TrialKey, HostLink)),
     "events": FrameSchema("something that was done to a process, a link or an objective", (TrialKey, LoggedEvent)),
     "summary": FrameSchema("a trial that has begun", (TrialKey, TrialSetting, *SUMMARY), without=("compressed",)),

@@ -20,7 +20,16 @@ from rich.console import Console, Group
 
 from kofn.config.schema import Config
 from kofn.host.workload.workload import metric_of
-from kofn.report.frames import TABLES, DerivedValues, GradientArrival, HostLink, TrialKey, TrialSetting, WorkerKey
+from kofn.report.frames import (
+    TABLES,
+    DerivedValues,
+    GradientArrival,
+    HostLink,
+    TimelineInterval,
+    TrialKey,
+    TrialSetting,
+    WorkerKey,
+)
 from kofn.report.in_force import in_force
 from kofn.report.recoveries import read_lines
 from kofn.report.summarise import summarise_run
@@ -113,6 +122,16 @@ class Run:
         """A row for each gradient that a worker began."""
         return TABLES["arrivals"].frame(
             (trial.worker_key(rank), arrival) for trial in self._trials for rank, arrival in _arrivals(trial.workers)
+        )
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """A row for each pass, wait and transfer of a layer; none without [schedule]."""
+        return TABLES["timeline"].frame(
+            (trial.worker_key(worker.rank), interval)
+            for trial in self._trials
+            for worker in trial.workers
+            for interval in _timeline(worker)
         )
 
     @cached_property
@@ -228,6 +247,21 @@ class _Trial:
     def workers(self) -> tuple[WorkerMetrics, ...]:
         """So far, which may be nothing."""
         return tuple(read_worker(self.folder, rank) for rank in range(self.config.job.workers))
+
+
+def _timeline(worker: WorkerMetrics) -> Iterator[TimelineInterval]:
+    first_s = next((line.started for line in worker.iterations if line.started is not None), 0.0)
+    for line in worker.iterations:
+        for what, layer, begin_s, end_s in map(msgspec.structs.astuple, line.timeline or ()):
+            since_s = (line.started or 0.0) - first_s
+            yield TimelineInterval(
+                iteration=line.iteration,
+                schedule=line.schedule or "",
+                what=what,
+                layer=layer,
+                begin_s=begin_s + since_s,
+                end_s=end_s + since_s,
+            )
 
 
 def _stored(folder: Path) -> StoredSummary:

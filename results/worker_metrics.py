@@ -24,6 +24,15 @@ TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s",
 """Fields of an iteration that its time is split into."""
 
 
+class TimelineEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds since the start of the iteration in which one layer's pass or transfer began and ended."""
+
+    what: str  # forward, error, weight, wait or transfer
+    layer: str  # its name
+    begin_s: float
+    end_s: float
+
+
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     """One iteration as one worker saw it; times in seconds, clocks in Unix time.
 
@@ -66,6 +75,10 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     residual_norm: float | None = None  # L2 of all that is pending after the iteration
     refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
     refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
+    schedule: str | None = None  # in force: family:threshold in elements:front layers; none without [schedule]
+    timeline: tuple[TimelineEntry, ...] | None = (
+        None  # of passes and transfers, likewise; from its loss to the next one's
+    )
     k: int  # in force when the sum was completed
     count: int  # contributions that counted in it
     members: tuple[int, ...] = ()  # ranks of all workers in the sum

@@ -204,6 +204,10 @@ def check(config: Config) -> None:
             "cpu.share is not simulated, as nothing is computed in real time: kofn run --record-stragglers writes what"
             " comes of it to a file, and model.trace takes that"
         )
+    if config.schedule.family is not None:
+        raise ConfigError(
+            f"schedule.family is {config.schedule.family!r}, which is not simulated: kofn run has all schedules"
+        )
     if config.network.topology is not None:
         raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
 

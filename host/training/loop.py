@@ -9,13 +9,13 @@ elsewhere, and whether one that has contributed computes another gradient with t
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kofn.config.late_rules import GIVE_UPS
 from kofn.config.schema import Config
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.alignment import Alignment, Direction
@@ -34,7 +34,10 @@ from kofn.results.account import Account
 from kofn.results.worker_metrics import TIME_PARTS
 from kofn.rpc import kofn_pb2
 
-OWN = ("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account", *TIME_PARTS)
+OWN = (
+    *("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account"),
+    *("schedule", "timeline", *TIME_PARTS),
+)
 """Fields of a metrics line that only a worker has that computed the iteration."""
 
 
@@ -63,6 +66,8 @@ class Step:
     catch_up_s: float = 0.0  # from its end until it was contributed, where it was late: what had ended was applied
     account: Account | None = None  # of all of the worker's gradients up to then
     spent: "Spent | None" = None  # None: in virtual time
+    schedule: str | None = None  # in force, where there is one
+    timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, likewise
 
     @property
     def contributed(self) -> bool:
@@ -82,6 +87,8 @@ class Step:
             "gradient_norm2": self.work.norm2,
             "age": self.age,
             "account": self.account and asdict(self.account),
+            "schedule": self.schedule,
+            "timeline": self.timeline,
             **(self.spent.fields() if self.spent else {}),
         }
 
@@ -115,10 +122,22 @@ class Training:
         self._divergence = Divergence(workload.parameters)
         self._alignment = Alignment(self.parameters)
         self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
-        self.coding = JobCoding.of(config.job, config.compress, self.parameters)
+        self.coding = self._code(config)
         blocks = self.coding.layout.blocks if load_collective(config.job.collective).ledger else 0
-        self.replica = Replica(workload, config, blocks, self.coding.planner.first())
+        self.replica = Replica(workload, config, blocks, self.coding.planner.first(), self._alike())
         self._metric = metric_of(config)
+
+    def _code(self, config: Config) -> JobCoding:
+        """How what goes over the wire is coded."""
+        return JobCoding.of(config.job, config.compress, self.parameters)
+
+    def _alike(self) -> dict[str, Integers]:
+        """What else is in a replica."""
+        return {}
+
+    def _mean(self, aggregate: Aggregate) -> Floats:
+        """Shape of the parameters."""
+        return aggregate.mean
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
         """Train to the metric's target ("target"), the last iteration ("iterations"), or till it has "diverged"."""
@@ -246,8 +265,9 @@ class Training:
 
     def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
         """Update the parameters; what is to be written down of the iteration, and why to stop if it is time to."""
-        evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
-        direction = self._alignment.direction(aggregate.mean)
+        mean = self._mean(aggregate)
+        evaluation = self.replica.apply(aggregate.iteration, mean, aggregate.checksums, aggregate.plan)
+        direction = self._alignment.direction(mean)
         if step:
             self._direction = direction
         line = iteration_line(aggregate, step, time.time(), direction, evaluation) | {

@@ -1,11 +1,9 @@
-"""A multilayer perceptron in NumPy on the digits of UCI and scikit-learn: 8 x 8 grey images, 10 classes.
-
-Parameters and gradient are flat float32 vectors, as the aggregation wants them.
-"""
+"""Small networks in NumPy for the digits of UCI and scikit-learn: 8 x 8 grey images, 10 classes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +12,14 @@ import numpy.typing as npt
 from kofn.config.schema import CLASSES
 from kofn.config.schema import ShardSection as ClassShard
 from kofn.host.arrays import Floats
+from kofn.host.workload.neural_network import Convolution, Dense, NeuralNetwork
 
 Labels = npt.NDArray[np.int64]
 
 DIGITS = Path(__file__).with_name("digits.npz")
 
-PIXELS = 64
+SIDE = 8
+PIXELS = SIDE * SIDE
 HELD_OUT = 360
 """Of 1,797 images: a fifth, never trained on."""
 
@@ -117,65 +117,17 @@ def _divided(labels: Labels, workers: int, concentration: float, seed: int) -> l
     return [np.sort(np.array(mine, dtype=np.intp)) for mine in parts]
 
 
-class Perceptron:
-    """ReLU layers and a softmax; `parameters` is updated in place."""
+class Perceptron(NeuralNetwork):
+    """Dense layers with ReLU between them, for the digits."""
 
     def __init__(self, hidden: tuple[int, ...], seed: int) -> None:
-        self._sizes = (PIXELS, *hidden, CLASSES)
-        random = np.random.default_rng(seed)
-        self.parameters: Floats = np.concatenate(
-            [
-                part
-                for fan_in, fan_out in self._layers()
-                for part in (
-                    random.normal(0, np.sqrt(2 / fan_in), fan_in * fan_out).astype(np.float32),
-                    np.zeros(fan_out, np.float32),
-                )
-            ]
-        )
-
-    def gradient(self, batch: Batch) -> tuple[float, Floats]:
-        """Mean cross-entropy over the batch and its gradient, shape of `parameters`."""
-        layers = self._split(self.parameters)
-        activations = [batch.images]
-        for weights, bias in layers[:-1]:
-            activations.append(np.maximum(activations[-1] @ weights + bias, 0))
-        probability = _softmax(activations[-1] @ layers[-1][0] + layers[-1][1])
-        rows = np.arange(len(batch.labels))
-        loss = float(-np.log(np.maximum(probability[rows, batch.labels], 1e-12)).mean())
-        probability[rows, batch.labels] -= 1
-        error = probability / np.float32(len(rows))
-        gradient = np.empty_like(self.parameters)
-        for (weights, _), (into_weights, into_bias), inputs in zip(
-            reversed(layers), reversed(self._split(gradient)), reversed(activations), strict=True
-        ):
-            into_weights[:] = inputs.T @ error
-            into_bias[:] = error.sum(axis=0)
-            error = (error @ weights.T) * (inputs > 0)
-        return loss, gradient
-
-    def accuracy(self, batch: Batch) -> float:
-        """Share of the batch that is classified rightly."""
-        values = batch.images
-        *hidden, last = self._split(self.parameters)
-        for weights, bias in hidden:
-            values = np.maximum(values @ weights + bias, 0)
-        return float(np.mean(np.argmax(values @ last[0] + last[1], axis=1) == batch.labels))
-
-    def _layers(self) -> list[tuple[int, int]]:
-        """(fan in, fan out) of every layer."""
-        return list(zip(self._sizes, self._sizes[1:], strict=False))
-
-    def _split(self, flat: Floats) -> list[tuple[Floats, Floats]]:
-        """Views of a flat vector: (weights, bias) of every layer."""
-        views, start = [], 0
-        for fan_in, fan_out in self._layers():
-            middle, end = start + fan_in * fan_out, start + fan_in * fan_out + fan_out
-            views.append((flat[start:middle].reshape(fan_in, fan_out), flat[middle:end]))
-            start = end
-        return views
+        sizes = (PIXELS, *hidden, CLASSES)
+        super().__init__([Dense(*pair) for pair in pairwise(sizes)], seed)
 
 
-def _softmax(scores: Floats) -> Floats:
-    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True), np.float32)
+class Convolutional(NeuralNetwork):
+    """3 x 3 convolutions with so many channels each, with ReLU between them, and a dense layer, for the digits."""
+
+    def __init__(self, channels: tuple[int, ...], seed: int) -> None:
+        convolutions = [Convolution(SIDE, *pair) for pair in pairwise((1, *channels))]
+        super().__init__([*convolutions, Dense(PIXELS * channels[-1], CLASSES)], seed)

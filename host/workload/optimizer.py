@@ -18,6 +18,13 @@ class Optimizer(ABC):
     def step(self, gradient: Floats) -> None:
         """One update by an iteration's average gradient, shape of the parameters, which is not to be kept."""
 
+    def step_part(self, gradient: Floats, begin: int, end: int) -> None:
+        """The same of parameters `begin` to `end` alone, shape (end - begin,); all parts come once, in any order.
+
+        What changes of state() is in the same places of arrays that are shaped as the parameters are.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no step_part(): layers are stepped one by one")
+
     @abstractmethod
     def state(self) -> Arrays:
         """All that the next step depends on beside parameters and gradient, by name."""
@@ -36,7 +43,11 @@ class Momentum(Optimizer):
         self._rate, self._momentum = rate, momentum
 
     def step(self, gradient: Floats) -> None:
-        kernel().step(gradient, self.velocity, self._parameters, rate=self._rate, momentum=self._momentum)
+        self.step_part(gradient, 0, gradient.size)
+
+    def step_part(self, gradient: Floats, begin: int, end: int) -> None:
+        velocity, parameters = self.velocity[begin:end], self._parameters[begin:end]
+        kernel().step(gradient, velocity, parameters, rate=self._rate, momentum=self._momentum)
 
     def state(self) -> Arrays:
         return {"velocity": self.velocity}

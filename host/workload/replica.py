@@ -5,7 +5,7 @@ iterations.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,17 +36,21 @@ class ReplicaState:
 class Replica:
     """Holds the arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
 
-    `blocks`: of a gradient, whose results have checksums; 0: there are none.
+    `blocks`: of a gradient, whose results have checksums; 0: there are none.  `more`: what else all workers have
+    alike, by name, which changes in place.
     """
 
-    def __init__(self, workload: Workload, config: Config, blocks: int, plan: Plan) -> None:
+    def __init__(
+        self, workload: Workload, config: Config, blocks: int, plan: Plan, more: Mapping[str, Integers] | None = None
+    ) -> None:
         self._lock = threading.Lock()
         model, run = config.model, config.run
-        self._optimizer = workload.optimizer or Momentum(
+        self.optimizer = workload.optimizer or Momentum(
             workload.parameters, rate=model.learning_rate, momentum=model.momentum
         )
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
         self._iteration: int | None = None
+        self._stepped: dict[tuple[int, int], Arrays] = {}  # parts that are an iteration ahead, and what they were
         self.results: Integers = np.zeros(blocks, np.int64)
         """Checksums of all results, added up: of what all workers together had counted."""
         self._arrays: Arrays = {
@@ -54,16 +58,27 @@ class Replica:
             "results": self.results,
             "values": self.evaluator.recent,
             **plan.to_arrays(),
+            **(more or {}),
         }
 
     def start(self, iteration: int) -> None:
         """The initial parameters, the same everywhere, are those after this iteration."""
         self._iteration = iteration
 
+    def step_part(self, begin: int, end: int, mean: Floats) -> None:
+        """The part of apply() that concerns parameters `begin` to `end`, before it: mean is of shape (end - begin,)."""
+        with self._lock:
+            self._stepped[begin, end] = {name: array[begin:end].copy() for name, array in self._by_parameter.items()}
+            self.optimizer.step_part(mean, begin, end)
+
     def apply(self, iteration: int, mean: Floats, checksums: Integers, plan: Plan) -> Evaluation:
         """An iteration's average gradient, shape (elements,), checksums of what it was made from, the plan after it."""
         with self._lock:
-            self._optimizer.step(mean)
+            if not self._stepped:
+                self.optimizer.step(mean)
+            for begin, end in self._rest(mean.size):
+                self.optimizer.step_part(mean[begin:end], begin, end)
+            self._stepped.clear()
             self.results += checksums
             self._arrays |= plan.to_arrays()
             self._iteration = iteration
@@ -74,8 +89,11 @@ class Replica:
         with self._lock:
             if self._iteration is None:
                 return None
-            own = {OPTIMIZER + name: array for name, array in self._optimizer.state().items()}
+            own = {OPTIMIZER + name: array for name, array in self.optimizer.state().items()}
             arrays = {name: array.copy() for name, array in (self._arrays | own).items()}
+            for (begin, end), before in self._stepped.items():
+                for name, part in before.items():
+                    arrays[name][begin:end] = part
             return ReplicaState(iteration=self._iteration, arrays=arrays)
 
     def restore(self, state: ReplicaState) -> None:
@@ -86,12 +104,28 @@ class Replica:
         try:
             taken = {name: fitting(state.arrays, name, array) for name, array in self._arrays.items()}
             with self._lock:
-                self._optimizer.restore(own)
+                self._stepped.clear()
+                self.optimizer.restore(own)
                 for name, array in self._arrays.items():
                     array[:] = taken[name]
                 self._iteration = state.iteration
         except (ValueError, LookupError, RuntimeError) as error:  # as a foreign optimizer may have it
             raise AgentError(str(error)) from error
+
+    @property
+    def _by_parameter(self) -> Arrays:
+        """What a step of some parameters changes in the same places."""
+        parameters = self._arrays["parameters"]
+        own = {OPTIMIZER + name: array for name, array in self.optimizer.state().items()}
+        alike = {name: array for name, array in own.items() if array.shape == parameters.shape}
+        return {"parameters": parameters} | alike
+
+    def _rest(self, elements: int) -> list[tuple[int, int]]:
+        """Ranges that are not stepped, where others are."""
+        if not self._stepped:
+            return []
+        edges = [0, *(edge for part in sorted(self._stepped) for edge in part), elements]
+        return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:

@@ -31,8 +31,8 @@ BAD = [
     ("[run]\nnane = 'x'", "run has the unknown key 'nane': name, seed, seeds, trials, target,"),
     (
         "[runs]",
-        "unknown table or key 'runs': run, network, job, compress, policy, model, torch, straggler, shock, shard,"
-        " fault, link, cpu, event are allowed",
+        "unknown table or key 'runs': run, network, job, compress, policy, model, torch, schedule, layer, straggler,"
+        " shock, shard, fault, link, cpu, event are allowed",
     ),
     (
         "[run]\ntrials = ['best']",

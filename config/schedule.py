@@ -1,0 +1,68 @@
+"""The TOML file's [schedule]: which gradient is computed first, and in which pieces it leaves."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from kofn.config.errors import ConfigError
+from kofn.config.section import Section
+
+AUTO = "auto"
+
+FAMILIES = ("sequential", "buckets", "wait-free", "priority", "front-first", "late-front")
+"""docs/explanation/schedule.md says what each does."""
+
+WITH_FRONT = ("front-first", "late-front")
+
+WITH_THRESHOLD = ("priority", *WITH_FRONT)
+
+
+class LayerSection(Section, frozen=True):
+    """One layer of model.workload = "accelerator", from the first one on."""
+
+    elements: Annotated[int, Meta(ge=1)]
+    forward_ms: Annotated[float, Meta(ge=0)] = 0.0
+    error_ms: Annotated[float, Meta(ge=0)] = 0.0  # the error term of its input; the first layer's is not computed
+    weight_ms: Annotated[float, Meta(ge=0)] = 0.0  # its weight gradient
+    name: str = ""  # empty: its number
+
+
+class ScheduleSection(Section, frozen=True):
+    """Order and overlap of computation and transfers (docs/explanation/schedule.md)."""
+
+    family: str | None = (
+        None  # sequential, buckets, wait-free, priority, front-first, late-front, auto: found by trying; None: none
+    )
+    threshold_kb: Annotated[float, Meta(gt=0, le=1e6)] = (
+        256.0  # of float32: smaller layers leave together, larger ones in pieces of at most this
+    )
+    front: Annotated[int, Meta(ge=0)] = (
+        0  # first layers whose weight gradients are computed early (front-first, late-front)
+    )
+
+    enumerate: bool = False  # find threshold and front by trying all (source 001): a hundred iterations and more
+
+    @property
+    def searches(self) -> bool:
+        """Whether the schedule is found while the run goes on."""
+        return self.enumerate or self.family == AUTO
+
+    @property
+    def threshold(self) -> int:
+        """In elements."""
+        return max(1, int(self.threshold_kb * 1024 / 4))
+
+    def check(self) -> None:
+        """That the family exists, and that what it needs is there; ConfigError."""
+        if self.family is None:
+            return
+        if self.family not in (*FAMILIES, AUTO):
+            raise ConfigError(f"schedule.family is {self.family!r}: {', '.join(FAMILIES)} and {AUTO} are allowed")
+        if self.front and self.family not in WITH_FRONT:
+            allowed = " or ".join(WITH_FRONT)
+            raise ConfigError(f"schedule.front is {self.front}, schedule.family {self.family!r}: {allowed} is needed")
+        if self.enumerate and self.family not in WITH_THRESHOLD:
+            allowed = ", ".join(WITH_THRESHOLD)
+            raise ConfigError(
+                f"schedule.enumerate is true, schedule.family {self.family!r}: one of {allowed} is needed"
+            )

@@ -1,0 +1,66 @@
+"""The claims about schedules, setting by setting."""
+
+from collections.abc import Iterator
+
+from kofn.experiments.claims import Claim, Verdict
+from kofn.experiments.schedule.arms import Arms, ContenderArm
+from kofn.experiments.schedule.contenders import BUCKETS, DEFAULT
+from kofn.experiments.tables import milliseconds
+
+SLOWER = 1.03
+"""How many times as long as the best contender's an iteration of the default may take."""
+
+FASTER = {"buckets": 1.2, "sequential": 1.6}
+"""How many times shorter it is where transfers take as long as computation."""
+
+OF_BOUND = 1.10
+
+
+def never_slower(arms: Arms) -> Iterator[Verdict]:
+    """The default against the best of its setting."""
+    for setting, contenders in arms.items():
+        if (mine := contenders.get(DEFAULT)) is None or len(contenders) == 1:
+            continue
+        best = min((arm for arm in contenders.values() if arm is not mine), key=lambda arm: arm.iteration_s)
+        yield Verdict(
+            claim=f"{setting}: {DEFAULT} at most {SLOWER:g} times the best other",
+            holds=mine.against(best) <= SLOWER,
+            numbers=_against(mine, best),
+        )
+
+
+def worth_it(arms: Arms) -> Iterator[Verdict]:
+    """Against buckets and no overlap, of layers that are alike, and of VGG."""
+    for setting in ("equal-1", "vgg-1"):
+        contenders = arms.get(setting, {})
+        if (mine := contenders.get(DEFAULT)) is None:
+            continue
+        for names, bound in (((*BUCKETS,), FASTER["buckets"]), (("sequential",), FASTER["sequential"])):
+            if known := [contenders[name] for name in names if name in contenders]:
+                other = min(known, key=lambda arm: arm.iteration_s)
+                yield Verdict(
+                    claim=f"{setting}: {DEFAULT} at least {bound:g} times faster than {other.contender.schedule}",
+                    holds=other.against(mine) >= bound,
+                    numbers=f"{_against(mine, other)}: {other.against(mine):.2f} times faster",
+                )
+
+
+def near_the_bound(arms: Arms) -> Iterator[Verdict]:
+    """Of the critical path."""
+    for setting, contenders in arms.items():
+        if (mine := contenders.get(DEFAULT)) is not None:
+            bound_s = mine.spread("bound_s").median
+            times = mine.iteration_s / bound_s
+            yield Verdict(
+                claim=f"{setting}: {DEFAULT} at most {OF_BOUND:g} times the bound",
+                holds=times <= OF_BOUND,
+                numbers=f"{milliseconds(mine.iteration_s)} against {milliseconds(bound_s)}: {times:.2f}",
+            )
+
+
+CLAIMS: tuple[Claim[Arms], ...] = (never_slower, worth_it, near_the_bound)
+
+
+def _against(mine: ContenderArm, other: ContenderArm) -> str:
+    theirs = f"{milliseconds(other.iteration_s)} ({other.contender.schedule})"
+    return f"{milliseconds(mine.iteration_s)} against {theirs}: {mine.against(other):.3f}"

@@ -1,0 +1,64 @@
+"""`kofn experiment schedule`: what the order of a gradient's pieces is worth, where links are slow."""
+
+from collections.abc import Sequence
+
+import click
+
+from kofn.experiments.claims import judge
+from kofn.experiments.conduct import Choices, conduct, experiment_options, known
+from kofn.experiments.findings import Findings
+from kofn.experiments.matrix import CellResult, Scenario
+from kofn.experiments.schedule.arms import contender_arms
+from kofn.experiments.schedule.claims import CLAIMS
+from kofn.experiments.schedule.columns import own_columns
+from kofn.experiments.schedule.contenders import ALL
+from kofn.experiments.schedule.tables import LEGEND, document, tables
+from kofn.experiments.trials import read_trials
+
+QUESTION = "What are order and overlap of computation and transfers worth?"
+
+EXAMPLES = """
+\b
+Examples:
+  kofn experiment schedule                                     everything: two hours
+  kofn experiment schedule --scenario equal-1-auto --scenario equal-1-buckets-1mb --scenario equal-1-sequential
+  kofn experiment schedule --out runs/schedule --report-only   tables, claims and report of what is there
+
+\b
+Exit codes: 0 all replicas were identical and every gradient was conserved; 1 not so; 2 the command line is wrong; 130
+stopped by a signal. Claims do not count: they are said.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@experiment_options(name="experiment-schedule", seeds=1)
+def schedule(*, choices: Choices) -> None:
+    """What are order and overlap worth? Iteration times with every schedule.
+
+    Four workers, k = n, layers that an accelerator would compute (300 ms an iteration), links on which the transfer
+    takes 0.5, 1 or 2 times as long: eight equal layers, computation in front and parameters behind (VGG), a large
+    embedding in front (a transformer), and a perceptron. No overlap, PyTorch's buckets, first in first out,
+    priorities, the source's search, and the default's.
+    """
+
+    def scenarios() -> list[Scenario]:
+        return [ALL[name].scenario(choices.settings, choices.target) for name in known(choices.chosen, list(ALL))]
+
+    conduct("schedule", choices, scenarios, find)
+
+
+def find(results: Sequence[CellResult]) -> Findings:
+    trials = read_trials("schedule", results, own_columns)
+    arms = contender_arms(trials)
+    shown = list(tables(arms))
+    every = [arm for contenders in arms.values() for arm in contenders.values()]
+    return Findings(
+        question=QUESTION,
+        trials=trials,
+        tables=shown,
+        legend=LEGEND,
+        verdicts=judge(CLAIMS, arms),
+        failures=[f"{arm.contender.name}: {why}" for arm in every for why in arm.failures],
+        document={"rows": list(map(document, every))},
+        elements=lambda: [LEGEND, *shown],
+    )

@@ -1,0 +1,105 @@
+"""The scenarios of `kofn experiment schedule`: a model, how long its transfer takes, and a schedule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from kofn.config.errors import ConfigError
+from kofn.config.schedule import LayerSection
+from kofn.config.schema import Config
+from kofn.experiments import matrix
+from kofn.experiments.matrix import Scenario
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.schedule.pipeline import LinkModel
+
+COMPUTE_MS = 300.0
+"""Of one iteration, without waiting."""
+
+RATIOS = ("0.5", "1", "2")
+"""Of the transfer's time to the computation's."""
+
+MODELS = {
+    "equal": ([1.0] * 8, [1.0] * 8),
+    "vgg": ([4, 4, 3, 3, 2, 2, 1, 0.5], [0.1, 0.2, 0.4, 0.8, 1, 1, 6, 3]),
+    "transformer": ([0.2, *[1.0] * 8, 0.5], [4, *[1.0] * 8, 1]),
+    "mlp": ([0.44, 0.55, 0.01], [0.44, 0.55, 0.01]),
+}
+"""Layer by layer, relative to each other: computation, and parameters.  In order: eight equal layers; computation in
+front and parameters behind, as in VGG; a large embedding in front; 784-960-960-10.
+"""
+
+BUCKETS = {"buckets-25mb": 25_600, "buckets-1mb": 1_024}
+"""KiB: PyTorch's default, and smaller ones."""
+
+CONTENDERS = {
+    "sequential": ["schedule.family=sequential"],
+    **{name: ["schedule.family=buckets", f"schedule.threshold_kb={threshold}"] for name, threshold in BUCKETS.items()},
+    "wait-free": ["schedule.family=wait-free", "schedule.threshold_kb=1"],
+    "priority": ["schedule.family=priority", "schedule.threshold_kb=128"],
+    "priority-tuned": ["schedule.family=priority", "schedule.threshold_kb=8", "schedule.enumerate=true"],
+    "source": ["schedule.family=front-first", "schedule.threshold_kb=8", "schedule.enumerate=true"],
+    "late-front-tuned": ["schedule.family=late-front", "schedule.threshold_kb=8", "schedule.enumerate=true"],
+    "auto": ["schedule.family=auto"],
+}
+
+DEFAULT = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A schedule for a model whose transfer takes `ratio` times its computation."""
+
+    model: str
+    ratio: str
+    schedule: str
+
+    @property
+    def setting(self) -> str:
+        """What contenders are compared in."""
+        return f"{self.model}-{self.ratio}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting}-{self.schedule}"
+
+    def scenario(self, settings: Sequence[str], target: str | None) -> Scenario:
+        """With the command line's settings; ConfigError names what does not fit."""
+        path = matrix.FOLDER / "schedule" / "accelerator.toml"
+        try:
+            config = self._with_layers(Config.load(path, [*CONTENDERS[self.schedule], *settings]))
+        except ConfigError as error:
+            raise ConfigError(f"scenario {self.name}: {error}") from None
+        return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
+
+    def _with_layers(self, config: Config) -> Config:
+        """So many elements that the link needs its time for them."""
+        computation, parameters = MODELS[self.model]
+        elements = float(self.ratio) * COMPUTE_MS / 1000 * link_of(config).rate
+        unit_ms = COMPUTE_MS / (3 * sum(computation) - computation[0])
+        layers = (
+            LayerSection(
+                elements=max(1, round(elements * share / sum(parameters))),
+                forward_ms=unit_ms * work,
+                error_ms=unit_ms * work,
+                weight_ms=unit_ms * work,
+            )
+            for work, share in zip(computation, parameters, strict=True)
+        )
+        return replace(config, layer=tuple(layers))
+
+
+def link_of(config: Config) -> LinkModel:
+    """As the model of the pipeline sees it."""
+    layout = JobCoding.of(config.job, config.compress, 1).layout
+    return LinkModel.of(config.pace_mbps(), layout, config.job.window)
+
+
+ALL = {
+    one.name: one
+    for model in MODELS
+    for ratio in RATIOS
+    for schedule in CONTENDERS
+    for one in [Contender(model=model, ratio=ratio, schedule=schedule)]
+}
+"""By name."""

@@ -1,0 +1,54 @@
+"""What `kofn experiment schedule` shows as text, and as JSON."""
+
+from collections.abc import Iterator
+
+from kofn.experiments.schedule.arms import TIME, Arms, ContenderArm
+from kofn.experiments.tables import Columns, TextTable, count, milliseconds, shown, span
+from kofn.host.schedule.families import PassSchedule
+
+LEGEND = (
+    "Medians over the seeds, of the slowest worker, of the last 30 iterations; k = n. x sequential: of the time without"
+    " overlap; x bound: of the longest of computation, transfer, and each layer's way from its forward pass to the next"
+    " one, as measured; searched: iterations until the schedule that is in force was found."
+)
+
+
+def tables(arms: Arms) -> Iterator[TextTable]:
+    """One for each setting, a row for each contender."""
+    for setting, contenders in arms.items():
+        model, _, ratio = setting.partition("-")
+        title = f"{model}: the transfer takes {ratio} times as long as the computation"
+        yield TextTable.of(_columns(contenders.get("sequential")), contenders.values(), title=title)
+
+
+def _columns(sequential: ContenderArm | None) -> Columns[ContenderArm]:
+    return {
+        "contender": lambda arm: arm.contender.schedule,
+        "iteration": lambda arm: milliseconds(arm.iteration_s),
+        "min .. max": lambda arm: span(arm.spread(TIME), milliseconds),
+        "x sequential": lambda arm: "-" if sequential is None else shown(arm.against(sequential)),
+        "x bound": lambda arm: shown(arm.iteration_s / arm.spread("bound_s").median),
+        "family": lambda arm: _schedule(arm).name,
+        "threshold": lambda arm: f"{_schedule(arm).threshold * 4 / 1024:,.4g} KiB",
+        "front": lambda arm: str(_schedule(arm).front) if _schedule(arm).family.has_front else "-",
+        "searched": lambda arm: count(arm.spread("searched").median),
+    }
+
+
+def document(arm: ContenderArm) -> dict[str, object]:
+    return {
+        "setting": arm.contender.setting,
+        "contender": arm.contender.schedule,
+        "seeds": arm.seeds,
+        "iteration_by_seed_s": arm.values(TIME),
+        "iteration_s": arm.spread(TIME),
+        "bound_s": arm.spread("bound_s"),
+        "schedule": arm.column("schedule"),
+        "searched": arm.column("searched"),
+        "failures": arm.failures,
+    }
+
+
+def _schedule(arm: ContenderArm) -> PassSchedule:
+    """The first seed's, in the end."""
+    return PassSchedule.parse(arm.fact("schedule"))

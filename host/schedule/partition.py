@@ -1,0 +1,64 @@
+"""Pieces of a gradient: by a threshold, small layers are put together and large ones cut."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kofn.host.schedule.families import PassSchedule
+from kofn.host.schedule.layers import Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What leaves together: ranges of parameters of these layers; a piece of a higher `level` leaves first."""
+
+    layers: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...]
+    level: int
+
+    @property
+    def elements(self) -> int:
+        return sum(end - begin for begin, end in self.ranges)
+
+
+def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
+    """All of a gradient, in the order in which its last weight gradient is computed.
+
+    A layer with fewer elements than the threshold goes together with those that are computed after it, until there
+    are as many, and has the level of the last one; what then has more is cut into pieces of at most the threshold.
+    """
+    computed = [step.layer for step in schedule.order(len(layers)) if step.kind == "weight"]
+    pieces, run = [], list[int]()
+    for layer in computed:
+        run.append(layer)
+        if sum(layers[one].elements for one in run) >= schedule.threshold or layer == computed[-1]:
+            pieces += _pieces(layers, run, schedule)
+            run = []
+    return pieces
+
+
+def _pieces(layers: Sequence[Layer], run: Sequence[int], schedule: PassSchedule) -> list[Piece]:
+    """Of layers that leave together; a level is that of the last layer computed, the first layer's is the highest."""
+    level = len(layers) - run[-1] if schedule.family.prioritised else 0
+    ranges = [(layers[one].begin, layers[one].end) for one in run]
+    if not schedule.family.cuts:
+        return [Piece(tuple(run), tuple(ranges), level)]
+    pieces, size = [], sum(end - begin for begin, end in ranges)
+    count = -(-size // schedule.threshold)
+    for begin, end in pairwise([size * number // count for number in range(count + 1)]):
+        cut = _cut(run, ranges, begin, end)
+        pieces.append(Piece(tuple(layer for layer, _ in cut), tuple(part for _, part in cut), level))
+    return pieces
+
+
+def _cut(
+    run: Sequence[int], ranges: Sequence[tuple[int, int]], begin: int, end: int
+) -> list[tuple[int, tuple[int, int]]]:
+    """Elements `begin` to `end` of ranges that follow one another, with the layers that they are of."""
+    cut, at = [], 0
+    for layer, (first, last) in zip(run, ranges, strict=True):
+        low, high = max(begin, at), min(end, at + last - first)
+        if low < high:
+            cut.append((layer, (first + low - at, first + high - at)))
+        at += last - first
+    return cut

@@ -1,0 +1,303 @@
+"""Training whose gradients leave while they are computed, and whose forward passes wait for their own layer's mean.
+
+An iteration is a forward pass, in which each layer waits for its mean of the iteration before and is stepped, the
+loss, and a backward pass in the order of the schedule, from which pieces leave as soon as their layers are computed.
+A thread of its own waits for the iteration's end meanwhile.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from kofn.config.errors import ConfigError
+from kofn.config.schedule import AUTO
+from kofn.config.schema import Config
+from kofn.host.agent.agent import Agent
+from kofn.host.agent.gradient_stream import GradientStream
+from kofn.host.arrays import Floats, Integers
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.errors import HostError
+from kofn.host.kernels.sample import norm2
+from kofn.host.schedule.agreed_search import AgreedSearch
+from kofn.host.schedule.families import PassSchedule
+from kofn.host.schedule.layers import LayerTimes
+from kofn.host.schedule.partition import Piece, partition
+from kofn.host.schedule.pipeline import LinkModel
+from kofn.host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
+from kofn.host.schedule.wire_layout import WireLayout
+from kofn.host.stopwatch import Times
+from kofn.host.training.loop import Spent, Step, Training, Work
+from kofn.host.training.metrics import Metrics
+from kofn.host.training.reducer import Reducer
+from kofn.host.workload.layered import LayeredModel, LayeredWorkload
+from kofn.host.workload.optimizer import Optimizer
+from kofn.host.workload.replica import ReplicaState
+
+T = TypeVar("T")
+
+Kind = Literal["forward", "error", "weight", "wait", "transfer"]
+
+PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
+
+
+def check_schedule(config: Config) -> None:
+    """ConfigError where the configuration's schedule needs what is not there."""
+    section, collective = config.schedule, config.job.collective
+    if section.family is None:
+        return
+    if not load_collective(collective).ledger:
+        raise ConfigError(
+            f"schedule.family is {section.family!r}, job.collective {collective!r}: a switch or a server is needed"
+        )
+    training = OverlappedTraining(config, 0)
+    optimizer = type(training.replica.optimizer)
+    if optimizer.step_part is Optimizer.step_part:
+        raise ConfigError(
+            f"schedule.family is {section.family!r}: {optimizer.__name__} has no step_part(), for one layer"
+        )
+
+
+Updates = list[Aggregate | ReplicaState]
+
+
+class ReplacedError(HostError):
+    """A peer's replica has come instead of an iteration's mean."""
+
+
+class Reduction:
+    """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
+
+    def __init__(self, agent: Agent, iteration: int, layout: WireLayout, block_elements: int) -> None:
+        self.stream = GradientStream(layout.elements, block_elements)
+        for begin, end in layout.padding():
+            self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
+        self._agent, self._iteration, self._layout, self._size = agent, iteration, layout, block_elements
+        self._put_s: dict[int, float] = {}
+        self._ended: Future[Updates] = Future()
+        self._thread = threading.Thread(target=self._reduce, name="kofn-reduction", daemon=True)
+        self._thread.start()
+
+    def transfers(self) -> Iterator[tuple[int, float, float]]:
+        """Layers, when the first piece of each was put, and when the last of its mean came, as far as that is known."""
+        for layer, put_s in self._put_s.items():
+            place = self._layout.place(layer)
+            end_s = self.stream.closed_s[place.start // self._size : -(-place.stop // self._size)].max()
+            if not np.isnan(end_s):
+                yield layer, put_s, float(end_s)
+
+    def put(self, piece: Piece, gradient: Floats) -> None:
+        """`gradient`: shape of the parameters."""
+        for layer in piece.layers:
+            self._put_s.setdefault(layer, time.monotonic())
+        for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
+            at = self._layout.at(layer, begin)
+            self.stream.pieces.prioritise(at, at + end - begin, piece.level)
+            self.stream.pieces.put(at, gradient[begin:end])
+
+    def mean(self, layer: int) -> Floats:
+        """A layer's, once it is there."""
+        place = self._layout.place(layer)
+        return self.stream.wait(place.start, place.stop)
+
+    def result(self) -> Updates:
+        """All that has ended, from this iteration on."""
+        return self._ended.result()
+
+    def _reduce(self) -> None:
+        updates: Updates = []
+        try:
+            handed_s = None
+            while handed_s is None:  # late: what has ended meanwhile is told first
+                handed_s, ended = self._agent.all_reduce(None, begun=self._iteration, stream=self.stream)
+                updates += ended
+                if isinstance(updates[0], Aggregate):
+                    self.stream.finish(updates[0].mean)
+            if isinstance(updates[0], ReplicaState):
+                self.stream.fail(ReplacedError())
+            self._ended.set_result(updates)
+        except BaseException as error:  # as it comes from another thread
+            self.stream.fail(error)
+            self._ended.set_exception(error)
+
+
+class OverlappedTraining(Training):
+    """By a schedule, of a layered model; a search may change it from iteration to iteration."""
+
+    def __init__(self, config: Config, rank: int) -> None:
+        super().__init__(config, rank)
+        self._forwarded: int | None = None
+        """The iteration whose forward pass has been made, with the parameters as they are."""
+        self._measured: Measured | None = None  # of the latest iteration
+
+    @property
+    def _layered(self) -> LayeredWorkload:
+        if isinstance(self._workload, LayeredWorkload):
+            return self._workload
+        raise ConfigError(
+            f"schedule.family is {self._config.schedule.family!r}, model.workload"
+            f" {self._config.model.workload_name!r}: one derived from LayeredWorkload is needed"
+        )
+
+    @property
+    def _model(self) -> LayeredModel:
+        return self._layered.model
+
+    def _new_search(self) -> Search:
+        """As it begins."""
+        section, layers = self._config.schedule, self._model.layers
+        if section.front > len(layers):
+            raise ConfigError(
+                f"schedule.front is {section.front}: 0 to {len(layers)}, all of the model's layers, is allowed"
+            )
+        first = PassSchedule(
+            "late-front" if section.family == AUTO else str(section.family), section.threshold, section.front
+        )
+        if section.family == AUTO:
+            link = LinkModel.of(self._config.pace_mbps(), self.coding.layout, self._config.job.window)
+            return Proposals(layers, first, link)
+        return (
+            Enumeration(len(layers) if first.family.has_front else 0, first)
+            if section.enumerate
+            else GivenSchedule(first)
+        )
+
+    def _code(self, config: Config) -> JobCoding:
+        block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements
+        self._layout = WireLayout(self._model.layers, block_elements)
+        return JobCoding.of(config.job, config.compress, self._layout.elements, notes=config.schedule.searches)
+
+    def _alike(self) -> dict[str, Integers]:
+        self._search = AgreedSearch(self._new_search)
+        return {"schedule_search": self._search.heard}
+
+    def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
+        applied = super()._apply(aggregate, step)
+        self._search.hear(aggregate.notes.values())
+        return applied
+
+    def _mean(self, aggregate: Aggregate) -> Floats:
+        return self._layout.parameters(aggregate.mean)
+
+    def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, Updates, str | None]:
+        """From an iteration's loss to the next one's."""
+        if reducer.entered:  # before a restart
+            self._forwarded = None
+            return super()._iterate(reducer, metrics, ready)
+        assert isinstance(reducer, Agent)
+        iteration, started, since = reducer.iteration, time.time(), self._since_s
+        self._timeline = list[tuple[Kind, int, float, float]]()
+        self._schedule = self._search.schedule
+        if self._measured is not None:
+            reducer.encoder.note = self._search.said(self._measured)
+        if self._forwarded != iteration:
+            self._forward(iteration)
+        reduction, work, first_s = self._backward(reducer, iteration, ready)
+        if reduction is not None:
+            self._forward(iteration + 1, reduction)
+        updates = reducer.skip() if reduction is None else reduction.result()
+        now = time.monotonic()
+        if reduction is not None:
+            self._timeline += [("transfer", *transfer) for transfer in reduction.transfers()]
+        waited_s = sum(end_s - begin_s for what, _, begin_s, end_s in self._timeline if what == "wait")
+        self._measured = Measured(iteration_s=now - ready - work.blocked_s, times=self._layer_times())
+        step = Step(
+            iteration=iteration,
+            started=started,
+            first_block_s=first_s - ready,
+            work=work,
+            age=reducer.age,
+            account=reducer.account(),
+            spent=Spent(compute_s=now - since - waited_s, times=Times(wait=waited_s), reduced_s=now),
+            schedule=str(self._schedule),
+            timeline=[
+                (what, self._model.layers[layer].name, round(begin_s - ready, 6), round(end_s - ready, 6))
+                for what, layer, begin_s, end_s in self._timeline
+            ],
+        )
+        reason = self._follow(updates, step, metrics)
+        alone = len(updates) == 1 and isinstance(updates[0], Aggregate)
+        self._forwarded = iteration + 1 if reduction is not None and alone else None
+        return step, updates, reason
+
+    def _forward(self, iteration: int, reduction: Reduction | None = None) -> None:
+        """Layer by layer, each with the parameters after this reduction; without one with those that are there."""
+        self._layered.begin(iteration)
+        if reduction is not None and not self._schedule.family.by_layer:
+            self._wait(0, reduction.result)
+        for number, layer in enumerate(self._model.layers):
+            if reduction is not None:
+                try:
+                    mean = self._wait(number, partial(reduction.mean, number))
+                except ReplacedError:
+                    return
+                self.replica.step_part(layer.begin, layer.end, mean)
+            self._timed("forward", number, iteration, partial(self._model.forward, number))
+
+    def _backward(self, agent: Agent, iteration: int, ready: float) -> tuple[Reduction | None, Work, float]:
+        """What reduces it, None where it is given up; and when the first piece left."""
+        loss = self._model.loss()
+        blocking_s = self._blocking.blocking_s(iteration, 0, ready - self._begun_s)
+        paused_s = time.monotonic()
+        aborted = self._pause(agent, blocking_s, 0)
+        paused_s = time.monotonic() - paused_s
+        work = Work(
+            loss=loss,
+            gradient=None,
+            norm2=0.0,
+            agreement=0.0,
+            blocking_s=blocking_s,
+            blocked_s=paused_s,
+            aborted=aborted,
+        )
+        if aborted:
+            return None, replace(work, blocked_s=max(paused_s, blocking_s)), time.monotonic()
+        reduction = Reduction(agent, iteration, self._layout, self.coding.layout.elements)
+        layers = self._model.layers
+        gradient, waiting = np.empty(self.parameters, np.float32), partition(layers, self._schedule)
+        computed, first_s = set[int](), 0.0
+        for step in self._schedule.order(len(layers)):
+            self._timed(step.kind, step.layer, iteration, partial(self._model.step, step, gradient))
+            if step.kind == "weight":
+                computed.add(step.layer)
+            while self._schedule.family.overlaps and waiting and computed.issuperset(waiting[0].layers):
+                first_s = first_s or time.monotonic()
+                reduction.put(waiting.pop(0), gradient)
+        agreement = self._alignment.agreement(gradient)
+        first_s = first_s or time.monotonic()
+        for piece in waiting:
+            reduction.put(piece, gradient)
+        return reduction, replace(work, gradient=gradient, norm2=norm2(gradient), agreement=agreement), first_s
+
+    def _timed(self, kind: Kind, layer: int, iteration: int, compute: Callable[[], None]) -> None:
+        """A step, that takes its share of model.compute_ms at least."""
+        begun_s = time.monotonic()
+        compute()
+        end_s = begun_s + self._share(kind, layer) * self._blocking.compute_s(iteration)
+        time.sleep(max(0.0, end_s - time.monotonic()))
+        self._timeline.append((kind, layer, begun_s, time.monotonic()))
+
+    def _layer_times(self) -> LayerTimes:
+        """Of the iteration."""
+        spent_s = {(kind, layer): end_s - begin_s for kind, layer, begin_s, end_s in self._timeline}
+        layers = range(len(self._model.layers))
+        return LayerTimes(*([spent_s.get((kind, layer), 0.0) for layer in layers] for kind in PASSES))
+
+    def _share(self, kind: Kind, layer: int) -> float:
+        """Of an iteration's computation: as layers have parameters."""
+        elements = [one.elements for one in self._model.layers]
+        return 0.0 if (kind, layer) == ("error", 0) else elements[layer] / (3 * sum(elements) - elements[0])
+
+    def _wait(self, layer: int, wait: Callable[[], T]) -> T:
+        begun_s = time.monotonic()
+        try:
+            return wait()
+        finally:
+            self._timeline.append(("wait", layer, begun_s, time.monotonic()))

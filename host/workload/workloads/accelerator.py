@@ -1,0 +1,69 @@
+"""Layers that an accelerator would compute: each pass is a wait of given length, each gradient is random.
+
+A wait takes no processor time, so what goes on beside it is not slowed down by it.
+"""
+
+import time
+
+import numpy as np
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.host.arrays import Floats
+from kofn.host.schedule.layers import Layer
+from kofn.host.workload.layered import LayeredModel, LayeredWorkload
+
+
+class Waits(LayeredModel):
+    """Of the layers that [[layer]] describes; `seed` and the batch decide the gradients."""
+
+    def __init__(self, config: Config, seed: tuple[int, int]) -> None:
+        self._sections = config.layer
+        ends = np.cumsum([section.elements for section in config.layer]).tolist()
+        self.layers = [
+            Layer(section.name or str(number), end - section.elements, end)
+            for number, (section, end) in enumerate(zip(config.layer, ends, strict=True), 1)
+        ]
+        self.parameters: Floats = np.zeros(ends[-1], np.float32)
+        self._random = np.random.default_rng(seed).normal(0, 0.01, self.parameters.size).astype(np.float32)
+        self._factor = np.float32(1)
+
+    def begin(self, iteration: int, batch: int) -> None:
+        self._factor = np.float32(1 + (iteration + batch) % 7)
+
+    def forward(self, layer: int) -> None:
+        time.sleep(self._sections[layer].forward_ms / 1000)
+
+    def loss(self) -> None:
+        """There is none."""
+
+    def error(self, layer: int) -> None:
+        time.sleep(self._sections[layer].error_ms / 1000)
+
+    def weight(self, layer: int) -> Floats:
+        until_s = time.monotonic() + self._sections[layer].weight_ms / 1000
+        part = self._random[self.layers[layer].begin : self.layers[layer].end] * self._factor
+        time.sleep(max(0.0, until_s - time.monotonic()))
+        return part
+
+
+class Accelerator(LayeredWorkload):
+    """One worker's; nothing is evaluated."""
+
+    metric = None
+    model: Waits
+
+    def __init__(self, config: Config, rank: int) -> None:
+        self.model = Waits(config, (config.run.seed, rank))
+        self.parameters = self.model.parameters
+
+    def begin(self, iteration: int, batch: int = 0) -> None:
+        self.model.begin(iteration, batch)
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        if not config.layer:
+            raise ConfigError("model.workload is 'accelerator': one or more [[layer]] are needed")
+
+
+accelerator = Accelerator

@@ -1,0 +1,48 @@
+"""Which schedules were in force in a trial, and what an iteration took by each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, cast
+
+import pandas as pd
+
+from kofn.host.schedule.families import PassSchedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleInForce:
+    """Of one trial and job; `iteration_s`: the median, of the slowest worker, without blocking."""
+
+    trial: str
+    job: int
+    schedule: PassSchedule
+    first: int
+    iterations: int
+    iteration_s: float
+    last: bool  # it is in force in the end
+
+    @classmethod
+    def of(cls, metrics: pd.DataFrame) -> list[Self]:
+        """Of a run's metrics, in the order in which they came into force."""
+        computed = metrics[metrics["schedule"].notna()]
+        by_job = computed.groupby(["trial", "job"], sort=False)
+        return [one for key, rows in by_job for one in cls._of_job(cast(tuple[str, int], key), rows)]
+
+    @classmethod
+    def _of_job(cls, key: tuple[str, int], rows: pd.DataFrame) -> Sequence[Self]:
+        trial, job = key
+        took = (rows["iteration_s"] - rows["blocked_s"].fillna(0)).groupby(rows["iteration"]).max()
+        names = rows.groupby("iteration")["schedule"].first()
+        last = names.iloc[-1]
+        return [
+            cls(
+                trial=trial,
+                job=job,
+                schedule=PassSchedule.parse(name),
+                first=int(names.index[names == name][0]),
+                iterations=int((names == name).sum()),
+                iteration_s=float(took[names == name].median()),
+                last=name == last,
+            )
+            for name in names.unique()
+        ]

@@ -1,0 +1,168 @@
+"""Orders, pieces, the pipeline and the search, in virtual time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kofn.config.schedule import FAMILIES as NAMES
+from kofn.config.schedule import WITH_FRONT
+from kofn.host.schedule.families import FAMILIES, PassSchedule
+from kofn.host.schedule.layers import Layer, LayerTimes
+from kofn.host.schedule.partition import partition
+from kofn.host.schedule.pipeline import LinkModel, bound_s, timeline
+from kofn.host.schedule.search import Enumeration, Heard, Measured, Proposals, Search
+from kofn.host.schedule.wire_layout import WireLayout
+
+SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=9)
+
+
+def layers_of(sizes: list[int]) -> list[Layer]:
+    ends = np.cumsum(sizes).tolist()
+    return [Layer(str(number), end - size, end) for number, (size, end) in enumerate(zip(sizes, ends, strict=True))]
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[list[Layer], PassSchedule]:
+    layers = layers_of(draw(SIZES))
+    name = draw(st.sampled_from(NAMES))
+    front = draw(st.integers(0, len(layers))) if name in WITH_FRONT else 0
+    return layers, PassSchedule(name, draw(st.integers(1, 20_000)), front)
+
+
+def test_the_configuration_knows_the_families() -> None:
+    assert tuple(FAMILIES) == NAMES
+    assert tuple(name for name, family in FAMILIES.items() if family.has_front) == WITH_FRONT
+
+
+@given(schedules())
+def test_every_order_has_each_step_once_and_error_terms_first(given: tuple[list[Layer], PassSchedule]) -> None:
+    layers, schedule = given
+    order = schedule.order(len(layers))
+    wanted = {("weight", layer) for layer in range(len(layers))} | {("error", layer) for layer in range(1, len(layers))}
+    assert len(order) == len(wanted) and set(order) == wanted
+    for at, step in enumerate(order):
+        behind = range(step.layer + 1, len(layers))
+        assert all(("error", layer) in order[:at] for layer in behind), f"{step} has no error term of its output"
+
+
+@given(schedules())
+def test_pieces_are_the_whole_gradient(given: tuple[list[Layer], PassSchedule]) -> None:
+    layers, schedule = given
+    pieces = partition(layers, schedule)
+    covered = np.zeros(layers[-1].end, int)
+    for piece in pieces:
+        for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
+            assert layers[layer].begin <= begin < end <= layers[layer].end
+            covered[begin:end] += 1
+        assert not schedule.family.cuts or piece.elements <= schedule.threshold
+        last = _computed_last(piece.layers, layers, schedule)
+        assert not schedule.family.prioritised or piece.level == len(layers) - last
+    assert (covered == 1).all()
+
+
+def _computed_last(of: tuple[int, ...], layers: list[Layer], schedule: PassSchedule) -> int:
+    """Of the layers that leave together with these: pieces of one run have the level of its last layer."""
+    weights = [step.layer for step in schedule.order(len(layers)) if step.kind == "weight"]
+    size, run = 0, list[int]()
+    for layer in weights:
+        run.append(layer)
+        size += layers[layer].elements
+        if size >= schedule.threshold or layer == weights[-1]:
+            if set(of) <= set(run):
+                return run[-1]
+            size, run = 0, []
+    raise AssertionError(f"{of} is in no run")
+
+
+@given(SIZES, st.integers(1, 700))
+def test_every_layer_begins_with_a_block_the_last_one_first(sizes: list[int], block: int) -> None:
+    layers = layers_of(sizes)
+    layout = WireLayout(layers, block)
+    wire = np.full(layout.elements, -1, np.float32)
+    for number, layer in enumerate(layers):
+        place = layout.place(number)
+        assert place.start % block == 0 and place.start == layout.at(number, layer.begin)
+        wire[place] = np.arange(layer.begin, layer.end)
+    for begin, end in layout.padding():
+        assert (wire[begin:end] == -1).all()
+        wire[begin:end] = 0
+    assert (wire >= 0).all(), "neither a layer's nor padding"
+    assert layout.place(len(layers) - 1).start == 0
+    assert (layout.parameters(wire) == np.arange(layers[-1].end)).all()
+
+
+@given(schedules(), st.integers(0, 2**32 - 1))
+def test_no_schedule_is_faster_than_the_bound(given: tuple[list[Layer], PassSchedule], seed: int) -> None:
+    layers, schedule = given
+    random = np.random.default_rng(seed)
+    times = LayerTimes(*random.exponential(1.0, (3, len(layers))).tolist())
+    network = LinkModel(rate=float(random.exponential(1000)), latency_s=0.01, credit=int(random.integers(1, 1000)))
+    found = timeline(layers, times, schedule, network)
+    assert found.iteration_s >= bound_s(layers, times, network) * (1 - 1e-9)
+    assert found.waited_s >= -1e-9
+
+
+EQUAL = layers_of([1000] * 8)
+SAME = LayerTimes([1.0] * 8, [1.0] * 8, [1.0] * 8)
+
+
+def best(name: str, layers: list[Layer], times: LayerTimes, network: LinkModel) -> float:
+    fronts = range(len(layers) + 1) if FAMILIES[name].has_front else [0]
+    return min(
+        timeline(layers, times, PassSchedule(name, threshold, front), network).iteration_s
+        for threshold in (100, 500, 1000, 2000)
+        for front in fronts
+    )
+
+
+def test_what_overlap_and_priorities_are_worth_where_transfers_take_as_long_as_computation() -> None:
+    network = LinkModel(rate=8000 / SAME.compute_s, credit=80)
+    took = {name: best(name, EQUAL, SAME, network) / SAME.compute_s for name in NAMES}
+    assert took["sequential"] == pytest.approx(2.0)
+    assert took["buckets"] == pytest.approx(took["wait-free"]), "first in, first out: the first layer's mean comes last"
+    assert took["priority"] < took["buckets"] / 1.2
+    assert took["late-front"] <= took["priority"] and took["late-front"] < took["front-first"] / 1.1
+    assert took["late-front"] < 1.15 * bound_s(EQUAL, SAME, network) / SAME.compute_s
+
+
+def test_front_layers_first_where_the_network_is_faster() -> None:
+    network = LinkModel(rate=2 * 8000 / SAME.compute_s, credit=80)
+    assert best("front-first", EQUAL, SAME, network) < best("priority", EQUAL, SAME, network) / 1.05
+
+
+def searched(search: Search, layers: list[Layer], times: LayerTimes, network: LinkModel, workers: int = 3) -> int:
+    """Iterations until it is done, as if every schedule took what the model says."""
+    for iteration in range(1000):
+        if search.done:
+            return iteration
+        took = timeline(layers, times, search.schedule, network).iteration_s
+        measured = Measured(iteration_s=took, times=times)
+        search.hear(Heard.of([search.said(measured)] * workers))
+    raise AssertionError("it goes on for ever")
+
+
+MILLI = LayerTimes([1e-3] * 8, [1e-3] * 8, [1e-3] * 8)
+
+
+def test_the_source_s_enumeration_tries_thresholds_then_fronts() -> None:
+    network = LinkModel(rate=2 * 8000 / MILLI.compute_s, credit=80)
+    search = Enumeration(8, PassSchedule("front-first", 10))
+    assert searched(search, EQUAL, MILLI, network) == 101 + 8
+    every = {one: timeline(EQUAL, MILLI, one, network).iteration_s for one in search.tried}
+    assert every[search.schedule] == pytest.approx(min(every.values()), abs=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_proposals_are_as_good_as_a_grid_in_thirty_iterations(ratio: float) -> None:
+    network = LinkModel(rate=8000 / MILLI.compute_s / ratio, credit=80)
+    search = Proposals(EQUAL, PassSchedule("late-front", 1000), network)
+    assert searched(search, EQUAL, MILLI, network) <= 30
+    grid = min(best(name, EQUAL, MILLI, network) for name in NAMES)
+    assert timeline(EQUAL, MILLI, search.schedule, network).iteration_s <= 1.03 * grid
+
+
+def test_the_slowest_worker_s_time_counts() -> None:
+    search = Enumeration(1, PassSchedule("priority", 1000))
+    search.hear(Heard.of([(1_000, 0, 0), (5_000, 0, 0)]))
+    assert [*search.tried.values()] == [[0.005]]

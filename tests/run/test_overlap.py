@@ -1,0 +1,92 @@
+"""Training by a schedule, for real: the same parameters as without, whatever the order; a worker that is killed."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kofn.config.schedule import FAMILIES
+from tests.run.real_run import RealRun
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
+]
+
+JOB = """
+[run]
+trials = ["fixed:2"]
+target = 1
+max_iterations = 40
+[job]
+id = {id}
+workers = 2
+slots = 32
+window = 16
+[model]
+hidden = [40, 30]
+compute_ms = {compute_ms}
+{schedule}
+"""
+
+KILLED = """
+[[event]]
+at_iteration = 12
+kill = "worker-1"
+[[event]]
+at_iteration = 12
+after_s = 0.05
+start = "worker-1"
+"""
+
+SCHEDULES = {
+    "none": "",
+    **{family: f"[schedule]\nfamily = '{family}'\nthreshold_kb = 3" for family in FAMILIES},
+    "auto": "[schedule]\nfamily = 'auto'",
+    "enumerate": "[schedule]\nfamily = 'front-first'\nthreshold_kb = 1\nenumerate = true",
+    "killed": "[schedule]\nfamily = 'auto'" + KILLED,
+}
+
+
+def iterations(folder: Path, rank: int) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / f"worker-{rank}.jsonl").read_text().splitlines()]
+    return [line for line in lines if "summary" not in line]
+
+
+def test_the_parameters_are_those_without_a_schedule(tmp_path: Path) -> None:
+    same_parameters(tmp_path, "none", "buckets", "front-first", "auto", "killed")
+
+
+@pytest.mark.long
+def test_every_schedule_gives_the_same_parameters(tmp_path: Path) -> None:
+    same_parameters(tmp_path, *(name for name in SCHEDULES if name != "killed"))
+
+
+def same_parameters(tmp_path: Path, *names: str) -> None:
+    """A job of each, all on one switch; a worker of "killed" is killed in mid-run."""
+    first, *others = (
+        JOB.format(id=number, schedule=SCHEDULES[name], compute_ms=6 if name != "killed" else 200)
+        for number, name in enumerate(names, 1)
+    )
+    with RealRun(tmp_path, config=first, others=others) as run:
+        assert run.wait(180) == 1, "no target is reached"
+        assert run.leftovers() == []
+    params = set[str]()
+    for result in json.loads((run.out / "summary.json").read_text())["jobs"]:
+        name, (trial,) = names[result["job"] - 1], result["trials"]
+        assert trial["identity_error"] is trial["conservation_error"] is trial["conservation_unchecked"] is None
+        assert trial["restarts"] == (name == "killed")
+        in_force = set[str | None]()
+        for rank in (0, 1):
+            lines = iterations(run.out / "fixed-2" / f"job-{result['job']}", rank)
+            assert any(line["timeline"] for line in lines) == (name != "none")
+            in_force.add(lines[-1]["schedule"])
+            if name != "killed":  # while it is away k is 1, and what it misses it takes from the other one
+                assert {line["iteration"] for line in lines} == {*range(1, 41)}
+                params.add(lines[-1]["params"])
+        assert len(in_force) == 1, "all workers search together"
+    assert len(params) == 1
