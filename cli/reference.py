@@ -43,7 +43,7 @@ FOLDER = ROOT / "docs" / "reference"
 MADE = "<!-- Made by `make reference`: change the code, not this file. -->"
 WIDTH = 100
 
-REPEATED = ("straggler", "shock", "shard", "fault", "link", "event")
+REPEATED = ("layer", "straggler", "shock", "shard", "fault", "link", "cpu", "event")
 """Tables of the configuration that may stand there several times."""
 
 
