@@ -269,8 +269,9 @@ static const int64_t *values_for(const struct ledger *ledger, int part, int64_t 
     for (int other = 0; other < PARTS; other++)
         if (other != part && is_away(ledger, other, iteration, block)) {
             const int64_t place = place_of(ledger, other, iteration, block);
-            add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1, values, ledger->journal->values);
-            values = ledger->journal->values; /* nothing is staged */
+            int64_t *rest = ledger->journal->values; /* nothing is staged */
+            add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1, values, rest);
+            values = rest;
         }
     return values;
 }
@@ -314,8 +315,8 @@ void ledger_note(const struct ledger *ledger, int64_t iteration, int part, int l
         note(ledger, iteration, part, lanes, blocks[at], scale[at], packed + at * size, size);
 }
 
-/* Enters blocks of a gradient, if there is one; what waits of those that were not sent yet in this iteration is encoded and
- * noted. `scale`: every block's. */
+/* Enters blocks of a gradient, if there is one; of those that were not sent yet in this iteration encodes what waits, and
+ * notes it. `scale`: every block's. */
 void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
                  const int64_t *blocks, int64_t count, const int64_t *scale) {
     for (int64_t at = 0; at < count; at++) {

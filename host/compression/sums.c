@@ -18,7 +18,7 @@ struct result {
 struct sums {
     int64_t lanes, elements;
     int64_t most[CODES];     /* the largest lane of each code; 0: lanes are votes, -1: there are none of this code */
-    const int64_t *gap;      /* (B,): for how many iterations' gradients a block stands; NULL: means are of contributors */
+    const int64_t *gap;      /* (B,): for how many iterations a block stands; NULL: means are of contributors */
     double unit;             /* what a total of 1 stands for, in 1 / weight, or in 1 / contributor */
     const uint64_t *factors; /* (lanes,): of the checksum */
     uint64_t *checksums;     /* (B,) */
@@ -58,10 +58,10 @@ static void take(const struct sums *sums, int64_t block, const struct result *re
     uint64_t sum = 0;
     for (int64_t at = 0, size; at < sums->lanes; at += size) {
         size = sums->lanes - at < CHUNK_LANES ? sums->lanes - at : CHUNK_LANES;
-        const int whole = at + size <= held;
+        float *out = at + size <= held ? mean + first + at : means;
         unpack(result->values + at * width / 8, size, width, !votes, lanes);
-        sum += spread(lanes, size, step + votes, base, factor, sums->factors + at, whole ? mean + first + at : means);
-        if (!whole && at < held)
+        sum += spread(lanes, size, step + votes, base, factor, sums->factors + at, out);
+        if (out == means && at < held)
             memcpy(mean + first + at, means, (size_t)(held - at) * sizeof *means);
     }
     sums->checksums[block] = sum;
@@ -73,8 +73,8 @@ static int fits(const struct sums *sums, const struct result *result) {
            result->scale <= FRACTION_BITS && result->size == sums->lanes * (32 >> result->lanes) / 8;
 }
 
-/* Results of blocks that have not come before; `mean`: (elements,). Returns -1, or a place of one that no worker of this job has made: those
- * before it are taken. */
+/* Results of blocks that have not come before; `mean`: (elements,). Returns -1, or a place of one that no worker of this
+ * job has made: those before it are taken. */
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
                   float *mean) {
     for (int64_t at = 0; at < count; at++) {
