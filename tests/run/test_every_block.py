@@ -47,6 +47,7 @@ def test_every_sum_is_numpys_under_merge(tmp_path: Path, target: str) -> None:
     check_sums(tmp_path, "merge", target)
 
 
+@pytest.mark.long
 def test_every_sum_is_numpys_under_stash(tmp_path: Path) -> None:
     check_sums(tmp_path, "stash", os.environ.get("KOFN_TARGET", "embedded"))
 
