@@ -66,7 +66,7 @@ def test_a_folder_that_is_no_runs(tmp_path: Path) -> None:
 
 def test_a_replay_until_ctrl_c(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", trials=1)
-    command = [sys.executable, "-c", KOFN, "watch", "--web", str(folder.path)]
+    command = ["env", "--default-signal=INT", sys.executable, "-c", KOFN, "watch", "--web", str(folder.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watch:
         assert watch.stdout is not None
         said = watch.stdout.readline()
