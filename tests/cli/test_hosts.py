@@ -59,7 +59,7 @@ def test_a_command_has_the_host_s_network_and_our_streams(kofn: Kofn) -> None:
     assert kofn("exec", "h1", "cat", given="as it is\n").stdout == "as it is\n"
     done = kofn("exec", "h1", "sh", "-c", "echo out; echo --json >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "--json\n")
-    assert kofn("exec", "h1", "sh", "-c", "kill -INT $$").returncode == -2
+    assert kofn("exec", "h1", "sh", "-c", "kill -TERM $$").returncode == -15
     assert kofn("exec", "h1", "sh", "-c", "kill -PIPE $$; echo ignored").stdout == "", "as outside of Python"
 
 
