@@ -34,7 +34,9 @@ class Measured:
 
 
 class Heard(NamedTuple):
-    """What an iteration's members said: the largest first number, and the mean of each, rounded down."""
+    """What an iteration's members said: the largest first number, and the mean of each, rounded down; all 0 where one
+    of them had measured nothing yet.
+    """
 
     largest: int
     first: int
@@ -43,13 +45,16 @@ class Heard(NamedTuple):
 
     @classmethod
     def of(cls, said: Collection[SideValues]) -> Self:
+        if not all(numbers[0] for numbers in said):
+            return cls(0, 0, 0, 0)
         means = (sum(numbers) // len(said) for numbers in zip(*said, strict=True))
         return cls(max(numbers[0] for numbers in said), *means)
 
 
 class Search(ABC):
-    """`schedule`: of the iteration that comes; `done`: it is in force from now on; `tried`: what each took, in
-    seconds.
+    """`schedule`: of the iteration that comes; `done`: it is in force from now on; `tried`: what each took, in seconds.
+
+    What is said in an iteration was measured in the one before it.
     """
 
     def __init__(self, schedule: PassSchedule) -> None:
@@ -58,24 +63,38 @@ class Search(ABC):
         self.tried: dict[PassSchedule, list[float]] = {}
         self.heard = 0
         """Iterations."""
+        self._before: PassSchedule | None = None  # in force in the iteration before
 
     def said(self, measured: Measured) -> SideValues:
-        """The iteration's time and two more numbers, in microseconds."""
-        return (_micro(measured.iteration_s), 0, 0)
+        """The iteration's time and two more numbers, in microseconds, 1 or more."""
+        return (_micro(measured.iteration_s), 1, 1)
 
     def hear(self, heard: Heard) -> None:
         """Of an iteration, before it is done."""
         self.heard += 1
-        self._hear(heard)
+        before, self._before = self._before, self.schedule
+        if before is not None and heard.largest:
+            self._hear(heard, before)
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: Heard, before: PassSchedule) -> None:
         """The slowest worker's time counts, since the others wait for it."""
-        self.tried.setdefault(self.schedule, []).append(heard.largest / MICRO)
+        self.tried.setdefault(before, []).append(heard.largest / MICRO)
         self._go_on()
 
     @abstractmethod
     def _go_on(self) -> None:
         """Choose another `schedule` to try, or be `done`."""
+
+    def _next(self, field: Sequence[PassSchedule], times: int) -> bool:
+        """Choose one that was begun less often than so; False where all were, and their times were heard."""
+        least = min(field, key=lambda one: self._tries(one) + (one == self.schedule))
+        if self._tries(least) + (least == self.schedule) < times:
+            self.schedule = least
+            return True
+        return any(self._tries(one) < times for one in field)
+
+    def _tries(self, schedule: PassSchedule) -> int:
+        return len(self.tried.get(schedule, ()))
 
     def _best(self, among: Sequence[PassSchedule]) -> PassSchedule:
         """By the median of its times."""
@@ -100,23 +119,20 @@ GROWTH, THRESHOLDS = 1.1, 100
 class Enumeration(Search):
     """Source 001's: thresholds from the one given on, with the usual order, then every number of front layers."""
 
-    def __init__(self, layers: int, first: PassSchedule) -> None:
-        super().__init__(first)
-        thresholds = [int(first.threshold * GROWTH**number) for number in range(THRESHOLDS + 1)]
-        self._layers = layers
-        self._to_try = [PassSchedule(first.name, threshold, 0) for threshold in dict.fromkeys(thresholds)]
-        self.schedule = self._to_try.pop(0)
-        self._fronts = False  # whether these are enumerated
+    def __init__(self, fronts: int, first: PassSchedule) -> None:
+        thresholds = dict.fromkeys(int(first.threshold * GROWTH**number) for number in range(THRESHOLDS + 1))
+        self._field = [PassSchedule(first.name, threshold, 0) for threshold in thresholds]
+        super().__init__(self._field[0])
+        self._fronts = fronts
 
     def _go_on(self) -> None:
-        if not self._to_try and not self._fronts:
-            self._fronts = True
-            best = self._best([*self.tried])
-            self._to_try = [PassSchedule(best.name, best.threshold, front) for front in range(1, self._layers + 1)]
-        if self._to_try:
-            self.schedule = self._to_try.pop(0)
-        else:
-            self.schedule, self.done = self._best([*self.tried]), True
+        if self._next(self._field, 1):
+            return
+        best = self._best(self._field)
+        more = [PassSchedule(best.name, best.threshold, front) for front in range(1, self._fronts + 1)]
+        self._field, self._fronts = [best, *more], 0
+        if not self._next(self._field, 1):
+            self.schedule, self.done = self._best(self._field), True
 
 
 PROPOSED = 6
@@ -141,7 +157,7 @@ class Proposals(Search):
         self._layers, self._network = layers, network
         self._told: list[tuple[float, ...]] = []
         self._field: list[PassSchedule] = []
-        self._turn = 0
+        self._times = ROUNDS  # that each of these is tried
 
     def said(self, measured: Measured) -> SideValues:
         at = len(self._told)
@@ -150,14 +166,14 @@ class Proposals(Search):
         times = measured.times
         return tuple(_micro(kind[at]) for kind in (times.forward, times.error, times.weight))
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: Heard, before: PassSchedule) -> None:
         if len(self._told) < len(self._layers):
             self._told.append(tuple(mean / MICRO for mean in (heard.first, heard.second, heard.third)))
             if len(self._told) == len(self._layers):
                 self._field = self._proposed()
                 self.schedule = self._field[0]
         else:
-            super()._hear(heard)
+            super()._hear(heard, before)
 
     def _proposed(self) -> list[PassSchedule]:
         """The fastest by the model, best first."""
@@ -178,13 +194,16 @@ class Proposals(Search):
         ]
 
     def _go_on(self) -> None:
-        self._turn += 1
-        if self._turn == ROUNDS * len(self._field):
-            ranked = sorted(self._field, key=lambda one: (median(self.tried[one]), one))
-            self._field, self._turn = ranked[: len(ranked) // 2], 0
-            self.done = len(self._field) <= 1
-        self.schedule = self._field[self._turn % len(self._field)]
+        if self._next(self._field, self._times):
+            return
+        ranked = sorted(self._field, key=lambda one: (median(self.tried[one]), one))
+        self._field, self._times = ranked[: max(1, len(ranked) // 2)], self._times + ROUNDS
+        self.done = len(self._field) == 1
+        if self.done:
+            self.schedule = self._field[0]
+        else:
+            self._next(self._field, self._times)
 
 
 def _micro(seconds: float) -> int:
-    return min(MOST, max(0, round(seconds * MICRO)))
+    return min(MOST, max(1, round(seconds * MICRO)))

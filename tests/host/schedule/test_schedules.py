@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from kofn.config.schedule import FAMILIES as NAMES
 from kofn.config.schedule import WITH_FRONT
+from kofn.host.compression.side_values import SideValues
+from kofn.host.schedule.agreed_search import AgreedSearch
 from kofn.host.schedule.families import FAMILIES, PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import partition
@@ -133,12 +135,13 @@ def test_front_layers_first_where_the_network_is_faster() -> None:
 
 def searched(search: Search, layers: list[Layer], times: LayerTimes, network: LinkModel, workers: int = 3) -> int:
     """Iterations until it is done, as if every schedule took what the model says."""
+    said: list[SideValues] = [(0, 0, 0)] * workers  # before anything was measured
     for iteration in range(1000):
         if search.done:
             return iteration
         took = timeline(layers, times, search.schedule, network).iteration_s
-        measured = Measured(iteration_s=took, times=times)
-        search.hear(Heard.of([search.said(measured)] * workers))
+        search.hear(Heard.of(said))
+        said = [search.said(Measured(iteration_s=took, times=times))] * workers
     raise AssertionError("it goes on for ever")
 
 
@@ -148,7 +151,7 @@ MILLI = LayerTimes([1e-3] * 8, [1e-3] * 8, [1e-3] * 8)
 def test_the_source_s_enumeration_tries_thresholds_then_fronts() -> None:
     network = LinkModel(rate=2 * 8000 / MILLI.compute_s, credit=80)
     search = Enumeration(8, PassSchedule("front-first", 10))
-    assert searched(search, EQUAL, MILLI, network) == 101 + 8
+    assert searched(search, EQUAL, MILLI, network) == 101 + 8 + 3
     every = {one: timeline(EQUAL, MILLI, one, network).iteration_s for one in search.tried}
     assert every[search.schedule] == pytest.approx(min(every.values()), abs=1e-6)
 
@@ -164,5 +167,36 @@ def test_proposals_are_as_good_as_a_grid_in_thirty_iterations(ratio: float) -> N
 
 def test_the_slowest_worker_s_time_counts() -> None:
     search = Enumeration(1, PassSchedule("priority", 1000))
-    search.hear(Heard.of([(1_000, 0, 0), (5_000, 0, 0)]))
-    assert [*search.tried.values()] == [[0.005]]
+    first = search.schedule
+    search.hear(Heard.of([(0, 0, 0), (0, 0, 0)]))
+    search.hear(Heard.of([(1_000, 1, 1), (5_000, 1, 1)]))
+    assert search.tried == {first: [0.005]} and search.schedule != first
+
+
+def test_who_comes_back_has_measured_nothing() -> None:
+    """That iteration counts for nothing, and what it would have told is tried again."""
+    layers, network = layers_of([1000] * 3), LinkModel(rate=1e6, credit=80)
+    times = LayerTimes([1e-3] * 3, [1e-3] * 3, [1e-3] * 3)
+    for search in (
+        Enumeration(3, PassSchedule("front-first", 10)),
+        Proposals(layers, PassSchedule("priority", 10), network),
+    ):
+        said: SideValues = (0, 0, 0)
+        for iteration in range(300):
+            if search.done:
+                break
+            took = timeline(layers, times, search.schedule, network).iteration_s
+            search.hear(Heard.of([said, said if iteration % 7 else (0, 0, 0)]))
+            said = search.said(Measured(iteration_s=took, times=times))
+        assert search.done
+        for one, several in search.tried.items():
+            wanted = timeline(layers, times, one, network).iteration_s
+            assert several == pytest.approx([wanted] * len(several), abs=1e-6), "another schedule's time"
+
+
+def test_another_replica_replays_what_was_heard() -> None:
+    one, other = (AgreedSearch(lambda: Enumeration(2, PassSchedule("late-front", 100))) for _ in range(2))
+    for number in range(1, 60):
+        one.hear([(number % 17 + 1, 1, 1), (3, 1, 1)])
+    other.heard[:] = one.heard
+    assert other.schedule == one.schedule and other.search.tried == one.search.tried
