@@ -97,7 +97,11 @@ def test_packets_wait_where_the_interface_is_slow() -> None:
         engine.start()
         for _ in range(250):
             first.send(ask(DEPTHS, 1400))
-        seen = [depths(second.recv(65536)) for _ in range(100)]
+        seen = list[int]()
+        while len(seen) < 100:
+            frame = second.recv(65536)
+            if len(frame) >= 1400:  # the kernel's own are shorter
+                seen.append(depths(frame))
         engine.stop()
         assert seen[0] == 0
         assert 32 < max(seen) < 130, seen
