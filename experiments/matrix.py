@@ -7,6 +7,7 @@ A run is finished when it has its summary.  Finished ones are not run again; wha
 it is run again.  How a run is carried out is the caller's: on the real system, or simulated.
 """
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -45,6 +46,15 @@ CarryOut = Callable[[RunPlan, Console], RunFolder]
 """Does everything up to the last worker's end, and leaves the run's files: run.runner.execute does it for real."""
 
 
+@contextlib.contextmanager
+def of_scenario(name: str) -> Iterator[None]:
+    """A ConfigError in the block says whose it is."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"scenario {name}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A configuration that is run with several seeds."""
@@ -55,10 +65,8 @@ class Scenario:
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
         """The same with the command line's choices; ConfigError names what does not fit."""
         config = overridden(self.config, target=target, objectives=objectives)
-        try:
+        with of_scenario(self.name):
             config.check()
-        except ConfigError as error:
-            raise ConfigError(f"scenario {self.name}: {error}") from None
         return replace(self, config=config)
 
 
@@ -161,11 +169,9 @@ def check_cells(matrix: Sequence[Cell]) -> None:
     """ConfigError for a plug-in, a file or a package that is missing for one of them, before the first is run."""
     for name, cell in {cell.scenario.name: cell for cell in matrix}.items():
         config = cell.config.at(cell.source.parent)
-        try:
+        with of_scenario(name):
             check_plugins(config)
             check_needs(config)
-        except ConfigError as error:
-            raise ConfigError(f"scenario {name}: {error}") from None
 
 
 def run_cells(

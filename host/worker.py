@@ -5,7 +5,7 @@ The training runs in the calling thread; sockets and gRPC live on an event loop 
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -70,9 +70,7 @@ def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | N
     with joined(loop, member):
         reason = training.run(reducer, metrics, lambda report: loop.spawn(member.report(report)))
         loop.run(member.finish(reason, STOP_TIMEOUT_S))
-    account = reducer.account()
-    metrics.write(summary=reducer.statistics() | {"reason": reason, "account": account and asdict(account)})
-    metrics.close(reducer.totals(), training.replica.results)
+    metrics.sum_up(reducer, reason, training.replica.results)
     ledger_file.unlink(missing_ok=True)
     if recorder is not None:
         recorder.save(metrics_path.with_name(f"{metrics_path.stem}-record.npz"))

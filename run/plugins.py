@@ -7,7 +7,6 @@ from kofn.config.schema import Config
 from kofn.host.collectives.check import check_collective
 from kofn.host.compression.registry import load_codecs
 from kofn.host.errors import CodecError
-from kofn.host.training.overlapped import check_schedule
 from kofn.host.workload.check import check_workload
 from kofn.host.workload.straggler_source import straggler_class
 
@@ -16,7 +15,10 @@ def check_plugins(config: Config) -> None:
     """ConfigError says which plug-in does not do, and why.  What ships is not tried, but asked what it can do."""
     check_collective(config)
     check_workload(config)
-    check_schedule(config)
+    if config.schedule.family is not None:
+        from kofn.host.training.overlapped import check_schedule  # noqa: PLC0415  # the agent and the engine
+
+        check_schedule(config)
     straggler_class(config)
     _check_codec(config)
     for objective in config.objectives:

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kofn.config.compress import INTEGERS
-from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.experiments import matrix
-from kofn.experiments.matrix import Scenario
+from kofn.experiments.matrix import Scenario, of_scenario
 from kofn.host.protocol.block_layout import WORD_BITS
 
 BASELINE = "int32"
@@ -48,10 +47,8 @@ class Variant:
     def scenario(self, settings: Sequence[str], target: str | None) -> Scenario:
         """With the command line's settings; ConfigError names what does not fit."""
         path = matrix.FOLDER / "codecs" / f"{self.base}.toml"
-        try:
+        with of_scenario(self.name):
             config = Config.load(path, [*self.settings, *settings])
-        except ConfigError as error:
-            raise ConfigError(f"scenario {self.name}: {error}") from None
         return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
 
 

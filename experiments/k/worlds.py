@@ -6,9 +6,8 @@ A gradient takes 12 ms, blocking comes in events of 4 ms; the last ranks are the
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
-from kofn.experiments.matrix import Scenario
+from kofn.experiments.matrix import Scenario, of_scenario
 
 Kind = Literal["stationary", "changing", "skewed"]
 """Whether blocking stays as it is, and whether the workers' data is alike."""
@@ -55,10 +54,8 @@ def scenario(name: str, workers: int, rate: float, settings: Sequence[str] = ())
         document[table] = document.get(table, {}) | entries if isinstance(entries, dict) else entries
     document["run"]["trials"] = trials(workers)
     document["straggler"] = [{"event_ms": EVENT_MS} | entry for entry in document.get("straggler", ())]
-    try:
+    with of_scenario(title):
         return Scenario(name=title, config=Config.of(document, settings))
-    except ConfigError as error:
-        raise ConfigError(f"scenario {title}: {error}") from None
 
 
 def world_of(scenario: Scenario) -> str:

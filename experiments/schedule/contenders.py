@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from kofn.config.errors import ConfigError
 from kofn.config.schedule import LayerSection
 from kofn.config.schema import Config
 from kofn.experiments import matrix
-from kofn.experiments.matrix import Scenario
+from kofn.experiments.matrix import Scenario, of_scenario
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.schedule.pipeline import LinkModel
 
@@ -66,10 +65,8 @@ class Contender:
     def scenario(self, settings: Sequence[str], target: str | None) -> Scenario:
         """With the command line's settings; ConfigError names what does not fit."""
         path = matrix.FOLDER / "schedule" / "accelerator.toml"
-        try:
+        with of_scenario(self.name):
             config = self._with_layers(Config.load(path, [*CONTENDERS[self.schedule], *settings]))
-        except ConfigError as error:
-            raise ConfigError(f"scenario {self.name}: {error}") from None
         return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
 
     def _with_layers(self, config: Config) -> Config:

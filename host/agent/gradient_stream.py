@@ -15,8 +15,6 @@ class GradientStream:
 
     def __init__(self, elements: int, block_elements: int) -> None:
         self.pieces = Pieces(np.zeros(elements, np.float32), block_elements)
-        self.closed_s = np.full(-(-elements // block_elements), np.nan)
-        """When each block's mean came (time.monotonic), of those that came while it was followed."""
         self._size = block_elements
         self._changed = threading.Condition()
         self._sums: Sums | None = None
@@ -40,7 +38,6 @@ class GradientStream:
         """Results have come of the iteration that it belongs to."""
         with self._changed:
             self._sums = sums
-            self.closed_s[sums.closed & np.isnan(self.closed_s)] = time.monotonic()
             self._changed.notify_all()
 
     def finish(self, mean: Floats) -> None:

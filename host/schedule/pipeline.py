@@ -7,7 +7,7 @@ in flight amount to. The mean of a piece is there `latency_s` after its last chu
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,13 +26,12 @@ ITERATIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkModel:
-    """What all gradients go through: elements a second, seconds until a mean is there, seconds of processor time that
-    handing over a piece takes, and elements in flight, which nothing overtakes.
+    """What all gradients go through: elements a second, seconds until a mean is there, and elements in flight, which
+    nothing overtakes.
     """
 
     rate: float
     latency_s: float = 0.0
-    piece_s: float = 0.0
     credit: int = 1
 
     @classmethod
@@ -46,43 +45,11 @@ class LinkModel:
         return elements / self.rate
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSpan:
-    """What one layer's "forward", "error" or "weight" takes, or one piece's "transfer"; seconds since the iteration's
-    first forward pass could have begun.
-    """
-
-    what: str
-    number: int
-    begin_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class IterationTimeline:
-    """One iteration of a filled pipeline; its transfers may end in the next one."""
-
-    iteration_s: float
-    computation: Sequence[TimeSpan]
-    transfers: Sequence[TimeSpan]
-
-    @property
-    def waited_s(self) -> float:
-        """For means."""
-        return self.iteration_s - sum(one.end_s - one.begin_s for one in self.computation)
-
-
-def timeline(
-    layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel
-) -> IterationTimeline:
-    """Of an iteration once the pipeline is filled."""
+def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel) -> float:
+    """Seconds of an iteration, once the pipeline is filled."""
     pipeline = _Pipeline(layers, times, schedule, network)
-    ends = [0.0]
-    for _ in range(ITERATIONS):
-        computation, transfers = pipeline.iteration()
-        ends.append(computation[-1].end_s)
-    iteration_s, begin = ends[-1] - ends[-2], ends[-2]
-    return IterationTimeline(iteration_s, [*_since(computation, begin)], [*_since(transfers, begin)])
+    *_, before_s, end_s = (pipeline.iteration() for _ in range(ITERATIONS))
+    return end_s - before_s
 
 
 def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> float:
@@ -101,40 +68,31 @@ def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> f
 class _Pipeline:
     def __init__(self, layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel) -> None:
         self._times, self._family, self._network = times, schedule.family, network
-        self._layers = range(len(layers))
         self._order = schedule.order(len(layers))
         self._pieces = partition(layers, schedule)
         self._now = 0.0
         self._free_s = 0.0  # when the link is
         self._there = [0.0] * len(layers)  # when each layer's mean is
 
-    def iteration(self) -> tuple[list[TimeSpan], list[TimeSpan]]:
-        computation, computed = [], dict[int, float]()
-        for layer in self._layers:
-            self._now = max(self._now, self._there[layer] if self._family.by_layer else max(self._there))
-            computation.append(self._spend("forward", layer, self._times.forward[layer]))
-        handed = list[tuple[float, Piece]]()
-        waiting = list(self._pieces)
+    def iteration(self) -> float:
+        """The next one; when its computation ends."""
+        for layer, forward_s in enumerate(self._times.forward):
+            self._now = max(self._now, self._there[layer] if self._family.by_layer else max(self._there)) + forward_s
+        handed, waiting, computed = list[tuple[float, Piece]](), list(self._pieces), set[int]()
         for step in self._order:
-            computation.append(self._spend(step.kind, step.layer, getattr(self._times, step.kind)[step.layer]))
+            self._now += getattr(self._times, step.kind)[step.layer]
             if step.kind == "weight":
-                computed[step.layer] = self._now
-                while waiting and all(layer in computed for layer in waiting[0].layers):
-                    self._now += self._network.piece_s
+                computed.add(step.layer)
+                while waiting and computed.issuperset(waiting[0].layers):
                     handed.append((self._now, waiting.pop(0)))
-        if not self._family.overlaps:
-            handed = [(self._now, piece) for _, piece in handed]
-        return computation, self._transfer(handed)
+        self._transfer(handed if self._family.overlaps else [(self._now, piece) for _, piece in handed])
+        return self._now
 
-    def _spend(self, what: str, layer: int, seconds: float) -> TimeSpan:
-        begin_s, self._now = self._now, self._now + seconds
-        return TimeSpan(what, layer, begin_s, self._now)
-
-    def _transfer(self, handed: Sequence[tuple[float, Piece]]) -> list[TimeSpan]:
+    def _transfer(self, handed: Sequence[tuple[float, Piece]]) -> None:
         """The link's part, by the time that each piece was handed over; ascending."""
-        self._there = [0.0] * len(self._layers)
-        transfers, ready = [], list[tuple[int, int, int]]()  # -level, piece, elements that are left
-        at, begun = 0, dict[int, float]()
+        self._there = [0.0] * len(self._there)
+        ready = list[tuple[int, int, int]]()  # -level, piece, elements that are left
+        at = 0
         while at < len(handed) or ready:
             if not ready:
                 self._free_s = max(self._free_s, handed[at][0])
@@ -142,18 +100,10 @@ class _Pipeline:
                 heapq.heappush(ready, (-handed[at][1].level, at, handed[at][1].elements))
                 at += 1
             level, number, left = heapq.heappop(ready)
-            begun.setdefault(number, self._free_s)
             chunk = min(left, self._network.credit)
             self._free_s += self._network.transfer_s(chunk)
             if left > chunk:
                 heapq.heappush(ready, (level, number, left - chunk))
                 continue
-            transfers.append(TimeSpan("transfer", number, begun[number], self._free_s))
             for layer in handed[number][1].layers:
                 self._there[layer] = max(self._there[layer], self._free_s + self._network.latency_s)
-        return transfers
-
-
-def _since(intervals: Sequence[TimeSpan], begin: float) -> Iterator[TimeSpan]:
-    for one in intervals:
-        yield TimeSpan(one.what, one.number, one.begin_s - begin, one.end_s - begin)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 from kofn.host.compression.side_values import SideValues
 from kofn.host.schedule.families import FAMILIES, PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.pipeline import LinkModel, timeline
+from kofn.host.schedule.pipeline import LinkModel, iteration_s
 
 MICRO = 1_000_000
 
@@ -179,7 +179,7 @@ class Proposals(Search):
         """The fastest by the model, best first."""
         forward, error, weight = zip(*self._told, strict=True)
         times = LayerTimes(forward, error, weight)
-        expected = {one: timeline(self._layers, times, one, self._network).iteration_s for one in self.candidates()}
+        expected = {one: iteration_s(self._layers, times, one, self._network) for one in self.candidates()}
         return sorted(expected, key=lambda one: (expected[one], one))[:PROPOSED]
 
     def candidates(self) -> list[PassSchedule]:

@@ -1,6 +1,7 @@
 """What a worker writes down: a JSON line for each iteration, a summary at the end, and its ledger's checksums."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -9,6 +10,7 @@ import numpy as np
 
 from kofn.host.arrays import Integers
 from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.training.reducer import Reducer
 
 
 class Metrics:
@@ -29,6 +31,12 @@ class Metrics:
 
     def write(self, **fields: Any) -> None:
         self._file.write(json.dumps(fields) + "\n")
+
+    def sum_up(self, reducer: Reducer, reason: str, results: Integers) -> None:
+        """The last line, of a training that ended for this reason, and the ledger; `results`: as close()."""
+        account = reducer.account()
+        self.write(summary=reducer.statistics() | {"reason": reason, "account": account and asdict(account)})
+        self.close(reducer.totals(), results)
 
     def close(self, totals: LedgerTotals | None, results: Integers) -> None:
         """Where there is a ledger, what conservation is checked with: checksums of blocks, int64, shape (blocks,).

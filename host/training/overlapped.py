@@ -22,7 +22,7 @@ from kofn.host.agent.agent import Agent
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.aggregate import Aggregate, Sums
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
 from kofn.host.kernels.sample import norm2
@@ -51,8 +51,6 @@ PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
 def check_schedule(config: Config) -> None:
     """ConfigError where the configuration's schedule needs what is not there."""
     section, collective = config.schedule, config.job.collective
-    if section.family is None:
-        return
     if not load_collective(collective).ledger:
         raise ConfigError(
             f"schedule.family is {section.family!r}, job.collective {collective!r}: a switch or a server is needed"
@@ -72,11 +70,24 @@ class ReplacedError(HostError):
     """A peer's replica has come instead of an iteration's mean."""
 
 
+class TimedStream(GradientStream):
+    """A GradientStream that notes when each block's mean came."""
+
+    def __init__(self, elements: int, block_elements: int) -> None:
+        super().__init__(elements, block_elements)
+        self.closed_s = np.full(-(-elements // block_elements), np.nan)
+        """time.monotonic(), of those that came while it was followed."""
+
+    def follow(self, sums: Sums) -> None:
+        self.closed_s[sums.closed & np.isnan(self.closed_s)] = time.monotonic()
+        super().follow(sums)
+
+
 class Reduction:
     """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
 
     def __init__(self, agent: Agent, iteration: int, layout: WireLayout, block_elements: int) -> None:
-        self.stream = GradientStream(layout.elements, block_elements)
+        self.stream = TimedStream(layout.elements, block_elements)
         for begin, end in layout.padding():
             self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
         self._agent, self._iteration, self._layout, self._size = agent, iteration, layout, block_elements

@@ -11,13 +11,11 @@ from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.membership.member import Member
 from kofn.host.transport.event_loop import EventLoop
-from kofn.host.worker import WorkerPlace, agent_of, member_of
+from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, agent_of, member_of
 from kofn.rpc import kofn_pb2
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
 from kofn.torch.replica import ModelReplica
-
-STOP_TIMEOUT_S = 30.0
 
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h."""

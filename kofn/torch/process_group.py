@@ -147,9 +147,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
     def _sums(self, tensor: Tensor, op: Op | None) -> bool:
         return op is not None and self._carries(tensor) and (op == "sum" or tensor.dtype in FLOATING)
 
-    def _by_gloo(self, call: str, *given: Any) -> Any:
+    def _by_gloo(self, call: str, *given: Any, **named: Any) -> Any:
         self.calls["gloo", call] += 1
-        return getattr(self.gloo, call)(*given)
+        return getattr(self.gloo, call)(*given, **named)
 
     def _do(self, call: str, begin: Callable[[Communicator], Work[Any]], targets: Sequence[Tensor]) -> Any:
         """Its rows go to the targets, one to each, or all to the only one."""
@@ -159,9 +159,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
         def done(work: Any) -> None:
             try:
+                result = work.result()
                 if targets:
-                    _fill(targets, work.result())
-                work.result()
+                    _fill(targets, result)
                 future.set_result(list(targets))
             except Exception as error:  # a future that never ends would hang the training
                 future.set_exception(error)
@@ -172,8 +172,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
 def _delegate(name: str) -> Callable[..., Any]:
     def call(self: SwitchGroup, *given: Any, **named: Any) -> Any:
-        self.calls["gloo", name] += 1
-        return getattr(self.gloo, name)(*given, **named)
+        return self._by_gloo(name, *given, **named)
 
     return call
 

@@ -11,7 +11,6 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -105,7 +104,7 @@ class Session:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
-            self._sum_up()
+            self._metrics.sum_up(self.agent, "iterations" if self.done() else "closed", self.replica.results)
 
     # -- for DDP
 
@@ -260,10 +259,3 @@ class Session:
         """What nobody has looked at when the training ends; an error was raised elsewhere."""
         if self._error is None and self._whole and self.replica.parts is None:
             self._settle()
-
-    def _sum_up(self) -> None:
-        account = self.agent.account()
-        reason = "iterations" if self.done() else "closed"
-        statistics = self.agent.statistics() | {"reason": reason, "account": account and asdict(account)}
-        self._metrics.write(summary=statistics)
-        self._metrics.close(self.agent.totals(), self.replica.results)

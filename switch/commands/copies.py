@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from kofn.switch.commands.session import CommandError, Commands, Node, Session, check_count, number
-from kofn.switch.commands.values import MANY
+from kofn.switch.commands.values import MANY, RULE, STARS
 from kofn.switch.state.entries import CloneSession, Replica
 
-RULE = "=" * 10
 NO_GROUP = "Invalid PRE operation (INVALID_MGID)"
 
 
@@ -89,7 +88,7 @@ def mc_dump(session: Session, words: list[str]) -> Iterator[str]:
     yield from (RULE, "MC ENTRIES")
     others = {group: replicas for group, replicas in session.engine.groups().items() if group not in session.groups}
     for group in sorted([*session.groups, *others]):
-        yield from ("*" * 10, f"mgrp({group})")
+        yield from (STARS, f"mgrp({group})")
         for handle in session.groups.get(group, ()):
             node = session.nodes[handle]
             ports = ", ".join(map(str, node.ports))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
-from kofn.switch.commands.values import MANY, digits, key, parameters
+from kofn.switch.commands.values import MANY, RULE, STARS, digits, key, parameters
 from kofn.switch.compiler.ir.program import Action, ActionProfile
 from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
 from kofn.switch.state.tables import PRIORITY_MAX
@@ -81,18 +81,18 @@ def act_prof_dump(session: Session, words: list[str]) -> Iterator[str]:
     """Show members and groups: act_prof_dump <action profile name>"""
     check_count(words, 1)
     profile = _profile(session, words[0])
-    yield from ("=" * 10, "MEMBERS")
+    yield from (RULE, "MEMBERS")
     for member in session.engine.members(profile.name):
         action = _action(session, profile, member.action)
         pairs = zip(member.parameters, action.parameters, strict=True)
         data = ", ".join(digits(given, item.width) for given, item in pairs)
-        yield from ("*" * 10, f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
+        yield from (STARS, f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
     if profile.selector is None:
         return
-    yield from ("=" * 10, "GROUPS")
+    yield from (RULE, "GROUPS")
     for group in session.engine.member_groups(profile.name):
         listed = ", ".join(str(member.member - 1) for member in group.members)
-        yield from ("*" * 10, f"Dumping group {group.id - 1}", f"Members: [{listed}]")
+        yield from (STARS, f"Dumping group {group.id - 1}", f"Members: [{listed}]")
 
 
 def table_indirect_add(session: Session, words: list[str]) -> Iterator[str]:

@@ -4,13 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kofn.switch.commands.session import CommandError, Commands, Session, check_count, number
-from kofn.switch.commands.values import MANY, digits, key, kind_of, octets, parameters, spelled
+from kofn.switch.commands.values import MANY, RULE, STARS, digits, key, kind_of, octets, parameters, spelled
 from kofn.switch.compiler.ir.program import Action, Table
 from kofn.switch.state.entries import Entry, GroupRef, MemberRef
 from kofn.switch.state.tables import PRIORITY_MAX
 
-RULE = "=" * 10
-STARS = "*" * 10
 WIDE = 20
 
 

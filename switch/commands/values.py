@@ -9,6 +9,9 @@ from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, T
 
 MANY = 1 << 10  # arguments
 
+RULE, STARS = "=" * 10, "*" * 10
+"""Lines between the parts of a dump."""
+
 
 def value(text: str, width: int) -> int:
     """A number, or the address that a field of this width can be.  Raises CommandError."""

@@ -4,14 +4,26 @@ A wait takes no processor time, so what goes on beside it is not slowed down by 
 """
 
 import time
+from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from kofn.config.errors import ConfigError
+from kofn.config.schedule import LayerSection
 from kofn.config.schema import Config
 from kofn.host.arrays import Floats
 from kofn.host.schedule.layers import Layer
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
+
+
+def layers_of(sections: Sequence[LayerSection]) -> list[Layer]:
+    """As [[layer]] describes them; who has no name is called by the number, from 1."""
+    ends = accumulate(section.elements for section in sections)
+    return [
+        Layer(section.name or str(number), end - section.elements, end)
+        for number, (section, end) in enumerate(zip(sections, ends, strict=True), 1)
+    ]
 
 
 class Waits(LayeredModel):
@@ -19,12 +31,8 @@ class Waits(LayeredModel):
 
     def __init__(self, config: Config, seed: tuple[int, int]) -> None:
         self._sections = config.layer
-        ends = np.cumsum([section.elements for section in config.layer]).tolist()
-        self.layers = [
-            Layer(section.name or str(number), end - section.elements, end)
-            for number, (section, end) in enumerate(zip(config.layer, ends, strict=True), 1)
-        ]
-        self.parameters: Floats = np.zeros(ends[-1], np.float32)
+        self.layers = layers_of(config.layer)
+        self.parameters: Floats = np.zeros(self.layers[-1].end, np.float32)
         self._random = np.random.default_rng(seed).normal(0, 0.01, self.parameters.size).astype(np.float32)
         self._factor = np.float32(1)
 
