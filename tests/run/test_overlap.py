@@ -58,7 +58,7 @@ def iterations(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def test_the_parameters_are_those_without_a_schedule(tmp_path: Path) -> None:
-    same_parameters(tmp_path, "none", "front-first", "auto", "killed")
+    same_parameters(tmp_path, "none", "auto", "killed")
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 
 from kofn.config.objectives import DEFAULT
 from tests.run.real_run import NEVER, RealRun
-from tests.targets import TARGETS
+from tests.targets import on_bmv2
 
 pytestmark = [
     pytest.mark.root,
@@ -28,7 +28,7 @@ TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
 """For the tests where the switch does not matter."""
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["embedded", on_bmv2(pytest.mark.long)])
 def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
     seeing = ("--set", "network.pcap=true", *(("--set", "network.trace=1") if target == "embedded" else ()))
     with RealRun(tmp_path, "--target", target, "--json", *seeing) as run:

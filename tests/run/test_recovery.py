@@ -76,6 +76,7 @@ def test_a_worker_joins_late_and_another_is_killed_and_comes_back(tmp_path: Path
     assert max(later - earlier for earlier, later in pairwise(killed)) > 1, "and it was away before"
 
 
+@pytest.mark.long
 def test_two_jobs(tmp_path: Path) -> None:
     other = "[job]\nid = 7\nworkers = 2\nwords = 2\nslots = 128\n[model]\nhidden = [16]\nlearning_rate = 0.02"
     with RealRun(tmp_path, *TARGET, "--json", config=story(target=0.85), others=[other]) as run:

@@ -43,8 +43,10 @@ class TestScenarios:
         team.run(OWN[team.kind][number])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("kind", ["ring", MODEL])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [("ring", 1), ("ring", 2), ("ring", 5), (MODEL, 1), (MODEL, 2), pytest.param(MODEL, 5, marks=pytest.mark.long)],
+)
 def test_any_number_of_workers(kind: str, workers: int) -> None:
     without = {scenarios.huge, *([scenarios.a_barrier_waits_for_all] if workers == 1 else [])}
     with crew(kind, workers) as team:
