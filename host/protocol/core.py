@@ -333,7 +333,8 @@ class Protocol:
     @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
-        missing: list[int] = np.flatnonzero(self._open).tolist() if self._state[_OPEN] else []
+        # a copy: the engine goes on meanwhile, and NumPy counts before it collects
+        missing: list[int] = np.flatnonzero(self._open.copy()).tolist() if self._state[_OPEN] else []
         return missing
 
     @property
@@ -349,7 +350,7 @@ class Protocol:
     @property
     def waiting(self) -> list[int]:
         """Blocks whose part 0 was contributed and waits for the window."""
-        waiting: list[int] = np.flatnonzero(self._waits).tolist() if self._state[_WAITING] else []
+        waiting: list[int] = np.flatnonzero(self._waits.copy()).tolist() if self._state[_WAITING] else []
         return waiting
 
     def results(self, first: int, last: int) -> Iterator[Result]:

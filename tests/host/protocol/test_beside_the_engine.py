@@ -1,0 +1,30 @@
+"""What is asked of a core while the engine's thread, which waits for no interpreter, changes it."""
+
+import ctypes
+import threading
+
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.core import Protocol
+
+BLOCKS = 20_000
+
+
+def test_open_blocks_are_read_while_they_close() -> None:
+    layout = BlockLayout(blocks=BLOCKS, words=1, widest=32)
+    protocol = Protocol(job=1, rank=0, layout=layout, slots=64, window=32, rto_s=0.05)
+    protocol.begin(1, 0.0)
+    is_open, done = protocol._open.ctypes.data, threading.Event()
+
+    def close_and_open() -> None:
+        while not done.is_set():
+            ctypes.memset(is_open, 0, BLOCKS)
+            ctypes.memset(is_open, 1, BLOCKS)
+
+    engine = threading.Thread(target=close_and_open)
+    engine.start()
+    try:
+        found = [protocol.missing for _ in range(2000)]
+    finally:
+        done.set()
+        engine.join()
+    assert max(map(len, found)) == BLOCKS
