@@ -4,7 +4,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kofn.nativebuild.library import Signatures, load_library
 from kofn.switch.compiler.build import compile_runtime
@@ -61,6 +61,7 @@ class CFaultRule(ctypes.Structure):
 
 PORT_DOWN = ctypes.CFUNCTYPE(None, c_uint32)  # called by the packet thread
 Limbs = POINTER(c_uint64)
+Words: TypeAlias = "ctypes.Array[c_uint32]"
 SIGNATURES: Signatures = {
     "core_new": (c_void_p, [c_int, c_int, PORT_DOWN]),
     "core_free": (None, [c_void_p]),
@@ -93,9 +94,14 @@ SIGNATURES: Signatures = {
     "core_write": (None, [c_void_p, c_void_p, c_void_p, c_uint64]),
     "instance_new": (c_void_p, [c_void_p]),
     "instance_free": (None, [c_void_p]),
-    "table_insert": (None, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs, Limbs, c_uint32, Limbs]),
+    "table_find": (c_int64, [c_void_p, c_uint32, Limbs, Limbs, c_uint64]),
+    "table_insert": (c_int64, [c_void_p, c_void_p, c_uint32, Limbs, Limbs, c_uint64, c_uint32, Limbs]),
     "table_modify": (None, [c_void_p, c_void_p, *[c_uint32] * 3, Limbs]),
-    "table_delete": (None, [c_void_p, c_void_p, *[c_uint32] * 3]),
+    "table_delete": (None, [c_void_p, c_void_p, *[c_uint32] * 2, Limbs]),
+    "table_used": (c_uint32, [c_void_p, c_uint32]),
+    "table_next": (c_int64, [c_void_p, c_uint32, c_uint32]),
+    "table_read": (None, [c_void_p, c_uint32, c_uint32, Limbs]),
+    "write_plain": (c_uint64, [c_void_p, c_void_p, POINTER(c_uint32), c_char_p, c_uint64, Limbs]),
     "table_set_miss": (None, [c_void_p, c_void_p, *[c_uint32] * 2, Limbs]),
     "table_extra": (c_void_p, [c_void_p, c_uint32, c_uint32]),
     "table_count": (c_void_p, [c_void_p, c_uint32, c_uint32]),

@@ -54,7 +54,7 @@ class Loaded:
 
     def count_at(self, table: str, key: Key | None, priority: int) -> int:
         """Address of an entry's direct counter, of the default entry's for key None."""
-        if not self.rows.table(table).table.counted:
+        if not self.rows.table(table).state.table.counted:
             counted = [item.name for item in self.program.tables if item.counted]
             raise InvalidEntry(f"table {table} has no direct counter; those with one: {', '.join(counted) or 'none'}")
         if key is None:

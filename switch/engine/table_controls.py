@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from threading import Event
 
 from kofn.switch.engine.controls import Controls
+from kofn.switch.native import Words
 from kofn.switch.state.entries import Entry, Key, Member, MemberGroup
 
 
@@ -24,6 +25,14 @@ class TableControls(Controls):
         if entry.idle_timeout_ns:
             self._timeouts_changed.set()
 
+    def insert_plain(self, plans: Words, request: bytes, at: int) -> tuple[int, int]:
+        """Carry out the updates of a serialised WriteRequest from byte `at` on, up to the first that is not plain.
+
+        `plans` say what is, see runtime/writes.c.  How many were carried out, and the byte behind the one that was not.
+        """
+        with self._lock:
+            return self._now.rows.insert_plain(plans, request, at)
+
     def modify(self, entry: Entry) -> None:
         """Give an entry another action or other parameters; its counter goes on.  InvalidEntry, EntryNotFound."""
         with self._lock:
@@ -37,7 +46,7 @@ class TableControls(Controls):
             self._now.delete(table, key, priority)
 
     def entries(self, table: str, key: Key | None = None) -> list[Entry]:
-        """The entries of a table (with that key), const ones included, in order of insertion; without the default."""
+        """A table's entries (with that key), const ones included, in the order of their places; without the default."""
         with self._lock:
             return self._now.rows.entries(table, key)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from finsy.proto import p4r
 
 from kofn.switch.engine.engine import Engine
+from kofn.switch.errors import SwitchError
 from kofn.switch.p4runtime.arrays import Arrays
 from kofn.switch.p4runtime.cells import UpdateType
 from kofn.switch.p4runtime.digests import Digests
@@ -12,8 +13,9 @@ from kofn.switch.p4runtime.direct import Direct
 from kofn.switch.p4runtime.groups import Groups
 from kofn.switch.p4runtime.meters import Meters
 from kofn.switch.p4runtime.p4info import P4Info
+from kofn.switch.p4runtime.plain_inserts import PlainInserts
 from kofn.switch.p4runtime.profiles import Profiles
-from kofn.switch.p4runtime.refusal import choices, invalid, unimplemented
+from kofn.switch.p4runtime.refusal import Refused, choices, invalid, refusal, unimplemented
 from kofn.switch.p4runtime.tables import Tables
 from kofn.switch.p4runtime.value_sets import ValueSets
 
@@ -30,6 +32,7 @@ class Entities:
         direct, meters, profiles = Direct(engine, p4info, tables), Meters(engine, p4info), Profiles(engine, p4info)
         value_sets = ValueSets(engine, p4info)
         self.tables = tables
+        self.plain = PlainInserts(engine, p4info)
         self._writers: dict[str, Writer] = {
             "table_entry": lambda kind, entity: tables.write(kind, entity.table_entry),
             "counter_entry": lambda kind, entity: arrays.write_counter(kind, entity.counter_entry),
@@ -78,6 +81,17 @@ class Entities:
             ),
         }
 
+    def write_all(self, request: p4r.WriteRequest) -> list[Refused | None]:
+        """All updates in order, each tried whatever became of the others: why each was refused, or None."""
+        outcomes: list[Refused | None] = []
+        data, at, updates = request.SerializeToString(), 0, len(request.updates)
+        while len(outcomes) < updates:
+            done, at = self.plain.carry_out(data, at)
+            outcomes += [None] * done
+            if len(outcomes) < updates:
+                outcomes.append(attempt(self.write, request.updates[len(outcomes)]))
+        return outcomes
+
     def write(self, update: p4r.Update) -> None:
         """Carry out one update; raises SwitchError."""
         kind = update.type
@@ -96,3 +110,12 @@ class Entities:
         if kind not in self._writers:
             raise unimplemented(f"{kind} is not offered; {choices(self._writers)} is")
         return kind
+
+
+def attempt(write: Callable[[p4r.Update], None], update: p4r.Update) -> Refused | None:
+    """Why the update was refused; None: it was carried out."""
+    try:
+        write(update)
+    except SwitchError as error:
+        return refusal(error)
+    return None

@@ -4,6 +4,7 @@ from finsy.proto import p4r
 
 from kofn.switch.engine.engine import Engine
 from kofn.switch.p4runtime.pipeline import Pipeline
+from kofn.switch.p4runtime.refusal import Refused
 
 
 class Saved:
@@ -20,10 +21,11 @@ class Saved:
         trial.load(self.pipeline.document)
         self._updates: list[p4r.Update] = []
 
-    def write(self, update: p4r.Update) -> None:
-        """Carry out one update; raises SwitchError."""
-        self.pipeline.entities.write(update)
-        self._updates.append(update)
+    def write_all(self, request: p4r.WriteRequest) -> list[Refused | None]:
+        """As Entities.write_all."""
+        outcomes = self.pipeline.entities.write_all(request)
+        self._updates += [update for update, refused in zip(request.updates, outcomes, strict=True) if not refused]
+        return outcomes
 
     def commit(self, engine: Engine) -> Pipeline:
         """Make it the running program of `engine`, with all that was written."""

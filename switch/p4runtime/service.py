@@ -76,10 +76,10 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         async with self._lock:
             try:
                 self._check_write(request)
-                write = self._required_writer()
+                write_all = self._required_writer()
             except Refused as refused:
                 await _abort(context, refused)
-            outcomes = [_attempt(write, update) for update in request.updates]
+            outcomes = write_all(request)
         self.streams.schedule_digests()
         if any(outcomes):
             await _abort_batch(context, outcomes)
@@ -196,9 +196,9 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             asked = f"election id {given}" if request.HasField("election_id") else "no election id"
             raise denied(f"Not primary: the request has {asked}; {self.streams.arbitration.describe()}")
 
-    def _required_writer(self) -> Callable[[p4r.Update], None]:
+    def _required_writer(self) -> Callable[[p4r.WriteRequest], list[Refused | None]]:
         """What carries updates out: for a saved config while there is one."""
-        return self.streams.required_pipeline().entities.write if self._saved is None else self._saved.write
+        return self.streams.required_pipeline().entities.write_all if self._saved is None else self._saved.write_all
 
     def _check_write(self, request: p4r.WriteRequest) -> None:
         self._check_device(request.device_id)
@@ -211,14 +211,6 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
 def _check_config(config: p4r.ForwardingPipelineConfig) -> None:
     if not config.HasField("p4info") or not config.p4_device_config:
         raise invalid("the config needs both p4info and p4_device_config, p4c's JSON")
-
-
-def _attempt(write: Callable[[p4r.Update], None], update: p4r.Update) -> Refused | None:
-    try:
-        write(update)
-    except SwitchError as error:
-        return refusal(error)
-    return None
 
 
 async def _abort(context: Context, refused: Refused) -> NoReturn:

@@ -56,7 +56,7 @@ class ReferenceTable:
 
     def insert(self, entry: Entry) -> None:
         """Add an entry.  Raises InvalidEntry, EntryExists, TableFull."""
-        key, _ = self._state.key(entry.key, entry.priority)
+        key = self._state.stored(entry.key, entry.priority).key
         self._check_action(entry)
         if (key, entry.priority) in self.rows:
             raise EntryExists(f"table {self.table.name} has that entry already")
@@ -86,11 +86,11 @@ class ReferenceTable:
     def delete(self, key: Key, priority: int) -> None:
         """Remove an entry.  Raises InvalidEntry, EntryNotFound."""
         self._places.free(self.row(key, priority).place)
-        del self.rows[self._state.key(key, priority)[0], priority]
+        del self.rows[self._state.stored(key, priority).key, priority]
 
     def row(self, key: Key, priority: int) -> TableRow:
         """The entry with that key.  Raises InvalidEntry, EntryNotFound."""
-        normal, _ = self._state.key(key, priority)
+        normal = self._state.stored(key, priority).key
         if (normal, priority) not in self.rows:
             raise EntryNotFound(f"table {self.table.name} has no such entry")
         return self.rows[normal, priority]

@@ -43,7 +43,8 @@ struct count {
 // A row: limbs holds the key's part (see table.h), then the parameters, then what else the table's entries have.
 struct entry {
     struct count count;
-    uint64_t action;
+    uint32_t action;
+    uint32_t taken;  // whether this place has an entry
     uint64_t limbs[];
 };
 
@@ -95,6 +96,7 @@ struct table {
     uint32_t *index;        // hash slots holding entry + 1; of an ordered table the first of a chain
     uint32_t index_mask;
     uint32_t used;          // entries in the table
+    uint32_t lowest;        // no place below it is free
     size_t mask_stride;     // ordered: bytes from one of the masks to the next
     uint8_t *masks;         // ordered: what the entries' keys are masked with, each different mask once
     uint32_t *mask_order;   // ordered: the masks that are in use, the one with the best entry first

@@ -49,6 +49,14 @@ static inline uint64_t *rank_of(struct entry *entry, uint32_t key_limbs) { retur
 
 static inline uint64_t *next_of(struct entry *entry, uint32_t key_limbs) { return entry->limbs + 2 * key_limbs + 1; }
 
+// The control plane's changes of tables; each is one step for packets. `match` is as an entry stores it, without what
+// follows the masks; an ordered table's entries have an order, the lowest is the best, and the limbs that a key is masked
+// with, which are zero for range fields.
+struct core;
+int64_t table_find(struct instance *instance, uint32_t id, const uint64_t *mask, const uint64_t *match, uint64_t order);
+int64_t table_insert(struct core *core, struct instance *instance, uint32_t id, const uint64_t *mask,
+                     const uint64_t *match, uint64_t order, uint32_t action, const uint64_t *parameters);
+
 // Whether a key matches an entry's stored fields; each table has its own.
 typedef int matcher(const uint64_t *key, const uint64_t *stored);
 

@@ -41,7 +41,7 @@ class Meters:
 
     def write_entry(self, table: str, key: Key, priority: int, config: MeterConfig | None) -> None:
         place, number = self._place(table, key, priority)
-        after_hit = 8 * self._rows.table(table).table.idle_timeouts
+        after_hit = 8 * self._rows.table(table).state.table.idle_timeouts
         address = self._native.table_extra(self._instance, place, number) + after_hit
         self._set(address, config, f"the meter of table {table}")
         _note(self._entries, (table, number), config)

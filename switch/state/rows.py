@@ -4,17 +4,18 @@ Not thread-safe against itself (the engine serialises control operations); safe 
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from kofn.switch.compiler.codegen.matching import mask_words, masks_of, numbered, stored_match
+from kofn.switch.compiler.codegen.matching import numbered
 from kofn.switch.compiler.ir.program import Program, Table
 from kofn.switch.errors import InvalidEntry, SwitchError
-from kofn.switch.native import limbs_array, runtime
+from kofn.switch.native import Words, limbs_array, runtime
 from kofn.switch.state.entries import ActionSet, Entry, Key, Member, MemberGroup
 from kofn.switch.state.idle import IdleTimeouts
 from kofn.switch.state.named import named
 from kofn.switch.state.profiles import Held, ProfileState, Written
-from kofn.switch.state.tables import Placed, TableState, const_key, refuse_const
+from kofn.switch.state.table_entries import TableEntries
+from kofn.switch.state.tables import TableState, const_key, refuse_const
 
 NOTHING = (1 << 32) - 1  # no action's id
 
@@ -28,18 +29,21 @@ class Rows:
         self._native = runtime()
         self._core = core
         self._instance = instance
-        self._numbers: Mapping[str, int] = numbered(program)
-        self._tables = {table.name: TableState(table) for table in program.tables}
+        self._numbers = numbered(program)
+        self._tables = {
+            table.name: TableEntries(TableState(table), core, instance, self._numbers.get(table.name))
+            for table in program.tables
+        }
         self._profiles = {profile.name: ProfileState(program, profile) for profile in program.profiles.values()}
         self._profile_numbers = {name: number for number, name in enumerate(program.profiles)}
         self.idle = IdleTimeouts(self._now_us)
-        for state in (self._tables[name] for name in self._numbers):
-            self._write_default(state)
-            self._install(state.table)
+        for entries in (self._tables[name] for name in self._numbers):
+            self._write_default(entries.state)
+            self._install(entries.state.table)
 
     # Tables
 
-    def table(self, name: str) -> TableState:
+    def table(self, name: str) -> TableEntries:
         """The table of that name.  Raises UnknownObject."""
         if name not in self._tables:
             named(self._numbers, "table", name)  # raises, without the tables that the compiler made for itself
@@ -57,62 +61,55 @@ class Rows:
                 action=self.program.actions[own.action].name,
                 parameters=own.parameters,
             )
-            self._insert(self._tables[table.name], entry)
+            self._insert(entry)
 
     def insert(self, entry: Entry) -> None:
-        state = self.table(entry.table)
-        refuse_const(state.table)
-        if not state.table.key:
+        table = self.table(entry.table).state.table
+        refuse_const(table)
+        if not table.key:
             raise InvalidEntry(f"table {entry.table} has no key, so no entries: only its default action can be set")
-        self._insert(state, entry)
+        self._insert(entry)
 
-    def _insert(self, state: TableState, entry: Entry) -> None:
-        key, pairs = state.key(entry.key, entry.priority)
-        state.check_absent(key, entry.priority)
-        self._check_idle(state.table, entry)
-        action, words, held = self._action(state, entry)
+    def _insert(self, entry: Entry) -> None:
+        entries = self._tables[entry.table]
+        stored = entries.state.stored(entry.key, entry.priority)
+        self._check_idle(entries.state.table, entry)
+        action, words, held = self._action(entries.state, entry)
         try:
-            placed = state.place(entry, key, pairs, held)
+            place = entries.insert(stored, entry, action, words, held)
         except SwitchError:
-            self._release(state, held)
+            self._release(entries.state, held)
             raise
-        self._native.table_insert(
-            self._core,
-            self._instance,
-            self._numbers[entry.table],
-            placed.number,
-            placed.mask,
-            limbs_array(mask_words(state.table, masks_of(state.table, pairs))) if state.ordered else None,
-            limbs_array(stored_match(state.table, pairs, state.rank(placed) if state.ordered else 0)),
-            action,
-            limbs_array(words),
-        )
-        self._watch(placed)
+        self._watch(entry, place)
 
     def modify(self, entry: Entry) -> None:
-        state = self.table(entry.table)
-        refuse_const(state.table)
-        key, _ = state.key(entry.key, entry.priority)
-        placed = state.find(key, entry.priority)
-        self._check_idle(state.table, entry)
-        action, words, held = self._action(state, entry, placed.held)
-        number = self._numbers[entry.table]
-        self._native.table_modify(self._core, self._instance, number, placed.number, action, limbs_array(words))
-        self._watch(state.replace(placed, entry, key, held))
-        self._release(state, placed.held)
+        entries = self.table(entry.table)
+        refuse_const(entries.state.table)
+        place = entries.find(entries.state.stored(entry.key, entry.priority))
+        before = entries.held(place)
+        self._check_idle(entries.state.table, entry)
+        action, words, held = self._action(entries.state, entry, before)
+        entries.modify(place, entry, action, words, held)
+        self._watch(entry, place)
+        self._release(entries.state, before)
 
     def delete(self, table: str, key: Key, priority: int) -> int:
         """See Engine.delete; returns the place that the entry had."""
-        state = self.table(table)
-        refuse_const(state.table)
-        normal, pairs = state.key(key, priority)
-        placed = state.find(normal, priority)
-        number = self._numbers[table]
-        self._native.table_delete(self._core, self._instance, number, placed.number, placed.mask)
-        state.remove(placed, normal, pairs)
-        self.idle.forget(table, placed.number)
-        self._release(state, placed.held)
-        return placed.number
+        entries = self.table(table)
+        refuse_const(entries.state.table)
+        stored = entries.state.stored(key, priority)
+        place = entries.find(stored)
+        held = entries.held(place)
+        entries.delete(place, stored)
+        self.idle.forget(table, place)
+        self._release(entries.state, held)
+        return place
+
+    def insert_plain(self, plans: Words, request: bytes, at: int) -> tuple[int, int]:
+        """See Engine.insert_plain."""
+        behind, size = ctypes.c_uint64(at), len(request)
+        done = self._native.write_plain(self._core, self._instance, plans, request, size, ctypes.byref(behind))
+        return int(done), behind.value
 
     def _action(
         self, state: TableState, entry: Entry, replaced: Held | None = None
@@ -131,28 +128,24 @@ class Rows:
         return held.kind, [held.number], held
 
     def entries(self, table: str, key: Key | None) -> list[Entry]:
-        state = self.table(table)
+        entries = self.table(table)
         if key is None:
-            return [placed.entry for placed in state.placed.values()]
-        wanted, _ = state.normal(key)
-        return [placed.entry for (own, _), placed in state.placed.items() if own == wanted]
+            return list(entries)
+        wanted = entries.state.normal(key)[1]
+        return [entry for entry in entries if entries.state.normal(entry.key)[1] == wanted]
 
     def find(self, table: str, key: Key, priority: int) -> Entry:
-        return self._placed(table, key, priority).entry
-
-    def _placed(self, table: str, key: Key, priority: int) -> Placed:
-        state = self.table(table)
-        return state.find(state.key(key, priority)[0], priority)
+        return self.table(table).entry(self.place_of(table, key, priority)[1])
 
     # Default actions
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        default = self.table(table).default
+        default = self.table(table).state.default
         return None if default is None else (default[0].name, default[1])
 
     def set_default(self, table: str, action: str | None, parameters: Sequence[int]) -> None:
         """See Engine.set_default; action None is the program's own default."""
-        state = self.table(table)
+        state = self.table(table).state
         if state.table.default_const:
             name, _ = self.default(table) or ("", ())
             raise InvalidEntry(f"the default action of table {table} is const: {name}")
@@ -174,8 +167,9 @@ class Rows:
 
     def place_of(self, table: str, key: Key, priority: int) -> tuple[int, int]:
         """The numbers of a table and of an entry in the native part.  Raises InvalidEntry, EntryNotFound."""
-        placed = self._placed(table, key, priority)
-        return self._numbers[table], placed.number
+        entries = self.table(table)
+        place = entries.find(entries.state.stored(key, priority))
+        return self._numbers[table], place
 
     def number(self, table: str) -> int:
         """The number of a table in the native part."""
@@ -183,10 +177,10 @@ class Rows:
         return self._numbers[table]
 
     def elapsed_ns(self, table: str, key: Key, priority: int) -> int:
-        state = self.table(table)
-        if not state.table.idle_timeouts:
+        entries = self.table(table)
+        if not entries.state.table.idle_timeouts:
             raise InvalidEntry(f"table {table} has no idle timeouts")
-        return self.idle.elapsed_ns(table, self._placed(table, key, priority).number)
+        return self.idle.elapsed_ns(table, self.place_of(table, key, priority)[1])
 
     def _check_idle(self, table: Table, entry: Entry) -> None:
         if entry.idle_timeout_ns and not table.idle_timeouts:
@@ -194,11 +188,10 @@ class Rows:
         if entry.idle_timeout_ns < 0:
             raise InvalidEntry(f"an idle timeout is 0 (none) or more, not {entry.idle_timeout_ns} ns")
 
-    def _watch(self, placed: Placed) -> None:
-        entry = placed.entry
-        if self.table(entry.table).table.idle_timeouts:
-            address = self._native.table_extra(self._instance, self._numbers[entry.table], placed.number)
-            self.idle.watch(entry, placed.number, ctypes.c_uint64.from_address(address))
+    def _watch(self, entry: Entry, place: int) -> None:
+        if self.table(entry.table).state.table.idle_timeouts:
+            address = self._native.table_extra(self._instance, self._numbers[entry.table], place)
+            self.idle.watch(entry, place, ctypes.c_uint64.from_address(address))
 
     def _now_us(self) -> int:
         return int(self._native.core_now_us(self._core))

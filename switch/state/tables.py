@@ -1,56 +1,47 @@
-"""The entries of one table as the control plane knows them, and their checks.
+"""One table as the control plane writes it: checks, the one normal form of a key, and what the native table has of it.
 
-The native table holds the same entries in the form that look-ups need; this one answers reads and decides places and
-ranks: the higher priority (or the longer prefix) is the better.
+The native table holds the entries; the higher priority (or the longer prefix) is the better.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kofn.switch.compiler.codegen.layout import mask_of
-from kofn.switch.compiler.codegen.matching import Pair, entry_limbs, masks_of
+from kofn.switch.compiler.codegen.matching import Pair, entry_limbs, key_limbs, mask_words, numbers, stored_match
 from kofn.switch.compiler.ir.program import Action, KeyField, Table
-from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry
+from kofn.switch.errors import InvalidEntry
 from kofn.switch.state.actions import check_value, find_action, parameter_words
-from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary
-from kofn.switch.state.places import Places
-from kofn.switch.state.profiles import Held
+from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
 
 PRIORITY_MAX = (1 << 31) - 1  # P4Runtime's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """An entry as it was written (its key may not be in the normal form) and its place in the native table."""
+class Stored(NamedTuple):
+    """What tells an entry from others: its key in the normal form, and as the native table has it.
 
-    entry: Entry
-    number: int
-    mask: int  # of an ordered table: the number of its mask
-    held: Held | None = None  # what it holds of an action profile
+    The lowest order is the best.
+    """
 
+    key: Key
+    priority: int
+    mask: list[int]
+    match: list[int]
+    order: int
 
-@dataclass(slots=True)
-class _Mask:
-    """A mask that entries of an ordered table have, by its number in the native table."""
-
-    number: int
-    entries: int = 0
+    def __str__(self) -> str:
+        return show_key(self.key) + (f" of priority {self.priority}" if self.priority else "")
 
 
 class TableState:
-    """Entries by key, free places, masks."""
+    """A table's rules, and its default action."""
 
     def __init__(self, table: Table) -> None:
-        """Empty; the default is the program's."""
+        """The default is the program's."""
         self.table = table
         self.ordered, self.prioritised = table.ordered, table.prioritised  # asked for with every entry
         self.actions = {action.name: action for action in table.actions}
-        self.placed: dict[tuple[Key, int], Placed] = {}
-        self._places = Places(f"table {table.name}", self.capacity)
-        self._masks: dict[tuple[int, ...], _Mask] = {}
-        self._mask_places = Places(f"table {table.name}", self.capacity)
         self.limbs = entry_limbs(table)
-        self._defaults = {action.id: action for action in table.actions}
+        self.by_id = {action.id: action for action in table.actions}
         self.default = self.initial_default
 
     @property
@@ -58,7 +49,7 @@ class TableState:
         """The program's default action; None: a miss does nothing."""
         if self.table.default_action is None:
             return None
-        return self._defaults[self.table.default_action], self.table.default_parameters
+        return self.by_id[self.table.default_action], self.table.default_parameters
 
     @property
     def capacity(self) -> int:
@@ -68,13 +59,15 @@ class TableState:
         """The action, its parameters checked.  Raises InvalidEntry."""
         return find_action(f"table {self.table.name}", self.actions, name, parameters)
 
-    def key(self, key: Key, priority: int) -> tuple[Key, tuple[Pair, ...]]:
-        """The key in its one normal form and as pairs of numbers, the priority checked.  Raises InvalidEntry."""
+    def stored(self, key: Key, priority: int) -> Stored:
+        """The key and the priority, checked.  Raises InvalidEntry."""
         self._check_priority(priority)
-        return self.normal(key)
+        normal, pairs = self.normal(key)
+        mask, match = mask_words(self.table, pairs), stored_match(self.table, pairs)
+        return Stored(normal, priority, mask, match, self._order(pairs, priority))
 
     def normal(self, key: Key) -> tuple[Key, tuple[Pair, ...]]:
-        """`key` without a priority."""
+        """The key in its one normal form, and as pairs of numbers.  Raises InvalidEntry."""
         if len(key) != len(self.table.key):
             raise InvalidEntry(f"the key of table {self.table.name} has {self._fields()}, not {len(key)} fields")
         both = [_match(self.table, field, match) for field, match in zip(self.table.key, key, strict=True)]
@@ -91,66 +84,36 @@ class TableState:
     def _fields(self) -> str:
         return "(" + ", ".join(f"{field.name}: {field.kind}" for field in self.table.key) + ")"
 
-    def find(self, key: Key, priority: int) -> Placed:
-        """The entry with that normal key.  Raises EntryNotFound."""
-        if (key, priority) not in self.placed:
-            raise EntryNotFound(f"table {self.table.name} has no entry {show_key(key)}{_show_priority(priority)}")
-        return self.placed[key, priority]
-
-    def place(self, entry: Entry, key: Key, pairs: Sequence[Pair], held: Held | None = None) -> Placed:
-        """Take a free place; `key` is the normal form, `pairs` are its numbers.  Raises EntryExists, TableFull."""
-        self.check_absent(key, entry.priority)
-        number = self._places.take()
-        mask = self._use_mask(masks_of(self.table, pairs)) if self.ordered else 0
-        placed = Placed(entry=entry, number=number, mask=mask, held=held)
-        self.placed[key, entry.priority] = placed
-        return placed
-
-    def check_absent(self, key: Key, priority: int) -> None:
-        """Raises EntryExists when there is an entry with that normal key."""
-        if (key, priority) in self.placed:
-            raise EntryExists(f"table {self.table.name} has an entry {show_key(key)}{_show_priority(priority)} already")
-
-    def replace(self, placed: Placed, entry: Entry, key: Key, held: Held | None = None) -> Placed:
-        """Note another action for an entry."""
-        new = Placed(entry=entry, number=placed.number, mask=placed.mask, held=held)
-        self.placed[key, entry.priority] = new
-        return new
-
-    def remove(self, placed: Placed, key: Key, pairs: Sequence[Pair]) -> None:
-        del self.placed[key, placed.entry.priority]
-        self._places.free(placed.number)
-        if self.ordered:
-            self._leave_mask(masks_of(self.table, pairs))
-
-    def _use_mask(self, masks: tuple[int, ...]) -> int:
-        mask = self._masks.get(masks)
-        if mask is None:
-            mask = self._masks[masks] = _Mask(self._mask_places.take())
-        mask.entries += 1
-        return mask.number
-
-    def _leave_mask(self, masks: tuple[int, ...]) -> None:
-        mask = self._masks[masks]
-        mask.entries -= 1
-        if mask.entries == 0:
-            self._mask_places.free(mask.number)
-            del self._masks[masks]
-
-    def rank(self, placed: Placed) -> int:
-        """The lower is the better: by priority or prefix length, then by place."""
-        return self._order(placed.entry) << 32 | placed.number
-
-    def _order(self, entry: Entry) -> int:
+    def _order(self, pairs: Sequence[Pair], priority: int) -> int:
         if self.prioritised:
-            return PRIORITY_MAX - entry.priority
-        widths = (field.width for field in self.table.key)
-        matches = zip(entry.key, widths, strict=True)
-        return sum(width - match.prefix_length for match, width in matches if isinstance(match, Lpm))
+            return PRIORITY_MAX - priority
+        fields = zip(self.table.key, pairs, strict=True)
+        return sum(field.width - mask.bit_count() for field, (_, mask) in fields if field.kind == "lpm")
+
+    def key_of(self, stored: Sequence[int]) -> Key:
+        """The key of an entry of the native table, and what follows it."""
+        firsts = numbers(self.table.key, stored)
+        seconds = numbers(self.table.key, stored[key_limbs(self.table) :]) if self.ordered else firsts
+        return tuple(map(_stored_match, self.table.key, firsts, seconds))
+
+    def priority_of(self, stored: Sequence[int]) -> int:
+        return PRIORITY_MAX - (stored[2 * key_limbs(self.table)] >> 32) if self.prioritised else 0
 
     def words(self, action: Action, parameters: Sequence[int]) -> list[int]:
         """Parameters as limbs, padded to the table's largest action."""
         return parameter_words(action, parameters, self.limbs)
+
+
+def _stored_match(field: KeyField, first: int, second: int) -> Match:
+    match field.kind:
+        case "exact":
+            return Exact(value=first)
+        case "lpm":
+            return Lpm(value=first, prefix_length=second.bit_count())
+        case "range":
+            return Range(low=first, high=second)
+        case _:
+            return Ternary(value=first, mask=second)
 
 
 def show_key(key: Key) -> str:
@@ -170,10 +133,6 @@ def _show(match: Match) -> str:
             return f"{low:#x}..{high:#x}"
         case Optional(value=value):
             return "*" if value is None else hex(value)
-
-
-def _show_priority(priority: int) -> str:
-    return f" of priority {priority}" if priority else ""
 
 
 def _match(table: Table, field: KeyField, match: Match) -> tuple[Match, Pair]:

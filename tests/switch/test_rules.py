@@ -87,7 +87,7 @@ def test_table_size_and_errors(engine: Engine) -> None:
     assert [ask(engine, 1, value)[1].result for value in range(4)] == [10, 11, 1, 13]
     engine.insert(entry("by_exact", exact(9, 0), 19))
     assert ask(engine, 1, 9)[1].result == 19
-    assert [one.key for one in engine.entries("ingress.by_exact")] == [exact(value, 0) for value in (0, 1, 3, 9)]
+    assert [one.key for one in engine.entries("ingress.by_exact")] == [exact(value, 0) for value in (0, 1, 9, 3)]
     with pytest.raises(EntryNotFound):
         engine.delete("ingress.by_exact", exact(2, 0))
     with pytest.raises(EntryNotFound):

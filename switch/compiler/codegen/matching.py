@@ -11,7 +11,7 @@ from kofn.switch.compiler.codegen.block import Block
 from kofn.switch.compiler.codegen.layout import Layout, limbs, literal, mask_of
 from kofn.switch.compiler.codegen.lowering import Lowering
 from kofn.switch.compiler.codegen.operators import Translator
-from kofn.switch.compiler.ir.program import Action, KeyField, Program, Table
+from kofn.switch.compiler.ir.program import Action, KeyField, Parameter, Program, Table
 
 Pair = tuple[int, int]
 
@@ -66,16 +66,24 @@ def words(value: int, width: int) -> list[int]:
     return [value >> 64 * i & mask_of(64) for i in range(limbs(width))]
 
 
-def stored_match(table: Table, pairs: Sequence[Pair], rank: int) -> list[int]:
-    """An entry's match as limbs; a pair is (value, mask), or (low, high) for a range field.
+def stored_match(table: Table, pairs: Sequence[Pair]) -> list[int]:
+    """An entry's match as limbs, without what orders it; a pair is (value, mask), or (low, high) for a range field."""
+    values = _by_field(table, [first for first, _ in pairs])
+    return values + _by_field(table, [second for _, second in pairs]) if table.ordered else values
 
-    `rank` orders the entries of an ordered table, the lowest first, in 64 bits.
-    """
-    values = [word for field, pair in zip(table.key, pairs, strict=True) for word in words(pair[0], field.width)]
-    if not table.ordered:
-        return values
-    masks = [word for field, pair in zip(table.key, pairs, strict=True) for word in words(pair[1], field.width)]
-    return [*values, *masks, rank, 0]
+
+def numbers(items: Sequence[KeyField] | Sequence[Parameter], stored: Sequence[int]) -> list[int]:
+    """The values of fields or parameters from their limbs."""
+    result, at = [], 0
+    for item in items:
+        count = limbs(item.width)
+        result.append(sum(word << 64 * i for i, word in enumerate(stored[at : at + count])))
+        at += count
+    return result
+
+
+def _by_field(table: Table, values: Sequence[int]) -> list[int]:
+    return [word for field, value in zip(table.key, values, strict=True) for word in words(value, field.width)]
 
 
 def masks_of(table: Table, pairs: Sequence[Pair]) -> tuple[int, ...]:
@@ -83,9 +91,9 @@ def masks_of(table: Table, pairs: Sequence[Pair]) -> tuple[int, ...]:
     return tuple(0 if field.kind == "range" else mask for field, (_, mask) in zip(table.key, pairs, strict=True))
 
 
-def mask_words(table: Table, masks: Sequence[int]) -> list[int]:
-    """`masks_of` as limbs."""
-    return [word for field, mask in zip(table.key, masks, strict=True) for word in words(mask, field.width)]
+def mask_words(table: Table, pairs: Sequence[Pair]) -> list[int]:
+    """What a key is masked with before an ordered table hashes it, as limbs."""
+    return _by_field(table, masks_of(table, pairs))
 
 
 def matchers(program: Program) -> list[str]:

@@ -1,0 +1,92 @@
+"""Updates that the native part decodes and carries out itself: inserts of entries with a key and an action alone.
+
+runtime/writes.c says what is plain; here is the plan that it decodes by, words for each table.
+"""
+
+from collections.abc import Iterable, Iterator
+from ctypes import c_uint32
+from functools import cached_property
+from itertools import chain
+
+from kofn.switch.compiler.codegen.layout import limbs
+from kofn.switch.compiler.codegen.matching import numbered
+from kofn.switch.compiler.ir.program import Program
+from kofn.switch.compiler.ir.program import Table as ProgramTable
+from kofn.switch.engine.engine import Engine
+from kofn.switch.native import Words
+from kofn.switch.p4runtime.p4info import ActionUse, Field, MatchKind, P4Info, Table
+
+KINDS = {
+    MatchKind.EXACT: ("exact", 2),
+    MatchKind.TERNARY: ("ternary", 3),
+    MatchKind.LPM: ("lpm", 4),
+    MatchKind.RANGE: ("range", 6),
+    MatchKind.OPTIONAL: ("ternary", 7),
+}
+"""What the program calls a kind of match, and its number in FieldMatch."""
+FIELDS_MAX, LIMBS_MAX = 64, 512  # as in runtime/writes.c
+
+
+class PlainInserts:
+    """Of the program that `engine` runs."""
+
+    def __init__(self, engine: Engine, p4info: P4Info) -> None:
+        """The program need not be loaded yet."""
+        self._engine = engine
+        self._p4info = p4info
+
+    def carry_out(self, request: bytes, at: int) -> tuple[int, int]:
+        """See Engine.insert_plain."""
+        return self._engine.insert_plain(self._plans, request, at)
+
+    @cached_property
+    def _plans(self) -> Words:
+        program = self._engine.program
+        words = [*([] if program is None else _plans(program, self._p4info)), 0]
+        return (c_uint32 * len(words))(*words)
+
+
+def _plans(program: Program, p4info: P4Info) -> Iterator[int]:
+    tables = {table.name: table for table in program.tables}
+    for name, number in numbered(program).items():
+        for table in p4info.tables:
+            if table.name == name and _is_plain(table, tables[name]):
+                yield from _table_plan(table, tables[name], number)
+
+
+def _is_plain(table: Table, own: ProgramTable) -> bool:
+    """Whether nothing stands beside the table's entries but a counter."""
+    fields = list(zip(table.key, own.key, strict=False))
+    sizes = [len(table.key), *(len(use.action.parameters) for use in table.actions)]
+    room = [sum(limbs(field.width) for field in use.action.parameters) for use in table.actions]
+    return (
+        0 < len(own.key) == len(table.key)
+        and all(field.width == mine.width and KINDS[field.kind][0] == mine.kind for field, mine in fields)
+        and max(sizes) <= FIELDS_MAX
+        and max([sum(limbs(field.width) for field in own.key), *room]) <= LIMBS_MAX
+        and own.entries is None
+        and own.profile is None
+        and own.meter is None
+        and not own.idle_timeouts
+    )
+
+
+def _table_plan(table: Table, own: ProgramTable, number: int) -> list[int]:
+    ids = {action.name: action.id for action in own.actions}
+    fields = [[*value, KINDS[field.kind][1]] for value, field in zip(_values(table.key), table.key, strict=True)]
+    actions = [_action_plan(use, ids[use.name]) for use in table.actions if use.in_entries]
+    body = [table.id, number, int(own.prioritised), len(fields), len(actions), *chain(*fields, *actions)]
+    return [1 + len(body), *body]
+
+
+def _action_plan(use: ActionUse, number: int) -> list[int]:
+    values = list(_values(use.action.parameters))
+    return [4 + 3 * len(values), use.id, number, len(values), *chain(*values)]
+
+
+def _values(fields: Iterable[Field]) -> Iterator[list[int]]:
+    """Of each its id, its width and its first limb."""
+    at = 0
+    for field in fields:
+        yield [field.id, field.width, at]
+        at += limbs(field.width)

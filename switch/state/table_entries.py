@@ -1,0 +1,103 @@
+"""The entries of one table: the native part holds them, and here is what look-ups need not know."""
+
+from collections.abc import Iterator
+from ctypes import c_uint64
+from dataclasses import dataclass
+from errno import EEXIST
+
+from kofn.switch.compiler.codegen.matching import numbers, stored_limbs
+from kofn.switch.errors import EntryExists, EntryNotFound, TableFull
+from kofn.switch.native import limbs_array, runtime
+from kofn.switch.state.entries import Entry
+from kofn.switch.state.profiles import Held
+from kofn.switch.state.tables import Stored, TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What an entry has that the native part has not."""
+
+    idle_timeout_ns: int = 0
+    metadata: bytes = b""
+    controller_metadata: int = 0
+    held: Held | None = None  # of an action profile
+
+
+NOTHING = Beside()
+
+
+class TableEntries:
+    """Entries by their places, the numbers of rows in the native table; who inserts gets the lowest free one."""
+
+    def __init__(self, state: TableState, core: int, instance: int, number: int | None) -> None:
+        """`number` is the table's in the native part; None: it is not there, for it only calls its default action."""
+        self.state = state
+        self.number = number
+        self._native, self._core, self._instance = runtime(), core, instance
+        self._beside: dict[int, Beside] = {}
+        self._row = (c_uint64 * (1 + stored_limbs(state.table) + state.limbs))()
+
+    def find(self, stored: Stored) -> int:
+        """The entry's place.  Raises EntryNotFound."""
+        words = limbs_array(stored.mask), limbs_array(stored.match), stored.order
+        place = -1 if self.number is None else self._native.table_find(self._instance, self.number, *words)
+        if place < 0:
+            raise EntryNotFound(f"table {self.state.table.name} has no entry {stored}")
+        return int(place)
+
+    def insert(self, stored: Stored, entry: Entry, action: int, parameters: list[int], held: Held | None) -> int:
+        """Its place.  Raises EntryExists, TableFull."""
+        words = limbs_array(stored.mask), limbs_array(stored.match), stored.order, action, limbs_array(parameters)
+        place: int = self._native.table_insert(self._core, self._instance, self.number, *words)
+        if place == -EEXIST:
+            raise EntryExists(f"table {self.state.table.name} has an entry {stored} already")
+        if place < 0:
+            raise TableFull(f"table {self.state.table.name} is full: {self.state.capacity} entries")
+        self._note(place, entry, held)
+        return place
+
+    def modify(self, place: int, entry: Entry, action: int, parameters: list[int], held: Held | None) -> None:
+        words = limbs_array(parameters)
+        self._native.table_modify(self._core, self._instance, self.number, place, action, words)
+        self._note(place, entry, held)
+
+    def delete(self, place: int, stored: Stored) -> None:
+        self._native.table_delete(self._core, self._instance, self.number, place, limbs_array(stored.mask))
+        self._beside.pop(place, None)
+
+    def held(self, place: int) -> Held | None:
+        """What the entry holds of an action profile."""
+        return self._beside.get(place, NOTHING).held
+
+    def _note(self, place: int, entry: Entry, held: Held | None) -> None:
+        beside = Beside(entry.idle_timeout_ns, entry.metadata, entry.controller_metadata, held)
+        if beside == NOTHING:
+            self._beside.pop(place, None)
+        else:
+            self._beside[place] = beside
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All, in the order of their places."""
+        place, used = 0, 0 if self.number is None else self._native.table_used(self._instance, self.number)
+        for _ in range(used):
+            place = self._native.table_next(self._instance, self.number, place)
+            yield self.entry(place)
+            place += 1
+
+    def entry(self, place: int) -> Entry:
+        """As it is read: its key in the normal form."""
+        self._native.table_read(self._instance, self.number, place, self._row)
+        table, (number, *row) = self.state.table, self._row
+        beside = self._beside.get(place, NOTHING)
+        action = None if table.profile is not None else self.state.by_id[number]
+        return Entry(
+            table=table.name,
+            key=self.state.key_of(row),
+            priority=self.state.priority_of(row),
+            action="" if action is None else action.name,
+            parameters=() if action is None else tuple(numbers(action.parameters, row[stored_limbs(table) :])),
+            via=None if beside.held is None else beside.held.via,
+            idle_timeout_ns=beside.idle_timeout_ns,
+            metadata=beside.metadata,
+            controller_metadata=beside.controller_metadata,
+        )
