@@ -56,12 +56,13 @@ def _plans(program: Program, p4info: P4Info) -> Iterator[int]:
 
 def _is_plain(table: Table, own: ProgramTable) -> bool:
     """Whether nothing stands beside the table's entries but a counter."""
-    fields = list(zip(table.key, own.key, strict=False))
+    fields, known = list(zip(table.key, own.key, strict=False)), {action.name for action in own.actions}
     sizes = [len(table.key), *(len(use.action.parameters) for use in table.actions)]
     room = [sum(limbs(field.width) for field in use.action.parameters) for use in table.actions]
     return (
         0 < len(own.key) == len(table.key)
         and all(field.width == mine.width and KINDS[field.kind][0] == mine.kind for field, mine in fields)
+        and known.issuperset(use.name for use in table.actions)
         and max(sizes) <= FIELDS_MAX
         and max([sum(limbs(field.width) for field in own.key), *room]) <= LIMBS_MAX
         and own.entries is None

@@ -3,19 +3,20 @@
 import copy
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 INTEGERS = (0, 1, 2, -1, 255, 65_536, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+M = TypeVar("M", bound=Message)
 Field = Any
 """A FieldDescriptor, of which protobuf has two kinds."""
 
 LEAVES: tuple[Any, ...] = (None, True, 0, 1, -1, 1000, 2**31, 2**64, 0.5, "", "x", "0x", "0xffffffffff", [], {}, [None])
 
 
-def changed_message(message: Message, chance: random.Random, changes: int) -> Message:
+def changed_message(message: M, chance: random.Random, changes: int) -> M:
     """A copy with so many changes."""
     result = type(message)()
     result.CopyFrom(message)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.switch.fuzz.programs import PROGRAMS, Subject
 from tests.switch.fuzz.sanitized import environment
 
 FAULTY = "#include <stdlib.h>\nchar read_beyond(int at) { char *two = calloc(2, 1); return two[at]; }\n"
@@ -27,6 +28,12 @@ def test_a_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
     found = subprocess.run([*command, "2"], check=False, stderr=subprocess.PIPE, **started)
     assert found.returncode != 0
     assert "faulty.c:2" in found.stderr
+
+
+@pytest.mark.parametrize("subject", PROGRAMS, ids=lambda subject: subject.name)
+def test_packets_to_begin_with_leave_the_switch(subject: Subject) -> None:
+    engine, packets = subject.load()
+    assert any([engine.inject(*packet) for packet in packets])
 
 
 @pytest.mark.slow

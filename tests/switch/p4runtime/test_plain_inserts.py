@@ -118,4 +118,4 @@ def test_plain_inserts_are_carried_out_together() -> None:
     asked = p4r.WriteRequest(updates=[rule(1), rule(2), rule(2), rule(3)]).SerializeToString()
     done, behind = pipeline.entities.plain.carry_out(asked, 0)
     assert (done, pipeline.entities.plain.carry_out(asked, behind)) == (2, (1, len(asked)))
-    assert [entry.key[0].value for entry in engine.entries("Entries.rules")] == [1, 2, 3]  # type: ignore[union-attr]
+    assert [entry.key[0].value for entry in engine.entries("Entries.rules")] == [1, 2, 3]
