@@ -200,6 +200,7 @@ class Encoder:
         while self._first_whole and self.awaits_pieces:
             yield []
         self._prepare()
+        self._error = 0.0
         lanes, scale = self.uses, self._scale(self.uses)
         left, size = self.plan.blocks, min(self.slice_blocks, max(1, FIRST_SLICE // self._layout.elements))
         while left.size:
@@ -233,7 +234,6 @@ class Encoder:
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
         if self._rate is not None:
             self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
-        self._error = 0.0
 
     def reduction(self, iteration: int) -> NativeReduction | None:
         """What slices() and settle() do, for somebody who needs no Python for it; Sums.reduces() is still to be called.

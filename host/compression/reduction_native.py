@@ -31,7 +31,7 @@ class NativeReduction(ctypes.Structure):
     @property
     def squared_error(self) -> float:
         """What encoding has left over, in units of the gradient, squared: of all blocks as of those looked at."""
-        return self.error * UNIT**2 * self.encoded / max(1, self.looked_at)
+        return float(self.error * UNIT**2 * self.encoded / max(1, self.looked_at))
 
     @property
     def times(self) -> Times:

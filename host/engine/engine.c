@@ -342,10 +342,11 @@ static int receive(struct engine *engine) {
 
 /* -- what reductions do */
 
-/* The first news are told. */
+/* The first news are done. */
 static void forget(struct port *port, int64_t count) {
     port->news_count -= count;
-    memmove(port->news, port->news + count, (size_t)port->news_count * sizeof *port->news);
+    if (count && port->news_count)
+        memmove(port->news, port->news + count, (size_t)port->news_count * sizeof *port->news);
 }
 
 /* Whether any blocks had closed. */

@@ -45,7 +45,7 @@ class SharedProtocol(Protocol):
     engine: "WorkerEngine | None" = None
     port: ctypes.c_void_p | None = None
     reduction: NativeReduction | None = None
-    """What the engine's thread does beside packets: nobody else may touch ledger and sums meanwhile, but within held()."""
+    """What the engine's thread does beside packets; its ledger and its sums may be touched within held() alone."""
 
     def fileno(self) -> int:
         """Readable when there is news."""
