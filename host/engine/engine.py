@@ -65,7 +65,7 @@ class SharedProtocol(Protocol):
 
     def wake(self) -> None:
         """The gradient that is reduced has another piece."""
-        if self.engine is not None:
+        if self.engine is not None and self.reduction is not None:
             self._call("wake")
 
     @contextmanager
