@@ -59,6 +59,8 @@ class SharedProtocol(Protocol):
     def reduce(self, reduction: NativeReduction | None) -> NativeReduction | None:
         """From now on the engine's thread does this, and nothing else; returns what it has done until now."""
         done, self.reduction = self.reduction, reduction
+        if reduction is not None:
+            self._kept.append(reduction)  # what it has contributed may be sent again until the next begin()
         if self.engine is not None and done is not reduction:
             self._call("reduce", reduction and ctypes.addressof(reduction))
         return done
