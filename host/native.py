@@ -1,4 +1,4 @@
-"""host's C, compiled: the protocol core, the engine, the pacer and datagrams, as ctypes calls them."""
+"""host's C, compiled: the protocol core, the ledger, the engine, the pacer and datagrams, as ctypes calls them."""
 
 import ctypes
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_void_p
@@ -8,7 +8,7 @@ from pathlib import Path
 from kofn.nativebuild.library import Signatures, compile_texts, load_library
 
 HERE = Path(__file__).parent
-FOLDERS = [HERE / name for name in ("wire", "protocol", "engine")]
+FOLDERS = [HERE / name for name in ("wire", "protocol", "compression", "engine")]
 
 _CORE = _ENGINE = _PORT = c_void_p
 _OWN: Signatures = {
@@ -45,6 +45,8 @@ _OWN: Signatures = {
     "port_take": (c_int64, [_PORT, c_void_p, c_void_p, c_int64]),
     "port_want": (None, [_PORT, c_int64]),
     "port_queued": (c_int64, [_PORT]),
+    **{f"port_{name}": (None, [_PORT]) for name in ("wake", "hold", "release")},
+    "port_reduce": (None, [_PORT, c_void_p]),
     "pacer_open": (None, [c_void_p, c_double, c_int64, c_double]),
     "pacer_close": (None, [c_void_p]),
     "pacer_send": (c_double, [c_void_p, c_int64, c_int64, c_double]),
@@ -73,6 +75,11 @@ SIGNATURES: Signatures = {**_OWN, **{f"port_{name}": _OWN[f"core_{name}"] for na
 
 @cache
 def library() -> ctypes.CDLL:
-    """Compiled when it is not in the cache; CompilerMissing, CompileError, OSError."""
+    """All of it, with SIGNATURES; CompilerMissing, CompileError, OSError."""
+    return load_library(compiled(), SIGNATURES)
+
+
+def compiled() -> Path:
+    """Its file, made when it is not in the cache; CompilerMissing, CompileError."""
     files = {path.name: path.read_text() for folder in FOLDERS for path in sorted(folder.glob("*.[ch]"))}
-    return load_library(compile_texts(files, [name for name in files if name.endswith(".c")]), SIGNATURES)
+    return compile_texts(files, [name for name in files if name.endswith(".c")])

@@ -3,7 +3,7 @@
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 Part = Literal["encode", "send", "wait", "receive", "sum", "decode"]
@@ -30,7 +30,7 @@ class Times:
 
     @property
     def total(self) -> float:
-        return math.fsum(asdict(self).values())
+        return math.fsum((self.encode, self.send, self.wait, self.receive, self.sum, self.decode))
 
 
 class Stopwatch:
@@ -94,5 +94,11 @@ class During:
 
 def within_wait(outer: Times, inner: Times) -> Times:
     """The times of one who waited while another worked for it: those of the inner one are of the outer's wait."""
-    spent = {name: seconds + getattr(inner, name) for name, seconds in asdict(outer).items()}
-    return Times(**spent | {"wait": outer.wait - inner.total + inner.wait})
+    return Times(
+        encode=outer.encode + inner.encode,
+        send=outer.send + inner.send,
+        wait=outer.wait - inner.total + inner.wait,
+        receive=outer.receive + inner.receive,
+        sum=outer.sum + inner.sum,
+        decode=outer.decode + inner.decode,
+    )

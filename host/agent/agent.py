@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from itertools import repeat
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -35,6 +36,7 @@ from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
 from kofn.host.errors import AgentError
@@ -138,7 +140,7 @@ class Agent:
             rto_s=job.rto_ms / 1000,
             keep=max(1, KEEP_BYTES // self._iteration_bytes),
         )
-        self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers)
+        self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers, slices=self._slices)
         self.treat(treatment)
         self._ignored: set[str] = set()
         self._beside = beside
@@ -148,6 +150,7 @@ class Agent:
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
+        self._reduced = Times()  # of the engine's thread, while the event loop waits
         self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
         self._called = True  # the training thread waits for this loop, or has not begun
         self._ended: list[Ended] = []  # what it has not heard of yet
@@ -305,7 +308,10 @@ class Agent:
 
     def treat(self, treatment: Treatment) -> None:
         self._driver.rule = RULES[treatment.rule]
-        self.ledger.age = age_weight_of(treatment, self._age_limit)
+        with self.protocol.held():
+            self.ledger.age = age_weight_of(treatment, self._age_limit)
+            if (reduction := self.protocol.reduction) is not None:
+                self.ledger.reconsider(reduction)
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
@@ -353,7 +359,7 @@ class Agent:
         out: Floats | None,
     ) -> _Exchanged:
         self._called, handed_s = True, time.monotonic()
-        self._watch = watch = Stopwatch()
+        self._watch, self._reduced = (watch := Stopwatch()), Times()
         pieces = None if stream is None else stream.pieces
         try:
             await self._advance(0)
@@ -376,21 +382,45 @@ class Agent:
             if waits:
                 await self._advance(current)
         except Exception:
+            self._halt()
             self._sums.leave()  # what comes now must not go into the caller's array
             raise
         finally:
+            self._halt()
             self._driver.drop_encoding()
             self._watch = self._stream = None
-        return _Exchanged(handed_s, self._told(), watch.times())
+        return _Exchanged(handed_s, self._told(), within_wait(watch.times(), self._reduced))
+
+    def _slices(self, iteration: int) -> Iterator[list[int]]:
+        """Of the encoder, or where the engine does all that is to be done, nothing for ever."""
+        reduction = self.encoder.reduction(iteration)
+        if reduction is None:
+            return self.encoder.slices(iteration)
+        self._sums.reduces(reduction)
+        reduction.told = self._stream is not None
+        self.protocol.reduce(reduction)
+        return repeat([])
+
+    def _halt(self) -> None:
+        """The engine does nothing more than to send and to receive."""
+        if (done := self.protocol.reduce(None)) is not None:
+            self.encoder.reduced(done)
+            self._reduced = done.times
 
     async def _open(self, stream: GradientStream, *, current: bool) -> None:
         """Take its pieces as they come; what is late is treated as a whole."""
-        stream.pieces.changed = lambda: self._loop.call_soon_threadsafe(self._piece_put)
+        stream.pieces.changed = lambda: self._changed(stream.pieces)
         if not current:
             await self._iteration_wait.wait_for_pieces(stream.pieces)
         else:
             self._stream = stream
             stream.follow(self._sums)
+
+    def _changed(self, pieces: Pieces) -> None:
+        """A piece was put, by any thread: it is the engine's, or this loop's."""
+        if self.protocol.reduction is None or pieces.whole:
+            self._loop.call_soon_threadsafe(self._piece_put)
+        self.protocol.wake()
 
     def _piece_put(self) -> None:
         self._iteration_wait.piece_put()
@@ -423,7 +453,7 @@ class Agent:
 
     def _feed(self) -> None:
         """There may be room for more of the gradient."""
-        with self._failing():
+        with self._failing(), self.protocol.held():
             if self._driver.feed(self._loop.time()) and self._engine is not None:
                 self._engine.want(self.encoder.slice_blocks)
             self._look()
@@ -435,6 +465,7 @@ class Agent:
 
     def _end(self, end: Sums | ReplicaState) -> None:
         """An iteration is over, or a replica came instead: the next one begins."""
+        self._halt()
         if isinstance(end, ReplicaState):
             self._ended.append(end)
             return
@@ -452,10 +483,12 @@ class Agent:
 
     def _news(self) -> None:
         """The engine has something for the encoder, or room."""
-        with self._failing():
+        with self._failing(), self.protocol.held():
             with self.during("receive"):
                 news = self.protocol.news()
             self._driver.follow(news, self._loop.time())
+            if self._stream is not None:
+                self._stream.follow(self._sums)
             self._feed()
             self._warn()
 
@@ -503,8 +536,6 @@ class Agent:
         """Sum up results of the current iteration."""
         if results.iteration == self.protocol.iteration:  # else a replica has come instead
             self._sums.add(results)
-            if self._stream is not None:
-                self._stream.follow(self._sums)
 
     def completed(self) -> None:
         self._iteration_wait.put(self._sums)
@@ -534,6 +565,7 @@ class Agent:
         state = await self._peer_source.state()
         if state is None or state.iteration < iteration:
             return  # the timer asks again
+        self._halt()
         await settle(self.ledger, iteration, self._peer_source)
         if iteration != self.protocol.iteration or not self.protocol.missing:
             return  # its results have come after all

@@ -117,13 +117,25 @@ class Effects(Protocol):
 
 
 class Driver:
-    """One worker's protocol and encoder, in a job of so many workers; times in seconds, of any one clock."""
+    """One worker's protocol and encoder, in a job of so many workers; times in seconds, of any one clock.
 
-    def __init__(self, protocol: core.Protocol, encoder: Sender, effects: Effects, *, workers: int) -> None:
+    `slices`: as the encoder's, where it may be somebody else who encodes and contributes them: then all are empty.
+    """
+
+    def __init__(
+        self,
+        protocol: core.Protocol,
+        encoder: Sender,
+        effects: Effects,
+        *,
+        workers: int,
+        slices: Callable[[int], Iterator[list[int]]] | None = None,
+    ) -> None:
         self.protocol, self.encoder = protocol, encoder
         self.rule: LateRule = RULES["stash"]
         """For late gradients."""
         self._effects, self._workers = effects, workers
+        self._begin_slices = slices or encoder.slices
         self._slices: Iterator[list[int]] | None = None  # what is still to be encoded of the gradient
         self._wire_bytes = 0  # sent until the current iteration began
 
@@ -158,7 +170,8 @@ class Driver:
         if batch:
             self.contribute_pending(now, counts=True)
         else:
-            self._slices = self.encoder.slices(self.protocol.iteration)
+            slices = self.encoder.slices if whole else self._begin_slices
+            self._slices = slices(self.protocol.iteration)
             self.feed(now, whole=whole)
         return True
 

@@ -1,7 +1,9 @@
 """Waiting for a gradient's pieces and for an iteration's end, and what to say when nothing comes for long."""
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import Callable
 
 from kofn.host.compression.aggregate import Sums
@@ -47,18 +49,20 @@ class IterationWait:
         self._put.set()
 
     def piece_put(self) -> None:
-        """Another piece of a gradient is there."""
+        """Another piece of a gradient is there, perhaps the last one."""
         self._put.set()
 
     async def wait_for_pieces(self, pieces: Pieces) -> None:
         """Until every piece was put; AgentError when none comes for long."""
+        since = time.monotonic()
         while not pieces.whole:
             self._put.clear()
-            try:
-                async with asyncio.timeout(self._give_up_s):
+            left_s = max(since, pieces.put_s) + self._give_up_s - time.monotonic()
+            if left_s <= 0:
+                raise AgentError(pieces.awaited(self._give_up_s))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
                     await self._put.wait()
-            except TimeoutError as error:
-                raise AgentError(pieces.awaited(self._give_up_s)) from error
             if self._error is not None:
                 raise self._error
 

@@ -21,6 +21,7 @@ from kofn.host.compression.encoder import Encoding, Finished
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_native import factors_of
 from kofn.host.compression.plan import Plan
+from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.compression.side_values import SideValues
 from kofn.host.compression.sums_native import NativeSums, library
 from kofn.host.errors import CodecError
@@ -117,6 +118,12 @@ class Sums:
             of = blocks.ctypes.data, table.ctypes.data, len(blocks), self.mean.ctypes.data
             if (bad := library().sums_take(ctypes.addressof(self._native), *of)) >= 0:
                 raise CodecError(_unknown(results[int(bad)], self._coding))
+
+    def reduces(self, reduction: NativeReduction) -> None:
+        """Have a reduction make these sums, whose codecs native code knows."""
+        assert self._native is not None
+        reduction.sums, reduction.mean = ctypes.addressof(self._native), self.mean.ctypes.data
+        reduction.keeps.append(self)
 
     def _view(self, most: Mapping[int, int]) -> NativeSums:
         """For sums.c."""

@@ -22,6 +22,7 @@ from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.compression.rate import RateEstimator
+from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.compression.side_values import NUMBERS, SideValues
 from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
 from kofn.host.errors import AgentError
@@ -33,6 +34,9 @@ from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_L
 
 SLICE = 1 << 18
 """Elements that are encoded at a time: the first are on their way while the others are still encoded."""
+
+AHEAD = 1 << 16
+"""Elements that wait to leave, where no Python is needed to encode more: a processor's cache holds them."""
 
 FIRST_SLICE = 1 << 15
 """Elements of the first one, for which the link waits; each has twice as many as the one before."""
@@ -193,16 +197,9 @@ class Encoder:
 
         Meanwhile those before it may leave, and be settled.
         """
-        if self._summarised or self.plan.blocks.size < self._layout.blocks:
-            while self.awaits_pieces:
-                yield []
-            self.enter_rest()
-        self.uses = self._wanted
-        if self._summarised:
-            mean, largest = statistics(self.ledger.pending)
-            self._magnitudes = Magnitudes(mean=mean, largest=largest)
-        if self._rate is not None:
-            self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
+        while self._first_whole and self.awaits_pieces:
+            yield []
+        self._prepare()
         self._error = 0.0
         lanes, scale = self.uses, self._scale(self.uses)
         left, size = self.plan.blocks, min(self.slice_blocks, max(1, FIRST_SLICE // self._layout.elements))
@@ -221,6 +218,71 @@ class Encoder:
             self._pack_summary()
             self._fresh[summary_block] = True
             yield [summary_block]
+
+    @property
+    def _first_whole(self) -> bool:
+        """Whether all of a gradient is entered before any of it is encoded."""
+        return self._summarised or self.plan.blocks.size < self._layout.blocks
+
+    def _prepare(self) -> None:
+        """Before anything of a gradient is encoded."""
+        if self._first_whole:
+            self.enter_rest()
+        self.uses = self._wanted
+        if self._summarised:
+            mean, largest = statistics(self.ledger.pending)
+            self._magnitudes = Magnitudes(mean=mean, largest=largest)
+        if self._rate is not None:
+            self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
+
+    def reduction(self, iteration: int) -> NativeReduction | None:
+        """What slices() and settle() do, for somebody who needs no Python for it; Sums.reduces() is still to be called.
+
+        None where that needs Python: for codecs that native code does not know or that leave anything to chance, for a
+        ratio that follows the rate, and while pieces are awaited of what is entered before it is encoded.  In the end,
+        reduced() or enter_rest().
+        """
+        lanes = self._wanted
+        if self._rate is not None or not self.ledger.encodes(lanes) or (self._first_whole and self.awaits_pieces):
+            return None
+        self._prepare()
+        scale, left, scratch = self._scale(lanes), self.plan.blocks.copy(), np.empty(self._layout.elements, np.int64)
+        found = NativeReduction(
+            iteration=iteration,
+            lanes=lanes,
+            left=left.ctypes.data,
+            end=left.size,
+            window=self.window,
+            ahead=max(1, AHEAD // self._layout.elements),
+            apart=self._apart,
+            scratch=scratch.ctypes.data,
+        )
+        keeps = [left, scratch, self.ledger.reduces(found, scale)]
+        if self._entering is not None:
+            keeps.append(self._enters(found, self._entering))
+        if self._layout.summary is not None:
+            self._pack_summary()
+            last = self.all_packed([self._layout.summary])
+            found.last = last.table.ctypes.data
+            keeps.append(last)
+        found.keeps = keeps
+        return found
+
+    def _enters(self, found: NativeReduction, entering: _Entering) -> object:
+        """What is entered of a gradient; what holds it in memory."""
+        found.gradient = self.ledger.aged(entering.gradient)
+        if entering.pieces is not None:
+            found.missing, found.level = entering.pieces.places
+        return entering
+
+    def reduced(self, done: NativeReduction) -> None:
+        """What a reduction has come to is in the ledger."""
+        self._error = done.squared_error
+
+    @property
+    def _apart(self) -> int:
+        """Of so many blocks one's error is looked at."""
+        return -(-self.plan.blocks.size * self._layout.elements // MOST)
 
     def _next_blocks(self, left: Integers, most: int) -> tuple[Integers, Integers]:
         """Up to so many that may leave next, ascending, and what is left then."""
@@ -259,7 +321,7 @@ class Encoder:
         """Some of the plan's blocks; the square of what that leaves over, from a sample of them."""
         gradient = None if self._entering is None else self._entering.gradient
         self._fresh[self.ledger.sending(iteration, blocks, lanes, scale, gradient=gradient)] = True
-        chosen = blocks[:: -(-self.plan.blocks.size * self._layout.elements // MOST)]
+        chosen = blocks[:: self._apart]
         return _squares(self.ledger.left_over(chosen, iteration), blocks.size * self._layout.elements)
 
     def packed(self, block: int, part: int = 0) -> Packed:

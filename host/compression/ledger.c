@@ -5,19 +5,19 @@
  * all of it or nothing. Of what became of gradients there are only checksums, which are linear: the sum of values times
  * fixed odd factors, modulo 2**64. Wrap-around is meant where it can happen: it is written in unsigned numbers.
  */
+#include "ledger.h"
+
 #include <string.h>
 
 #include "values.h"
 
 enum {
-    PARTS = 4,
-    CODES = 4,
+    PARTS = KOFN_PARTS,
     GENERATIONS = 2, /* what was sent in the current iteration, and in the one before */
     BATCH_BITS = 2,
     WEIGHT_BITS = 8,
     WEIGHT_UNIT = 1 << WEIGHT_BITS,
     WEIGHT_MOST = 1023 * WEIGHT_UNIT, /* that a contribution says it brings */
-    FRACTION_BITS = 40,
     CHUNK_LANES = 1024,
 };
 
@@ -45,40 +45,6 @@ struct journal {
     int64_t withdrawn; /* 1 + the place of what is no longer sent; 0: none */
     struct record record;
     int64_t values[];
-};
-
-/* As in core.h. */
-struct packed {
-    const uint8_t *values;
-    int32_t size, block, scale, lanes;
-    uint32_t weight;
-};
-
-/* Where the arrays are; B blocks of `lanes` values, rows of `room` bytes as on the wire. */
-struct ledger {
-    int64_t blocks, lanes, room;
-    int64_t most[CODES]; /* the largest lane of each code; 0: lanes are votes */
-    const uint64_t *factors; /* (lanes,) */
-    struct journal *journal;
-    struct record *records; /* (B,) */
-    struct sent *sent;      /* (PARTS, GENERATIONS, B), as `packed` */
-    int64_t *pending;       /* (B, lanes) */
-    uint8_t *packed;        /* (PARTS, GENERATIONS, B, room) */
-};
-
-/* As it is entered, block by block. */
-struct gradient {
-    const float *values;
-    int64_t size, key;
-    int64_t now, open_share, closed_share; /* of it is left in a block that is open in iteration `now`, or is closed */
-    int64_t begun; /* the iteration that parts are on their way to */
-};
-
-/* How what waits fades when a block closes without it. */
-struct fading {
-    int64_t share; /* is left, in 1 / WEIGHT_UNIT, up to this age */
-    int64_t limit;
-    int64_t feedback; /* whether the encoding error of what is aggregated is kept */
 };
 
 /* Factors that no pattern of errors fits (splitmix64). */
@@ -315,8 +281,6 @@ void ledger_note(const struct ledger *ledger, int64_t iteration, int part, int l
         note(ledger, iteration, part, lanes, blocks[at], scale[at], packed + at * size, size);
 }
 
-/* Enters blocks of a gradient, if there is one; of those that were not sent yet in this iteration encodes what waits, and
- * notes it. `scale`: every block's. */
 void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
                  const int64_t *blocks, int64_t count, const int64_t *scale) {
     for (int64_t at = 0; at < count; at++) {
@@ -327,7 +291,6 @@ void ledger_send(const struct ledger *ledger, const struct gradient *gradient, i
     }
 }
 
-/* What encoding has left over of blocks that were sent as part 0 in an iteration, (count, lanes). */
 void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, int64_t count,
                       int64_t *values) {
     for (int64_t at = 0; at < count; at++) {
@@ -337,7 +300,6 @@ void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int6
     }
 }
 
-/* As what blocks were sent last. Returns -1, or a place in `blocks` of one that never was. */
 int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count,
                      struct packed *found) {
     for (int64_t at = 0; at < count; at++) {
@@ -467,9 +429,6 @@ static int64_t first_unsent(const struct ledger *ledger, int64_t iteration, cons
     return -1;
 }
 
-/* Results of blocks are known, with these of our parts (bit p: part p) in them; what is known already, and blocks that
- * the ledger does not have, change nothing. `decoded`: what a block's parts stand for together (count, lanes), or null.
- * Returns -1, or a place in `blocks` of one that was not sent: then nothing has changed. */
 int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, const int64_t *parts,
                       int64_t count, struct fading fading, const int64_t *decoded) {
     const int64_t bad = first_unsent(ledger, iteration, blocks, parts, count);

@@ -39,6 +39,7 @@ from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn.host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
 from kofn.host.compression.ledger_native import Fading, Gradient, checksums, library, view_of
 from kofn.host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records, row_bytes
+from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.errors import CodecError, ProtocolError
 from kofn.host.kernels.kernel import rows_of
 from kofn.host.kernels.lanes import unpack, width_of
@@ -169,9 +170,9 @@ class Ledger:
 
     def enter(self, gradient: Gradient, blocks: Integers) -> None:
         """What it has of these blocks, as add()."""
-        self._native.ledger_add(self._at, self._aged(gradient), blocks.ctypes.data, blocks.size)
+        self._native.ledger_add(self._at, self.aged(gradient), blocks.ctypes.data, blocks.size)
 
-    def _aged(self, gradient: Gradient) -> Gradient:
+    def aged(self, gradient: Gradient) -> Gradient:
         """With what is left of it by now."""
         age = gradient.now - gradient.key // PARTS
         gradient.open_share, gradient.closed_share = self.age.at(max(0, age)), self.age.at(max(0, age + 1))
@@ -196,6 +197,29 @@ class Ledger:
         fresh: Integers = blocks[self._sent(part, iteration)["iteration"][blocks] != iteration]
         self._encode(blocks, fresh, iteration, lanes, scale, part, gradient)
         return fresh
+
+    def encodes(self, lanes: int) -> bool:
+        """Whether native code can do all that is done with lanes of this code."""
+        return lanes not in self._encodes
+
+    def reduces(self, reduction: NativeReduction, scale: Exponents) -> object:
+        """Have a reduction encode at these scales, as sending(), and settle: what it needs to be kept in memory."""
+        scale = self._checked_scale(reduction.lanes, scale, 1)
+        reduction.ledger, reduction.rank, reduction.fading = self._at, self.rank, self._fading
+        reduction.scale = scale.ctypes.data
+        self._note_part(0)
+        return self, scale
+
+    def reconsider(self, reduction: NativeReduction) -> None:
+        """Old gradients weigh something else by now."""
+        reduction.fading = self._fading
+        if reduction.gradient.values:
+            reduction.gradient = self.aged(reduction.gradient)
+
+    @property
+    def _fading(self) -> Fading:
+        """What becomes of what waits when a block closes without it."""
+        return Fading(self.age.per_iteration, self.age.limit, self._feedback)
 
     def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
         """Encode blocks, of which nothing is on its way, once more, in lanes and at scales as above, and note it."""
@@ -245,9 +269,8 @@ class Ledger:
         if blocks.shape != parts.shape:
             raise ProtocolError(f"{blocks.size} blocks are settled with {parts.size} bitmaps of parts: one for each")
         decoded = self._decoded_parts(iteration, blocks, parts)
-        fading = Fading(self.age.per_iteration, self.age.limit, self._feedback)
         of = blocks.ctypes.data, parts.ctypes.data, blocks.size
-        bad = self._native.ledger_settle(self._at, iteration, *of, fading, _address(decoded))
+        bad = self._native.ledger_settle(self._at, iteration, *of, self._fading, _address(decoded))
         if bad >= 0:
             raise ProtocolError(
                 f"block {blocks[bad]} of iteration {iteration} has a contribution of worker {self.rank}, which sent"
@@ -327,14 +350,23 @@ class Ledger:
                 self.enter(gradient, blocks)
             self._encode_here(fresh, iteration, lanes, scale, part)
         else:
-            self._check_size(blocks.size * row_bytes(self.pending.shape[1], width_of(lanes)), blocks.size, lanes)
-            scale = np.ascontiguousarray(scale)
-            shift_of(scale)
+            scale = self._checked_scale(lanes, scale, blocks.size)
             of = blocks.ctypes.data, blocks.size, scale.ctypes.data
-            taken = None if gradient is None else self._aged(gradient)
+            taken = None if gradient is None else self.aged(gradient)
             self._native.ledger_send(self._at, taken, iteration, part, lanes, *of)
-        if fresh.size and part not in self._parts:
+        if fresh.size:
+            self._note_part(part)
+
+    def _note_part(self, part: int) -> None:
+        """Something is sent as this part in the current iteration."""
+        if part not in self._parts:
             self._parts.append(part)
+
+    def _checked_scale(self, lanes: int, scale: Exponents, blocks: int) -> Exponents:
+        """For native code; CodecError where there is none such, or no room for so many blocks in these lanes."""
+        self._check_size(blocks * row_bytes(self.pending.shape[1], width_of(lanes)), blocks, lanes)
+        shift_of(scale)
+        return np.ascontiguousarray(scale, np.int64)
 
     def _encode_here(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int) -> None:
         """With a codec that native code does not know."""

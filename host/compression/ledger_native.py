@@ -4,7 +4,6 @@ import ctypes
 from collections.abc import Mapping
 from ctypes import POINTER, c_int, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -12,22 +11,20 @@ from kofn.host.arrays import Fixed, Floats, Integers
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import LedgerError
 from kofn.host.kernels.kernel import Weights
-from kofn.host.kernels.native import INCLUDE
+from kofn.host.native import compiled
 from kofn.host.wire.packet import Lanes
 from kofn.nativebuild.errors import BuildError
-from kofn.nativebuild.library import Signatures, compile_file, load_library
-
-SOURCE = Path(__file__).with_name("ledger.c")
+from kofn.nativebuild.library import Signatures, load_library
 
 
 class Fading(ctypes.Structure):
-    """As in ledger.c."""
+    """As in ledger.h."""
 
     _fields_ = (("share", c_int64), ("limit", c_int64), ("feedback", c_int64))
 
 
 class Gradient(ctypes.Structure):
-    """As in ledger.c; `keeps`: what holds its values in memory."""
+    """As in ledger.h; `keeps`: what holds its values in memory."""
 
     _fields_ = (
         ("values", c_void_p),
@@ -37,7 +34,7 @@ class Gradient(ctypes.Structure):
 
 
 class View(ctypes.Structure):
-    """Where the arrays are: as `struct ledger` in ledger.c."""
+    """Where the arrays are: as `struct ledger` in ledger.h."""
 
     _fields_ = (
         *((name, c_int64) for name in ("blocks", "lanes", "room")),
@@ -68,7 +65,7 @@ SIGNATURES: Signatures = {
 def library() -> ctypes.CDLL:
     """Compiled when it is not in the cache; LedgerError where it cannot be had."""
     try:
-        return load_library(compile_file(SOURCE, include=INCLUDE), SIGNATURES)
+        return load_library(compiled(), SIGNATURES)
     except (BuildError, OSError) as error:
         raise LedgerError(f"a worker's ledger is native code: {error}") from error
 

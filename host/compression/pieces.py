@@ -64,6 +64,11 @@ class Pieces:
         return not self._missing.any()
 
     @property
+    def places(self) -> tuple[int, int]:
+        """Where it stands how many elements each block misses, and its level: int64 (blocks,) each."""
+        return self._missing.ctypes.data, self._level.ctypes.data
+
+    @property
     def described(self) -> str:
         """Which elements are missing, the first few."""
         with self._lock:

@@ -1,29 +1,12 @@
 /* What an iteration's sums come to (host/compression/aggregate.py): each block's mean, and the checksum of its total
  * (ledger.c), in one pass over its lanes. Wrap-around is meant where it can happen: it is written in unsigned numbers. */
+#include "sums.h"
+
 #include <string.h>
 
 #include "values.h"
 
-enum { CODES = 4, PARTS = 4, FRACTION_BITS = 40, CHUNK_LANES = 1024 };
-
-/* As in history.h. */
-struct result {
-    const uint8_t *values;
-    int32_t size, scale, lanes, k, count;
-    uint32_t weight;
-    uint64_t members[PARTS];
-};
-
-/* Of an iteration; B blocks of `lanes` values. */
-struct sums {
-    int64_t lanes, elements;
-    int64_t most[CODES];     /* the largest lane of each code; 0: lanes are votes, -1: there are none of this code */
-    const int64_t *gap;      /* (B,): for how many iterations a block stands; NULL: means are of contributors */
-    double unit;             /* what a total of 1 stands for, in 1 / weight, or in 1 / contributor */
-    const uint64_t *factors; /* (lanes,): of the checksum */
-    uint64_t *checksums;     /* (B,) */
-    uint8_t *closed;         /* (B,) */
-};
+enum { CHUNK_LANES = 1024 };
 
 /* Lanes as totals less `base`, and these times `factor` to `mean`; their checksum. */
 static uint64_t spread(const int32_t *lanes, int64_t size, int shift, uint64_t base, double factor,
@@ -40,7 +23,7 @@ static uint64_t spread(const int32_t *lanes, int64_t size, int shift, uint64_t b
 
 static int64_t addends(const struct result *result) {
     int64_t count = 0;
-    for (int part = 0; part < PARTS; part++)
+    for (int part = 0; part < KOFN_PARTS; part++)
         count += __builtin_popcountll(result->members[part]);
     return count;
 }
@@ -65,16 +48,14 @@ static void take(const struct sums *sums, int64_t block, const struct result *re
             memcpy(mean + first + at, means, (size_t)(held - at) * sizeof *means);
     }
     sums->checksums[block] = sum;
-    sums->closed[block] = 1;
+    __atomic_store_n(&sums->closed[block], 1, __ATOMIC_RELEASE); /* others wait for it */
 }
 
 static int fits(const struct sums *sums, const struct result *result) {
-    return result->lanes >= 0 && result->lanes < CODES && sums->most[result->lanes] >= 0 && result->scale >= 0 &&
+    return result->lanes >= 0 && result->lanes < LANE_CODES && sums->most[result->lanes] >= 0 && result->scale >= 0 &&
            result->scale <= FRACTION_BITS && result->size == sums->lanes * (32 >> result->lanes) / 8;
 }
 
-/* Results of blocks that have not come before; `mean`: (elements,). Returns -1, or a place of one that no worker of this
- * job has made: those before it are taken. */
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
                   float *mean) {
     for (int64_t at = 0; at < count; at++) {

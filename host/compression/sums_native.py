@@ -3,19 +3,16 @@
 import ctypes
 from ctypes import c_double, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
 
 from kofn.host.errors import LedgerError
-from kofn.host.kernels.native import INCLUDE
+from kofn.host.native import compiled
 from kofn.host.wire.packet import Lanes
 from kofn.nativebuild.errors import BuildError
-from kofn.nativebuild.library import Signatures, compile_file, load_library
-
-SOURCE = Path(__file__).with_name("sums.c")
+from kofn.nativebuild.library import Signatures, load_library
 
 
 class NativeSums(ctypes.Structure):
-    """As `struct sums` in sums.c."""
+    """As `struct sums` in sums.h."""
 
     _fields_ = (
         ("lanes", c_int64),
@@ -34,6 +31,6 @@ SIGNATURES: Signatures = {"sums_take": (c_int64, [c_void_p, c_void_p, c_void_p, 
 def library() -> ctypes.CDLL:
     """Compiled when it is not in the cache; LedgerError where it cannot be had."""
     try:
-        return load_library(compile_file(SOURCE, include=INCLUDE), SIGNATURES)
+        return load_library(compiled(), SIGNATURES)
     except (BuildError, OSError) as error:
         raise LedgerError(f"a worker's sums are native code: {error}") from error

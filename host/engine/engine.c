@@ -31,6 +31,8 @@ struct port {
     double tell_by_s; /* when they are told in any case; INFINITY: there are none */
     int64_t wanted;   /* that fewer contributions than that wait; 0: nobody asks */
     int64_t behind;   /* the iteration in which it was said that the others are further */
+    struct reduction *reduction; /* NULL: the caller encodes, settles and averages */
+    int64_t averaged;            /* blocks that it has averaged and not told */
 
     struct packet packets[AT_ONCE]; /* that have come together */
     int64_t places[AT_ONCE], count;
@@ -205,7 +207,16 @@ static void tell(struct port *port, const struct instruction *news) {
 static int enough(const struct port *port, double now) {
     const int64_t open = port->core->open_count / 2, few = port->batch / FEW;
     const int64_t wanted = open < few ? few : open < port->batch ? open : port->batch;
-    return port->news_count >= wanted || port->tell_by_s <= now || !port->core->in_flight.count;
+    return port->news_count + port->averaged >= wanted || port->tell_by_s <= now || !port->core->in_flight.count;
+}
+
+/* How many of the first news are blocks that its reduction settles, at most as many as that takes. */
+static int64_t closed_first(const struct port *port) {
+    int64_t count = 0;
+    while (port->reduction && count < port->news_count && count < REDUCED_AT_ONCE && port->news[count].kind == DELIVER &&
+           port->news[count].iteration == port->reduction->iteration)
+        count++;
+    return count;
 }
 
 /* Whether fewer contributions wait than somebody asks for. */
@@ -217,10 +228,10 @@ static int has_room(const struct port *port) {
 static void say(struct port *port, double now) {
     const struct core *core = port->core;
     const int behind = core_left_behind(core) && port->behind != core->iteration;
-    const int fewer = has_room(port);
-    if (port->news_count && port->tell_by_s == INFINITY)
+    const int fewer = has_room(port), any = port->averaged || (port->news_count && !closed_first(port));
+    if (any && port->tell_by_s == INFINITY)
         port->tell_by_s = now + TELL_S;
-    if (!(port->news_count && enough(port, now)) && !port->engine->error[0] && !behind && !fewer)
+    if (!(any && enough(port, now)) && !port->engine->error[0] && !behind && !fewer)
         return;
     if (behind)
         port->behind = core->iteration;
@@ -329,6 +340,65 @@ static int receive(struct engine *engine) {
     return came == AT_ONCE && !engine->error[0];
 }
 
+/* -- what reductions do */
+
+/* The first news are done. */
+static void forget(struct port *port, int64_t count) {
+    port->news_count -= count;
+    if (count && port->news_count)
+        memmove(port->news, port->news + count, (size_t)port->news_count * sizeof *port->news);
+}
+
+/* Whether any blocks had closed. */
+static int settle(struct port *port) {
+    const int64_t count = closed_first(port);
+    int64_t blocks[REDUCED_AT_ONCE];
+    struct result results[REDUCED_AT_ONCE];
+    if (!count)
+        return 0;
+    for (int64_t at = 0; at < count; at++) {
+        blocks[at] = port->news[at].block;
+        results[at] = history_one(&port->core->history, port->news[at].iteration, blocks[at]);
+    }
+    if (!reduction_closed(port->reduction, blocks, results, count))
+        return port->reduction = NULL, 1; /* the caller learns why */
+    port->averaged += port->reduction->told ? count : 0;
+    return forget(port, count), 1;
+}
+
+/* Whether there was anything to encode, and room for it. */
+static int encode(struct port *port, double now) {
+    struct reduction *reduction = port->reduction;
+    const struct core *core = port->core;
+    struct packed ready[REDUCED_AT_ONCE];
+    if (!reduction || reduction->iteration != core->iteration || !core->open_count || core_left_behind(core))
+        return 0;
+    const int64_t room = reduction->ahead - core->waiting_count - port->engine->pacer.count;
+    const int64_t portion = (reduction->ahead + 1) / 2;
+    const int64_t count = room > 0 ? reduction_next(reduction, ready, room < portion ? room : portion) : 0;
+    if (!count)
+        return 0;
+    const double begin_s = engine_now_s();
+    if (core_contribute(port->core, ready, count, now, 0, 1, (int32_t)reduction->lanes))
+        fail(port->engine, core_error(core));
+    reduction->send_s += engine_now_s() - begin_s;
+    return 1;
+}
+
+/* A portion of what there is to do beside packets; whether there may be more. */
+static int reduce(struct engine *engine) {
+    int done = 0;
+    pthread_mutex_lock(&engine->lock);
+    const double now = engine_now_s();
+    for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
+        done |= settle(port) | encode(port, now);
+    if (done)
+        follow_all(engine, now);
+    pthread_mutex_unlock(&engine->lock);
+    flush(engine);
+    return done && !engine->error[0];
+}
+
 /* -- the thread */
 
 /* What is due by now, and what callers have left; when something is due next. */
@@ -363,7 +433,7 @@ static void *run(void *argument) {
     pthread_setname_np(pthread_self(), "kofn-engine");
     struct pollfd waited[] = {{.fd = engine->socket, .events = POLLIN}, {.fd = engine->wake_fd, .events = POLLIN}};
     for (;;) {
-        while (receive(engine)) /* all that has come is read before a timeout fires */
+        while (receive(engine) | reduce(engine)) /* all that has come is read before a timeout fires */
             ;
         pthread_mutex_lock(&engine->lock);
         const double due_s = look(engine);
@@ -383,6 +453,15 @@ static void *run(void *argument) {
 }
 
 /* -- for callers */
+
+/* One that its holder can take again. */
+static void lock_open(pthread_mutex_t *lock) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
 
 static int port_open(struct port *port, struct engine *engine, struct core *core, int64_t batch) {
     *port = (struct port){.engine = engine, .core = core, .batch = batch, .tell_by_s = INFINITY};
@@ -405,7 +484,7 @@ struct engine *engine_open(struct core *const *cores, const int64_t *batches, in
     engine->unused = -1;
     engine->wake_fd = eventfd(0, EFD_CLOEXEC);
     pacer_open(&engine->pacer, mbps, burst_bytes, late_s);
-    pthread_mutex_init(&engine->lock, NULL);
+    lock_open(&engine->lock);
     int opened = engine->wake_fd >= 0;
     while (opened && engine->ports_count < count) {
         const int64_t at = engine->ports_count++;
@@ -458,19 +537,18 @@ int port_news_fd(const struct port *port) {
 }
 
 static int64_t take(struct port *port, struct instruction *into, struct result *results, int64_t room) {
-    const int64_t count = port->news_count < room ? port->news_count : room, left = port->news_count - count;
+    const int64_t count = port->news_count < room ? port->news_count : room;
     if (port->told)
         drain_fd(port->news_fd);
     port->told = 0;
     port->tell_by_s = INFINITY;
+    port->averaged = 0;
     for (int64_t at = 0; at < count; at++) {
         into[at] = port->news[at];
         if (into[at].kind == DELIVER)
             results[at] = history_one(&port->core->history, into[at].iteration, into[at].block);
     }
-    if (left)
-        memmove(port->news, port->news + count, (size_t)left * sizeof *port->news);
-    port->news_count = left;
+    forget(port, count);
     return port->engine->error[0] ? -1 : count;
 }
 
@@ -509,6 +587,26 @@ int64_t port_take(struct port *port, struct instruction *into, struct result *re
 
 void port_want(struct port *port, int64_t fewer) {
     ALONE_VOID(port->wanted = fewer);
+}
+
+void port_reduce(struct port *port, struct reduction *reduction) {
+    pthread_mutex_lock(&port->engine->lock);
+    port->reduction = reduction;
+    port->averaged = 0;
+    pthread_mutex_unlock(&port->engine->lock);
+    signal_fd(port->engine->wake_fd);
+}
+
+void port_wake(struct port *port) {
+    signal_fd(port->engine->wake_fd);
+}
+
+void port_hold(struct port *port) {
+    pthread_mutex_lock(&port->engine->lock);
+}
+
+void port_release(struct port *port) {
+    leave_core(port);
 }
 
 int port_begin(struct port *port, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,

@@ -7,12 +7,15 @@
  * A core is the thread's and its callers', one at a time: callers call the functions of its port below, which are the core's
  * while the thread does not. What the core wants sent, the thread sends; everything else it wants is for the caller, who
  * reads `news_fd` and takes it.
+ * What is for the caller the thread can do as well, as long as it has a reduction: it encodes while few contributions wait, and
+ * settles and averages what has closed, between packets. The caller holds the thread where it wants to touch these itself.
  * A packet's values are read when it leaves, and only if its request was in flight as it was when the core was last looked
  * at. So they may change once the core has let go of the request and has heard of something that was received after that.
  */
 #pragma once
 #include "core.h"
 #include "pacer.h"
+#include "reduction.h"
 
 /* What went over the socket: UDP payload. */
 struct traffic {
@@ -42,8 +45,8 @@ const struct traffic *engine_traffic(const struct engine *engine);
 /* Seconds on the clock of all times given and taken: CLOCK_MONOTONIC. */
 double engine_now_s(void);
 
-/* Readable when there are instructions, or an error; when the others have left this worker behind; and when fewer packets
- * wait than was asked for. */
+/* Readable when there are instructions, or an error; when the others have left this worker behind; when fewer packets wait
+ * than was asked for; and when blocks of a reduction have closed for which somebody waits. */
 int port_news_fd(const struct port *port);
 /* As core_take(), SEND not among it: since the last time. -1: the thread has ended, engine_error() says why. */
 int64_t port_take(struct port *port, struct instruction *into, struct result *results, int64_t room);
@@ -51,6 +54,14 @@ int64_t port_take(struct port *port, struct instruction *into, struct result *re
 int64_t port_queued(const struct port *port);
 /* Say so once, when fewer than so many contributions wait, for the pacer or the window. */
 void port_want(struct port *port, int64_t fewer);
+/* From now on what a reduction can do is done by the thread, until it is another one; NULL: nothing is. It stays the
+ * caller's. What is wrong with a result is left to the caller. */
+void port_reduce(struct port *port, struct reduction *reduction);
+/* More of its gradient is there. */
+void port_wake(struct port *port);
+/* The thread waits until the same number of port_release(). */
+void port_hold(struct port *port);
+void port_release(struct port *port);
 
 /* -- the core's, while the thread does not call it */
 

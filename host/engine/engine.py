@@ -5,16 +5,19 @@
     ...
     def news(): follow(protocol.news())
 
-What the protocol wants sent, the engine sends; anything else is the protocol's news(), whenever the engine is readable.
+What the protocol wants sent, the engine sends; anything else is the protocol's news(), whenever the engine is readable,
+unless it is done by the engine as well: while it has a reduction, news are what that cannot do.
 """
 
 import ctypes
 import socket
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from typing import Any, NoReturn
 
+from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.engine.pacing_rate import PacingRate
 from kofn.host.errors import AgentError, HostError, ProtocolError
 from kofn.host.protocol.core import Protocol
@@ -41,6 +44,8 @@ class SharedProtocol(Protocol):
 
     engine: "WorkerEngine | None" = None
     port: ctypes.c_void_p | None = None
+    reduction: NativeReduction | None = None
+    """What the engine's thread does beside packets; its ledger and its sums may be touched within held() alone."""
 
     def fileno(self) -> int:
         """Readable when there is news."""
@@ -50,6 +55,32 @@ class SharedProtocol(Protocol):
     def news(self) -> list[Instruction]:
         """What is to be done since the last time; AgentError, ProtocolError when the engine has stopped."""
         return [] if self.engine is None else self._taken("take")
+
+    def reduce(self, reduction: NativeReduction | None) -> NativeReduction | None:
+        """From now on the engine's thread does this, and nothing else; returns what it has done until now."""
+        done, self.reduction = self.reduction, reduction
+        if reduction is not None:
+            self._kept.append(reduction)  # what it has contributed may be sent again until the next begin()
+        if self.engine is not None and done is not reduction:
+            self._call("reduce", reduction and ctypes.addressof(reduction))
+        return done
+
+    def wake(self) -> None:
+        """The gradient that is reduced has another piece."""
+        if self.engine is not None and self.reduction is not None:
+            self._call("wake")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The engine's thread waits meanwhile, if it reduces."""
+        if self.engine is None or self.reduction is None:
+            yield
+            return
+        self._call("hold")
+        try:
+            yield
+        finally:
+            self._call("release")
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """The port's function of this name, which calls the core while the engine's thread does not."""

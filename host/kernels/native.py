@@ -13,7 +13,7 @@ from kofn.host.kernels.kernel import PER_BLOCK, Addresses, Kernel, mean_of
 from kofn.nativebuild.library import Signatures, compile_file, load_library
 
 SOURCE = Path(__file__).with_name("kernel.c")
-INCLUDE = SOURCE.parent
+INCLUDE = SOURCE.parents[1] / "wire"
 """Where values.h is."""
 
 _allocate = ctypes.pythonapi.PyBytes_FromStringAndSize

@@ -124,7 +124,7 @@ class Protocol:
         if not opened:
             raise ProtocolError(f"no memory for {layout.total} blocks")
         self._own = Statistics()
-        self._kept: list[PackedBlocks] = []  # what the core may send again
+        self._kept: list[object] = []  # what the core may send again
         self._attach(opened)
 
     def _attach(self, address: int) -> None:

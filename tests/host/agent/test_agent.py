@@ -390,8 +390,8 @@ def test_the_bytes_of_an_iteration_are_those_of_the_values_that_left() -> None:
 
 
 def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each slice is a block here: nobody answers, so a window leaves, and one block waits."""
-    monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
+    """A block is encoded at a time here: nobody answers, so a window leaves, and one block waits."""
+    monkeypatch.setattr("kofn.host.compression.encoder.AHEAD", 1)
     cluster = Cluster(SMALL, k=3)
     try:
         agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
@@ -419,6 +419,7 @@ def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(mon
     cluster = Cluster(JobSection(workers=3, words=1, slots=32, window=1), k=1)
     try:
         whole = cluster.agents[0].encoder.slices
+        monkeypatch.setattr(cluster.agents[0].encoder, "reduction", lambda iteration: None)
         monkeypatch.setattr(cluster.agents[0].encoder, "slices", slices)
         with pytest.raises(ZeroDivisionError, match="own"):
             give(cluster.agents[0], np.ones(ELEMENTS, np.float32))

@@ -14,12 +14,14 @@ from unittest import mock
 import numpy as np
 
 import kofn.host.compression.ledger as code
-from kofn.host.compression.ledger_native import SIGNATURES, SOURCE
+from kofn.host.compression.ledger_native import SIGNATURES
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.kernels.native import INCLUDE
+from kofn.host.native import FOLDERS
 from kofn.nativebuild.library import load_library
 
 HERE = Path(__file__).parent
+SOURCE = Path(code.__file__).with_suffix(".c")
+INCLUDE = [f"-I{folder}" for folder in FOLDERS]
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-fno-tree-loop-distribute-patterns", "-fPIC")
 
 MUTANTS = {
@@ -59,7 +61,7 @@ def watched_library(mutant: str = "") -> ctypes.CDLL:
     with TemporaryDirectory() as folder:
         source, compiled, library = (Path(folder, name) for name in ("ledger.c", "ledger.o", "ledger.so"))
         source.write_text(text)
-        subprocess.run(["cc", *FLAGS, "-fsanitize=thread", "-I", INCLUDE, "-c", "-o", compiled, source], check=True)
+        subprocess.run(["cc", *FLAGS, "-fsanitize=thread", *INCLUDE, "-c", "-o", compiled, source], check=True)
         subprocess.run(["cc", *FLAGS, "-shared", "-o", library, compiled, HERE / "stores.c"], check=True)
         loaded = load_library(library, SIGNATURES)
     loaded.stores_end.restype = ctypes.c_void_p

@@ -1,5 +1,6 @@
 /* An engine whose peer answers, garbles, repeats and loses, while its caller begins, contributes and regroups: under
- * sanitizers, ThreadSanitizer among them. Iterations must go on.
+ * sanitizers, ThreadSanitizer among them. Iterations must go on. Some of the first core are the engine's own to encode and
+ * to average, from a gradient whose pieces come meanwhile: the mean of one worker is what it gave.
  */
 #include <arpa/inet.h>
 #include <math.h>
@@ -13,7 +14,8 @@
 
 #include "engine.h"
 
-enum { BLOCKS = 40, WORDS = 4, BYTES = WORDS * KOFN_WORD_BYTES };
+enum { BLOCKS = 40, WORDS = 4, BYTES = WORDS * KOFN_WORD_BYTES, LANES = BYTES / 4, ELEMENTS = BLOCKS * LANES - 100 };
+enum { SCALE = 20, RECORD = 72, SENT = 32, JOURNAL = 8 * 12, PLACES = KOFN_PARTS * 2 * BLOCKS };
 
 static uint64_t draw(uint64_t *random, uint64_t below) {
     *random ^= *random << 13, *random ^= *random >> 7, *random ^= *random << 17;
@@ -36,7 +38,7 @@ struct peer {
 static void answer(struct peer *peer, uint8_t *packet, size_t size) {
     struct header header = header_read(packet);
     header.kind = KOFN_RESULT;
-    header.members[0] = 1, header.k = 1, header.count = 1, header.weight = 256, header.scale = 0, header.checksum = 0;
+    header.members[0] = 1, header.k = 1, header.count = 1, header.weight = 256, header.checksum = 0;
     header.flags = 0;
     header_write(&header, packet);
     const uint16_t sum = folded(packet, size), field = (uint16_t)(sum ? 0xFFFF - sum : 0);
@@ -70,6 +72,33 @@ static int udp(struct sockaddr_in *place) {
     return opened;
 }
 
+/* What a reduction works on. */
+struct work {
+    struct reduction reduction;
+    struct ledger ledger;
+    struct sums sums;
+    uint64_t factors[LANES], checksums[BLOCKS];
+    int64_t journal[JOURNAL / 8 + LANES], records[BLOCKS * RECORD / 8], sent[PLACES * SENT / 8];
+    int64_t pending[BLOCKS * LANES], scale[BLOCKS], left[BLOCKS], missing[BLOCKS], level[BLOCKS], scratch[LANES];
+    uint8_t packed[PLACES * BYTES], closed[BLOCKS];
+    float gradient[ELEMENTS], mean[ELEMENTS];
+};
+
+static void work_open(struct work *work) {
+    memset(work, 0, sizeof *work);
+    work->ledger = (struct ledger){
+        BLOCKS, LANES, BYTES, {1 << 30}, work->factors, (struct journal *)work->journal, (struct record *)work->records,
+        (struct sent *)work->sent, work->pending, work->packed,
+    };
+    work->sums = (struct sums){
+        LANES, ELEMENTS, {1 << 30, -1, -1, -1}, NULL, 0x1p-40, work->factors, work->checksums, work->closed,
+    };
+    for (int at = 0; at < LANES; at++)
+        work->factors[at] = 2 * (uint64_t)at + 1;
+    for (int at = 0; at < BLOCKS; at++)
+        work->scale[at] = SCALE;
+}
+
 /* A caller of one port. */
 struct caller {
     struct engine *engine;
@@ -79,7 +108,53 @@ struct caller {
     uint64_t random;
     long iterations;
     uint8_t values[2 * BLOCKS][BYTES];
+    struct work *work; /* NULL: it always contributes itself */
+    int reduces;
 };
+
+/* The engine contributes, while pieces come in any order. */
+static void reduce(struct caller *caller, int64_t iteration) {
+    struct work *work = caller->work;
+    for (int at = 0; at < ELEMENTS; at++)
+        work->gradient[at] = (float)((int64_t)draw(&caller->random, 2001) - 1000);
+    memset(work->closed, 0, sizeof work->closed);
+    for (int at = 0; at < BLOCKS; at++) {
+        work->left[at] = at, work->missing[at] = LANES;
+        work->level[at] = (int64_t)draw(&caller->random, 3);
+    }
+    work->reduction = (struct reduction){
+        .ledger = &work->ledger, .sums = &work->sums, .mean = work->mean, .iteration = iteration,
+        .fading = {256, INT64_MAX, 1}, .gradient = {work->gradient, ELEMENTS, iteration * 4, iteration, 256, 256, iteration},
+        .scale = work->scale, .left = work->left, .end = BLOCKS, .missing = work->missing, .level = work->level,
+        .window = 16, .ahead = 1 + (int64_t)draw(&caller->random, 20), .apart = 3, .scratch = work->scratch,
+        .told = draw(&caller->random, 2) == 0,
+    };
+    port_reduce(caller->port, &work->reduction);
+    for (int64_t at = 0, turn = (int64_t)draw(&caller->random, 16); at < BLOCKS; at++) {
+        __atomic_store_n(&work->missing[at < 32 ? at ^ turn : at], 0, __ATOMIC_RELEASE);
+        port_wake(caller->port);
+        if (!draw(&caller->random, 400)) {
+            port_regroup(caller->port, (uint32_t)caller->core->generation + 1);
+            port_resume(caller->port, engine_now_s());
+        }
+    }
+}
+
+/* Whether an iteration has come to what was given. */
+static int reduced(struct caller *caller) {
+    const struct work *work = caller->work;
+    port_reduce(caller->port, NULL);
+    for (int at = 0; at < ELEMENTS; at++)
+        if (work->mean[at] != work->gradient[at])
+            return fprintf(stderr, "element %d is %g, not %g\n", at, work->mean[at], work->gradient[at]), 0;
+    return work->reduction.encoded == BLOCKS;
+}
+
+/* What is told although the engine could have done it. */
+static void settle(struct caller *caller, const struct instruction *told, const struct result *result) {
+    if (!reduction_closed(&caller->work->reduction, &told->block, result, 1))
+        abort();
+}
 
 static int contribute(struct caller *caller) {
     struct port *port = caller->port;
@@ -93,6 +168,9 @@ static int contribute(struct caller *caller) {
         memset(values, (int)iteration, BYTES);
     }
     int failed = port_begin(port, iteration + 1, engine_now_s(), blocks, BLOCKS, iteration * BLOCKS, 0);
+    caller->reduces = caller->work && draw(&caller->random, 2);
+    if (!failed && caller->reduces)
+        return reduce(caller, iteration + 1), 0;
     for (int32_t at = 0; !failed && at < BLOCKS; at += 8) {
         failed = port_contribute(port, ready + at, 8, engine_now_s(), 0, 1, -1);
         if (!draw(&caller->random, 200)) {
@@ -113,13 +191,17 @@ static int wait_for_all(struct caller *caller) {
         struct instruction news[7];
         struct result results[7];
         int64_t count = 7;
+        port_hold(caller->port);
         while (count == 7) {
             count = port_take(caller->port, news, results, 7);
             for (int64_t at = 0; at < count; at++) {
                 delivered += news[at].kind == DELIVER;
                 complete |= news[at].kind == COMPLETE;
+                if (caller->reduces && news[at].kind == DELIVER)
+                    settle(caller, news + at, results + at);
             }
         }
+        port_release(caller->port);
         if (count < 0)
             return fprintf(stderr, "%s\n", engine_error(caller->engine)), 1;
         if (engine_now_s() - begin_s > 20) {
@@ -127,7 +209,7 @@ static int wait_for_all(struct caller *caller) {
             return 1;
         }
     }
-    return delivered != caller->told;
+    return caller->reduces ? !reduced(caller) : delivered != caller->told;
 }
 
 static void *iterate(void *argument) {
@@ -148,6 +230,7 @@ int main(int count, char **arguments) {
     pthread_t thread;
     pthread_create(&thread, NULL, peer_run, &peer);
     static struct caller callers[2];
+    static struct work work;
     const double end_s = engine_now_s() + (count > 1 ? atof(arguments[1]) : 1);
     int failed = 0;
     long engines = 0;
@@ -163,6 +246,8 @@ int main(int count, char **arguments) {
         const int64_t burst = 4 * (BYTES + KOFN_HEADER_BYTES + KOFN_FRAME_BYTES);
         struct engine *engine = engine_open(cores, batches, 2, one, mbps, burst, 0.016);
         pthread_t threads[2];
+        work_open(&work);
+        callers[0].work = &work;
         for (int at = 0; at < 2; at++) {
             struct caller *caller = callers + at;
             caller->engine = engine, caller->port = engine_port(engine, at), caller->core = cores[at];

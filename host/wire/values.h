@@ -1,5 +1,6 @@
 /* A gradient's values in fixed point, and lanes of 32, 16, 8 or 4 bits as on the wire: big-endian, the first in the high
  * bits. Sizes are numbers of values, or lanes. */
+#pragma once
 #include <math.h>
 #include <stdint.h>
 

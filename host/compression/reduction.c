@@ -1,0 +1,147 @@
+#include "reduction.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int64_t at_most(int64_t number, int64_t limit) {
+    return number < limit ? number : limit;
+}
+
+/* -- out */
+
+/* Whether all of a block is there: a piece is there before it says so. */
+static int is_there(const struct reduction *reduction, int64_t at) {
+    return __atomic_load_n(&reduction->missing[reduction->left[at]], __ATOMIC_ACQUIRE) == 0;
+}
+
+static int64_t level_of(const struct reduction *reduction, int64_t at) {
+    return reduction->level[reduction->left[at]];
+}
+
+/* How many of what is left are less than a window behind the first of it: others would take the room that this needs. */
+static int64_t near(const struct reduction *reduction) {
+    const int64_t *left = reduction->left + reduction->first, count = reduction->end - reduction->first;
+    int64_t found = 0;
+    while (found < count && left[found] < left[0] + reduction->window)
+        found++;
+    return found;
+}
+
+/* A place among those chosen, by level and then by number; the last one is lost where they are `most`. */
+static int64_t insert(const struct reduction *reduction, int64_t place, int64_t *places, int64_t count, int64_t most) {
+    int64_t at = count;
+    while (at && level_of(reduction, places[at - 1]) < level_of(reduction, place))
+        at--;
+    if (at == most)
+        return count;
+    count += count < most;
+    memmove(places + at + 1, places + at, (size_t)(count - at - 1) * sizeof *places);
+    places[at] = place;
+    return count;
+}
+
+static int by_number(const void *one, const void *other) {
+    const int64_t left = *(const int64_t *)one, right = *(const int64_t *)other;
+    return (left > right) - (left < right);
+}
+
+/* Places of those that are there, the highest levels first of all, ascending: how many. */
+static int64_t ready_places(const struct reduction *reduction, int64_t most, int64_t *places) {
+    const int64_t end = reduction->first + near(reduction);
+    int64_t count = 0;
+    for (int64_t at = reduction->first; at < end; at++)
+        if (is_there(reduction, at))
+            count = insert(reduction, at, places, count, most);
+    qsort(places, (size_t)count, sizeof *places, by_number);
+    return count;
+}
+
+/* Takes blocks from what is left, ascending: how many. */
+static int64_t choose(struct reduction *reduction, int64_t most, int64_t *blocks) {
+    int64_t *left = reduction->left, places[REDUCED_AT_ONCE];
+    if (!reduction->missing) {
+        const int64_t count = at_most(most, reduction->end - reduction->first);
+        memcpy(blocks, left + reduction->first, (size_t)count * sizeof *blocks);
+        reduction->first += count;
+        return count;
+    }
+    const int64_t count = ready_places(reduction, most, places);
+    int64_t taken = count;
+    for (int64_t at = count ? places[count - 1] : -1; at >= reduction->first; at--)
+        if (taken && places[taken - 1] == at)
+            blocks[--taken] = left[at];
+        else
+            left[at + count - taken] = left[at]; /* up, behind what is taken */
+    reduction->first += count;
+    return count;
+}
+
+/* What encoding leaves over, of some blocks. */
+static void look(struct reduction *reduction, int64_t block) {
+    if (reduction->encoded++ % reduction->apart)
+        return;
+    ledger_left_over(reduction->ledger, reduction->iteration, &block, 1, reduction->scratch);
+    double sum = 0;
+    for (int64_t i = 0; i < reduction->ledger->lanes; i++)
+        sum += (double)reduction->scratch[i] * (double)reduction->scratch[i];
+    reduction->error += sum;
+    reduction->looked_at++;
+}
+
+/* Entered, encoded and noted. */
+static void encode(struct reduction *reduction, const int64_t *blocks, int64_t count, struct packed *ready) {
+    const struct gradient *gradient = reduction->gradient.values ? &reduction->gradient : NULL;
+    ledger_send(reduction->ledger, gradient, reduction->iteration, 0, (int)reduction->lanes, blocks, count, reduction->scale);
+    ledger_noted(reduction->ledger, 0, blocks, count, ready);
+    for (int64_t at = 0; at < count; at++)
+        look(reduction, blocks[at]);
+}
+
+int64_t reduction_next(struct reduction *reduction, struct packed *ready, int64_t most) {
+    int64_t blocks[REDUCED_AT_ONCE];
+    const double begin_s = now_s();
+    if (reduction->first == reduction->end) {
+        const int64_t count = reduction->last != NULL;
+        if (count)
+            *ready = *reduction->last;
+        reduction->last = NULL;
+        return count;
+    }
+    const int64_t count = choose(reduction, at_most(most, REDUCED_AT_ONCE), blocks);
+    encode(reduction, blocks, count, ready);
+    reduction->encode_s += now_s() - begin_s;
+    return count;
+}
+
+/* -- in */
+
+static int64_t parts_of(const struct result *result, int64_t rank) {
+    int64_t parts = 0;
+    for (int part = 0; part < KOFN_PARTS; part++)
+        parts |= (int64_t)(result->members[part] >> rank & 1) << part;
+    return parts;
+}
+
+int reduction_closed(struct reduction *reduction, const int64_t *blocks, const struct result *results, int64_t count) {
+    const double begin_s = now_s();
+    int64_t parts[REDUCED_AT_ONCE];
+    for (int64_t at = 0; at < count; at++)
+        parts[at] = parts_of(results + at, reduction->rank);
+    if (ledger_settle(reduction->ledger, reduction->iteration, blocks, parts, count, reduction->fading, NULL) >= 0)
+        return 0;
+    const double settled_s = now_s();
+    reduction->settle_s += settled_s - begin_s;
+    int good = 1;
+    for (int64_t at = 0; at < count; at++)
+        if (blocks[at] < reduction->ledger->blocks) /* else the summary block */
+            good &= sums_take(reduction->sums, blocks + at, results + at, 1, reduction->mean) < 0;
+    reduction->average_s += now_s() - settled_s;
+    return good;
+}

@@ -1,0 +1,104 @@
+"""What the engine's thread does of an iteration, and what Python does where it has to: the same, to the bit."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.agent.gradient_stream import GradientStream
+from kofn.host.arrays import Fixed, Floats
+from kofn.host.compression.aggregate import Aggregate
+from tests.host.agent.test_agent import ELEMENTS, Cluster, give
+
+JOB = JobSection(workers=3, words=1, slots=32, window=8)
+ITERATIONS = 4
+
+
+def gradient(rank: int, iteration: int) -> Floats:
+    """Of the same magnitudes for all: whoever is first in a slot decides on the same scale."""
+    signs = np.random.default_rng([iteration, rank]).choice([-1, 1], ELEMENTS)
+    return (signs * np.random.default_rng(iteration).normal(size=ELEMENTS)).astype(np.float32)
+
+
+def calls_of(cluster: Cluster, rank: int) -> list[Aggregate]:
+    """All iterations of a worker."""
+    found = []
+    for iteration in range(1, ITERATIONS + 1):
+        _, (aggregate,) = give(cluster.agents[rank], gradient(rank, iteration))
+        assert isinstance(aggregate, Aggregate)
+        found.append(aggregate)
+    return found
+
+
+def run(
+    codec: str, ratio: float, *, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[list[Aggregate]], list[Fixed]]:
+    """What each worker gets, and what is pending in the end."""
+    cluster = Cluster(JOB, k=3, compress=CompressSection(codec=codec, ratio=ratio))
+    try:
+        for agent in cluster.agents:
+            if not native:
+                monkeypatch.setattr(agent.encoder, "reduction", lambda iteration: None)
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda rank: calls_of(cluster, rank), range(3)))
+        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+        return found, [agent.ledger.pending.copy() for agent in cluster.agents]
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize(("codec", "ratio"), [("int32", 1.0), ("int8", 1.0), ("onebit", 1.0), ("int16", 0.25)])
+def test_the_engine_comes_to_what_python_comes_to(codec: str, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    (one, left), (other, also_left) = (
+        run(codec, ratio, native=native, monkeypatch=monkeypatch) for native in (True, False)
+    )
+    for mine, theirs in zip(chain(*one), chain(*other), strict=True):
+        assert np.array_equal(mine.mean, theirs.mean)
+        assert np.array_equal(mine.checksums, theirs.checksums)
+        assert mine.encoding is not None and theirs.encoding is not None
+        assert mine.encoding.error_norm == pytest.approx(theirs.encoding.error_norm)
+        assert mine.encoding.residual_norm == theirs.encoding.residual_norm
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(left, also_left, strict=True))
+
+
+def test_python_hears_of_an_iteration_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, heard = Cluster(JOB, k=3, elements=20_000), list[object]()
+    try:
+        agent = cluster.agents[0]
+        follow = agent._driver.follow
+        monkeypatch.setattr(agent._driver, "follow", lambda news, now: (heard.extend(news), follow(news, now)))
+        values = np.ones(20_000, np.float32)
+        with ThreadPoolExecutor() as pool:
+            ended = list(pool.map(lambda agent: give(agent, values), cluster.agents))
+        assert all(np.array_equal(aggregates[0].mean, values) for _, aggregates in ended)
+        assert [type(one).__name__ for one in heard] == ["Complete"]
+    finally:
+        cluster.close()
+
+
+def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
+    """Nothing of block 3 is put before the means of blocks 0 to 2 are there."""
+    cluster = Cluster(JOB, k=3)
+    try:
+        size = cluster.agents[0]._coding.layout.elements
+        streams = [GradientStream(ELEMENTS, size) for _ in range(3)]
+        with ThreadPoolExecutor() as pool:
+            calls = [
+                pool.submit(agent.all_reduce, None, stream=stream)
+                for agent, stream in zip(cluster.agents, streams, strict=True)
+            ]
+            for rank, stream in enumerate(streams):
+                for begin in (2 * size, 0, size):
+                    stream.pieces.put(begin, gradient(rank, 1)[begin : begin + size])
+            early = [stream.wait(0, 3 * size, 20).copy() for stream in streams]
+            for rank, stream in enumerate(streams):
+                stream.pieces.put(3 * size, gradient(rank, 1)[3 * size :])
+            means = [call.result()[1][0].mean for call in calls]
+        expected = sum(gradient(rank, 1) for rank in range(3)) / 3
+        assert all(np.allclose(mean, expected, atol=1e-6) for mean in means)
+        assert all(np.array_equal(mean[: 3 * size], first) for mean, first in zip(means, early, strict=True))
+    finally:
+        cluster.close()
