@@ -41,6 +41,7 @@ from kofn.sim.against import table as compared
 from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs, measure
 from kofn.sim.learning import Learning
+from kofn.sim.native import library
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import SimulatedTimes, table
 from kofn.sim.worker_model import Idler, Student, WorkerModel
@@ -163,6 +164,7 @@ def execute(
     check(config)
     folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
     folder.update_record(driver="simulated")
+    library()  # once, for all processes
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would wait
         costs = known()
         costs.save(folder.costs)
