@@ -58,12 +58,11 @@ class LazyGroup(click.Group):
 
 @contextlib.contextmanager
 def _kept() -> Iterator[None]:
-    """What is loaded inside stays to the end: looking for garbage in it would be a tenth of the time."""
+    """What is loaded inside stays to the end: nobody looks for garbage in it meanwhile."""
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         gc.enable()
 
 

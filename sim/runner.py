@@ -164,8 +164,8 @@ def execute(
     check(config)
     folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
     folder.update_record(driver="simulated")
-    library()  # once, for all processes
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would wait
+        library()  # once, for all trials
         costs = known()
         costs.save(folder.costs)
         trials = [partial(_simulate_trial, config, entry, costs, console) for (entry,) in folder.trials]
