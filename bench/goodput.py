@@ -24,7 +24,8 @@ from kofn.config.schema import Config, FaultSection, ModelSection, NetworkSectio
 from kofn.report.summarise import summarise
 from kofn.report.table import make_console
 from kofn.run.errors import RunError
-from kofn.run.runner import execute, make_plan
+from kofn.run.plan import make_plan
+from kofn.run.runner import execute
 
 LINK_MBPS = 20.0
 BASE = Config(

@@ -32,7 +32,8 @@ from kofn.config.dump import to_toml
 from kofn.config.schema import Config, JobSection, RunSection
 from kofn.report.summarise import first_finishes
 from kofn.results.worker_metrics import read_trial
-from kofn.run.runner import execute, make_plan
+from kofn.run.plan import make_plan
+from kofn.run.runner import execute
 from tests.ports import own_port
 
 TOKEN = "bench"

@@ -1,30 +1,15 @@
 """`kofn`: run experiments, and look at a running controller.
 
-Only argument handling and calls; what is printed comes from `show`, who is asked and what went wrong from `ask`.  The
-commands of run/ are imported when used: looking at a controller must not wait for plotting libraries.
+A command is imported when it is used: a simulation must not wait for gRPC, nor a look at a controller for SciPy.
 """
 
 import contextlib
+import gc
 import importlib
 import importlib.util
-import json
-import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import click
-import grpc
-from rich.live import Live
-
-from kofn.cli import show
-from kofn.cli.ask import TIMEOUT_S, Asking, asking
-from kofn.cli.document import k_document, lambda_document
-from kofn.cli.page import watch_page
-from kofn.config.objectives import DEFAULT
-from kofn.report.table import make_console
-from kofn.rpc import kofn_pb2 as pb
-from kofn.rpc.document import document
 
 LAZY = {
     "run": ("kofn.run.runner", "command"),
@@ -44,29 +29,45 @@ LAZY = {
     "shell": ("kofn.cli.hosts", "shell"),
     "schedule": ("kofn.cli.schedule", "command"),
     "export": ("kofn.cli.export", "command"),
+    "k": ("kofn.cli.asked", "k"),
+    "lambda": ("kofn.cli.asked", "lambda_"),
+    "set-k": ("kofn.cli.asked", "set_k"),
+    "status": ("kofn.cli.asked", "status"),
+    "watch": ("kofn.cli.asked", "watch"),
 }
-"""Commands of other packages: module and name of the click command.  What is not installed is not listed."""
+"""Commands: module and name of the click command.  What is not installed is not listed."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports some of its commands when they are used."""
+    """A group that imports its commands when they are used."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Everything, in the order in which a newcomer needs it."""
-        return [*(name for name in LAZY if _there(name)), *super().list_commands(context)]
+        return [name for name in LAZY if _there(name)]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """The command, imported where it is another package's."""
+        """The command; None where it is not installed, or there is none of this name."""
         if not _there(name):
-            return super().get_command(context, name)
+            return None
         module, attribute = LAZY[name]
-        command = getattr(importlib.import_module(module), attribute)
+        with _kept():
+            command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
 
 
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """What is loaded inside stays to the end: nobody looks for garbage in it meanwhile."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _there(name: str) -> bool:
-    """Whether a command is another package's, and that package has it."""
+    """Whether there is such a command, and what it is in is installed."""
     return name in LAZY and importlib.util.find_spec(LAZY[name][0]) is not None
 
 
@@ -92,158 +93,3 @@ def main() -> None:
     Exit codes of commands that ask a controller: 0 answered, 2 refused or the command line is wrong,
     3 no controller answers. Those of the others: kofn COMMAND --help.
     """
-
-
-_wide = click.option("--wide", is_flag=True, help="Every column and every disagreement; needs more than 80 columns.")
-
-
-@main.command()
-@asking
-@_wide
-def status(asked: Asking, wide: bool) -> None:
-    """The job at a glance: k, workers, the latest decisions, the switch.
-
-    \b
-    Examples:
-      kofn status
-      kofn status --json | jq .k
-      KOFN_CONTROLLER=10.0.0.7:50052 kofn status
-    """
-    _print(asked, lambda answer: answer, lambda answer: show.status(answer, wide=wide))
-
-
-@main.command()
-@asking
-def k(asked: Asking) -> None:
-    """For each k its expected, predicted and measured iteration time, its cost, and why the present one is in force.
-
-    JSON has these as iteration_s (E_k[T]), predicted_s, measured_s and cost, all in seconds, and in_force; overhead_s
-    is what comes after the first blocks.
-
-    \b
-    Examples:
-      kofn k
-      kofn k --json | jq '.expected[] | [.k, .cost, .in_force]'
-    """
-    _print(asked, k_document, show.k_choice)
-
-
-@main.command("lambda")
-@asking
-@_wide
-def lambda_(asked: Asking, wide: bool) -> None:
-    """Each worker's mean blocking time: estimate, interval, samples, fit, and how often it came too late.
-
-    \b
-    Examples:
-      kofn lambda
-      kofn lambda --json | jq '.worker[].lambda_s'
-    """
-    _print(asked, lambda_document, lambda answer: show.lambdas(answer, wide=wide))
-
-
-@main.command()
-@asking
-@_wide
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.05, max=3600),
-    default=0.5,
-    show_default=True,
-    help="Seconds between updates, at least.",
-)
-@click.argument("folder", type=click.Path(path_type=Path), required=False)
-@click.option("--web", is_flag=True, help="Serve a page of the run that is going on, or of the one in FOLDER.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The page's port at 127.0.0.1.  [default: a free one]"
-)
-def watch(asked: Asking, interval: float, wide: bool, folder: Path | None, web: bool, port: int) -> None:
-    """The status, live, until Ctrl-C or the controller's end. --json: one line for each change.
-
-    With --web it serves a page with the topology, slots, workers and curves, of a run as it goes on, or of a finished
-    run or simulation in FOLDER (play, pause, speed, seek), until Ctrl-C.
-
-    \b
-    Examples:
-      kofn watch
-      kofn watch --json --interval 1 > status.jsonl
-      kofn watch --web runs/latest
-    """
-    if web:
-        watch_page(folder, port)
-        return
-    if folder is not None:
-        raise click.UsageError(f"FOLDER {folder} is for --web")
-
-    async def follow(inspector: Any) -> None:
-        statuses = _until_end(inspector.WatchStatus(pb.StatusRequest(interval_s=interval, job=asked.job)))
-        if asked.as_json or not sys.stdout.isatty():
-            await _print_lines(statuses, asked.as_json)
-            return
-        with Live(console=make_console(), auto_refresh=False) as live:
-            async for answer in statuses:
-                live.update(show.status(answer, wide=wide, lines=live.console.height), refresh=True)
-
-    try:
-        asked.ask(follow)
-    except KeyboardInterrupt:
-        sys.exit(0)
-
-
-@main.command("set-k")
-@click.argument("objective", metavar="N|auto|all|progress|throughput|fixed:K|RULE:K|NAME")
-@asking
-def set_k(asked: Asking, objective: str) -> None:
-    """Set k: a number, all workers, or the best for an objective. It holds until it is set again.
-
-    \b
-    Examples:
-      kofn set-k 3           k = 3 from now on, as fixed:3
-      kofn set-k all         wait for every worker
-      kofn set-k auto        let the controller choose again, by progress
-      kofn set-k deadline    by the objective of a plug-in (docs/howto/objective.md)
-    """
-    text = DEFAULT if objective == "auto" else f"fixed:{objective}" if objective.isdecimal() else objective
-
-    async def change(inspector: Any) -> pb.Status:
-        answer: pb.Status = await inspector.SetObjective(pb.Objective(objective=text, job=asked.job), timeout=TIMEOUT_S)
-        return answer
-
-    answer = asked.ask(change)
-    if asked.as_json:
-        click.echo(json.dumps(document(answer), indent=2))
-    else:
-        click.echo(f"k = {answer.k} of {answer.live} live workers, objective {answer.objective}")
-
-
-def _print(
-    asked: Asking,
-    select: Callable[[dict[str, Any]], dict[str, Any]],
-    render: Callable[[pb.Status], Any],
-) -> None:
-    """Ask for a status; print what `select` takes of its JSON, or what `render` makes of it."""
-
-    async def get(inspector: Any) -> pb.Status:
-        answer: pb.Status = await inspector.GetStatus(pb.StatusRequest(job=asked.job), timeout=TIMEOUT_S)
-        return answer
-
-    answer = asked.ask(get)
-    if asked.as_json:
-        click.echo(json.dumps(select(document(answer)), indent=2))
-    else:
-        show.output(sys.stdout, render(answer))
-
-
-async def _until_end(call: AsyncIterable[pb.Status]) -> AsyncIterator[pb.Status]:
-    """The statuses; a controller that ends after the first one ends them, too."""
-    statuses = aiter(call)
-    yield await anext(statuses)
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        async for answer in statuses:
-            yield answer
-
-
-async def _print_lines(statuses: AsyncIterator[pb.Status], as_json: bool) -> None:
-    """One line for each status."""
-    async for answer in statuses:
-        click.echo(json.dumps(document(answer)) if as_json else show.line(answer))

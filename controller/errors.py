@@ -10,7 +10,10 @@ ControllerError
  '- StartError      the controller cannot start: no switch, address in use
 """
 
-import grpc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # who simulates does not wait for it
+    import grpc
 
 
 class ControllerError(Exception):
@@ -44,7 +47,7 @@ class ObjectiveError(ControllerError):
 class AttachError(ControllerError):
     """A worker cannot take part; `code` is the gRPC status that says so."""
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(self, code: "grpc.StatusCode", message: str) -> None:
         """Keep the status code beside the message."""
         super().__init__(message)
         self.code = code

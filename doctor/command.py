@@ -24,7 +24,7 @@ from kofn.doctor.running import RunningChecks
 from kofn.report.table import make_console
 from kofn.run.display import say
 from kofn.run.ending import ending
-from kofn.run.runner import DEFAULT_CONFIG
+from kofn.run.plan import DEFAULT_CONFIG
 from kofn.run.signals import cancel_on_signal, stopped_by
 from kofn.run.state import another_run, hold, running
 

@@ -169,4 +169,4 @@ def _simulate(costs: Mapping[int, Any], plan: RunPlan, console: Console) -> RunF
     """As `execute`, in virtual time; sim.costs.Costs by number of workers."""
     from kofn.sim.runner import execute as simulate  # noqa: PLC0415  # the model and its libraries
 
-    return simulate(plan, console, costs[plan.shared.job.workers])
+    return simulate(plan, console, lambda: costs[plan.shared.job.workers])

@@ -34,10 +34,9 @@ from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.errors import InterruptedRun, LeftoversError
 from kofn.run.jobs import overridden
-from kofn.run.plan import RunPlan
+from kofn.run.plan import RunPlan, make_plan
 from kofn.run.plugins import check_plugins
 from kofn.run.preconditions import check_needs
-from kofn.run.runner import make_plan
 from kofn.run.signals import deferred
 
 FOLDER = Path(__file__).parent

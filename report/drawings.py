@@ -1,8 +1,9 @@
 """The figures of a run's report, each with its caption and its numbers, and their files."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
@@ -32,16 +33,17 @@ class Drawing:
     name: str
     """Of its files."""
     caption: str
-    figure: Figure
+    draw: Callable[[], Figure]
     headings: Sequence[str]
     rows: Sequence[Row]
 
     def write(self, folder: Path) -> Markup:
         """NAME.svg, NAME.pdf and NAME.csv; the picture as an element of a page."""
         folder.mkdir(parents=True, exist_ok=True)
-        element = svg(self.figure)
+        figure = self.draw()
+        element = svg(figure)
         (folder / f"{self.name}.svg").write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{element}')
-        self.figure.savefig(folder / f"{self.name}.pdf", metadata={"CreationDate": None})
+        figure.savefig(folder / f"{self.name}.pdf", metadata={"CreationDate": None})
         with (folder / f"{self.name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([self.headings, *self.rows])
         return element
@@ -57,7 +59,7 @@ def drawings(
             name=metric.name.replace(" ", "-"),
             caption=f"{metric.name.capitalize()} against the time since the first worker began its first iteration. A"
             f" dot is where a trial reached the target.{_marked(trials)}",
-            figure=metric_figure(trials, metric),
+            draw=partial(metric_figure, trials, metric),
             headings=("trial", "time_s", metric.name),
             rows=[(entry.name, x, y) for entry in trials for x, y in _points(entry.accuracy)],
         )
@@ -78,7 +80,7 @@ def _iteration_time(trials: Sequence[TrialSeries]) -> Drawing:
         caption="Time from one iteration's first finish to the next one's. Dots are iterations, solid lines running"
         " means; dashed is what the controller predicted for the k in force, dotted E_k[T], the expected time of the"
         f" k-th first block alone.{_marked(trials)}",
-        figure=iteration_figure(trials),
+        draw=partial(iteration_figure, trials),
         headings=("trial", "quantity", "iteration", "value"),
         rows=[
             (entry.name, quantity, x, y)
@@ -103,7 +105,7 @@ def _costs(bars: Sequence[CostBar]) -> Drawing:
         caption="Left: where an iteration's time went, the mean over all workers and all iterations but the first; the"
         " parts add up to the iteration. Right: bytes of Ethernet frames in an iteration over a worker's link to the"
         " switch (up) and from it, and over a parameter server's.",
-        figure=costs_figure(bars),
+        draw=partial(costs_figure, bars),
         headings=("trial", "part", "value"),
         rows=[*parts, *links],
     )
@@ -114,7 +116,7 @@ def _compression(trials: Sequence[TrialSeries]) -> Drawing:
         name="compression",
         caption="What was sent of a gradient, what its encoding left over, and what was pending after the iteration:"
         f" means over the workers. Dashed is what was planned.{_marked(trials)}",
-        figure=compression_figure(trials),
+        draw=partial(compression_figure, trials),
         headings=("trial", "panel", "quantity", "iteration", "value"),
         rows=[
             (entry.name, panel.title, quantity, x, y)
@@ -142,7 +144,7 @@ def _blocking(entry: TrialSeries, number: int) -> Drawing:
         caption=f"Trial {entry.name}. Above: each worker's mean blocking time as it was injected (dashed) and as the"
         " controller estimated it (solid, its 95 % interval shaded). Below: the k that closed the iteration."
         f"{_marked([entry])}",
-        figure=lambda_figure(entry),
+        draw=partial(lambda_figure, entry),
         headings=("quantity", "worker", "iteration", "value"),
         rows=rows,
     )

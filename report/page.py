@@ -4,7 +4,7 @@ Pages are Jinja2 templates, in templates/ of the package whose page it is; what 
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,16 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
 
 def render(template: str, package: str = TEMPLATES, **values: Any) -> str:
     """A page of this package: `title`, `heading` and `failures` are base.html's, other values the template's own."""
+    return _environment(package).get_template(template).render(**values)
+
+
+def load() -> None:
+    """Compile what a run's page is made of."""
+    _environment(TEMPLATES).get_template("run.html")
+
+
+@cache
+def _environment(package: str) -> Environment:
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, TEMPLATES))]),
         autoescape=True,
@@ -63,7 +73,7 @@ def render(template: str, package: str = TEMPLATES, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["svg"] = svg
-    return environment.get_template(template).render(**values)
+    return environment
 
 
 def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterator[Drawing]:

@@ -161,7 +161,7 @@ class Run:
 
     def figures(self) -> "list[Figure]":
         """Those of the report; ModuleNotFoundError without kofn[plots]."""
-        return [drawing.figure for drawing in self._drawings()]
+        return [drawing.draw() for drawing in self._drawings()]
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -179,7 +179,7 @@ class Run:
         try:
             from kofn.report.svg import svg  # noqa: PLC0415  # needs kofn[plots]
 
-            return next((svg(drawing.figure) for drawing in self._drawings()), "")
+            return next((svg(drawing.draw()) for drawing in self._drawings()), "")
         except ModuleNotFoundError:
             return ""
 

@@ -1,6 +1,7 @@
 """RUNDIR/report.html of a run with several seeds: means and intervals, pairs, and links to each seed's own."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -61,7 +62,7 @@ def _drawings(summary: SeedsSummary) -> Iterator[Drawing]:
                 name=f"times-{job.job}",
                 caption="Time to the target of each trial, a line a seed: trials of one seed meet the same data and the"
                 f" same stragglers. n = {len(summary.summaries)}.",
-                figure=_times_figure(rows, [entry.objective for entry in job.trials]),
+                draw=partial(_times_figure, rows, [entry.objective for entry in job.trials]),
                 headings=("seed", "trial", "time_to_target_s"),
                 rows=[(seed, objective, time_s) for seed, objective, _, time_s in rows],
             )

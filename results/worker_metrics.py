@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -191,12 +191,13 @@ def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:
         for job, config in zip(folder.jobs, configs, strict=True):
             for entry, rank in product(job.trials, range(config.job.workers)):
                 place = {"trial": entry.objective, "job": job.id, "worker": rank}
-                for line in _objects(entry.metrics(rank)):
-                    out.write(json.dumps({**place, **line}) + "\n")
+                begun = json.dumps(place).removesuffix("}")
+                out.writelines(f"{begun}, {line.removeprefix('{')}" for line in _objects(entry.metrics(rank)))
     return path
 
 
-def _objects(path: Path) -> Iterable[dict[str, Any]]:
+def _objects(path: Path) -> Iterable[str]:
+    """The lines that are whole, each an object."""
     if path.exists():
         with path.open() as lines:
-            yield from (json.loads(line) for line in lines if line.endswith("\n") and line.strip())
+            yield from (line for line in lines if line.startswith("{") and line.endswith("}\n"))

@@ -89,7 +89,7 @@ def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = ""
 def load_report() -> None:
     """Load what a report needs, where that is installed, while there is something else to wait for."""
     with contextlib.suppress(ModuleNotFoundError):
-        _report()
+        _report().load()
 
 
 def _report() -> ModuleType:

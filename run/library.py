@@ -17,8 +17,7 @@ from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError
 from kofn.config.given import Given, load, path_of
 from kofn.run.errors import InterruptedRun
-from kofn.run.plan import RunPlan
-from kofn.run.runner import DEFAULT_CONFIG, make_plan
+from kofn.run.plan import DEFAULT_CONFIG, RunPlan, make_plan
 from kofn.run.signals import deferred, interruptible, pass_on, stopped_by
 
 Progress = bool | Callable[[str], object]

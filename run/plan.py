@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kofn.config.schema import Config
-from kofn.results.folder import RunFolder
-from kofn.run.jobs import JobPlan
+from kofn.results.folder import RunFolder, default_path, point_latest
+from kofn.run.jobs import JobPlan, plan_jobs
+from kofn.run.stragglers import check_record
+
+DEFAULT_CONFIG = Path(__file__).parents[1] / "config" / "default.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,37 @@ class RunPlan:
     def shared(self) -> Config:
         """The first job's: its run and network sections are everyone's."""
         return self.jobs[0].config
+
+
+def make_plan(
+    *sources: Path,
+    target: str | None = None,
+    driver: str | None = None,
+    out: Path | None = None,
+    objectives: tuple[str, ...] = (),
+    settings: tuple[str, ...] = (),
+    record: Path | None = None,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> RunPlan:
+    """Read the configurations and let the command line override them; ConfigError if anything is wrong."""
+    jobs = plan_jobs(
+        sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives, settings=settings
+    )
+    if record is not None:
+        check_record(record, jobs=len(jobs), seeds=jobs[0].config.run.seeds)
+    folder = out or default_path(jobs[0].config.run.name)
+    return RunPlan(jobs=jobs, folder=folder, record=record, as_json=as_json, quiet=quiet)
+
+
+def prepare(plan: RunPlan, topology: str) -> RunFolder:
+    """Make the run folder with everything that says what is run; ConfigError if it cannot be had."""
+    folder = RunFolder.create(plan.folder, plan.shared.run.trials, [config.job.id for config in plan.configs])
+    copy_given(plan, folder)
+    folder.topology.write_text(topology)
+    folder.write_record(plan.configs, driver=plan.shared.network.driver)
+    point_latest(plan.folder)
+    return folder
 
 
 def copy_given(plan: RunPlan, folder: RunFolder) -> None:

@@ -23,7 +23,7 @@ from kofn.config.errors import ConfigError, KofnError
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.report.table import make_console
-from kofn.results.folder import RunFolder, default_path, point_latest
+from kofn.results.folder import RunFolder
 from kofn.results.ranks import FEW
 from kofn.rpc.errors import SecurityError
 from kofn.run.clean import remove_certificates
@@ -33,20 +33,18 @@ from kofn.run.cpu import remove_groups
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
-from kofn.run.jobs import plan_jobs
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.options import record_option, set_option
 from kofn.run.page import Watched, page
-from kofn.run.plan import RunPlan, copy_given
+from kofn.run.plan import RunPlan, make_plan, prepare
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
 from kofn.run.seeds import run_seeds
 from kofn.run.signals import cancel_on_signal, deferred, stopped_by
 from kofn.run.state import hold
-from kofn.run.stragglers import check_record, record_stragglers
+from kofn.run.stragglers import record_stragglers
 from kofn.run.topology import wanted_topology
 from kofn.run.trial import Trial
 
-DEFAULT_CONFIG = Path(__file__).parents[1] / "config" / "default.toml"
 EXAMPLES = """
 \b
 Examples:
@@ -149,27 +147,6 @@ def page_port(web: bool | None, port: int | None, console: Console) -> int | Non
     return port or 0
 
 
-def make_plan(
-    *sources: Path,
-    target: str | None = None,
-    driver: str | None = None,
-    out: Path | None = None,
-    objectives: tuple[str, ...] = (),
-    settings: tuple[str, ...] = (),
-    record: Path | None = None,
-    as_json: bool = False,
-    quiet: bool = False,
-) -> RunPlan:
-    """Read the configurations and let the command line override them; ConfigError if anything is wrong."""
-    jobs = plan_jobs(
-        sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives, settings=settings
-    )
-    if record is not None:
-        check_record(record, jobs=len(jobs), seeds=jobs[0].config.run.seeds)
-    folder = out or default_path(jobs[0].config.run.name)
-    return RunPlan(jobs=jobs, folder=folder, record=record, as_json=as_json, quiet=quiet)
-
-
 def carry_out(plan: RunPlan, console: Console, errors: Console | None = None) -> int:
     """The whole run; its exit code."""
     check(plan)
@@ -216,16 +193,6 @@ def check(plan: RunPlan) -> None:
     check_machine(plan.shared.network.target)
     for config in plan.configs:
         check_needs(config)
-
-
-def prepare(plan: RunPlan, topology: str) -> RunFolder:
-    """Make the run folder with everything that says what is run; ConfigError if it cannot be had."""
-    folder = RunFolder.create(plan.folder, plan.shared.run.trials, [config.job.id for config in plan.configs])
-    copy_given(plan, folder)
-    folder.topology.write_text(topology)
-    folder.write_record(plan.configs, driver=plan.shared.network.driver)
-    point_latest(plan.folder)
-    return folder
 
 
 @contextlib.contextmanager

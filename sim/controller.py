@@ -7,9 +7,8 @@ from kofn.config.late_rules import Treatment
 from kofn.config.schema import EventSection
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.job.journal import Journal
-from kofn.controller.job.session import TICK_S
 from kofn.controller.policy.control_loop import Change, ControlLoop
-from kofn.controller.policy.decision_pacer import DecisionPacer
+from kofn.controller.policy.decision_pacer import TICK_S, DecisionPacer
 from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs

@@ -1,6 +1,7 @@
 """`kofn.simulate`: a simulation for a script or a notebook."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -8,7 +9,7 @@ from kofn.config.given import Given, Sections
 from kofn.report.reader import Run, read
 from kofn.run.conclusion import conclude, conclude_early
 from kofn.run.library import Progress, ended_in_order, line_console, listener, planned
-from kofn.sim.costs import Costs
+from kofn.sim.costs import Costs, measure
 from kofn.sim.runner import execute
 
 
@@ -32,7 +33,8 @@ def simulate(
         ended_in_order(),
     ):
         console = line_console(tell)
-        known = None if costs is None else Costs.load(Path(costs))
+        loaded = None if costs is None else Costs.load(Path(costs))
+        known = partial(measure, plan.shared) if loaded is None else lambda: loaded
         folder = execute(plan, console, known, conclude_early(console, as_json=False, errors=console))
         conclude(folder, plan.configs, console, as_json=False, errors=console)
         return read(plan.folder)

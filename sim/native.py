@@ -64,6 +64,7 @@ class Native:
         """`keeps`: what it points to."""
         self._kind, self._keeps = kind, keeps
         self.address = c_void_p(self.function("open")(*arguments))
+        self._functions: dict[str, Any] = {}
         weakref.finalize(self, self.function("close"), self.address)
 
     def function(self, name: str) -> Any:
@@ -71,7 +72,8 @@ class Native:
         return getattr(library(), f"{self._kind}_{name}")
 
     def call(self, name: str, *arguments: Any) -> Any:
-        return self.function(name)(self.address, *arguments)
+        function = self._functions.get(name) or self._functions.setdefault(name, self.function(name))
+        return function(self.address, *arguments)
 
     def first_fields(self, count: int) -> "ctypes.Array[c_int64]":
         """The struct's first fields, of 64 bits each, where they are."""

@@ -3,9 +3,9 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, partial
 from pathlib import Path
 
 import click
@@ -16,8 +16,8 @@ from rich.console import Console
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
+from kofn.controller.job.decided import decided
 from kofn.controller.job.journal import Journal
-from kofn.controller.job.status import decided
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.forked import forked
 from kofn.host.collectives.job_collective import load_collective
@@ -32,8 +32,7 @@ from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, load_repor
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.options import record_option, set_option
-from kofn.run.plan import RunPlan
-from kofn.run.runner import make_plan, prepare
+from kofn.run.plan import RunPlan, make_plan, prepare
 from kofn.run.seeds import run_seeds
 from kofn.run.stragglers import record_stragglers
 from kofn.run.topology import wanted_topology
@@ -42,6 +41,7 @@ from kofn.sim.against import table as compared
 from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs, measure
 from kofn.sim.learning import Learning
+from kofn.sim.native import library
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import SimulatedTimes, table
 from kofn.sim.worker_model import Idler, Student, WorkerModel
@@ -113,7 +113,7 @@ def command(
     job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
     """
     console = make_console(stderr=as_json, quiet=quiet)
-    with ending("simulate"):
+    with ending("simulate"), ExitStack() as beside:
         real: tuple[TrialSummary, ...] = ()
         if against is not None:
             if config is not None or settings:
@@ -128,20 +128,17 @@ def command(
             *sources, out=out, objectives=objectives, settings=settings, record=record, as_json=as_json, quiet=quiet
         )
         check(plan.shared)
-        measured = _measured_apart(plan.shared) if costs is None else Costs.load(costs)
-        measured = measured if cores is None else replace(measured, cores=cores)
+        known = beside.enter_context(_known_costs(plan.shared, costs, cores))
         if times:
-            results = simulate_times(plan.shared, measured, console)
+            results = simulate_times(plan.shared, known(), console)
             _show(results, table(results), as_json=as_json)
             return
         if plan.shared.run.seeds > 1 and against is None:
             sys.exit(
-                run_seeds(
-                    plan, make_console(stderr=as_json), lambda one, _: execute(one, console, measured, apart=True)
-                )
+                run_seeds(plan, make_console(stderr=as_json), lambda one, _: execute(one, console, known, apart=True))
             )
         at_early_end = conclude_early(make_console(stderr=as_json), as_json=as_json)
-        folder = execute(plan, console, measured, at_early_end, apart=True)
+        folder = execute(plan, console, known, at_early_end, apart=True)
         record_stragglers(folder, plan.record, console)
         if against is not None:
             found = pairs(real, summarised(folder, plan.configs).jobs[0].trials)
@@ -153,35 +150,49 @@ def command(
 def execute(
     plan: RunPlan,
     console: Console,
-    costs: Costs | None = None,
+    known: Callable[[], Costs],
     at_early_end: AtEarlyEnd | None = None,
     *,
     apart: bool = False,
 ) -> RunFolder:
     """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated.
 
-    `apart`: trials are simulated at the same time, each in a process of its own, where this one may be forked.
+    `known` is asked for the costs once the folder is there. `apart`: trials are simulated at the same time, each in a
+    process of its own, where this one may be forked.
     """
     config = plan.shared
     check(config)
-    costs = costs or measure(config)
     folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
     folder.update_record(driver="simulated")
-    costs.save(folder.costs)
     with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would wait
+        library()  # once, for all trials
+        costs = known()
+        costs.save(folder.costs)
         trials = [partial(_simulate_trial, config, entry, costs, console) for (entry,) in folder.trials]
         with forked(trials) if apart else nullcontext(trial() for trial in trials) as ended:
-            if apart:
-                load_report()
-            for number, _ in enumerate(ended, 1):
+            for number in range(1, len(trials) + 1):
+                if apart and number == len(trials):  # the last one leaves a processor idle
+                    load_report()
+                next(ended)
                 folder.update_record(finished=number)
     return folder
 
 
-def _measured_apart(config: Config) -> Costs:
-    """In a process of its own where that can be: one that has trained, in threads perhaps, must not be forked."""
+@contextmanager
+def _known_costs(config: Config, path: Path | None, cores: int | None) -> Iterator[Callable[[], Costs]]:
+    """What returns the costs in this file; without one, those that a process begins to measure now.
+
+    A process of its own where that can be: one that has trained, in threads perhaps, must not be forked.
+    """
+    if path is not None:
+        yield partial(_with_cores, Costs.load(path), cores)
+        return
     with forked([partial(measure, config)]) as measured:
-        return next(measured)
+        yield cache(lambda: _with_cores(next(measured), cores))
+
+
+def _with_cores(costs: Costs, cores: int | None) -> Costs:
+    return costs if cores is None else replace(costs, cores=cores)
 
 
 def check(config: Config) -> None:

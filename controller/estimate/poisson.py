@@ -216,6 +216,8 @@ def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[Float
     """
     lower = cut & (counts > 0)
     mean, variance = counts.copy(), np.where(np.isnan(counts), np.nan, 0.0)
+    if not lower.any():
+        return mean, variance
     bounds, rates = CountBounds.of(counts, lower), np.maximum(rate, 1e-9)
     least, share, mu = bounds.least, bounds.share, rates[bounds.row]
     here = hazard(least, rates, bounds.row)

@@ -28,13 +28,10 @@ from kofn.controller.job.state import JobState, Phase
 from kofn.controller.p4runtime.entries import Found
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.policy.control_loop import Change, ControlLoop
-from kofn.controller.policy.decision_pacer import DecisionPacer
+from kofn.controller.policy.decision_pacer import TICK_S, DecisionPacer
 from kofn.rpc import kofn_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
-
-TICK_S = 0.02
-"""How often the silence of workers is looked at."""
 
 AGAIN_S = 1.0
 """After a refusal of the switch."""

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+TICK_S = 0.02
+"""How often it is looked whether there is time, and how long workers have been silent."""
+
 QUIET_S = 0.01
 """Nobody has reported for so long: when an iteration ends, workers on the controller's machine need its processors."""
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy import linalg
 
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import Estimate
@@ -130,5 +129,8 @@ def _moved(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, FloatArray]
 def _signs(unknowns: int) -> FloatArray:
     """Who is moved up (1) and who down (-1), (sets, unknowns): columns are orthogonal while there are few."""
     if unknowns <= EXACT:
-        return np.asarray(linalg.hadamard(1 << (unknowns - 1).bit_length())[:, :unknowns], dtype=np.float64)
+        signs = np.ones((1, 1))
+        while len(signs) < unknowns:
+            signs = np.block([[signs, signs], [signs, -signs]])  # Hadamard's, as Sylvester makes them
+        return signs[:, :unknowns]
     return np.random.default_rng(SEED).choice([-1.0, 1.0], (min(SETS, max(MOVED // unknowns, 1)), unknowns))

@@ -6,6 +6,7 @@ changed. Knows nothing of what an iteration is worth.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,14 @@ class Prediction:
         return len(self.mean_s)
 
 
+class InSums(NamedTuple):
+    """As in Prediction."""
+
+    gradients: FloatArray
+    delays: FloatArray
+    shares: Shares
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
     """What was simulated, all times in units of s: the draws, and what each rule that was asked for came to."""
@@ -78,6 +87,13 @@ class Simulated:
     ks: IntArray
     beyond: Beyond
     found: dict[RuleName, Process] = field(default_factory=dict)
+    sums: dict[RuleName, InSums] = field(default_factory=dict)
+
+    def sums_of(self, rule: RuleName) -> InSums:
+        """What is the same as long as nothing is simulated anew."""
+        if rule not in self.sums:
+            self.sums[rule] = _sums(self, rule)
+        return self.sums[rule]
 
     def of(self, rule: RuleName) -> Process:
         if rule not in self.found:
@@ -134,21 +150,30 @@ def _changed(known: FloatArray, before: FloatArray) -> bool:
 def _prediction(last: Simulated, rule: RuleName, base_s: FloatArray, unit_s: float) -> Prediction:
     """From the ks that were simulated to all."""
     process, alone = last.of(rule), last.of("abort")
-    ks, sizes, all_ks = last.ks, last.draws.sizes, np.arange(1, len(base_s) + 1)
+    ks, all_ks = last.ks, np.arange(1, len(base_s) + 1)
     longer = process.length - alone.length  # (ks, chains)
     added, error = longer.mean(axis=1), longer.std(axis=1, ddof=1) / np.sqrt(longer.shape[1])
     timed = ks
     if len(base_s) > MANY:  # the fastest of very many workers wait for nobody; and under async nobody waits for them
         nothing = -float(base_s[0]) / unit_s if rule == "async" else 0.0
         timed, added, error = np.append(0, ks), np.append(nothing, added), np.append(0.0, error)
-    gradients = process.counts.sum(axis=(1, 2))
-    delays = process.counts.sum(axis=1) / gradients[:, None]
+    sums = last.sums_of(rule)
     return Prediction(
         mean_s=np.maximum(base_s + unit_s * np.interp(all_ks, timed, added), 0.0),
         error_s=unit_s * np.interp(all_ks, timed, error),
+        gradients=sums.gradients,
+        delays=sums.delays,
+        shares=sums.shares,
+    )
+
+
+def _sums(last: Simulated, rule: RuleName) -> InSums:
+    """What is in an iteration's sum, for k = 1..n."""
+    counts, ks, sizes, all_ks = last.of(rule).counts, last.ks, last.draws.sizes, np.arange(1, last.n + 1)
+    gradients = counts.sum(axis=(1, 2))
+    delays = counts.sum(axis=1) / gradients[:, None]
+    return InSums(
         gradients=np.interp(all_ks, ks, gradients),
         delays=np.stack([np.interp(all_ks, ks, column) for column in delays.T], axis=1),
-        shares=Shares(
-            ks=ks, by_age=process.counts / gradients[:, None, None] / sizes[:, None], stands=last.draws.stands
-        ),
+        shares=Shares(ks=ks, by_age=counts / gradients[:, None, None] / sizes[:, None], stands=last.draws.stands),
     )

@@ -28,7 +28,8 @@ from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import InterruptedRun, LeftoversError
-from kofn.run.runner import execute, make_plan
+from kofn.run.plan import make_plan
+from kofn.run.runner import execute
 from kofn.run.state import another_run, running
 
 SCENARIO_S = 20

@@ -10,7 +10,7 @@ elsewhere, and whether one that has contributed computes another gradient with t
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kofn.config.late_rules import GIVE_UPS
@@ -86,7 +86,7 @@ class Step:
             "blocking_s": self.work.blocking_s,
             "gradient_norm2": self.work.norm2,
             "age": self.age,
-            "account": self.account and asdict(self.account),
+            "account": self.account and shallow(self.account),
             "schedule": self.schedule,
             "timeline": self.timeline,
             **(self.spent.fields() if self.spent else {}),
@@ -106,7 +106,7 @@ class Spent:
 
     def fields(self) -> dict[str, float]:
         """Its part of a metrics line."""
-        return {"compute_s": self.compute_s, **{f"{part}_s": spent for part, spent in asdict(self.times).items()}}
+        return {"compute_s": self.compute_s, **{f"{part}_s": spent for part, spent in shallow(self.times).items()}}
 
 
 class Training:
@@ -292,10 +292,15 @@ def iteration_line(
         "members": aggregate.members,
         "late": aggregate.late,
         "blocked_s": step.work.blocked_s if step and step.work else None,
-        **asdict(evaluation),
+        **shallow(evaluation),
         **(dict.fromkeys(OWN) | own),
-        **(asdict(aggregate.encoding) if aggregate.encoding else {}),
+        **(shallow(aggregate.encoding) if aggregate.encoding else {}),
     }
+
+
+def shallow(record: Any) -> dict[str, Any]:
+    """A dataclass's fields, as dataclasses.asdict has them where none holds another: that looks into each of them."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 def report_of_updates(
@@ -346,6 +351,6 @@ def report_of(
         contributors=contributors,
         age=step.age,
         catch_up_s=step.catch_up_s,
-        **(asdict(step.account) if step.account else {}),
+        **(shallow(step.account) if step.account else {}),
         **more,  # type: ignore[arg-type]  # numbers, by the names of fields
     )

@@ -226,7 +226,7 @@ def test_the_version_is_the_package_s() -> None:
 
 def test_ctrl_c_while_libraries_are_loaded(tmp_path: Path) -> None:
     """One line at most, no traceback, 130."""
-    (tmp_path / "grpc.py").write_text("raise KeyboardInterrupt")
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from kofn.cli.start import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -14,7 +14,8 @@ from kofn.config.objectives import DEFAULT, OBJECTIVES
 from kofn.config.plugins import CODECS, COLLECTIVES
 from kofn.config.schema import Config, NetworkSection
 from kofn.run.errors import RunError
-from kofn.run.runner import DEFAULT_CONFIG, command, make_plan
+from kofn.run.plan import DEFAULT_CONFIG, make_plan
+from kofn.run.runner import command
 from kofn.run.state import hold
 
 STAR = {

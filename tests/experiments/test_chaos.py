@@ -16,7 +16,7 @@ from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcom
 from kofn.experiments.chaos.scenarios import FaultScenario, scenarios
 from kofn.experiments.trials import frame
 from kofn.report.summary import TrialSummary
-from kofn.run.runner import make_plan
+from kofn.run.plan import make_plan
 from tests.run.real_run import KOFN, OWN_NETWORK
 
 SCENARIOS = list(scenarios())

@@ -30,8 +30,7 @@ from kofn.report.compressed import Compressed
 from kofn.report.frames import summary_columns
 from kofn.report.summary import TrialSummary
 from kofn.results.folder import RunFolder
-from kofn.run.plan import RunPlan
-from kofn.run.runner import prepare
+from kofn.run.plan import RunPlan, prepare
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 

@@ -36,8 +36,7 @@ from kofn.report.frames import summary_columns
 from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import TIME_PARTS
 from kofn.run.errors import InterruptedRun, RunError
-from kofn.run.plan import RunPlan
-from kofn.run.runner import make_plan, prepare
+from kofn.run.plan import RunPlan, make_plan, prepare
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 from tests.run.real_run import OWN_NETWORK

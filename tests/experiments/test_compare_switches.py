@@ -14,7 +14,7 @@ from kofn.experiments.matrix import Cell, CellResult
 from kofn.host.errors import ChecksumError, WireError
 from kofn.host.wire import packet as wire
 from kofn.host.wire.packet import Kind, KofnHeader
-from kofn.run.runner import prepare
+from kofn.run.plan import prepare
 from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 

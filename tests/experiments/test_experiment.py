@@ -26,8 +26,7 @@ from kofn.experiments.k.worlds import WORKERS, WORLDS, scenario
 from kofn.experiments.matrix import Scenario, cells, run_cells
 from kofn.results.folder import RunFolder
 from kofn.run.errors import InterruptedRun, RunError
-from kofn.run.plan import RunPlan
-from kofn.run.runner import make_plan, prepare
+from kofn.run.plan import RunPlan, make_plan, prepare
 from tests.run import fake_run
 from tests.run.real_run import OWN_NETWORK, processes
 

@@ -15,7 +15,7 @@ from kofn.cli.main import main
 from kofn.config.schema import Config
 from kofn.report.summarise import summarise
 from kofn.results.folder import RunFolder
-from kofn.run.runner import make_plan
+from kofn.run.plan import make_plan
 from kofn.sim.costs import Costs, measure
 from kofn.sim.runner import execute
 from tests.sim.lab import COSTS, checked, written
@@ -65,13 +65,13 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from kofn.forked import processors
-from kofn.run.runner import make_plan
+from kofn.run.plan import make_plan
 from kofn.sim.costs import Costs
 from kofn.sim.runner import execute
 
 config, costs, out, *objectives = sys.argv[1:]
 plan = make_plan(Path(config), out=Path(out), objectives=tuple(objectives))
-execute(plan, Console(quiet=True), Costs.load(Path(costs)), apart=True)
+execute(plan, Console(quiet=True), lambda: Costs.load(Path(costs)), apart=True)
 print(processors())
 """
 """In a process of its own: pytest's has threads, and is not forked."""
@@ -86,7 +86,7 @@ def test_trials_at_the_same_time_are_as_in_turn(tmp_path: Path, costs: Path) -> 
     ended = subprocess.run(apart, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout == f"{cores}\n", "it was forked"
     plan = make_plan(path, out=tmp_path / "turn", objectives=objectives)
-    turn, beside = execute(plan, Console(quiet=True), COSTS), RunFolder.at(tmp_path / "apart", objectives)
+    turn, beside = execute(plan, Console(quiet=True), lambda: COSTS), RunFolder.at(tmp_path / "apart", objectives)
     assert beside.record().finished == 3
     for (one,), (other,) in zip(turn.trials, beside.trials, strict=True):
         for file in (one.decisions, one.status, *(one.metrics(rank) for rank in range(3))):

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from kofn.config.schema import EventSection, FaultSection, PolicySection
 from kofn.controller.job.journal import Journal
-from kofn.controller.job.session import TICK_S
 from kofn.controller.policy.control_loop import ControlLoop
-from kofn.controller.policy.decision_pacer import DECISION_SHARE, QUIET_S
+from kofn.controller.policy.decision_pacer import DECISION_SHARE, QUIET_S, TICK_S
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
 from kofn.rpc import kofn_pb2 as pb

@@ -9,7 +9,7 @@ from bench.cluster import cluster
 from bench.synthetic import SERVICE_S
 from kofn.config.errors import ConfigError
 from kofn.config.schema import PolicySection
-from kofn.controller.job.status import decided
+from kofn.controller.job.decided import decided
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc import kofn_pb2 as pb
 

@@ -1,0 +1,125 @@
+"""What the control loop knows, in the Status message of rpc/kofn.proto."""
+
+import math
+
+import numpy as np
+
+from kofn.controller.policy.control_loop import Change, ControlLoop
+from kofn.controller.policy.objectives.throughput import throughput_costs
+from kofn.rpc import kofn_pb2 as pb
+
+
+def decided(control_loop: ControlLoop) -> pb.Status:
+    """What the control loop knows of a job: measurements, model, choice."""
+    estimate = control_loop.estimate
+    return pb.Status(
+        workers=control_loop.workers,
+        live=int(control_loop.live.sum()),
+        k=control_loop.k,
+        objective=control_loop.goal.name,
+        objective_fault=control_loop.chooser.fault,
+        iteration=control_loop.iteration,
+        service_s=estimate.service_s if estimate else 0.0,
+        event_s=estimate.event_s if estimate else 0.0,
+        hidden_s=estimate.hidden_s if estimate else 0.0,
+        time_model=estimate.reason if estimate else "",
+        worker=[_worker(control_loop, rank) for rank in range(control_loop.workers)],
+        expected=_expected(control_loop),
+        changes=[_change(change) for change in control_loop.changes],
+        overhead_s=control_loop.pace.overhead_s,
+        late_gradient=control_loop.treatment.rule,
+        age_weight=control_loop.treatment.age_weight,
+        noise_scale=control_loop.worth_model.noise_scale,
+        alignment=control_loop.worth_model.alignment.tolist() if control_loop.worth_model.noise_scale else (),
+    )
+
+
+def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
+    """One worker's measurements and estimate."""
+    estimate, measured = control_loop.estimate, control_loop.measurements
+    track = measured.track[rank]
+    return pb.WorkerStatus(
+        rank=rank,
+        live=bool(control_loop.live[rank]),
+        iteration=track.reached,
+        lambda_s=_known(estimate.lambda_s[rank]) if estimate else 0.0,
+        lambda_low_s=_known(estimate.low_s[rank]) if estimate else 0.0,
+        lambda_high_s=_known(estimate.high_s[rank] + estimate.hidden_s) if estimate else 0.0,
+        samples=int(np.isfinite(measured.times_s[rank]).sum()),
+        dispersion=_known(estimate.dispersion[rank]) if estimate else 0.0,
+        not_poisson=estimate is not None and not estimate.poisson[rank],
+        late=track.late,
+        late_in_a_row=track.late_in_a_row,
+        reports=measured.reports[rank],
+        arrivals=track.arrivals,
+        last_first_block_s=track.last_first_block_s,
+        silent_s=control_loop.silent_s[rank],
+        disagreements=measured.views.count[rank],
+        disagreement=measured.views.latest[rank],
+        share=float(measured.shares[rank]),
+        waiting=track.account.waiting,
+        oldest_age=max(0, measured.iteration - track.account.oldest) if track.account.oldest else 0,
+        unheard=track.unheard,
+    )
+
+
+def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
+    """Iteration and round times of each possible k, whatever the objective; which one is in force, and why."""
+    if control_loop.choice is None or control_loop.prediction is None:
+        return []
+    forecast, errors_s = control_loop.choice.forecast, control_loop.prediction.error_s
+    rounds_s = throughput_costs(forecast)
+    why = _in_force(control_loop)
+    measured = [control_loop.pace.measured(k) for k in range(1, forecast.workers + 1)]
+    return [
+        pb.Expected(
+            k=k,
+            iteration_s=forecast.expected_s[k - 1],
+            cost=rounds_s[k - 1],
+            in_force=why if k == control_loop.k else "",
+            predicted_s=forecast.predicted_s[k - 1],
+            predicted_error_s=errors_s[k - 1],
+            measured_s=seen.mean_s,
+            measured_iterations=seen.iterations,
+            worth=forecast.worth[k - 1],
+            objective_cost=control_loop.choice.costs[k - 1],
+        )
+        for k, seen in enumerate(measured, 1)
+    ]
+
+
+def _in_force(control_loop: ControlLoop) -> str:
+    """Why k is in force, in a few words."""
+    name = control_loop.goal.name
+    if name == "all":
+        return "all workers"
+    if name.startswith("fixed:"):
+        return "set by you" if name == f"fixed:{control_loop.k}" else "set by you, fewer live"
+    return "the last one, the objective failed" if control_loop.chooser.fault else _chosen(control_loop)
+
+
+def _chosen(control_loop: ControlLoop) -> str:
+    """Why the latest choice left k where it is."""
+    choice = control_loop.choice
+    if choice is None or control_loop.k == choice.best:
+        return "cheapest"
+    if choice.gain <= control_loop.policy.margin:
+        return "within the margin of the cheapest"
+    return f"k = {choice.best} saves {100 * choice.gain:.0f} +- {100 * choice.gain_error:.0f} %: not sure"
+
+
+def _change(change: Change) -> pb.Change:
+    return pb.Change(
+        iteration=change.iteration,
+        k=change.k,
+        previous_k=change.previous_k,
+        reason=change.reason,
+        expected_iteration_s=_known(change.expected_s),
+        predicted_iteration_s=_known(change.predicted_s),
+        late_gradient=change.treatment.rule,
+    )
+
+
+def _known(value: float) -> float:
+    """0 for what is unknown: NaN and infinity have no JSON."""
+    return value if math.isfinite(value) else 0.0
