@@ -319,7 +319,8 @@ class Agent:
             async for results in self._peer_source.fetch(current, LAST_ITERATION, everyone=True):
                 self._take_results(results)
         if generation == self.protocol.generation:  # else another regroup has begun
-            self._driver.resume(self._loop.time())
+            with self.protocol.held():
+                self._driver.resume(self._loop.time())
             self._look()
 
     # -- in the end
@@ -374,7 +375,8 @@ class Agent:
             if gradient is not None:
                 with watch.during("encode"):
                     self.encoder.enter(gradient, begun, batch=batch, current=current, pieces=pieces, good=good)
-            waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
+            with self.protocol.held():  # once it reduces, the iteration may be over before all is handed over
+                waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
             self._look()
             if pieces is not None:
                 await self._iteration_wait.wait_for_pieces(pieces)
@@ -501,7 +503,7 @@ class Agent:
                 log.warning("ignored: %s (further ones are only counted)", what)
 
     def _take_results(self, results: list[Result]) -> None:
-        with self._failing():
+        with self._failing(), self.protocol.held():
             self._driver.results_in(results, self._loop.time())
             self._feed()
 
@@ -516,7 +518,8 @@ class Agent:
     def _ask_slot(self) -> None:
         """Who is missing in a block that does not close?  Perhaps all that comes is no packet."""
         self._warn()
-        self._driver.ask_slot(self._loop.time())
+        with self.protocol.held():
+            self._driver.ask_slot(self._loop.time())
 
     # -- what the driver wants done (driver.Effects)
 

@@ -72,8 +72,8 @@ class SharedProtocol(Protocol):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """The engine's thread waits meanwhile, if it reduces."""
-        if self.engine is None or self.reduction is None:
+        """The engine's thread waits meanwhile, or it would reduce."""
+        if self.engine is None:
             yield
             return
         self._call("hold")
