@@ -7,6 +7,8 @@
  */
 #include "ledger.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "values.h"
@@ -81,6 +83,23 @@ static void copy(const int64_t *restrict from, int64_t size, int64_t *restrict t
     for (int64_t i = 0; i < size; i++)
         to[i] = from[i];
 }
+
+/* -- one thread at a time */
+
+static struct ledger *take(const struct ledger *taken) {
+    struct ledger *ledger = (struct ledger *)taken;
+    if (__atomic_exchange_n(&ledger->busy, 1, __ATOMIC_ACQUIRE)) {
+        fputs("two threads change a ledger at once: its books would not balance\n", stderr);
+        abort();
+    }
+    return ledger;
+}
+
+static void give(struct ledger **taken) {
+    __atomic_store_n(&(*taken)->busy, 0, __ATOMIC_RELEASE);
+}
+
+#define ALONE(ledger) struct ledger *taken __attribute__((cleanup(give), unused)) = take(ledger)
 
 static int64_t *values_of(const struct ledger *ledger, int64_t block) {
     return ledger->pending + block * ledger->lanes;
@@ -203,6 +222,7 @@ static void add(const struct ledger *ledger, const struct gradient *gradient, in
 }
 
 void ledger_add(const struct ledger *ledger, const struct gradient *gradient, const int64_t *blocks, int64_t count) {
+    ALONE(ledger);
     for (int64_t at = 0; at < count; at++)
         add(ledger, gradient, blocks[at]);
 }
@@ -277,12 +297,14 @@ static void note(const struct ledger *ledger, int64_t iteration, int part, int l
 
 void ledger_note(const struct ledger *ledger, int64_t iteration, int part, int lanes, const int64_t *blocks,
                  int64_t count, const int64_t *scale, const uint8_t *packed, int64_t size) {
+    ALONE(ledger);
     for (int64_t at = 0; at < count; at++)
         note(ledger, iteration, part, lanes, blocks[at], scale[at], packed + at * size, size);
 }
 
 void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
                  const int64_t *blocks, int64_t count, const int64_t *scale) {
+    ALONE(ledger);
     for (int64_t at = 0; at < count; at++) {
         if (gradient)
             add(ledger, gradient, blocks[at]);
@@ -322,6 +344,7 @@ int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *block
 
 /* A part of blocks, of which nothing has arrived, was never sent. */
 void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, const int64_t *blocks, int64_t count) {
+    ALONE(ledger);
     for (int64_t at = 0; at < count; at++) {
         const int64_t block = blocks[at];
         const struct sent *sent = sent_as(ledger, part, iteration, block);
@@ -431,6 +454,7 @@ static int64_t first_unsent(const struct ledger *ledger, int64_t iteration, cons
 
 int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, const int64_t *parts,
                       int64_t count, struct fading fading, const int64_t *decoded) {
+    ALONE(ledger);
     const int64_t bad = first_unsent(ledger, iteration, blocks, parts, count);
     for (int64_t at = 0; at < count && bad < 0; at++) {
         const int64_t block = blocks[at];
@@ -448,6 +472,7 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
 /* What was aggregated of a block in its latest result is pending again, as old as the newest gradient. `known`: the
  * result has none of our parts; else it is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
+    ALONE(ledger);
     struct record *record = stage(ledger, block);
     const int64_t iteration = record->settled >> PARTS, parts = record->settled & ((1 << PARTS) - 1);
     if (unsent(ledger, begun, block, PARTS) == 0)

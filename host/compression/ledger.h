@@ -18,6 +18,7 @@ struct ledger {
     struct sent *sent;      /* (PARTS, GENERATIONS, B), as `packed` */
     int64_t *pending;       /* (B, lanes) */
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room) */
+    int64_t busy;           /* somebody changes it: one thread at a time does, any other ends the process */
 };
 
 /* As it is entered, block by block. */

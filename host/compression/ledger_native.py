@@ -40,6 +40,7 @@ class View(ctypes.Structure):
         *((name, c_int64) for name in ("blocks", "lanes", "room")),
         ("most", c_int64 * len(Lanes)),
         *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "packed")),
+        ("busy", c_int64),
     )
 
 

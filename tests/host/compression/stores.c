@@ -86,3 +86,11 @@ void __tsan_atomic64_store(volatile int64_t *place, int64_t value, int order) {
 void __tsan_atomic_signal_fence(int order) {
     (void)order;
 }
+
+/* Of the flag that one thread sets; it is not in the ledger's memory. */
+int64_t __tsan_atomic64_exchange(volatile int64_t *place, int64_t value, int order) {
+    int64_t before = *place;
+    (void)order;
+    *place = value;
+    return before;
+}

@@ -1,0 +1,33 @@
+"""A ledger that two threads change at once ends the process before its books are wrong."""
+
+import signal
+import subprocess
+import sys
+
+CHANGED_BY = """
+import sys, threading
+import numpy as np
+from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.ledger_storage import LedgerStorage
+from tests.host.lab import ledger_of
+
+ledger = ledger_of(LedgerStorage.in_memory(blocks=64, lanes=4096), FixedPoint(workers=2))
+gradient = np.ones(64 * 4096, np.float32)
+threads = [
+    threading.Thread(target=lambda: [ledger.add(gradient, 1) for _ in range(int(sys.argv[2]))]) for _ in range(int(sys.argv[1]))
+]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def changed_by(threads: int, times: int) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", CHANGED_BY, str(threads), str(times)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_two_threads_end_the_process() -> None:
+    assert changed_by(1, 10).returncode == 0
+    found = changed_by(2, 10_000)
+    assert found.returncode == -signal.SIGABRT
+    assert found.stderr.startswith("two threads change a ledger at once: its books would not balance\n")
