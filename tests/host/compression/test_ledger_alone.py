@@ -13,11 +13,10 @@ from tests.host.lab import ledger_of
 
 ledger = ledger_of(LedgerStorage.in_memory(blocks=64, lanes=4096), FixedPoint(workers=2))
 gradient = np.ones(64 * 4096, np.float32)
-threads = [
-    threading.Thread(target=lambda: [ledger.add(gradient, 1) for _ in range(int(sys.argv[2]))]) for _ in range(int(sys.argv[1]))
-]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
+threads, times = map(int, sys.argv[1:])
+started = [threading.Thread(target=lambda: [ledger.add(gradient, 1) for _ in range(times)]) for _ in range(threads)]
+[thread.start() for thread in started]
+[thread.join() for thread in started]
 """
 
 
