@@ -1,5 +1,7 @@
 """What the engine's thread does of an iteration, and what Python does where it has to: the same, to the bit."""
 
+import contextlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -11,6 +13,8 @@ from kofn.config.schema import JobSection
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.arrays import Fixed, Floats
 from kofn.host.compression.aggregate import Aggregate
+from kofn.host.protocol.results import BlockId, Result
+from kofn.host.wire.packet import WEIGHT_UNIT
 from tests.host.agent.test_agent import ELEMENTS, Cluster, give
 
 JOB = JobSection(workers=3, words=1, slots=32, window=8)
@@ -75,6 +79,38 @@ def test_python_hears_of_an_iteration_when_it_is_over(monkeypatch: pytest.Monkey
             ended = list(pool.map(lambda agent: give(agent, values), cluster.agents))
         assert all(np.array_equal(aggregates[0].mean, values) for _, aggregates in ended)
         assert [type(one).__name__ for one in heard] == ["Complete"]
+    finally:
+        cluster.close()
+
+
+def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks close as soon as the engine reduces: it settles them while the gradient is only entered."""
+    cluster, holding, entered = Cluster(JOB, k=3), [0], list[bool]()
+    try:
+        agent = cluster.agents[0]
+        held, begin, enter_rest = agent.protocol.held, agent._driver._begin_slices, agent.encoder.enter_rest
+        blocks = range(agent._coding.layout.blocks)
+        found = [Result(BlockId(1, block), 0, 0, 3, 2, 2 * WEIGHT_UNIT, 6, bytes(256)) for block in blocks]
+
+        @contextlib.contextmanager
+        def counted() -> Iterator[None]:
+            with held():
+                holding[0] += 1
+                yield
+                holding[0] -= 1
+
+        def closing(iteration: int) -> Iterator[list[int]]:
+            slices = begin(iteration)
+            for result in found:
+                agent.protocol.result_in(result, agent._loop.time())
+            return slices
+
+        monkeypatch.setattr(agent.protocol, "held", counted)
+        monkeypatch.setattr(agent._driver, "_begin_slices", closing)
+        monkeypatch.setattr(agent.encoder, "enter_rest", lambda: (entered.append(holding[0] > 0), enter_rest()))
+        agent.all_reduce(gradient(0, 1))
+        assert entered[0]
+        assert agent.ledger.totals().conserved
     finally:
         cluster.close()
 
