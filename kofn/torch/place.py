@@ -13,7 +13,9 @@ SERVICE = "10.0.0.254"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """A worker's: the job's configuration, and where everything is; `metrics`: JSON lines go here."""
+    """A worker's: the job's configuration, and where everything is; `metrics`: JSON lines go here; `workers`: all
+    addresses on the data network, by rank, where they sum themselves.
+    """
 
     config: Path
     rank: int
@@ -22,6 +24,7 @@ class JobPlace:
     service: str
     metrics: Path
     certs: Path | None
+    workers: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, group: tuple[int, int], environment: Mapping[str, str] = os.environ) -> Self:
@@ -51,6 +54,7 @@ class JobPlace:
             service=environment.get("KOFN_SERVICE") or SERVICE,
             metrics=Path(needed("KOFN_METRICS", "a file for JSON lines, with the ledger beside it,")),
             certs=Path(certs) if certs else None,
+            workers=tuple(filter(None, environment.get("KOFN_WORKERS", "").split(","))),
         )
 
 

@@ -1,0 +1,1 @@
+"""Whole trainings in PyTorch that kofn itself starts, by torchrun."""
