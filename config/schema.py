@@ -408,10 +408,13 @@ class Config(Section, frozen=True):
             self._become_scripted()
 
     def _become_scripted(self) -> None:
-        """What the defaults are where a script trains."""
+        """What the defaults are where a script trains; nobody is late where workers sum among themselves."""
         if self.model.workload is None:
             force_setattr(self, "model", replace(self.model, workload=SCRIPT))
-        if self.policy.late_gradient == "auto" and self.job.collective in (SWITCH, "server"):  # others have no late ones
+        if self.policy.late_gradient == "auto" and self.job.collective in (
+            SWITCH,
+            "server",
+        ):  # others have no late ones
             force_setattr(self, "policy", replace(self.policy, late_gradient=SCRIPT_RULE))
 
     @property

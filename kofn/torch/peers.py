@@ -79,6 +79,11 @@ class PeerReducer(PeerToPeer):
         super().__init__(made, plan)
         self.plan = plan
 
+    async def close(self) -> None:
+        """In this thread: at the process's end there are no others any more."""
+        if self._communicator is not None:
+            self._communicator.close()
+
     @property
     def sum(self) -> BucketSum:
         assert self._communicator is not None

@@ -8,6 +8,7 @@ A Communicator's sums of floats are exact as docs/explanation/protocol.md says (
 it has workers, other dtypes and other operations than sum and mean are gloo's.
 """
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,11 +21,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from kofn.host.collectives.call import Array, Op
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.work import Work
 from kofn.torch.errors import TorchError
+from kofn.torch.group_job import GroupJob
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -33,6 +36,9 @@ DTYPES = (*FLOATING, torch.int32, torch.int64)
 c10d = torch._C._distributed_c10d
 
 GLOO = dist.ProcessGroup.BackendType.GLOO
+
+_job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
+"""That this context has joined, as the environment says."""
 
 _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
 
@@ -70,9 +76,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        communicator = _used.get()
-        if communicator is None:
-            raise TorchError("there is no communicator: kofn.torch.use(communicator) comes before init_process_group")
+        communicator = _communicator(rank, size)
         full = communicator.workers == size
         if full and communicator.rank != rank:
             raise TorchError(f"the communicator's rank is {communicator.rank}, the group's {rank}: the same is needed")
@@ -206,6 +210,37 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         limit.start()
         begun.add_done_callback(done)
         return SwitchWork(future)
+
+
+def _communicator(rank: int, size: int) -> Communicator:
+    """What use() was given, else that of the job that the environment says."""
+    if (used := _used.get()) is not None:
+        return used
+    if "KOFN_CONFIG" not in os.environ:
+        raise TorchError(
+            "there is no communicator: kofn.torch.use(communicator) comes before init_process_group, or a job's"
+            " environment (kofn run --torch sets it)"
+        )
+    job = GroupJob(rank, size)
+    _job.set(job)
+    use(job.communicator)
+    return job.communicator
+
+
+def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Each step of the optimizer is an iteration of the job, in its table, report and check of replicas.
+
+    For a model that trains in a process group "kofn" of a job's environment.  Parameters that are sharded are gathered
+    after every step for that check.
+    """
+    if (job := _job.get()) is None:
+        raise TorchError('there is no job: init_process_group("kofn") joins the one that the environment says')
+
+    def stepped(*_: object) -> None:
+        whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
+        job.stepped(torch.cat([each.detach().reshape(-1).float() for each in whole]).numpy())
+
+    optimizer.register_step_post_hook(stepped)
 
 
 def _delegate(name: str) -> Callable[..., Any]:

@@ -119,5 +119,5 @@ def test_a_training_is_that_of_ddp_alone(collective: str, tmp_path: Path) -> Non
 def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:
     config = Config.of({"job": {"workers": HOSTS, "collective": "gloo"}, "torch": {"script": "train.py"}})
     nobody: Any = None
-    with pytest.raises(TorchError, match="job.collective is 'gloo', and WORLD_SIZE is 1"):
+    with pytest.raises(TorchError, match=r"job.collective is 'gloo', and WORLD_SIZE is 1"):
         kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", nobody))
