@@ -1,9 +1,11 @@
 """The backend "kofn" over exact sums of a real switch: which calls go through it, and what trains on it."""
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
@@ -20,6 +22,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.multi_threaded_pg import _install_threaded_pg, _uninstall_threaded_pg
+
+with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn.torch
 import kofn.torch.process_group
@@ -119,6 +124,44 @@ def test_fsdp_and_ddp_train_on_it(join: Join) -> None:
     assert found == [(128.0, 128.0)] * HOSTS  # the mean of 0, 1 and 2, twice, in 64 elements
     assert calls["kofn", "reduce_scatter"] == 1
     assert calls["kofn", "allreduce"] >= 1
+
+
+def test_layers_that_are_sharded_and_an_optimizer_that_is(join: Join) -> None:
+    """FSDP2 layer by layer, and ZeRO's first stage: the parameters of plain training on all batches."""
+
+    alone = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    initial = deepcopy(alone)
+
+    def given(rank: int, step: int) -> torch.Tensor:
+        return torch.full((2, 8), (rank + step) / 4)
+
+    def work(rank: int) -> list[torch.Tensor]:
+        sharded, whole, mesh = deepcopy(initial), deepcopy(initial), init_device_mesh("cpu", (HOSTS,))
+        for layer in (sharded[0], sharded[2], sharded[4], sharded):
+            fully_shard(layer, mesh=mesh)
+        replicated = DistributedDataParallel(whole)
+        by_shards = torch.optim.Adam(sharded.parameters(), lr=0.01)
+        in_parts = ZeroRedundancyOptimizer(whole.parameters(), torch.optim.Adam, lr=0.01)
+        for step in range(3):
+            for model, optimizer in ((sharded, by_shards), (replicated, in_parts)):
+                model(given(rank, step)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        gathered = [each.full_tensor() for each in sharded.parameters()]
+        return [torch.cat([each.detach().reshape(-1) for each in model]) for model in (gathered, whole.parameters())]
+
+    optimizer = torch.optim.Adam(alone.parameters(), lr=0.01)
+    for step in range(3):
+        torch.stack([alone(given(rank, step)).square().mean() for rank in range(HOSTS)]).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    wanted = torch.cat([each.detach().reshape(-1) for each in alone.parameters()])
+    found, calls = in_a_group(join, work)
+    for sharded, replicated in found:
+        assert sharded.allclose(wanted, atol=1e-5)
+        assert replicated.allclose(wanted, atol=1e-5)
+    assert calls["kofn", "reduce_scatter"] == 9
+    assert calls["kofn", "broadcast"] > 0
 
 
 def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
