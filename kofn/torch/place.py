@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from kofn.torch.errors import TorchError
+from kofn.torch.rendezvous import RENDEZVOUS, fetch
 
 SERVICE = "10.0.0.254"
 
@@ -45,6 +46,8 @@ class JobPlace:
             rank = _number("KOFN_RANK", needed("KOFN_RANK", "this worker's rank, from 0,"))
         elif given and _number("KOFN_RANK", given) != rank:
             raise TorchError(f"KOFN_RANK is {given}, the process group's rank is {rank}: the same is needed")
+        if RENDEZVOUS in environment:
+            environment = fetch(rank, environment)
         certs = environment.get("KOFN_CERTS")
         return cls(
             config=Path(needed("KOFN_CONFIG", "the job's TOML file")),

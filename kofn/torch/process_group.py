@@ -28,6 +28,7 @@ from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.work import Work
 from kofn.torch.errors import TorchError
 from kofn.torch.group_job import GroupJob
+from kofn.torch.rendezvous import RENDEZVOUS
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -216,7 +217,7 @@ def _communicator(rank: int, size: int) -> Communicator:
     """What use() was given, else that of the job that the environment says."""
     if (used := _used.get()) is not None:
         return used
-    if "KOFN_CONFIG" not in os.environ:
+    if not {"KOFN_CONFIG", RENDEZVOUS} & os.environ.keys():
         raise TorchError(
             "there is no communicator: kofn.torch.use(communicator) comes before init_process_group, or a job's"
             " environment (kofn run --torch sets it)"

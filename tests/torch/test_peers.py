@@ -19,6 +19,7 @@ from torch import nn
 
 import kofn.torch
 from kofn.config.schema import Config
+from kofn.experiments.compare.models import GPT_ELEMENTS
 from kofn.host.collectives.kinds.ring import Ring
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
@@ -27,6 +28,7 @@ from kofn.rpc import kofn_pb2
 from kofn.torch.errors import TorchError
 from kofn.torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerReducer
 from kofn.torch.replica import ModelReplica
+from kofn.torch.scripts import gpt
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import HOSTS
 from tests.torch.crew import ddp, gloo_group, parameters_of
@@ -121,3 +123,9 @@ def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:
     nobody: Any = None
     with pytest.raises(TorchError, match=r"job.collective is 'gloo', and WORLD_SIZE is 1"):
         kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", nobody))
+
+
+def test_the_model_that_is_compared_has_as_many_elements_as_said() -> None:
+    assert sum(each.numel() for each in gpt.GPT().parameters()) == GPT_ELEMENTS
+    text, wanted = next(gpt.batches(0))
+    assert gpt.GPT()(text).shape == (*wanted.shape, gpt.BYTES)
