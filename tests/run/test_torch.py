@@ -107,16 +107,18 @@ def test_workers_that_know_a_rendezvous_alone(tmp_path: Path) -> None:
     with RealRun(tmp_path, config=config) as run:
         run.until((run.out / "progress" / "logs" / "worker-0.log").exists, "workers", 120)
         server = [
-            *(sys.executable, "-m", "kofn.torch.rendezvous", str(next(run.out.rglob("effective.toml")))),
-            *("--controller", f"{MANAGEMENT}:50052", "--listen", address),
+            *(sys.executable, "-m", "kofn.torch.scripts.hand_out", str(next(run.out.rglob("effective.toml")))),
+            *("--controller", f"{MANAGEMENT}:50052", "--at", address),
             *("--certs", str(next(run.out.rglob("ca.pem")).parent)),
         ]
-        with subprocess.Popen(server, env={**os.environ, "KOFN_RENDEZVOUS_KEY": key}) as handing_out:
+        handing_out = subprocess.Popen(server, env={**os.environ, "KOFN_RENDEZVOUS_KEY": key})
+        try:
             run.until(lambda: run.lines(2, "progress") > 100, "training", 120)
             os.kill(script(run, 2), signal.SIGKILL)
-            ended = run.wait(200)
-            handing_out.terminate()
-        assert ended == 0, run.text()
+            assert run.wait(200) == 0, run.text()
+        finally:
+            handing_out.kill()
+            handing_out.wait()
         assert trial(run)["rejoins"] == 1
 
 

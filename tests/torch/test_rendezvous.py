@@ -16,7 +16,8 @@ from kofn.rpc.credentials import Credentials
 from kofn.rpc.names import worker_name
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
-from kofn.torch.rendezvous import fetch, handouts, serve
+from kofn.torch.rendezvous import fetch, serve
+from kofn.torch.scripts.hand_out import handouts
 
 KEY = Fernet.generate_key().decode()
 
@@ -29,7 +30,7 @@ def asked(tmp_path: Path) -> Iterator[dict[str, str]]:
     config = tmp_path / "job.toml"
     config.write_text("[job]\nid = 3\nworkers = 2\n")
     make_certificates(tmp_path / "certs", {3: 2})
-    store = serve("127.0.0.1:0", KEY, handouts(config, GIVEN, tmp_path / "certs"))
+    store = serve(0, KEY, handouts(config, GIVEN, tmp_path / "certs"))
     yield {"KOFN_RENDEZVOUS": f"127.0.0.1:{store.port}", "KOFN_RENDEZVOUS_KEY": KEY}
 
 

@@ -1,1 +1,1 @@
-"""Whole trainings in PyTorch that kofn itself starts, by torchrun."""
+"""What is started as a program: a training to compare, and what hands out a job to its workers."""
