@@ -1,28 +1,31 @@
 """Where workers on any hosts get what their job needs: configuration, controller, switch, certificate and token.
 
 With KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment a worker finds the rest, also when torchrun
-starts it again.  scripts/hand_out.py is the other side.  A torch.distributed TCPStore holds what is handed out,
-encrypted by the key.
+starts it again.  scripts/hand_out.py is the other side.  A worker sends a line with its rank, and gets a Handout as
+JSON, encrypted by the key.
 """
 
 import atexit
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import msgspec
-import torch.distributed as dist
 from cryptography.fernet import Fernet, InvalidToken
 
 from kofn.torch.errors import TorchError
 
 RENDEZVOUS, KEY = "KOFN_RENDEZVOUS", "KOFN_RENDEZVOUS_KEY"
 
-LIMIT_S = 60.0
-"""For a worker to reach the rendezvous, and to be answered."""
+LIMIT_S, AGAIN_S = 60.0, 0.2
+"""For a worker to reach the rendezvous and to be answered; after which it asks again."""
+
+LINE_BYTES = 32
+"""Of a request, at most."""
 
 
 class Handout(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,15 +36,24 @@ class Handout(msgspec.Struct, frozen=True, kw_only=True):
     certificates: dict[str, bytes]
 
 
-def serve(port: int, key: str, handouts: Mapping[int, Handout]) -> dist.TCPStore:
-    """Hold these, by rank, at every address of this machine, as long as the store lives; TorchError for the port."""
-    try:
-        store = dist.TCPStore("localhost", port, is_master=True, wait_for_workers=False)
-    except RuntimeError as error:
-        raise TorchError(f"port {port} cannot be had: {error}") from error
-    for rank, handout in handouts.items():
-        store.set(_name(rank), Fernet(key).encrypt(msgspec.json.encode(handout)))
-    return store
+class Rendezvous(ThreadingTCPServer):
+    """Hands these out, by rank, once serve_forever() is called; OSError where the address cannot be had."""
+
+    allow_reuse_address, daemon_threads = True, True
+
+    def __init__(self, address: tuple[str, int], key: str, handouts: Mapping[int, Handout]) -> None:
+        self.sealed = {rank: Fernet(key).encrypt(msgspec.json.encode(each)) for rank, each in handouts.items()}
+        super().__init__(address, _Asked)
+
+
+class _Asked(StreamRequestHandler):
+    timeout = LIMIT_S
+
+    def handle(self) -> None:
+        assert isinstance(self.server, Rendezvous)
+        rank = self.rfile.readline(LINE_BYTES).strip()
+        if rank.isdigit():
+            self.wfile.write(self.server.sealed.get(int(rank), b""))
 
 
 def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
@@ -49,11 +61,11 @@ def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -
 
     TorchError where no rendezvous answers within the limit, or has nothing for this rank and key.
     """
-    address, limit = environment[RENDEZVOUS], timedelta(seconds=limit_s)
-    try:
-        sealed = dist.TCPStore(*split(address), is_master=False, timeout=limit).get(_name(rank))
-    except RuntimeError as error:
-        raise TorchError(f"{RENDEZVOUS} is {address}: nothing for rank {rank} there in {limit_s:g} s") from error
+    address, deadline = environment[RENDEZVOUS], time.monotonic() + limit_s
+    while not (sealed := _asked(split(address), rank, limit_s)):
+        if time.monotonic() > deadline:
+            raise TorchError(f"{RENDEZVOUS} is {address}: nothing for rank {rank} there in {limit_s:g} s")
+        time.sleep(AGAIN_S)
     try:
         handout = msgspec.json.decode(Fernet(environment.get(KEY, "")).decrypt(sealed), type=Handout)
     except (InvalidToken, ValueError) as error:
@@ -61,6 +73,16 @@ def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -
     given = {**_unpacked(handout), "KOFN_RANK": str(rank), "KOFN_METRICS": f"worker-{rank}.jsonl"}
     given["KOFN_ADDRESS"] = _own_address(given["KOFN_CONTROLLER"])
     return given | dict(environment)
+
+
+def _asked(address: tuple[str, int], rank: int, limit_s: float) -> bytes:
+    """What is there for a rank; empty where nobody answers."""
+    try:
+        with socket.create_connection(address, limit_s) as line:
+            line.sendall(f"{rank}\n".encode())
+            return line.makefile("rb").read()
+    except OSError:
+        return b""
 
 
 def _unpacked(handout: Handout) -> dict[str, str]:
@@ -87,7 +109,3 @@ def split(address: str) -> tuple[str, int]:
     if not host or not port.isdecimal():
         raise TorchError(f"{address!r} is no address: HOST:PORT is allowed")
     return host, int(port)
-
-
-def _name(rank: int) -> str:
-    return f"kofn/worker/{rank}"

@@ -1,6 +1,7 @@
 """What a worker is handed out by a rendezvous: all that it needs of its job, and nothing without the key."""
 
 import stat
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from kofn.rpc.credentials import Credentials
 from kofn.rpc.names import worker_name
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
-from kofn.torch.rendezvous import fetch, serve
+from kofn.torch.rendezvous import Rendezvous, fetch
 from kofn.torch.scripts.hand_out import handouts
 
 KEY = Fernet.generate_key().decode()
@@ -30,8 +31,10 @@ def asked(tmp_path: Path) -> Iterator[dict[str, str]]:
     config = tmp_path / "job.toml"
     config.write_text("[job]\nid = 3\nworkers = 2\n")
     make_certificates(tmp_path / "certs", {3: 2})
-    store = serve(0, KEY, handouts(config, GIVEN, tmp_path / "certs"))
-    yield {"KOFN_RENDEZVOUS": f"127.0.0.1:{store.port}", "KOFN_RENDEZVOUS_KEY": KEY}
+    with Rendezvous(("127.0.0.1", 0), KEY, handouts(config, GIVEN, tmp_path / "certs")) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {"KOFN_RENDEZVOUS": f"127.0.0.1:{server.server_address[1]}", "KOFN_RENDEZVOUS_KEY": KEY}
+        server.shutdown()
 
 
 def test_a_worker_gets_its_own_place_and_certificate(asked: dict[str, str]) -> None:

@@ -6,8 +6,8 @@ prints the two variables that every worker needs, and goes on until it is ended.
 """
 
 import argparse
+import contextlib
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.rpc.names import AUTHORITY, token_name, worker_name
 from kofn.torch.errors import TorchError
-from kofn.torch.rendezvous import KEY, RENDEZVOUS, Handout, serve, split
+from kofn.torch.rendezvous import KEY, RENDEZVOUS, Handout, Rendezvous, split
 
 
 def handouts(config: Path, environment: Mapping[str, str], certs: Path | None) -> dict[int, Handout]:
@@ -42,7 +42,7 @@ def main() -> None:
     )
     parser.add_argument("config", type=Path, help="the job's TOML file")
     parser.add_argument("--controller", required=True, metavar="HOST:PORT")
-    parser.add_argument("--at", required=True, metavar="HOST:PORT", help="where workers find this machine, and a port")
+    parser.add_argument("--at", required=True, metavar="HOST:PORT", help="where workers come")
     parser.add_argument("--service", default="", metavar="IP", help="the switch's address, or the parameter server's")
     parser.add_argument("--certs", type=Path, metavar="FOLDER", help="as `kofn certs` has made it")
     parser.add_argument("--worker", action="append", default=[], metavar="IP", help="each one's on the data network")
@@ -54,12 +54,12 @@ def main() -> None:
     }
     key = os.environ.get(KEY) or Fernet.generate_key().decode()
     try:
-        Fernet(key)
-        store = serve(split(given.at)[1], key, handouts(given.config, environment, given.certs))
+        server = Rendezvous(split(given.at), key, handouts(given.config, environment, given.certs))
     except (ConfigError, TorchError, OSError, ValueError) as error:
         sys.exit(f"kofn.torch.scripts.hand_out: {error}")
-    print(f"{RENDEZVOUS}={split(given.at)[0]}:{store.port}\n{KEY}={key}", flush=True)
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    print(f"{RENDEZVOUS}={given.at}\n{KEY}={key}", flush=True)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 if __name__ == "__main__":
