@@ -107,6 +107,7 @@ def test_workers_that_know_a_rendezvous_alone(tmp_path: Path) -> None:
     with RealRun(tmp_path, config=config) as run:
         run.until((run.out / "progress" / "logs" / "worker-0.log").exists, "workers", 120)
         server = [
+            *("nsenter", f"--net=/proc/{run.process.pid}/ns/net"),
             *(sys.executable, "-m", "kofn.torch.scripts.hand_out", str(next(run.out.rglob("effective.toml")))),
             *("--controller", f"{MANAGEMENT}:50052", "--at", address),
             *("--certs", str(next(run.out.rglob("ca.pem")).parent)),
