@@ -11,7 +11,7 @@ FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos compare doctor stop clean test long check explore fuzz soak docs reference picture \
+.PHONY: help run chaos compare doctor stop clean test long torch-tests check explore fuzz soak docs reference picture \
     screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
@@ -44,6 +44,9 @@ test: setup-dev ## all tests, a file on each of up to four cores; ARGS='-k wire'
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
 	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m long $(ARGS)
+
+torch-tests: setup-dev ## PyTorch's own tests of a process group, on the backend "kofn": minutes; which do not apply, and why
+	@exec .venv/bin/python -m pytest tests/torch/test_of_pytorch.py -m '' -rs -q $(ARGS)
 
 check: setup-dev ## format, lint and types
 	.venv/bin/ruff format --check .

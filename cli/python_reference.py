@@ -40,7 +40,7 @@ PIECES = ("put", "priority", "wait", "result")
 TORCH = Path(kofn.__file__).parent / "torch"
 """Read, not imported: PyTorch may not be there."""
 
-OF_SESSION = ("iteration", "done", "loss", "close")
+OF_SESSION = ("iteration", "iterations", "done", "loss", "close")
 
 
 def python() -> str:
@@ -75,8 +75,10 @@ def _torch() -> Iterator[str]:
     for name in ("ddp_hook", "elastic"):
         text = _with_code(ast.get_docstring(functions[name]) or "")
         yield from (f"## kofn.torch.{name}", f"```text\nkofn.torch.{name}{written(functions[name])}\n```", text)
-    (used,) = (one for one in _parsed("process_group.py") if isinstance(one, ast.FunctionDef) and one.name == "use")
-    yield from ("## kofn.torch.use", f"```text\nkofn.torch.use{written(used)}\n```", ast.get_docstring(used) or "")
+    for used in (one for one in _parsed("process_group.py") if isinstance(one, ast.FunctionDef)):
+        if used.name in ("use", "follow"):
+            call = f"```text\nkofn.torch.{used.name}{written(used)}\n```"
+            yield from (f"## kofn.torch.{used.name}", call, ast.get_docstring(used) or "")
     (session,) = (one for one in _parsed("session.py") if isinstance(one, ast.ClassDef) and one.name == "Session")
     members = {
         one.name: ast.get_docstring(one) or "" for one in reversed(session.body) if isinstance(one, ast.FunctionDef)

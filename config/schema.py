@@ -346,15 +346,18 @@ class TorchSection(Section, frozen=True):
                 f"torch.script is {given}, model.workload is {workload!r}: {SCRIPT!r} is allowed with a script, and"
                 " only then"
             )
-        if self.script is not None and collective not in (SWITCH, "server"):
+        if self.script is not None and collective == "gloo" and self.group != "job":
             raise ConfigError(
-                f"torch.script is given, job.collective is {collective!r}: 'switch' or 'server' is allowed"
+                f"torch.group is {self.group!r}, job.collective is 'gloo': 'job' is allowed, gloo sums in the script's"
+                " process group"
             )
         if self.script is not None and cpu:
             raise ConfigError("cpu is given, and torch.script: one of them is allowed, a script is torchrun's process")
-        if self.script is not None and (RULES[late].gives_up or RULES[late].repeats):
-            allowed = ", ".join(name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats))
-            raise ConfigError(f"torch.script is given, policy.late_gradient is {late!r}: {allowed} are allowed")
+        allowed = [name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats)]
+        if self.script is not None and late not in ("auto", *allowed):
+            raise ConfigError(
+                f"torch.script is given, policy.late_gradient is {late!r}: {', '.join(allowed)} are allowed"
+            )
 
 
 class RunSection(Section, frozen=True):
@@ -405,10 +408,13 @@ class Config(Section, frozen=True):
             self._become_scripted()
 
     def _become_scripted(self) -> None:
-        """What the defaults are where a script trains."""
+        """What the defaults are where a script trains; nobody is late where workers sum among themselves."""
         if self.model.workload is None:
             force_setattr(self, "model", replace(self.model, workload=SCRIPT))
-        if self.policy.late_gradient == "auto":
+        if self.policy.late_gradient == "auto" and self.job.collective in (
+            SWITCH,
+            "server",
+        ):  # others have no late ones
             force_setattr(self, "policy", replace(self.policy, late_gradient=SCRIPT_RULE))
 
     @property

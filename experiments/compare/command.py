@@ -10,7 +10,7 @@ import click
 from kofn.config.errors import ConfigError
 from kofn.config.section import MBPS
 from kofn.experiments.compare.comparison import Comparison
-from kofn.experiments.compare.models import HIDDEN, models
+from kofn.experiments.compare.models import NAMES, models
 from kofn.experiments.compare.plan import QUICK, Axes, available
 from kofn.experiments.compare.points import COLLECTIVES, STRAGGLERS
 from kofn.report.table import make_console
@@ -26,6 +26,7 @@ Examples:
   kofn compare --out runs/compare             everything: hours; the same again goes on after Ctrl-C
   kofn compare --model 1m --straggler none --collective ring --collective full
   kofn compare --model 10m --mbps 100 --workers 4 --seeds 1
+  kofn compare --model gpt --mbps 200 --workers 4 --collective gloo --collective full --collective adaptive
   kofn compare --replay my-gradients          your own: a folder of .npy files, float32, all of one size
   kofn compare --target bmv2                  on simple_switch_grpc
   kofn compare --out runs/compare --report-only   tables, claims and report of what is there
@@ -56,8 +57,9 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
     "--model",
     "models",
     multiple=True,
-    type=click.Choice(list(HIDDEN)),
-    help="digits is trained, gradients of 1m and 10m are replayed; may be repeated.  [default: digits, 1m]",
+    type=click.Choice(NAMES),
+    help="digits is trained, gradients of 1m and 10m are replayed, gpt is trained in PyTorch; may be repeated."
+    "  [default: digits, 1m]",
 )
 @click.option(
     "--replay",
@@ -118,7 +120,9 @@ def command(
 
     Each is run with each straggler scenario, link rate, number of workers and model, and each seed is a round of its
     own. digits is trained to its target accuracy; of the larger models gradients are replayed, without computing, so
-    that an iteration is an all-reduce and what follows it.
+    that an iteration is an all-reduce and what follows it. gpt is ten million parameters in PyTorch's
+    DistributedDataParallel: gloo is its own all-reduce, the others are kofn.torch's hook, fixed and adaptive its
+    elastic optimizer.
     """
     console = make_console(stderr=as_json)
     with ending("compare"):

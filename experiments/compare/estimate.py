@@ -4,7 +4,7 @@ Rough on purpose: finished cells correct it (matrix.Clock).
 """
 
 from kofn.experiments.compare.ceiling import Ceiling
-from kofn.experiments.compare.points import BLOCKED, BLOCKED_MS, Point
+from kofn.experiments.compare.points import BLOCKED, Point
 
 START_S, WORKER_S = 4.0, 0.4
 """Of a run besides its iterations: network, switch and controller; and for each worker."""
@@ -14,6 +14,9 @@ BOOKS_S = 0.7
 
 COMPUTE_S = 0.012
 """Of the model that is trained, with its step."""
+
+SCRIPT_S, SCRIPT_COMPUTE_S = 4.0, 0.15
+"""For each worker: until its script has imported PyTorch, and of an iteration."""
 
 TO_TARGET = 220
 """Iterations that it is trained for."""
@@ -27,11 +30,12 @@ TCP_COST = 0.3
 
 def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:
     setting = point.setting
-    start_s = START_S + WORKER_S * setting.workers
-    if setting.model.replay is None:
+    start_s = START_S + (SCRIPT_S if setting.model.scripted else WORKER_S) * setting.workers
+    if setting.trained:
         return start_s + TO_TARGET * (COMPUTE_S + _blocked_s(point) + reduce_s(point, ceiling))
     books_s = 0.0 if not point.contender.able.ledger else BOOKS_S * setting.workers * setting.model.elements / 1e6
-    return start_s + books_s + iterations * (_blocked_s(point) + reduce_s(point, ceiling))
+    compute_s = SCRIPT_COMPUTE_S * setting.workers if setting.model.scripted else 0.0
+    return start_s + books_s + iterations * (compute_s + _blocked_s(point) + reduce_s(point, ceiling))
 
 
 def reduce_s(point: Point, ceiling: Ceiling) -> float:
@@ -46,7 +50,7 @@ def reduce_s(point: Point, ceiling: Ceiling) -> float:
 def _blocked_s(point: Point) -> float:
     """What an iteration waits for a blocked worker."""
     waits = point.contender.collective not in ("fixed", "adaptive")
-    return BLOCKED_MS / 1e3 if point.setting.straggler == BLOCKED and waits else 0.0
+    return point.setting.model.blocked_ms / 1e3 if point.setting.straggler == BLOCKED and waits else 0.0
 
 
 def assumed(workers: int) -> Ceiling:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+import kofn
 from kofn.config.errors import ConfigError
 from kofn.config.schema import CLASSES
 from kofn.host.errors import HostError
@@ -25,6 +26,13 @@ DIGITS = "digits"
 
 HIDDEN: dict[str, tuple[int, ...]] = {DIGITS: (64,), "1m": (960, 960), "10m": (3120, 3120)}
 """Units of the hidden layers."""
+
+GPT, GPT_ELEMENTS = "gpt", 10_868_992
+"""The model that a script in PyTorch trains, in DistributedDataParallel."""
+
+GPT_SCRIPT = Path(kofn.__file__).parent / "torch" / "scripts" / "gpt.py"
+
+NAMES = (*HIDDEN, GPT)
 
 OWN = "replay"
 """The model that is a folder of the user's own."""
@@ -50,11 +58,22 @@ class GradientModel:
     @property
     def base(self) -> str:
         """Which file of experiments/compare/ its configuration is made of."""
-        return "digits" if self.replay is None else "replay"
+        return self.name if self.name in (DIGITS, GPT) else "replay"
 
     @property
     def title(self) -> str:
-        return f"{self.name} ({self.elements:,} parameters)"
+        kind = ", DDP of PyTorch" if self.scripted else ""
+        return f"{self.name} ({self.elements:,} parameters{kind})"
+
+    @property
+    def scripted(self) -> bool:
+        """Whether a script in PyTorch trains it, for so many iterations."""
+        return self.name == GPT
+
+    @property
+    def blocked_ms(self) -> float:
+        """Mean blocking an iteration of the worker that is blocked."""
+        return 3000.0 if self.scripted else 60.0
 
 
 def elements_of(hidden: Sequence[int]) -> int:
@@ -73,6 +92,7 @@ def models(names: Sequence[str], folder: Path, replay: Path | None) -> list[Grad
         for name in HIDDEN
         if name in names
     ]
+    found += [GradientModel(name=GPT, elements=GPT_ELEMENTS)] if GPT in names else []
     return (
         found
         if replay is None

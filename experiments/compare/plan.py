@@ -1,5 +1,6 @@
 """What a comparison consists of: the axes that a command line chooses, and the cells that they come to."""
 
+import importlib.util
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from kofn.config.plugins import COLLECTIVES as REGISTERED
 from kofn.config.schema import SWITCH
 from kofn.experiments.compare.ceiling import Ceiling, carried
 from kofn.experiments.compare.estimate import cell_s
-from kofn.experiments.compare.models import DIGITS, GradientModel
+from kofn.experiments.compare.models import DIGITS, GPT, GradientModel
 from kofn.experiments.compare.points import (
     BLOCKED,
     COLLECTIVES,
@@ -57,6 +58,8 @@ class Axes:
         """ConfigError names what does not fit."""
         for codec in self.codecs:
             CODECS.check(codec, "--codec")
+        if GPT in self.models and importlib.util.find_spec("torch") is None:
+            raise ConfigError(f"--model {GPT}: PyTorch is not installed: run/setup.sh torch, or pip install torch")
         if self.k is not None and self.k > min(self.workers):
             raise ConfigError(f"--k is {self.k}: 1 to {min(self.workers)}, the least of --workers, is allowed")
 

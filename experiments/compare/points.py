@@ -15,7 +15,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.objectives import DEFAULT
 from kofn.config.schema import SWITCH, Config, StragglerSection
 from kofn.experiments import matrix
-from kofn.experiments.compare.models import GradientModel
+from kofn.experiments.compare.models import DIGITS, GPT_SCRIPT, GradientModel
 from kofn.experiments.matrix import Scenario
 from kofn.host.collectives.job_collective import JobCollective, load_collective
 from kofn.host.compression.registry import load_codecs
@@ -31,8 +31,8 @@ FLOAT32 = "float32"
 
 NONE, BLOCKED = "none", "blocked"
 STRAGGLERS = (NONE, BLOCKED)
-OTHERS_MS, BLOCKED_MS = 1.0, 60.0
-"""Mean blocking an iteration, of the worker that is blocked and of the others: as in config/default.toml."""
+OTHERS_MS = 1.0
+"""Mean blocking an iteration of the others, where one worker is blocked: as in config/default.toml."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,8 @@ class Setting:
 
     @property
     def trained(self) -> bool:
-        """Whether there is an accuracy; gradients that are replayed train nothing."""
-        return self.model.replay is None
+        """Whether there is an accuracy; gradients that are replayed train nothing, and a script has its own."""
+        return self.model.name == DIGITS
 
     @property
     def title(self) -> str:
@@ -90,7 +90,7 @@ class Setting:
         others = tuple(range(self.workers - 1))
         return (
             *((StragglerSection(workers=others, mean_ms=OTHERS_MS),) if others else ()),
-            StragglerSection(workers=(self.workers - 1,), mean_ms=BLOCKED_MS),
+            StragglerSection(workers=(self.workers - 1,), mean_ms=self.model.blocked_ms),
         )
 
 
@@ -144,7 +144,13 @@ class Point:
             *([] if self.contender.codec == FLOAT32 else [f"compress.codec={self.contender.codec}"]),
         ]
         if not self.setting.trained:
-            own += [f"model.replay={json.dumps(str(self.setting.model.replay))}", f"run.max_iterations={iterations}"]
+            own += [f"run.max_iterations={iterations}"]
+        if self.setting.model.replay is not None:
+            own += [f"model.replay={json.dumps(str(self.setting.model.replay))}"]
+        if self.setting.model.scripted:
+            own += [f"torch.script={json.dumps(str(GPT_SCRIPT))}"]
+            elastic = self.contender.collective in ("fixed", "adaptive")
+            own += ['torch.group="worker"', 'torch.arguments=["--elastic"]'] if elastic else []
         config = load(self.setting.model.base, [*own, *settings], self.name)
         return checked(self.name, structs.replace(config, straggler=self.setting.stragglers()))
 

@@ -35,10 +35,11 @@ class GradientStream:
     # -- for who reduces it
 
     def follow(self, sums: Sums) -> None:
-        """Results have come of the iteration that it belongs to."""
+        """Results have come of the iteration that it belongs to; other sums are those of later ones."""
         with self._changed:
-            self._sums = sums
-            self._changed.notify_all()
+            if self._sums is None or self._sums is sums:
+                self._sums = sums
+                self._changed.notify_all()
 
     def finish(self, mean: Floats) -> None:
         """The iteration has ended, with this mean."""

@@ -5,7 +5,7 @@ Needs kofn[torch]; nothing else of kofn imports this.  How to: docs/howto/pytorc
 
 from kofn.torch.attach import ddp_hook, elastic
 from kofn.torch.errors import TorchError
-from kofn.torch.process_group import SwitchGroup, use
+from kofn.torch.process_group import SwitchGroup, follow, use
 from kofn.torch.session import Session
 
-__all__ = ["Session", "SwitchGroup", "TorchError", "ddp_hook", "elastic", "use"]
+__all__ = ["Session", "SwitchGroup", "TorchError", "ddp_hook", "elastic", "follow", "use"]

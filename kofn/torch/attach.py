@@ -75,6 +75,8 @@ def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
             f"WORLD_SIZE is {group[1]}, job.workers is {workers}: the same is needed, or 1 where each worker has a"
             " process group of its own"
         )
+    if group[1] < workers and found.config.job.collective == "gloo":
+        raise TorchError("job.collective is 'gloo', and WORLD_SIZE is 1: gloo sums in a process group of all workers")
     if group[1] == 1 and workers > 1 and model.find_unused_parameters:
         raise TorchError("find_unused_parameters=True needs all workers in one process group: WORLD_SIZE is 1")
     return Session(model, found)

@@ -5,15 +5,20 @@ import signal
 from pathlib import Path
 from typing import Protocol
 
+import torch.distributed as dist
+
 from kofn.config.schema import Config
 from kofn.host.agent.agent import Agent
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.errors import HostError
 from kofn.host.membership.member import Member
+from kofn.host.training.reducer import Reducer
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, agent_of, member_of
 from kofn.rpc import kofn_pb2
 from kofn.torch.errors import TorchError
+from kofn.torch.peers import CommunicatorSum, GroupSum, PeerReducer
 from kofn.torch.place import JobPlace
 from kofn.torch.replica import ModelReplica
 
@@ -28,13 +33,13 @@ class TorchJob(Protocol):
     rank: int
     metrics: Path
 
-    def join(self, coding: JobCoding, replica: ModelReplica) -> Agent:
-        """Take part from now on: at the job's start, or where a peer's replica is."""
+    def join(self, coding: JobCoding, replica: ModelReplica, group: dist.ProcessGroup) -> Agent | PeerReducer:
+        """Take part from now on: at the job's start, or where a peer's replica is; `group`: the model's."""
 
     def report(self, report: kofn_pb2.Report) -> None:
         """Tell the controller of an iteration."""
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: HostError) -> None:
         """The agent's calls end with this error; from any thread."""
 
     def leave(self, reason: str) -> None:
@@ -50,36 +55,32 @@ class ControlledJob:
         workers = self.config.job.workers
         if place.rank >= workers:
             raise TorchError(f"this is worker {place.rank}: 0 to {workers - 1} (job.workers - 1) is allowed")
-        if not load_collective(self.config.job.collective).ledger:
-            raise TorchError(
-                f"job.collective is {self.config.job.collective!r}: 'switch' or 'server' is allowed, PyTorch's own"
-                " backends sum among workers"
-            )
         self._place, self._loop = place, EventLoop()
-        self._agent: Agent | None = None
+        self._reducer: Reducer | None = None
         self._member: Member | None = None
 
-    def join(self, coding: JobCoding, replica: ModelReplica) -> Agent:
+    def join(self, coding: JobCoding, replica: ModelReplica, group: dist.ProcessGroup) -> Agent | PeerReducer:
         place = WorkerPlace(
             rank=self.rank,
             address=self._place.address,
             controller=self._place.controller,
             service=self._place.service,
+            workers=self._place.workers,
         )
-        self._agent = agent = agent_of(self.config, place, coding, self._ledger)
-        self._member = self._loop.run(member_of(self.config, place, agent, replica, self._place.certs))
+        self._reducer = reducer = self._reduced(place, coding, group)
+        self._member = self._loop.run(member_of(self.config, place, reducer, replica, self._place.certs))
         try:
             self._loop.run(self._member.join())
         except BaseException:
             self.leave("")
             raise
-        return agent
+        return reducer
 
     def report(self, report: kofn_pb2.Report) -> None:
         assert self._member is not None
         self._loop.spawn(self._member.report(report))
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: HostError) -> None:
         self._loop.spawn(self._fail(error))
 
     def leave(self, reason: str) -> None:
@@ -94,6 +95,18 @@ class ControlledJob:
     def _ledger(self) -> Path:
         return self._place.metrics.with_suffix(".ledger")
 
-    async def _fail(self, error: Exception) -> None:
-        if self._agent is not None:
-            self._agent.fail(error)
+    async def _fail(self, error: HostError) -> None:
+        if self._reducer is not None:
+            self._reducer.fail(error)
+
+    def _reduced(self, place: WorkerPlace, coding: JobCoding, group: dist.ProcessGroup) -> Agent | PeerReducer:
+        """By whom, as job.collective says."""
+        name, plan = self.config.job.collective, coding.planner.first()
+        if name == "gloo":
+            return PeerReducer(lambda: GroupSum(group), plan)
+        collective = load_collective(name)
+        if collective.ledger:
+            return agent_of(self.config, place, coding, self._ledger)
+        return PeerReducer(
+            lambda: CommunicatorSum(collective.connect(place.rank, place.workers, self.config.job.id)), plan
+        )

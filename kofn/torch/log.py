@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.alignment import Alignment, Direction
 from kofn.host.kernels.sample import fingerprint, norm2
 from kofn.host.training.loop import Spent, Step, Work, iteration_line, report_of_updates
 from kofn.host.training.metrics import Metrics
+from kofn.host.training.reducer import Reducer
 from kofn.host.workload.evaluation import Evaluation
 from kofn.host.workload.straggler_source import StragglerSource
 from kofn.rpc import kofn_pb2
@@ -43,7 +43,7 @@ class IterationLog:
         self._last = config.run.max_iterations
         self.loss: float | None = None
 
-    def step(self, agent: Agent, begun: Begun, exchanged: Exchanged, gradient: Floats) -> Step:
+    def step(self, reducer: Reducer, begun: Begun, exchanged: Exchanged, gradient: Floats) -> Step:
         """What the worker did in an iteration that has ended."""
         handed_s = exchanged.handed_s or begun.first_s
         work = Work(
@@ -61,10 +61,10 @@ class IterationLog:
             started=begun.started,
             first_block_s=begun.first_s - begun.ready_s,
             work=work,
-            age=agent.age,
+            age=reducer.age,
             catch_up_s=handed_s - begun.first_s if exchanged.late else 0.0,
-            account=agent.account(),
-            spent=Spent(compute_s=begun.first_s - begun.ready_s, times=agent.times, reduced_s=now),
+            account=reducer.account(),
+            spent=Spent(compute_s=begun.first_s - begun.ready_s, times=reducer.times, reduced_s=now),
         )
 
     def applied(self, update: Aggregate, step: Step | None, parameters: Floats) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Self
 
 from kofn.torch.errors import TorchError
+from kofn.torch.rendezvous import RENDEZVOUS, fetch
 
 SERVICE = "10.0.0.254"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """A worker's: the job's configuration, and where everything is; `metrics`: JSON lines go here."""
+    """A worker's: the job's configuration, and where everything is; `metrics`: JSON lines go here; `workers`: all
+    addresses on the data network, by rank, where they sum themselves.
+    """
 
     config: Path
     rank: int
@@ -22,6 +25,7 @@ class JobPlace:
     service: str
     metrics: Path
     certs: Path | None
+    workers: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, group: tuple[int, int], environment: Mapping[str, str] = os.environ) -> Self:
@@ -42,6 +46,8 @@ class JobPlace:
             rank = _number("KOFN_RANK", needed("KOFN_RANK", "this worker's rank, from 0,"))
         elif given and _number("KOFN_RANK", given) != rank:
             raise TorchError(f"KOFN_RANK is {given}, the process group's rank is {rank}: the same is needed")
+        if RENDEZVOUS in environment:
+            environment = fetch(rank, environment)
         certs = environment.get("KOFN_CERTS")
         return cls(
             config=Path(needed("KOFN_CONFIG", "the job's TOML file")),
@@ -51,6 +57,7 @@ class JobPlace:
             service=environment.get("KOFN_SERVICE") or SERVICE,
             metrics=Path(needed("KOFN_METRICS", "a file for JSON lines, with the ledger beside it,")),
             certs=Path(certs) if certs else None,
+            workers=tuple(filter(None, environment.get("KOFN_WORKERS", "").split(","))),
         )
 
 

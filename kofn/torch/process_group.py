@@ -8,6 +8,8 @@ A Communicator's sums of floats are exact as docs/explanation/protocol.md says (
 it has workers, other dtypes and other operations than sum and mean are gloo's.
 """
 
+import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -19,11 +21,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from kofn.host.collectives.call import Array, Op
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.work import Work
 from kofn.torch.errors import TorchError
+from kofn.torch.group_job import GroupJob
+from kofn.torch.rendezvous import RENDEZVOUS
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -33,6 +38,9 @@ c10d = torch._C._distributed_c10d
 
 GLOO = dist.ProcessGroup.BackendType.GLOO
 
+_job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
+"""That this context has joined, as the environment says."""
+
 _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
 
 
@@ -41,19 +49,41 @@ def use(communicator: Communicator) -> None:
     _used.set(communicator)
 
 
+class SwitchWork(dist.Work):  # type: ignore[misc]
+    """A call under way.  PyTorch's own work of a future does not raise in wait() what the future has for an error."""
+
+    def __init__(self, future: torch.futures.Future[list[Tensor]]) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until it is done; the group's limit counts, whatever is given here."""
+        self._future.wait()
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        return self._future
+
+    def is_completed(self) -> bool:
+        return bool(self._future.done())
+
+    def result(self) -> list[Tensor]:
+        tensors: list[Tensor] = self._future.value()
+        return tensors
+
+
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTorch's are read
     """One group; `calls` counts what went where: ("kofn", "allreduce") for example, or ("gloo", "send")."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        communicator = _used.get()
-        if communicator is None:
-            raise TorchError("there is no communicator: kofn.torch.use(communicator) comes before init_process_group")
+        communicator = _communicator(rank, size)
         full = communicator.workers == size
         if full and communicator.rank != rank:
             raise TorchError(f"the communicator's rank is {communicator.rank}, the group's {rank}: the same is needed")
         self._communicator = communicator if full else None
         self.calls = Counter[tuple[str, str]]()
+        self._limit_s = timeout.total_seconds()
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._set_default_backend(GLOO)  # for what C++ calls without asking this class
         self._register_backend(torch.device("cpu"), GLOO, self.gloo)
@@ -156,18 +186,62 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         assert self._communicator is not None
         self.calls["kofn", call] += 1
         future = torch.futures.Future[list[Tensor]]()
+        ending = threading.Lock()
+
+        def end(complete: Callable[[], object]) -> None:
+            """What it came to first counts: an end, or the group's limit."""
+            if ending.acquire(blocking=False):
+                try:
+                    complete()
+                except Exception as error:  # a future that never ends would hang the training
+                    future.set_exception(error)
 
         def done(work: Any) -> None:
-            try:
-                result = work.result()
-                if targets:
-                    _fill(targets, result)
-                future.set_result(list(targets))
-            except Exception as error:  # a future that never ends would hang the training
-                future.set_exception(error)
+            limit.cancel()
+            end(lambda: future.set_result(_filled(targets, work.result())))
 
-        begin(self._communicator).add_done_callback(done)
-        return c10d._create_work_from_future(future)
+        def late() -> None:
+            words = (
+                f"{call} of group {self.group_name}: timeout after {self._limit_s:g} s, another rank did not call it"
+            )
+            end(lambda: future.set_exception(TorchError(words)))
+
+        begun, limit = begin(self._communicator), threading.Timer(self._limit_s, late)
+        limit.daemon = True
+        limit.start()
+        begun.add_done_callback(done)
+        return SwitchWork(future)
+
+
+def _communicator(rank: int, size: int) -> Communicator:
+    """What use() was given, else that of the job that the environment says."""
+    if (used := _used.get()) is not None:
+        return used
+    if not {"KOFN_CONFIG", RENDEZVOUS} & os.environ.keys():
+        raise TorchError(
+            "there is no communicator: kofn.torch.use(communicator) comes before init_process_group, or a job's"
+            " environment (kofn run --torch sets it)"
+        )
+    job = GroupJob(rank, size)
+    _job.set(job)
+    use(job.communicator)
+    return job.communicator
+
+
+def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Each step of the optimizer is an iteration of the job, in its table, report and check of replicas.
+
+    For a model that trains in a process group "kofn" of a job's environment.  Parameters that are sharded are gathered
+    after every step for that check.
+    """
+    if (job := _job.get()) is None:
+        raise TorchError('there is no job: init_process_group("kofn") joins the one that the environment says')
+
+    def stepped(*_: object) -> None:
+        whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
+        job.stepped(torch.cat([each.detach().reshape(-1).float() for each in whole]).numpy())
+
+    optimizer.register_step_post_hook(stepped)
 
 
 def _delegate(name: str) -> Callable[..., Any]:
@@ -204,19 +278,19 @@ def _tensor(array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _fill(targets: Sequence[Tensor], result: Array) -> None:
-    found = _tensor(result)
-    if len(targets) == 1:
-        targets[0].detach().copy_(found.reshape(targets[0].shape))
-        return
-    for target, row in zip(targets, found, strict=True):
-        target.detach().copy_(row)
+def _filled(targets: Sequence[Tensor], result: Array | None) -> list[Tensor]:
+    """The targets, with the result in them; a barrier has neither."""
+    if result is not None:
+        found = _tensor(result)
+        for target, row in zip(targets, [found] if len(targets) == 1 else found, strict=True):
+            target.detach().copy_(row.reshape(target.shape))
+    return list(targets)
 
 
 def _joined(works: Sequence[Any], tensors: list[Tensor]) -> Any:
     """Done when all are."""
     every = torch.futures.collect_all([work.get_future() for work in works])
-    return c10d._create_work_from_future(every.then(lambda done: [one.value() for one in done.value()] and tensors))
+    return SwitchWork(every.then(lambda done: [one.value() for one in done.value()] and tensors))
 
 
 dist.Backend.register_backend("kofn", SwitchGroup, devices=["cpu"])

@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from kofn.host.agent.agent import Agent
+from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
@@ -29,6 +31,7 @@ from kofn.torch.exchange import Exchanged, GradientExchange, Update
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
 from kofn.torch.log import Begun, IterationLog
+from kofn.torch.peers import PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
 
 BACKLOG = 64
@@ -48,10 +51,11 @@ class Session:
         self.layout = ParameterLayout(model.module, getattr(model, "parameters_to_ignore", ()))
         self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True)
         note = np.array([self.layout.digest, zlib.crc32(self.layout.values().data) >> 1, self.layout.elements])
-        self.replica = ModelReplica(self.layout, self._coding.layout.blocks, self._coding.planner.first(), note)
+        blocks = self._coding.layout.blocks if load_collective(job.config.job.collective).ledger else 0
+        self.replica = ModelReplica(self.layout, blocks, self._coding.planner.first(), note)
         self._last = job.config.run.max_iterations
         self._blocking = load_stragglers(job.config, job.rank)
-        self._error: Exception | None = None
+        self._error: HostError | None = None
         self._ended: Future[Exchanged] | None = None
         """Of the gradient that was begun last, until it is taken in."""
         self._whole = True
@@ -62,9 +66,13 @@ class Session:
 
     def join(self) -> None:
         """Take part in the job; waits for all workers, or goes on where a peer is."""
-        self.agent = self._job.join(self._coding, self.replica)
-        self.agent.encoder.note = tuple(self.replica.note.tolist())
-        self._exchange = GradientExchange(self.agent, self._coding, self._last)
+        self.reducer = self._job.join(self._coding, self.replica, self.model.process_group)
+        self._exchange: GradientExchange | PeerExchange
+        if isinstance(self.reducer, PeerReducer):
+            self._exchange = PeerExchange(self.reducer, self.layout.elements, self.workers)
+        else:
+            self._exchange = GradientExchange(self.reducer, self._coding, self._last)
+        self._tell_note()
         self._metrics = Metrics(self._job.metrics)
         self._log = IterationLog(self._job.config, self._metrics, self._blocking, self.layout.elements)
         self._begun_s = self._ready_s = time.monotonic()
@@ -79,6 +87,11 @@ class Session:
     def iteration(self) -> int:
         """The latest one whose mean was applied, from 1; 0: none was."""
         return self.replica.iteration
+
+    @property
+    def iterations(self) -> int:
+        """The job's last one (run.max_iterations)."""
+        return self._last
 
     def done(self) -> bool:
         """Whether the parameters are those after the job's last iteration (run.max_iterations)."""
@@ -104,7 +117,7 @@ class Session:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
-            self._metrics.sum_up(self.agent, "iterations" if self.done() else "closed", self.replica.results)
+            self._metrics.sum_up(self.reducer, "iterations" if self.done() else "closed", self.replica.results)
 
     # -- for DDP
 
@@ -146,7 +159,7 @@ class Session:
         if self._error is not None:
             raise self._error
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: HostError) -> None:
         """The first one counts."""
         self._error = self._error or error
         self._exchange.fail(self._error)
@@ -169,7 +182,7 @@ class Session:
             first_s=time.monotonic(),
             blocking_s=blocking_s,
             blocked_s=time.monotonic() - first_s,
-            decision=self.agent.decision,
+            decision=self.reducer.decision,
         )
         assert known is None or isinstance(known, Aggregate)
         self._ended = self._exchange.begin(iteration, known)
@@ -189,7 +202,7 @@ class Session:
             raise TorchError("there is no gradient for this step: backward() comes first, outside of no_sync()")
         exchanged = self._result(self._ended)
         self._ended = None
-        step = self._log.step(self.agent, self._begun, exchanged, self._exchange.gradient())
+        step = self._log.step(self.reducer, self._begun, exchanged, self._exchange.gradient())
         return step, exchanged.updates
 
     def missed(self) -> Sequence[Update]:
@@ -197,7 +210,7 @@ class Session:
         if self.done():
             return ()
         try:
-            return self.agent.catch_up()
+            return self.reducer.catch_up()
         except HostError as error:
             self.fail(error)
             raise
@@ -231,13 +244,18 @@ class Session:
 
     def jumped(self) -> None:
         """The parameters are another worker's."""
-        self.agent.encoder.note = tuple(self.replica.note.tolist())
+        self._tell_note()
         self._log.jumped()
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def report(self, step: Step, updates: Sequence[Update]) -> None:
         assert self._begun is not None
         self._job.report(self._log.report(self._begun, step, updates))
+
+    def _tell_note(self) -> None:
+        """Beside every gradient; DDP has compared the models of one group, and communicators compare sizes."""
+        if isinstance(self.reducer, Agent):
+            self.reducer.encoder.note = tuple(self.replica.note.tolist())
 
     def _settle(self) -> None:
         """Without elastic(): the optimizer has made one step since the last backward pass."""

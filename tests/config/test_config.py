@@ -57,8 +57,8 @@ BAD = [
         "torch.script is given, policy.late_gradient is 'abort': merge, async, stash, drop are allowed",
     ),
     (
-        "[torch]\nscript = 'train.py'\n[job]\ncollective = 'ring'",
-        "torch.script is given, job.collective is 'ring': 'switch' or 'server' is allowed",
+        "[torch]\nscript = 'train.py'\ngroup = 'worker'\n[job]\ncollective = 'gloo'",
+        "torch.group is 'worker', job.collective is 'gloo': 'job' is allowed",
     ),
     ("[torch]\nscript = 'train.py'\ngroup = 'all'", "torch.group is 'all'"),
     (

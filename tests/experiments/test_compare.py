@@ -26,7 +26,7 @@ from kofn.experiments.compare.claims import CLAIMS
 from kofn.experiments.compare.columns import LINKS, point_columns
 from kofn.experiments.compare.command import command
 from kofn.experiments.compare.estimate import assumed, cell_s
-from kofn.experiments.compare.models import GradientModel, capture, elements_of
+from kofn.experiments.compare.models import GPT, GPT_ELEMENTS, GPT_SCRIPT, GradientModel, capture, elements_of
 from kofn.experiments.compare.plan import QUICK, Axes, ComparisonPlan
 from kofn.experiments.compare.points import BLOCKED, NONE, Contender, Point, Setting
 from kofn.experiments.compare.tables import setting_table
@@ -48,6 +48,7 @@ KOFN = "from kofn.cli.main import main; main()"
 
 LARGE = GradientModel(name="1m", elements=1_000_000, replay=Path("/gradients/1m"))
 DIGITS = GradientModel(name="digits", elements=4810)
+SCRIPTED = GradientModel(name=GPT, elements=GPT_ELEMENTS)
 CARRIED = {4: Ceiling(workers=4, contributions_s=1e6, reduce_mbps=1500.0), 8: assumed(8)}
 
 
@@ -105,7 +106,7 @@ def said(rows: list[ContenderArm], words: str) -> Verdict:
 
 
 def planned(folder: Path, axes: Axes, ceilings: dict[int, Ceiling] | None = None) -> ComparisonPlan:
-    found = [model for model in (DIGITS, LARGE) if model.name in axes.models]
+    found = [model for model in (DIGITS, LARGE, SCRIPTED) if model.name in axes.models]
     known = ceilings or {workers: CARRIED[workers] for workers in axes.workers}
     return ComparisonPlan.of(replace(axes, switches=False), folder, found, known)
 
@@ -141,6 +142,21 @@ def test_every_cell_is_a_run(tmp_path: Path) -> None:
         replayed = setting.model is LARGE
         assert config.model.replay == ("/gradients/1m" if replayed else None)
         assert config.run.max_iterations == (5 if replayed else 1000)
+
+
+def test_a_training_in_pytorch_is_a_script_for_every_contender(tmp_path: Path) -> None:
+    """k = n under DDP's hook, which gloo has too; fewer by the elastic optimizer, each worker in a group of its own."""
+    pytest.importorskip("torch")
+    axes = Axes(collectives=("gloo", "full", "adaptive"), codecs=("int32",), models=(GPT,), workers=(4,), iterations=5)
+    by_name = {cell.scenario.name: cell.plan().shared for cell in planned(tmp_path, axes).cells}
+    for straggler, blocking_ms in ((NONE, []), (BLOCKED, [1.0, 3000.0])):
+        configs = [by_name[f"gpt-{straggler}-4w-100m-{name}"] for name in ("gloo", "full-int32", "adaptive-int32")]
+        assert [config.job.collective for config in configs] == ["gloo", "switch", "switch"]
+        assert [config.torch.group for config in configs] == ["job", "job", "worker"]
+        assert [config.torch.arguments for config in configs] == [(), (), ("--elastic",)]
+        assert all(Path(config.torch.script or "").samefile(GPT_SCRIPT) for config in configs)
+        assert all([each.mean_ms for each in config.straggler] == blocking_ms for config in configs)
+        assert {config.run.max_iterations for config in configs} == {5}
 
 
 def test_a_quick_matrix_is_a_part_of_it(tmp_path: Path) -> None:

@@ -3,13 +3,19 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from tests.run.real_run import RealRun
+
+MANAGEMENT = "172.30.255.1"
+"""This side's address on the management network."""
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
 
@@ -49,6 +55,18 @@ mean_ms = 40
 """
 
 
+BY_RENDEZVOUS = f"""
+import os
+import runpy
+
+known = ("KOFN_RANK", "KOFN_METRICS")
+for name in [name for name in os.environ if name.startswith("KOFN_") and name not in known]:
+    del os.environ[name]
+os.environ.update(KOFN_RENDEZVOUS="{{address}}", KOFN_RENDEZVOUS_KEY="{{key}}")
+runpy.run_path("{EXAMPLES / "digits_elastic.py"}")
+"""
+
+
 def trial(run: RealRun) -> dict[str, Any]:
     (found,) = json.loads((run.out / "summary.json").read_text())["trials"]
     assert found["identity_error"] is found["conservation_error"] is found["conservation_unchecked"] is None
@@ -77,6 +95,32 @@ def test_a_worker_that_is_killed_is_started_again_by_torchrun(tmp_path: Path) ->
         found = trial(run)
     assert (found["iterations"], found["rejoins"]) == (1500, 1)
     assert found["late_by_worker"][1] > 0
+
+
+@pytest.mark.timeout(300)
+def test_workers_that_know_a_rendezvous_alone(tmp_path: Path) -> None:
+    """Configuration, controller, switch, certificate and token come from there, also for one that is started again."""
+    key, address = Fernet.generate_key().decode(), f"{MANAGEMENT}:29600"
+    train = tmp_path / "train.py"
+    train.write_text(BY_RENDEZVOUS.format(address=address, key=key))
+    config = APART.replace(str(EXAMPLES / "digits_elastic.py"), str(train))
+    with RealRun(tmp_path, config=config) as run:
+        run.until((run.out / "progress" / "logs" / "worker-0.log").exists, "workers", 120)
+        server = [
+            *("nsenter", f"--net=/proc/{run.process.pid}/ns/net"),
+            *(sys.executable, "-m", "kofn.torch.scripts.hand_out", str(next(run.out.rglob("effective.toml")))),
+            *("--controller", f"{MANAGEMENT}:50052", "--at", address),
+            *("--certs", str(next(run.out.rglob("ca.pem")).parent)),
+        ]
+        handing_out = subprocess.Popen(server, env={**os.environ, "KOFN_RENDEZVOUS_KEY": key})
+        try:
+            run.until(lambda: run.lines(2, "progress") > 100, "training", 120)
+            os.kill(script(run, 2), signal.SIGKILL)
+            assert run.wait(200) == 0, run.text()
+        finally:
+            handing_out.kill()
+            handing_out.wait()
+        assert trial(run)["rejoins"] == 1
 
 
 def script(run: RealRun, rank: int) -> int:

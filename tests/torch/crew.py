@@ -20,6 +20,7 @@ from kofn.config.schema import Config
 from kofn.host.agent.agent import Agent
 from kofn.host.collectives.in_network import Nobody
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.errors import HostError
 from kofn.host.protocol.results import Result
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.workload.replica import ReplicaState
@@ -43,7 +44,7 @@ class SwitchedJob:
     reports: list[kofn_pb2.Report] = field(default_factory=list)
     left: str | None = None
 
-    def join(self, coding: JobCoding, replica: ModelReplica) -> Agent:
+    def join(self, coding: JobCoding, replica: ModelReplica, group: Any) -> Agent:
         self.replica = replica
         self.agent = Agent(
             self.place.job,
@@ -60,7 +61,7 @@ class SwitchedJob:
     def report(self, report: kofn_pb2.Report) -> None:
         self.reports.append(report)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: HostError) -> None:
         async def fail() -> None:
             self.agent.fail(error)
 

@@ -1,8 +1,12 @@
-"""The backend "kofn" over exact sums of a real switch: PyTorch's own tests, and what trains on it."""
+"""The backend "kofn" over exact sums of a real switch: which calls go through it, and what trains on it."""
 
+import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,58 +21,40 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.multi_threaded_pg import _install_threaded_pg, _uninstall_threaded_pg
+
+with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn.torch
 import kofn.torch.process_group
+from kofn.host.collectives.communicator import Communicator
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import EMBEDDED, HOSTS, started
-from tests.torch import suite
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
 
-FEW = (
-    *("all_gather", "all_reduce_max", "all_reduce_sum", "all_reduce_sum_async", "barrier", "broadcast", "gather"),
-    *("all_gather_coalesced_simple", "all_reduce_coalesced_sum", "irecv"),
-)
-
-MORE = (
-    *("all_gather_coalesced_complex", "all_gather_coalesced_full_group", "all_gather_coalesced_with_empty"),
-    *("all_gather_complex", "all_gather_full_group", "all_reduce_coalesced_full_group_max"),
-    *("all_reduce_coalesced_full_group_min", "all_reduce_coalesced_full_group_product"),
-    *("all_reduce_coalesced_full_group_sum", "all_reduce_coalesced_max", "all_reduce_coalesced_min"),
-    *("all_reduce_coalesced_max_complex_unsupported", "all_reduce_coalesced_product"),
-    *("all_reduce_complex_unsupported_ops", "all_reduce_full_group_max", "all_reduce_full_group_min"),
-    *("all_reduce_full_group_product", "all_reduce_full_group_sum", "all_reduce_min", "all_reduce_product"),
-    *("all_reduce_sum_complex", "all_to_all_single_equal_split", "all_to_all_single_equal_split_complex"),
-    *("all_to_all_single_equal_split_full_group", "all_to_all_single_unequal_split"),
-    *("all_to_all_single_unequal_split_complex", "all_to_all_single_unequal_split_full_group"),
-    *("barrier_full_group", "broadcast_full_group", "destroy_full_group", "destroy_group", "gather_checks"),
-    *("gather_full_group", "get_future", "get_rank_size_full_group", "get_rank_size_group", "isend"),
-    *("reduce_full_group_max", "reduce_full_group_min", "reduce_full_group_sum", "reduce_sum", "reduce_max"),
-    *("scatter", "scatter_checks", "scatter_full_group", "send_recv", "send_recv_with_tag"),
-)
+Join = Callable[[int], Communicator]
 
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    with suite.threads_as_ranks():
-        yield
+    """Each rank is a thread, with process groups of its own."""
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    _install_threaded_pg()
+    yield
+    _uninstall_threaded_pg()
+    torch._C._distributed_c10d._set_thread_isolation_mode(False)
 
 
 @pytest.fixture
-def join() -> suite.Join:
+def join() -> Join:
     """A communicator through the switch, by rank."""
     place = started(EMBEDDED).place(addresses(HOSTS))
     return lambda rank: place.join(rank, 20.0)
 
 
-@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.long) for name in MORE)])
-def test_of_pytorch(name: str, join: suite.Join) -> None:
-    outcome, _ = suite.run(f"test_{name}", join, HOSTS)
-    assert outcome == "passed"
-
-
-def in_a_group(join: suite.Join, work: Callable[[int], Any]) -> tuple[list[Any], Counter[tuple[str, str]]]:
+def in_a_group(join: Join, work: Callable[[int], Any]) -> tuple[list[Any], Counter[tuple[str, str]]]:
     """What comes of it by rank, and rank 0's calls."""
     store = dist.HashStore()
 
@@ -89,7 +75,7 @@ def in_a_group(join: suite.Join, work: Callable[[int], Any]) -> tuple[list[Any],
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64])
-def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype, join: suite.Join) -> None:
+def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype, join: Join) -> None:
     def work(rank: int) -> list[list[float]]:
         values = torch.arange(6).to(dtype) + rank
         summed, row, rows = values.clone(), torch.empty(2, dtype=dtype), torch.empty(18, dtype=dtype)
@@ -107,7 +93,7 @@ def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype
     assert {way for way, _ in calls} == {"kofn"}
 
 
-def test_what_a_switch_cannot_sum_goes_over_gloo(join: suite.Join) -> None:
+def test_what_a_switch_cannot_sum_goes_over_gloo(join: Join) -> None:
     def work(rank: int) -> tuple[float, float, float]:
         most, double, pair = torch.tensor(rank), torch.ones(2, dtype=torch.float64), torch.ones(3)
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
@@ -123,7 +109,7 @@ def test_what_a_switch_cannot_sum_goes_over_gloo(join: suite.Join) -> None:
     assert ("kofn", "allreduce") not in calls
 
 
-def test_fsdp_and_ddp_train_on_it(join: suite.Join) -> None:
+def test_fsdp_and_ddp_train_on_it(join: Join) -> None:
     def work(rank: int) -> tuple[float, float]:
         sharded, whole = nn.Linear(8, 8), nn.Linear(8, 8)
         for each in (sharded, whole):
@@ -140,13 +126,63 @@ def test_fsdp_and_ddp_train_on_it(join: suite.Join) -> None:
     assert calls["kofn", "allreduce"] >= 1
 
 
-def test_a_group_needs_a_communicator_of_its_rank(join: suite.Join) -> None:
+def test_layers_that_are_sharded_and_an_optimizer_that_is(join: Join) -> None:
+    """FSDP2 layer by layer, and ZeRO's first stage: the parameters of plain training on all batches."""
+
+    alone = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    initial = deepcopy(alone)
+
+    def given(rank: int, step: int) -> torch.Tensor:
+        return torch.full((2, 8), (rank + step) / 4)
+
+    def work(rank: int) -> list[torch.Tensor]:
+        sharded, whole, mesh = deepcopy(initial), deepcopy(initial), init_device_mesh("cpu", (HOSTS,))
+        for layer in (sharded[0], sharded[2], sharded[4], sharded):
+            fully_shard(layer, mesh=mesh)
+        replicated = DistributedDataParallel(whole)
+        by_shards = torch.optim.Adam(sharded.parameters(), lr=0.01)
+        in_parts = ZeroRedundancyOptimizer(whole.parameters(), torch.optim.Adam, lr=0.01)
+        for step in range(3):
+            for model, optimizer in ((sharded, by_shards), (replicated, in_parts)):
+                model(given(rank, step)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        gathered = [each.full_tensor() for each in sharded.parameters()]
+        return [torch.cat([each.detach().reshape(-1) for each in model]) for model in (gathered, whole.parameters())]
+
+    optimizer = torch.optim.Adam(alone.parameters(), lr=0.01)
+    for step in range(3):
+        torch.stack([alone(given(rank, step)).square().mean() for rank in range(HOSTS)]).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    wanted = torch.cat([each.detach().reshape(-1) for each in alone.parameters()])
+    found, calls = in_a_group(join, work)
+    for sharded, replicated in found:
+        assert sharded.allclose(wanted, atol=1e-5)
+        assert replicated.allclose(wanted, atol=1e-5)
+    assert calls["kofn", "reduce_scatter"] == 9
+    assert calls["kofn", "broadcast"] > 0
+
+
+def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
     def work(rank: int) -> None:
         context = kofn.torch.process_group._used
         used = context.get()
         for other, words in ((None, "there is no communicator"), (used, "the communicator's rank is")):
             context.set(other)
             with pytest.raises(kofn.torch.TorchError, match=words):
-                kofn.torch.SwitchGroup(dist.HashStore(), (rank + 1) % HOSTS, HOSTS, suite.TIMEOUT)
+                kofn.torch.SwitchGroup(dist.HashStore(), (rank + 1) % HOSTS, HOSTS, timedelta(seconds=5))
 
     in_a_group(join, work)
+
+
+def test_a_call_that_a_rank_leaves_out_fails_after_the_groups_limit(join: Join) -> None:
+    def work(rank: int) -> float:
+        group, begun_s = dist.new_group(timeout=timedelta(seconds=1)), time.monotonic()
+        if rank != 2:
+            with pytest.raises(kofn.torch.TorchError, match=r"barrier of group .*: timeout after 1 s"):
+                dist.barrier(group)
+        return time.monotonic() - begun_s
+
+    found, _ = in_a_group(join, work)
+    assert all(1 <= took_s < 10 for took_s in found[:2])

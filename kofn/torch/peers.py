@@ -1,0 +1,190 @@
+"""A gradient whose workers sum it among themselves: each bucket is an all-reduce of its own, while backward goes on.
+
+These are what the switch is compared with (job.collective): gloo as DDP itself uses it, by the process group, and any
+other by its Communicator.  All workers are in every sum, and nobody can come back.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import accumulate
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from kofn.host.arrays import Floats
+from kofn.host.collectives.communicator import Communicator
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.plan import Plan
+from kofn.host.stopwatch import Times
+from kofn.host.training.peer_to_peer import PeerToPeer
+from kofn.torch.errors import TorchError
+from kofn.torch.exchange import Exchanged
+from kofn.torch.layout import Ranges
+
+
+class BucketSum(Protocol):
+    """What all workers call for each bucket, in the same order."""
+
+    def mean(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Of all workers' values, in the same dtype; they are overwritten, or not."""
+
+    def close(self) -> None: ...
+
+
+class GroupSum:
+    """By a process group, as DDP does it without a hook."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def mean(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        values.div_(self._group.size())
+        called: Any = dist.all_reduce(values, group=self._group, async_op=True)
+        means: torch.futures.Future[torch.Tensor] = called.get_future().then(lambda done: done.value()[0])
+        return means
+
+    def close(self) -> None:
+        """The group is the script's."""
+
+
+class CommunicatorSum:
+    """By a Communicator, in float32."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self.close = communicator.close
+
+    def mean(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        means = torch.futures.Future[torch.Tensor]()
+
+        def done(work: Future[Floats]) -> None:
+            try:
+                means.set_result(torch.from_numpy(work.result()).to(values.dtype))
+            except Exception as error:  # a future that never ends would hang the training
+                means.set_exception(error)
+
+        self._communicator.all_reduce(values.detach().float().numpy(), op="mean").add_done_callback(done)
+        return means
+
+
+class PeerReducer(PeerToPeer):
+    """A Reducer whose iterations a PeerExchange makes, by the BucketSum that `connect` makes when all are there."""
+
+    def __init__(self, connect: Callable[[], BucketSum], plan: Plan) -> None:
+        made: Any = connect
+        super().__init__(made, plan)
+        self.plan = plan
+
+    async def close(self) -> None:
+        """In this thread: at the process's end there are no others any more."""
+        if self._communicator is not None:
+            self._communicator.close()
+
+    @property
+    def sum(self) -> BucketSum:
+        assert self._communicator is not None
+        connected: Any = self._communicator
+        return cast(BucketSum, connected)
+
+
+class PeerExchange:
+    """As exchange.GradientExchange, for so many elements in a job of so many workers."""
+
+    def __init__(self, reducer: PeerReducer, elements: int, workers: int) -> None:
+        self._reducer, self._workers = reducer, workers
+        self._pass = GradientPass(elements)
+
+    def begin(self, iteration: int, known: Aggregate | None = None) -> Future[Exchanged]:
+        """As GradientExchange; nothing is ever known before."""
+        self._pass = begun = GradientPass(self._pass.gradient.size)
+        exchanged = Future[Exchanged]()
+
+        def end(means: Future[Floats]) -> None:
+            if error := means.exception():
+                exchanged.set_exception(error)
+                return
+            self._reducer.times = Times(wait=time.monotonic() - begun.begun_s)
+            self._reducer.iteration = iteration + 1
+            update = self._aggregate(iteration, means.result())
+            exchanged.set_result(Exchanged(updates=[update], handed_s=begun.begun_s, late=False))
+
+        begun.means.add_done_callback(end)
+        return exchanged
+
+    def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        begun = self._pass
+        begun.put(ranges, values)
+        means = self._reducer.sum.mean(values)
+        means.add_done_callback(lambda done: begun.take(ranges, done))
+        return means
+
+    def gradient(self) -> Floats:
+        return self._pass.gradient
+
+    def fail(self, error: Exception) -> None:
+        self._pass.fail(error)
+
+    def close(self) -> None:
+        """The reducer is closed with the job."""
+
+    def _aggregate(self, iteration: int, mean: Floats) -> Aggregate:
+        """Everyone's gradient is in it, once."""
+        count = self._workers
+        return Aggregate(
+            iteration=iteration,
+            mean=mean,
+            checksums=np.zeros(0, np.int64),
+            k=count,
+            ks=(count, count),
+            count=count,
+            members=list(range(count)),
+            missed=0,
+            gradients=count,
+            contributors=count,
+            least=count,
+            notes={},
+            plan=self._reducer.plan,
+            encoding=None,
+        )
+
+
+class GradientPass:
+    """A gradient of so many elements and its mean, bucket by bucket; `means`: once it is whole."""
+
+    def __init__(self, elements: int) -> None:
+        self.gradient, self._mean = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
+        self.means, self.begun_s = Future[Floats](), time.monotonic()
+        self._left, self._lock = elements, threading.Lock()
+
+    def put(self, ranges: Ranges, values: torch.Tensor) -> None:
+        _copy(self.gradient, ranges, values)
+
+    def take(self, ranges: Ranges, done: torch.futures.Future[torch.Tensor]) -> None:
+        """A bucket's means have come, or why there are none."""
+        try:
+            values = done.value()
+        except Exception as error:  # of whatever summed
+            self.fail(TorchError(f"the workers' all-reduce failed: {error}"))
+            return
+        _copy(self._mean, ranges, values)
+        with self._lock:
+            self._left -= values.numel()
+            whole = self._left == 0
+        if whole:
+            self.means.set_result(self._mean)
+
+    def fail(self, error: Exception) -> None:
+        with self._lock:
+            if not self.means.done():
+                self.means.set_exception(error)
+
+
+def _copy(target: Floats, ranges: Ranges, values: torch.Tensor) -> None:
+    given: Floats = values.detach().float().numpy()
+    starts = accumulate((end - begin for begin, end in ranges), initial=0)
+    for (begin, end), at in zip(ranges, starts, strict=False):
+        target[begin:end] = given[at : at + end - begin]

@@ -1,0 +1,111 @@
+"""Where workers on any hosts get what their job needs: configuration, controller, switch, certificate and token.
+
+With KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment a worker finds the rest, also when torchrun
+starts it again.  scripts/hand_out.py is the other side.  A worker sends a line with its rank, and gets a Handout as
+JSON, encrypted by the key.
+"""
+
+import atexit
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+
+import msgspec
+from cryptography.fernet import Fernet, InvalidToken
+
+from kofn.torch.errors import TorchError
+
+RENDEZVOUS, KEY = "KOFN_RENDEZVOUS", "KOFN_RENDEZVOUS_KEY"
+
+LIMIT_S, AGAIN_S = 60.0, 0.2
+"""For a worker to reach the rendezvous and to be answered; after which it asks again."""
+
+LINE_BYTES = 32
+"""Of a request, at most."""
+
+
+class Handout(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker gets; `environment`: as kofn.torch.place has it; `certificates`: files of KOFN_CERTS, by name."""
+
+    config: str
+    environment: dict[str, str]
+    certificates: dict[str, bytes]
+
+
+class Rendezvous(ThreadingTCPServer):
+    """Hands these out, by rank, once serve_forever() is called; OSError where the address cannot be had."""
+
+    allow_reuse_address, daemon_threads = True, True
+
+    def __init__(self, address: tuple[str, int], key: str, handouts: Mapping[int, Handout]) -> None:
+        self.sealed = {rank: Fernet(key).encrypt(msgspec.json.encode(each)) for rank, each in handouts.items()}
+        super().__init__(address, _Asked)
+
+
+class _Asked(StreamRequestHandler):
+    timeout = LIMIT_S
+
+    def handle(self) -> None:
+        assert isinstance(self.server, Rendezvous)
+        rank = self.rfile.readline(LINE_BYTES).strip()
+        if rank.isdigit():
+            self.wfile.write(self.server.sealed.get(int(rank), b""))
+
+
+def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
+    """The environment of this rank, with the files that it names in a new folder; what it has already stays.
+
+    TorchError where no rendezvous answers within the limit, or has nothing for this rank and key.
+    """
+    address, deadline = environment[RENDEZVOUS], time.monotonic() + limit_s
+    while not (sealed := _asked(split(address), rank, limit_s)):
+        if time.monotonic() > deadline:
+            raise TorchError(f"{RENDEZVOUS} is {address}: nothing for rank {rank} there in {limit_s:g} s")
+        time.sleep(AGAIN_S)
+    try:
+        handout = msgspec.json.decode(Fernet(environment.get(KEY, "")).decrypt(sealed), type=Handout)
+    except (InvalidToken, ValueError) as error:
+        raise TorchError(f"{KEY} is not the one that the rendezvous at {address} has printed") from error
+    given = {**_unpacked(handout), "KOFN_RANK": str(rank), "KOFN_METRICS": f"worker-{rank}.jsonl"}
+    given["KOFN_ADDRESS"] = _own_address(given["KOFN_CONTROLLER"])
+    return given | dict(environment)
+
+
+def _asked(address: tuple[str, int], rank: int, limit_s: float) -> bytes:
+    """What is there for a rank; empty where nobody answers."""
+    try:
+        with socket.create_connection(address, limit_s) as line:
+            line.sendall(f"{rank}\n".encode())
+            return line.makefile("rb").read()
+    except OSError:
+        return b""
+
+
+def _unpacked(handout: Handout) -> dict[str, str]:
+    folder = Path(tempfile.mkdtemp(prefix="kofn-job-"))  # mode 0700
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "job.toml").write_text(handout.config)
+    for name, content in handout.certificates.items():
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o600)
+    certs = {"KOFN_CERTS": str(folder)} if handout.certificates else {}
+    return {**handout.environment, **certs, "KOFN_CONFIG": str(folder / "job.toml")}
+
+
+def _own_address(controller: str) -> str:
+    """Of this host, on the network where the controller is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(split(controller))
+        address: str = probe.getsockname()[0]
+    return address
+
+
+def split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise TorchError(f"{address!r} is no address: HOST:PORT is allowed")
+    return host, int(port)

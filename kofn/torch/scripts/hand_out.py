@@ -1,0 +1,66 @@
+"""Hands out a job to its workers on any hosts (rendezvous.py): configuration, controller, switch, certificate, token.
+
+    python -m kofn.torch.scripts.hand_out mine.toml --controller 192.0.2.1:50052 --certs certs --at 192.0.2.1:29400
+
+prints the two variables that every worker needs, and goes on until it is ended.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography.fernet import Fernet
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.rpc.names import AUTHORITY, token_name, worker_name
+from kofn.torch.errors import TorchError
+from kofn.torch.rendezvous import KEY, RENDEZVOUS, Handout, Rendezvous, split
+
+
+def handouts(config: Path, environment: Mapping[str, str], certs: Path | None) -> dict[int, Handout]:
+    """Of each of the job's workers; ConfigError for its configuration."""
+    job, text = Config.load(config).job, config.read_text()
+    return {
+        rank: Handout(config=text, environment=dict(environment), certificates=_files(certs, job.id, rank))
+        for rank in range(job.workers)
+    }
+
+
+def _files(certs: Path | None, job: int, rank: int) -> dict[str, bytes]:
+    name = worker_name(job, rank)
+    names = (AUTHORITY, f"{name}.pem", f"{name}.key", token_name(job)) if certs else ()
+    return {each: (certs / each).read_bytes() for each in names if certs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m kofn.torch.scripts.hand_out", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("config", type=Path, help="the job's TOML file")
+    parser.add_argument("--controller", required=True, metavar="HOST:PORT")
+    parser.add_argument("--at", required=True, metavar="HOST:PORT", help="where workers come")
+    parser.add_argument("--service", default="", metavar="IP", help="the switch's address, or the parameter server's")
+    parser.add_argument("--certs", type=Path, metavar="FOLDER", help="as `kofn certs` has made it")
+    parser.add_argument("--worker", action="append", default=[], metavar="IP", help="each one's on the data network")
+    given = parser.parse_args()
+    environment = {
+        "KOFN_CONTROLLER": given.controller,
+        **({"KOFN_SERVICE": given.service} if given.service else {}),
+        **({"KOFN_WORKERS": ",".join(given.worker)} if given.worker else {}),
+    }
+    key = os.environ.get(KEY) or Fernet.generate_key().decode()
+    try:
+        server = Rendezvous(split(given.at), key, handouts(given.config, environment, given.certs))
+    except (ConfigError, TorchError, OSError, ValueError) as error:
+        sys.exit(f"kofn.torch.scripts.hand_out: {error}")
+    print(f"{RENDEZVOUS}={given.at}\n{KEY}={key}", flush=True)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""PyTorch's own tests of a process group on the backend "kofn", each rank a process, through a real switch.
+
+`make torch-tests` runs all of them and says which do not apply, and why.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+from tests.host.collectives.crews import addresses
+from tests.host.collectives.switched import EMBEDDED, HOSTS, started
+from tests.torch import suite
+
+FEW = {f"test_{name}" for name in ("all_reduce_sum_async", "all_gather", "barrier", "broadcast", "gather", "irecv")}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.long) for name in suite.names()]
+)
+def test_of_pytorch(name: str, tmp_path: Path) -> None:
+    outcome = suite.judge(name, started(EMBEDDED).place(addresses(HOSTS)), tmp_path)
+    if outcome.startswith("skipped: "):
+        pytest.skip(outcome.removeprefix("skipped: "))
+    assert outcome == "passed"

@@ -1,0 +1,131 @@
+"""The hook where workers sum among themselves: what the switch is compared with, and nothing but a way to sum."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import kofn.torch
+from kofn.config.schema import Config
+from kofn.experiments.compare.models import GPT_ELEMENTS
+from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.errors import HostError
+from kofn.host.transport.event_loop import EventLoop
+from kofn.rpc import kofn_pb2
+from kofn.torch.errors import TorchError
+from kofn.torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerReducer
+from kofn.torch.replica import ModelReplica
+from kofn.torch.scripts import gpt
+from tests.host.collectives.crews import addresses
+from tests.host.collectives.switched import HOSTS
+from tests.torch.crew import ddp, gloo_group, parameters_of
+
+STEPS = 5
+
+
+@dataclass
+class PeerJob:
+    """A TorchJob without a controller, whose workers sum as `connect` says."""
+
+    config: Config
+    rank: int
+    metrics: Path
+    connect: Callable[[], BucketSum]
+
+    def join(self, coding: JobCoding, replica: ModelReplica, group: Any) -> PeerReducer:
+        nobody: Any = None
+        reducer, self.loop = PeerReducer(self.connect, coding.planner.first()), EventLoop()
+        self.loop.run(reducer.join_first(1, 0, nobody))
+        self.reducer = reducer
+        return reducer
+
+    def report(self, report: kofn_pb2.Report) -> None:
+        """Nobody wants to hear it."""
+
+    def fail(self, error: HostError) -> None:
+        self.reducer.fail(error)
+
+    def leave(self, reason: str) -> None:
+        self.loop.run(self.reducer.close())
+        self.loop.close()
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def train(model: Any, rank: int, session: kofn.torch.Session | None = None) -> bytes:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        loss = model(torch.full((4, 8), (rank + step) / 8)).square().mean()
+        if session is not None:
+            session.loss = loss.item()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if session is not None:
+        session.close()
+    return parameters_of(model)
+
+
+@pytest.mark.parametrize("collective", ["gloo", "ring"])
+def test_a_training_is_that_of_ddp_alone(collective: str, tmp_path: Path) -> None:
+    there, stores = addresses(HOSTS), (dist.HashStore(), dist.HashStore())
+    config = Config.of(
+        {
+            "job": {"workers": HOSTS, "collective": collective},
+            "run": {"max_iterations": STEPS},
+            "model": {"compute_ms": 0},
+            "torch": {"script": "train.py"},
+        }
+    )
+
+    def one(rank: int) -> tuple[bytes, bytes]:
+        plain, hooked = (
+            ddp(layers, process_group=group, bucket_cap_mb=0.002)
+            for group in [gloo_group(store, rank, HOSTS) for store in stores]
+        )
+
+        def connect() -> BucketSum:
+            return GroupSum(hooked.process_group) if collective == "gloo" else CommunicatorSum(Ring(rank, there))
+
+        wanted = train(plain, rank)
+        job = PeerJob(config, rank, tmp_path / f"worker-{rank}.jsonl", connect)
+        return wanted, train(hooked, rank, kofn.torch.ddp_hook(hooked, job=job))
+
+    with ThreadPoolExecutor(HOSTS) as pool:
+        trained = list(pool.map(one, range(HOSTS)))
+    for wanted, found in trained:
+        assert torch.frombuffer(bytearray(found), dtype=torch.float32).allclose(
+            torch.frombuffer(bytearray(wanted), dtype=torch.float32), rtol=1e-5
+        )
+        assert found == trained[0][1]
+    lines = [json.loads(line) for line in (tmp_path / "worker-0.jsonl").read_text().splitlines()[:-1]]
+    assert [(line["iteration"], line["count"]) for line in lines] == [(step, HOSTS) for step in range(1, STEPS + 1)]
+    assert all(line["wait_s"] > 0 for line in lines)
+
+
+def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:
+    config = Config.of({"job": {"workers": HOSTS, "collective": "gloo"}, "torch": {"script": "train.py"}})
+    nobody: Any = None
+    with pytest.raises(TorchError, match=r"job.collective is 'gloo', and WORLD_SIZE is 1"):
+        kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", nobody))
+
+
+def test_the_model_that_is_compared_has_as_many_elements_as_said() -> None:
+    assert sum(each.numel() for each in gpt.GPT().parameters()) == GPT_ELEMENTS
+    text, wanted = next(gpt.batches(0))
+    assert gpt.GPT()(text).shape == (*wanted.shape, gpt.BYTES)

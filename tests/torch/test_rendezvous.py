@@ -1,0 +1,70 @@
+"""What a worker is handed out by a rendezvous: all that it needs of its job, and nothing without the key."""
+
+import stat
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+from kofn.rpc.certificates import make_certificates
+from kofn.rpc.credentials import Credentials
+from kofn.rpc.names import worker_name
+from kofn.torch.errors import TorchError
+from kofn.torch.place import JobPlace
+from kofn.torch.rendezvous import Rendezvous, fetch
+from kofn.torch.scripts.hand_out import handouts
+
+KEY = Fernet.generate_key().decode()
+
+GIVEN = {"KOFN_CONTROLLER": "127.0.0.1:50052", "KOFN_SERVICE": "10.0.0.7", "KOFN_WORKERS": "10.0.0.1,10.0.0.2"}
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a worker that knows the rendezvous and nothing else."""
+    config = tmp_path / "job.toml"
+    config.write_text("[job]\nid = 3\nworkers = 2\n")
+    make_certificates(tmp_path / "certs", {3: 2})
+    with Rendezvous(("127.0.0.1", 0), KEY, handouts(config, GIVEN, tmp_path / "certs")) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {"KOFN_RENDEZVOUS": f"127.0.0.1:{server.server_address[1]}", "KOFN_RENDEZVOUS_KEY": KEY}
+        server.shutdown()
+
+
+def test_a_worker_gets_its_own_place_and_certificate(asked: dict[str, str]) -> None:
+    place = JobPlace.find((1, 2), asked)
+    assert (place.rank, place.controller, place.service) == (1, "127.0.0.1:50052", "10.0.0.7")
+    assert (place.address, place.workers) == ("127.0.0.1", ("10.0.0.1", "10.0.0.2"))
+    assert place.config.read_text().startswith("[job]\nid = 3")
+    assert place.certs is not None
+    assert Credentials.load(place.certs, worker_name(3, 1), [3]) is not None
+    assert [path.name for path in place.certs.glob("*.key")] == [f"{worker_name(3, 1)}.key"]
+    assert stat.S_IMODE(place.certs.stat().st_mode) == 0o700
+
+
+def test_what_a_worker_knows_itself_stays(asked: dict[str, str]) -> None:
+    place = JobPlace.find(
+        (0, 1), {**asked, "KOFN_RANK": "1", "KOFN_METRICS": "mine.jsonl", "KOFN_ADDRESS": "127.9.9.9"}
+    )
+    assert (place.rank, place.metrics, place.address) == (1, Path("mine.jsonl"), "127.9.9.9")
+
+
+def test_nothing_without_the_key_or_for_another_rank(asked: dict[str, str]) -> None:
+    other = Fernet.generate_key().decode()
+    with pytest.raises(TorchError, match="KOFN_RENDEZVOUS_KEY is not the one that the rendezvous"):
+        JobPlace.find((1, 2), {**asked, "KOFN_RENDEZVOUS_KEY": other})
+    with pytest.raises(TorchError, match="KOFN_RENDEZVOUS_KEY is not the one"):
+        JobPlace.find((1, 2), {**asked, "KOFN_RENDEZVOUS_KEY": ""})
+    with pytest.raises(TorchError, match=r"nothing for rank 5 there in 0\.5 s"):
+        fetch(5, asked, 0.5)
+
+
+def test_an_address_that_is_none() -> None:
+    with pytest.raises(TorchError, match="'here' is no address: HOST:PORT is allowed"):
+        JobPlace.find((0, 2), {"KOFN_RENDEZVOUS": "here"})
