@@ -1,0 +1,237 @@
+"""What is to be done next for a request: `step(request, seen)`, a function of what is stored and seen, and no I/O.
+
+    Pending -> Preparing -> Starting -> Running -> Succeeded
+       |          |            |           |
+       |          '------------+-----------+--> Retrying -> Preparing, or Failed
+       '--> Denied, Refused
+
+It is called again after whatever happens, and after a restart: each action leaves a mark in the cluster, by which the
+next call sees that it was done.  All actions may be done twice.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from kofn.jobs.errors import SplitError
+from kofn.jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
+from kofn.jobs.split import Capacity, split
+
+
+class Role(Enum):
+    """An object that is made for a request; the last two for each attempt."""
+
+    CONFIG = "ConfigMap"
+    SECRET = "Secret"
+    SERVICE = "Service"
+    CONTROL = "Pod"
+    WORKLOAD = "workload"
+
+
+OF_ATTEMPT = (Role.CONTROL, Role.WORKLOAD)
+
+Made: TypeAlias = tuple[Role, int]
+"""An object that is there, and its attempt; 0: of all attempts."""
+
+
+class AttemptOutcome(Enum):
+    """Of an attempt's workload."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is seen of a request."""
+
+    permission: bool | None = None
+    """Of the requester; None: not asked yet."""
+    capacities: tuple[Capacity, ...] = ()
+    """Of the cluster's nodes, for a request that names none."""
+    made: frozenset[Made] = frozenset()
+    foreign: str = ""
+    """An object of somebody else's that has the name of one of ours."""
+    control_ready: bool = False
+    workers: frozenset[str] = frozenset()
+    """The attempt's pods."""
+    gated: frozenset[str] = frozenset()
+    """Those of them that wait to be started."""
+    ready: int = 0
+    outcome: AttemptOutcome | None = None
+    reason: str = ""
+    """Of a failure."""
+    k: int | None = None
+    iteration: int | None = None
+    late_workers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Become:
+    """Store this status; it is not stored where the request has changed since it was read."""
+
+    status: TrainingStatus
+
+
+@dataclass(frozen=True, slots=True)
+class AskPermission:
+    """Whether the requester may train."""
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """An object; it may be there already."""
+
+    role: Role
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """An object; it may be gone already."""
+
+    role: Role
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Take the gates from these pods, all of the attempt's."""
+
+    pods: frozenset[str]
+
+
+Action: TypeAlias = Become | AskPermission | Make | Remove | Start
+
+
+def step(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    """What to do now, in this order; nothing: wait for a change."""
+    phase = request.status.phase
+    if phase in ENDED:
+        return _clean(request, seen)
+    if phase == "Pending":
+        return _admit(request, seen)
+    if phase == "Retrying":
+        return _retry(request.status, seen)
+    if seen.outcome is not None:
+        return _conclude(request, seen)
+    return {"Preparing": _prepare, "Starting": _start, "Running": _follow}[phase](request, seen)
+
+
+def attempt_of(role: Role, attempt: int) -> int:
+    """The attempt that an object is made for; 0: all."""
+    return attempt if role in OF_ATTEMPT else 0
+
+
+def _become(request: TrainingRequest, phase: Phase, message: str, **changes: object) -> tuple[Become, ...]:
+    """The same status in another phase; nothing where it is that already."""
+    status = replace(request.status, phase=phase, message=message, **changes)
+    return () if status == request.status else (Become(status),)
+
+
+def _admit(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    requester = request.requester
+    if seen.permission is None:
+        return (AskPermission(),)
+    if not seen.permission:
+        return _become(request, "Denied", _denial(request), requester=requester)
+    spec = request.spec
+    try:
+        parts = split(spec.accelerators, spec.capacities or seen.capacities, spec.least_per_node)
+    except SplitError as error:
+        return _become(request, "Refused", str(error), requester=requester)
+    message = f"{spec.accelerators} = {' + '.join(str(part.accelerators) for part in parts)}"
+    return _become(request, "Preparing", message, attempt=1, parts=parts, requester=requester)
+
+
+def _denial(request: TrainingRequest) -> str:
+    if not request.requester:
+        return "nobody is known to have asked for this: the admission webhook was not there when it was created"
+    namespace = request.metadata.namespace
+    return f"{request.requester} may not train in {namespace}: a role with the verb train of trainingrequests is needed"
+
+
+def _prepare(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    if seen.foreign:
+        return _become(request, "Refused", f"{seen.foreign} is there and belongs to somebody else: another job name")
+    attempt, wanted = request.status.attempt, request.spec.accelerators
+    if left := _remove(seen, keep=attempt):
+        return left
+    roles = [role for role in Role if (role, attempt_of(role, attempt)) not in seen.made]
+    if roles:
+        return tuple(Make(role, attempt_of(role, attempt)) for role in roles)
+    if len(seen.workers) < wanted or not seen.control_ready:
+        return ()
+    return _become(request, "Starting", f"all {wanted} workers and their switch are there")
+
+
+def _start(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    if lost := _lost(request, seen):
+        return lost
+    if seen.gated:
+        return (Start(seen.gated),)
+    ready = f"{seen.ready}/{request.spec.accelerators}"
+    if seen.ready < request.spec.accelerators:
+        return _become(request, "Starting", "started", ready=ready)
+    return _become(request, "Running", "all workers are ready", ready=ready)
+
+
+def _follow(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    if lost := _lost(request, seen):
+        return lost
+    if seen.gated:  # a pod that took the place of a dead one
+        return (Start(seen.gated),)
+    return _become(request, "Running", "all workers were ready", **_progress(request, seen))
+
+
+def _progress(request: TrainingRequest, seen: Seen) -> dict[str, object]:
+    """What is known by now; an unknown k is no news."""
+    ready = {"ready": f"{seen.ready}/{request.spec.accelerators}"}
+    known = {"k": seen.k, "iteration": seen.iteration, "late_workers": seen.late_workers}
+    return ready | (known if seen.k is not None else {})
+
+
+def _lost(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    """Another attempt where somebody has deleted what this one needs."""
+    attempt = request.status.attempt
+    gone = [role for role in OF_ATTEMPT if (role, attempt) not in seen.made]
+    return _again(request, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()
+
+
+def _conclude(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    if seen.outcome is AttemptOutcome.SUCCEEDED:
+        return _become(request, "Succeeded", "all workers have ended well", **_progress(request, seen))
+    return _again(request, f"attempt {request.status.attempt}: {seen.reason or 'a worker failed'}")
+
+
+def _again(request: TrainingRequest, reason: str) -> tuple[Action, ...]:
+    limit = request.spec.backoff_limit
+    if request.status.attempt > limit:
+        return _become(request, "Failed", f"{reason}; spec.backoffLimit is {limit}")
+    return _become(request, "Retrying", reason)
+
+
+def _retry(status: TrainingStatus, seen: Seen) -> tuple[Action, ...]:
+    """Everything of the attempt goes before the next one begins."""
+    if left := _remove(seen):
+        return left
+    following = replace(status, phase="Preparing", attempt=status.attempt + 1, ready="", k=None, iteration=None)
+    return (Become(following),)
+
+
+def _clean(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+    """By the policy. The workload ends its other pods by itself, the switch runs until it is removed."""
+    policy = request.spec.clean_pod_policy
+    roles = {"All": OF_ATTEMPT, "Running": (Role.CONTROL,), "None": ()}[policy]
+    return tuple(Remove(role, attempt) for role, attempt in _of_attempts(seen) if role in roles)
+
+
+def _remove(seen: Seen, keep: int = 0) -> tuple[Action, ...]:
+    return tuple(Remove(role, attempt) for role, attempt in _of_attempts(seen) if attempt != keep)
+
+
+def _of_attempts(seen: Seen) -> list[Made]:
+    """What is there of any attempt."""
+    return sorted((made for made in seen.made if made[0] in OF_ATTEMPT), key=lambda made: (made[1], made[0].value))
