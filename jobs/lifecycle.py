@@ -44,7 +44,7 @@ class AttemptOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Observed:
     """What is seen of a request."""
 
     permission: bool | None = None
@@ -106,7 +106,7 @@ class Start:
 Action: TypeAlias = Become | AskPermission | Make | Remove | Start
 
 
-def step(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def step(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     """What to do now, in this order; nothing: wait for a change."""
     phase = request.status.phase
     if phase in ENDED:
@@ -131,7 +131,7 @@ def _become(request: TrainingRequest, phase: Phase, message: str, **changes: obj
     return () if status == request.status else (Become(status),)
 
 
-def _admit(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def _admit(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     requester = request.requester
     if seen.permission is None:
         return (AskPermission(),)
@@ -153,7 +153,7 @@ def _denial(request: TrainingRequest) -> str:
     return f"{request.requester} may not train in {namespace}: a role with the verb train of trainingrequests is needed"
 
 
-def _prepare(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def _prepare(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     if seen.foreign:
         return _become(request, "Refused", f"{seen.foreign} is there and belongs to somebody else: another job name")
     attempt, wanted = request.status.attempt, request.spec.accelerators
@@ -167,7 +167,7 @@ def _prepare(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
     return _become(request, "Starting", f"all {wanted} workers and their switch are there")
 
 
-def _start(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def _start(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     if lost := _lost(request, seen):
         return lost
     if seen.gated:
@@ -178,7 +178,7 @@ def _start(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
     return _become(request, "Running", "all workers are ready", ready=ready)
 
 
-def _follow(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def _follow(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     if lost := _lost(request, seen):
         return lost
     if seen.gated:  # a pod that took the place of a dead one
@@ -186,21 +186,21 @@ def _follow(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
     return _become(request, "Running", "all workers were ready", **_progress(request, seen))
 
 
-def _progress(request: TrainingRequest, seen: Seen) -> dict[str, object]:
+def _progress(request: TrainingRequest, seen: Observed) -> dict[str, object]:
     """What is known by now; an unknown k is no news."""
     ready = {"ready": f"{seen.ready}/{request.spec.accelerators}"}
     known = {"k": seen.k, "iteration": seen.iteration, "late_workers": seen.late_workers}
     return ready | (known if seen.k is not None else {})
 
 
-def _lost(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def _lost(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     """Another attempt where somebody has deleted what this one needs."""
     attempt = request.status.attempt
     gone = [role for role in OF_ATTEMPT if (role, attempt) not in seen.made]
     return _again(request, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()
 
 
-def _conclude(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def _conclude(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     if seen.outcome is AttemptOutcome.SUCCEEDED:
         return _become(request, "Succeeded", "all workers have ended well", **_progress(request, seen))
     return _again(request, f"attempt {request.status.attempt}: {seen.reason or 'a worker failed'}")
@@ -213,7 +213,7 @@ def _again(request: TrainingRequest, reason: str) -> tuple[Action, ...]:
     return _become(request, "Retrying", reason)
 
 
-def _retry(status: TrainingStatus, seen: Seen) -> tuple[Action, ...]:
+def _retry(status: TrainingStatus, seen: Observed) -> tuple[Action, ...]:
     """Everything of the attempt goes before the next one begins."""
     if left := _remove(seen):
         return left
@@ -221,17 +221,17 @@ def _retry(status: TrainingStatus, seen: Seen) -> tuple[Action, ...]:
     return (Become(following),)
 
 
-def _clean(request: TrainingRequest, seen: Seen) -> tuple[Action, ...]:
+def _clean(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
     """By the policy. The workload ends its other pods by itself, the switch runs until it is removed."""
     policy = request.spec.clean_pod_policy
     roles = {"All": OF_ATTEMPT, "Running": (Role.CONTROL,), "None": ()}[policy]
     return tuple(Remove(role, attempt) for role, attempt in _of_attempts(seen) if role in roles)
 
 
-def _remove(seen: Seen, keep: int = 0) -> tuple[Action, ...]:
+def _remove(seen: Observed, keep: int = 0) -> tuple[Action, ...]:
     return tuple(Remove(role, attempt) for role, attempt in _of_attempts(seen) if attempt != keep)
 
 
-def _of_attempts(seen: Seen) -> list[Made]:
+def _of_attempts(seen: Observed) -> list[Made]:
     """What is there of any attempt."""
     return sorted((made for made in seen.made if made[0] in OF_ATTEMPT), key=lambda made: (made[1], made[0].value))

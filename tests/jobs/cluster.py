@@ -13,7 +13,7 @@ from kofn.jobs.lifecycle import (
     Remove,
     Role,
     Start,
-    Seen,
+    Observed,
     step,
 )
 from kofn.jobs.request import REQUESTER, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
@@ -42,11 +42,11 @@ class Cluster:
         meta = ObjectMeta(name="digits", annotations={REQUESTER: "ada"}, resource_version=str(self.version))
         return TrainingRequest(metadata=meta, spec=self.spec, status=self.status)
 
-    def seen(self) -> Seen:
+    def seen(self) -> Observed:
         attempt = self.status.attempt
         state = next((state for of, state in self.pods if of == attempt), "")
         names = frozenset(f"{attempt}-{i}" for i in range(self.spec.accelerators)) if state else frozenset()
-        return Seen(
+        return Observed(
             permission=self.permitted if self.asked else None,
             capacities=self.capacities,
             made=self.made,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from kofn.jobs.lifecycle import Action, Become, Role, Start, Seen, step
+from kofn.jobs.lifecycle import Action, Become, Role, Start, Observed, step
 from kofn.jobs.request import ENDED, RequestedNode, TrainingSpec, TrainingStatus
 from msgspec.structs import replace
 from tests.jobs.cluster import Cluster
@@ -169,7 +169,7 @@ def test_nothing_starts_before_all_are_there() -> None:
     assert isinstance(become, Become) and become.status.phase == "Starting"
 
 
-def replace_seen(cluster: Cluster, **changes: object) -> Seen:
+def replace_seen(cluster: Cluster, **changes: object) -> Observed:
     return dataclasses.replace(cluster.seen(), **changes)  # type: ignore[arg-type]
 
 
