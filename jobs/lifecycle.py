@@ -1,4 +1,4 @@
-"""What is to be done next for a request: `step(request, seen)`, a function of what is stored and seen, and no I/O.
+"""What is to be done next for a request: `step(request, observed)`, a function of what is stored and seen, and no I/O.
 
     Pending -> Preparing -> Starting -> Running -> Succeeded
        |          |            |           |
@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from kofn.jobs.errors import SplitError
+from kofn.jobs.errors import JobsError
+from kofn.jobs.kinds import AttemptOutcome, choose
 from kofn.jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
 from kofn.jobs.split import Capacity, split
 
@@ -36,13 +37,6 @@ Made: TypeAlias = tuple[Role, int]
 """An object that is there, and its attempt; 0: of all attempts."""
 
 
-class AttemptOutcome(Enum):
-    """Of an attempt's workload."""
-
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What is seen of a request."""
@@ -51,6 +45,8 @@ class Observed:
     """Of the requester; None: not asked yet."""
     capacities: tuple[Capacity, ...] = ()
     """Of the cluster's nodes, for a request that names none."""
+    installed: frozenset[str] = frozenset()
+    """The kinds of workloads that the cluster has."""
     made: frozenset[Made] = frozenset()
     foreign: str = ""
     """An object of somebody else's that has the name of one of ours."""
@@ -106,18 +102,18 @@ class Start:
 Action: TypeAlias = Become | AskPermission | Make | Remove | Start
 
 
-def step(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
+def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     """What to do now, in this order; nothing: wait for a change."""
     phase = request.status.phase
     if phase in ENDED:
-        return _clean(request, seen)
+        return _clean(request, observed)
     if phase == "Pending":
-        return _admit(request, seen)
+        return _admit(request, observed)
     if phase == "Retrying":
-        return _retry(request.status, seen)
-    if seen.outcome is not None:
-        return _conclude(request, seen)
-    return {"Preparing": _prepare, "Starting": _start, "Running": _follow}[phase](request, seen)
+        return _retry(request.status, observed)
+    if observed.outcome is not None:
+        return _conclude(request, observed)
+    return {"Preparing": _prepare, "Starting": _start, "Running": _follow}[phase](request, observed)
 
 
 def attempt_of(role: Role, attempt: int) -> int:
@@ -131,19 +127,22 @@ def _become(request: TrainingRequest, phase: Phase, message: str, **changes: obj
     return () if status == request.status else (Become(status),)
 
 
-def _admit(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
+def _admit(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     requester = request.requester
-    if seen.permission is None:
+    if observed.permission is None:
         return (AskPermission(),)
-    if not seen.permission:
+    if not observed.permission:
         return _become(request, "Denied", _denial(request), requester=requester)
     spec = request.spec
     try:
-        parts = split(spec.accelerators, spec.capacities or seen.capacities, spec.least_per_node)
-    except SplitError as error:
+        request.check()
+        parts = split(spec.accelerators, spec.capacities or observed.capacities, spec.least_per_node)
+        workload = choose(spec, parts, observed.installed)
+    except JobsError as error:
         return _become(request, "Refused", str(error), requester=requester)
     message = f"{spec.accelerators} = {' + '.join(str(part.accelerators) for part in parts)}"
-    return _become(request, "Preparing", message, attempt=1, parts=parts, requester=requester)
+    changes = {"attempt": 1, "parts": parts, "workload": workload, "requester": requester}
+    return _become(request, "Preparing", message, **changes)
 
 
 def _denial(request: TrainingRequest) -> str:
@@ -153,57 +152,57 @@ def _denial(request: TrainingRequest) -> str:
     return f"{request.requester} may not train in {namespace}: a role with the verb train of trainingrequests is needed"
 
 
-def _prepare(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
-    if seen.foreign:
-        return _become(request, "Refused", f"{seen.foreign} is there and belongs to somebody else: another job name")
+def _prepare(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
+    if observed.foreign:
+        return _become(request, "Refused", f"{observed.foreign} is there and belongs to somebody else: another job name")
     attempt, wanted = request.status.attempt, request.spec.accelerators
-    if left := _remove(seen, keep=attempt):
+    if left := _remove(observed, keep=attempt):
         return left
-    roles = [role for role in Role if (role, attempt_of(role, attempt)) not in seen.made]
+    roles = [role for role in Role if (role, attempt_of(role, attempt)) not in observed.made]
     if roles:
         return tuple(Make(role, attempt_of(role, attempt)) for role in roles)
-    if len(seen.workers) < wanted or not seen.control_ready:
+    if len(observed.workers) < wanted or not observed.control_ready:
         return ()
     return _become(request, "Starting", f"all {wanted} workers and their switch are there")
 
 
-def _start(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
-    if lost := _lost(request, seen):
+def _start(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
+    if lost := _lost(request, observed):
         return lost
-    if seen.gated:
-        return (Start(seen.gated),)
-    ready = f"{seen.ready}/{request.spec.accelerators}"
-    if seen.ready < request.spec.accelerators:
+    if observed.gated:
+        return (Start(observed.gated),)
+    ready = f"{observed.ready}/{request.spec.accelerators}"
+    if observed.ready < request.spec.accelerators:
         return _become(request, "Starting", "started", ready=ready)
     return _become(request, "Running", "all workers are ready", ready=ready)
 
 
-def _follow(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
-    if lost := _lost(request, seen):
+def _follow(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
+    if lost := _lost(request, observed):
         return lost
-    if seen.gated:  # a pod that took the place of a dead one
-        return (Start(seen.gated),)
-    return _become(request, "Running", "all workers were ready", **_progress(request, seen))
+    if observed.gated:  # a pod that took the place of a dead one
+        return (Start(observed.gated),)
+    return _become(request, "Running", "all workers were ready", **_progress(request, observed))
 
 
-def _progress(request: TrainingRequest, seen: Observed) -> dict[str, object]:
+def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]:
     """What is known by now; an unknown k is no news."""
-    ready = {"ready": f"{seen.ready}/{request.spec.accelerators}"}
-    known = {"k": seen.k, "iteration": seen.iteration, "late_workers": seen.late_workers}
-    return ready | (known if seen.k is not None else {})
+    ready = {"ready": f"{observed.ready}/{request.spec.accelerators}"}
+    known = {"k": observed.k, "iteration": observed.iteration, "late_workers": observed.late_workers}
+    return ready | (known if observed.k is not None else {})
 
 
-def _lost(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
+def _lost(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     """Another attempt where somebody has deleted what this one needs."""
     attempt = request.status.attempt
-    gone = [role for role in OF_ATTEMPT if (role, attempt) not in seen.made]
+    gone = [role for role in OF_ATTEMPT if (role, attempt) not in observed.made]
     return _again(request, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()
 
 
-def _conclude(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
-    if seen.outcome is AttemptOutcome.SUCCEEDED:
-        return _become(request, "Succeeded", "all workers have ended well", **_progress(request, seen))
-    return _again(request, f"attempt {request.status.attempt}: {seen.reason or 'a worker failed'}")
+def _conclude(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
+    if observed.outcome is AttemptOutcome.SUCCEEDED:
+        return _become(request, "Succeeded", "all workers have ended well", **_progress(request, observed))
+    return _again(request, f"attempt {request.status.attempt}: {observed.reason or 'a worker failed'}")
 
 
 def _again(request: TrainingRequest, reason: str) -> tuple[Action, ...]:
@@ -213,25 +212,25 @@ def _again(request: TrainingRequest, reason: str) -> tuple[Action, ...]:
     return _become(request, "Retrying", reason)
 
 
-def _retry(status: TrainingStatus, seen: Observed) -> tuple[Action, ...]:
+def _retry(status: TrainingStatus, observed: Observed) -> tuple[Action, ...]:
     """Everything of the attempt goes before the next one begins."""
-    if left := _remove(seen):
+    if left := _remove(observed):
         return left
     following = replace(status, phase="Preparing", attempt=status.attempt + 1, ready="", k=None, iteration=None)
     return (Become(following),)
 
 
-def _clean(request: TrainingRequest, seen: Observed) -> tuple[Action, ...]:
+def _clean(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     """By the policy. The workload ends its other pods by itself, the switch runs until it is removed."""
     policy = request.spec.clean_pod_policy
     roles = {"All": OF_ATTEMPT, "Running": (Role.CONTROL,), "None": ()}[policy]
-    return tuple(Remove(role, attempt) for role, attempt in _of_attempts(seen) if role in roles)
+    return tuple(Remove(role, attempt) for role, attempt in _of_attempts(observed) if role in roles)
 
 
-def _remove(seen: Observed, keep: int = 0) -> tuple[Action, ...]:
-    return tuple(Remove(role, attempt) for role, attempt in _of_attempts(seen) if attempt != keep)
+def _remove(observed: Observed, keep: int = 0) -> tuple[Action, ...]:
+    return tuple(Remove(role, attempt) for role, attempt in _of_attempts(observed) if attempt != keep)
 
 
-def _of_attempts(seen: Observed) -> list[Made]:
+def _of_attempts(observed: Observed) -> list[Made]:
     """What is there of any attempt."""
-    return sorted((made for made in seen.made if made[0] in OF_ATTEMPT), key=lambda made: (made[1], made[0].value))
+    return sorted((made for made in observed.made if made[0] in OF_ATTEMPT), key=lambda made: (made[1], made[0].value))

@@ -54,13 +54,16 @@ class Data(ApiStruct, frozen=True):
 class Elastic(ApiStruct, frozen=True):
     """Who may be missing."""
 
-    objective: Annotated[
-        str | None,
-        Meta(max_length=64, description="What chooses k: progress, throughput, all, fixed:K or RULE:K; else config's."),
-    ] = None
-    start_workers: Annotated[
-        int | None, Meta(ge=1, le=WORKERS_MAX, description="Training begins with so many; else config's.")
-    ] = None
+    objective: (
+        Annotated[
+            str,
+            Meta(max_length=64, description="What chooses k: progress, throughput, all, fixed:K, RULE:K; else config's."),
+        ]
+        | None
+    ) = None
+    start_workers: (
+        Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Training begins with so many; else config's.")] | None
+    ) = None
 
 
 class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
@@ -82,9 +85,6 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     least_per_node: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Of a node's part: a ring has three.")] = (
         RING_LEAST
     )
-    collective: Annotated[
-        Literal["switch", "ring"], Meta(description="Who sums: a switch, or the workers in a ring.")
-    ] = "switch"
     elastic: Elastic = Elastic()
     workload: Annotated[
         WorkloadKind, Meta(description="What runs the workers; auto: a JobSet, which takes parts of any size.")

@@ -57,7 +57,7 @@ def make_ports(workers: int) -> list[str]:
     names = [f"kofn{rank + 1}" for rank in range(workers)]
     for number, name in enumerate(names, 1):
         _make(name, f"address {SERVICE_MAC} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0")
-        bring_up(name, None)
+        bring_up(name)
     return names
 
 
@@ -73,15 +73,15 @@ def make_tunnel(switch: str, rank: int) -> str:
 def configure(interface: str, address: DataAddress) -> None:
     """A worker's address, and the switch's as a neighbour: nobody answers for it."""
     ip("link", "set", interface, "address", address.mac)
-    bring_up(interface, None)
+    bring_up(interface)
     ip("address", "replace", str(address.ip), "dev", interface)
     ip("neighbour", "replace", SERVICE, "lladdr", SERVICE_MAC, "nud", "permanent", "dev", interface)
 
 
-def bring_up(interface: str, mtu: int | None) -> None:
-    """Without IPv6, whose discovery is nothing to the switch."""
-    Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1")
-    ip("link", "set", interface, "up", *([] if mtu is None else ["mtu", str(mtu)]))
+def bring_up(interface: str) -> None:
+    """Without an IPv6 address of its own, whose discovery is nothing to the switch."""
+    quiet = ["addrgenmode", "none"] if Path("/proc/net/if_inet6").exists() else []
+    ip("link", "set", interface, *quiet, "up")
 
 
 def check_mtu(interface: str, words: int) -> int:

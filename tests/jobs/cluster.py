@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from kofn.jobs.kinds import AttemptOutcome
 from kofn.jobs.lifecycle import (
     Action,
     AskPermission,
     Become,
     Made,
     Make,
-    AttemptOutcome,
     Remove,
     Role,
     Start,
@@ -49,6 +49,7 @@ class Cluster:
         return Observed(
             permission=self.permitted if self.asked else None,
             capacities=self.capacities,
+            installed=frozenset({"JobSet"}),
             made=self.made,
             control_ready=attempt in self.control_ready,
             workers=names,
