@@ -1,4 +1,4 @@
-"""The kinds of the API that run workers, and which of them takes which parts."""
+"""What is made for a request; the kinds of the API that run workers, and which of them takes which parts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,23 @@ from typing import Any
 from kofn.jobs.errors import RequestError
 from kofn.jobs.request import TrainingSpec
 from kofn.jobs.split import NodePart
+
+
+class Role(Enum):
+    """An object that is made for a request; the last two for each attempt."""
+
+    CONFIG = "ConfigMap"
+    SECRET = "Secret"
+    SERVICE = "Service"
+    CONTROL = "Pod"
+    WORKLOAD = "workload"
+
+
+OF_ATTEMPT = (Role.CONTROL, Role.WORKLOAD)
+
+def attempt_of(role: Role, attempt: int) -> int:
+    """The attempt that an object is made for; 0: all."""
+    return attempt if role in OF_ATTEMPT else 0
 
 
 class AttemptOutcome(Enum):

@@ -10,28 +10,16 @@ next call sees that it was done.  All actions may be done twice.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from kofn.jobs.errors import JobsError
-from kofn.jobs.kinds import AttemptOutcome, choose
+from kofn.jobs.kinds import OF_ATTEMPT, AttemptOutcome, Role, attempt_of, choose
+from kofn.jobs.manifests import configuration
 from kofn.jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
 from kofn.jobs.split import Capacity, split
 
-
-class Role(Enum):
-    """An object that is made for a request; the last two for each attempt."""
-
-    CONFIG = "ConfigMap"
-    SECRET = "Secret"
-    SERVICE = "Service"
-    CONTROL = "Pod"
-    WORKLOAD = "workload"
-
-
-OF_ATTEMPT = (Role.CONTROL, Role.WORKLOAD)
 
 Made: TypeAlias = tuple[Role, int]
 """An object that is there, and its attempt; 0: of all attempts."""
@@ -116,11 +104,6 @@ def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     return {"Preparing": _prepare, "Starting": _start, "Running": _follow}[phase](request, observed)
 
 
-def attempt_of(role: Role, attempt: int) -> int:
-    """The attempt that an object is made for; 0: all."""
-    return attempt if role in OF_ATTEMPT else 0
-
-
 def _become(request: TrainingRequest, phase: Phase, message: str, **changes: object) -> tuple[Become, ...]:
     """The same status in another phase; nothing where it is that already."""
     status = replace(request.status, phase=phase, message=message, **changes)
@@ -136,6 +119,7 @@ def _admit(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     spec = request.spec
     try:
         request.check()
+        configuration(request)
         parts = split(spec.accelerators, spec.capacities or observed.capacities, spec.least_per_node)
         workload = choose(spec, parts, observed.installed)
     except JobsError as error:
@@ -222,7 +206,7 @@ def _retry(status: TrainingStatus, observed: Observed) -> tuple[Action, ...]:
 
 def _clean(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     """By the policy. The workload ends its other pods by itself, the switch runs until it is removed."""
-    policy = request.spec.clean_pod_policy
+    policy = "All" if request.status.phase == "Refused" else request.spec.clean_pod_policy
     roles = {"All": OF_ATTEMPT, "Running": (Role.CONTROL,), "None": ()}[policy]
     return tuple(Remove(role, attempt) for role, attempt in _of_attempts(observed) if role in roles)
 

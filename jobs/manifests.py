@@ -18,7 +18,7 @@ from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.jobs.errors import RequestError
-from kofn.jobs.lifecycle import Role
+from kofn.jobs.kinds import Role
 from kofn.jobs.request import API_VERSION, GROUP, KIND, TrainingRequest
 
 Document: TypeAlias = dict[str, Any]

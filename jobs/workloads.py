@@ -5,8 +5,7 @@ JobSet makes one Job of each part, on its node.  The others have one kind of pod
 
 from itertools import accumulate
 
-from kofn.jobs.kinds import KINDS
-from kofn.jobs.lifecycle import Role
+from kofn.jobs.kinds import KINDS, Role
 from kofn.jobs.manifests import (
     WORKER,
     Document,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from kofn.jobs.kinds import AttemptOutcome
+from kofn.jobs.kinds import AttemptOutcome, Role
 from kofn.jobs.lifecycle import (
     Action,
     AskPermission,
@@ -11,7 +11,6 @@ from kofn.jobs.lifecycle import (
     Made,
     Make,
     Remove,
-    Role,
     Start,
     Observed,
     step,

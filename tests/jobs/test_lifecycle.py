@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from kofn.jobs.lifecycle import Action, Become, Role, Start, Observed, step
+from kofn.jobs.kinds import Role
+from kofn.jobs.lifecycle import Action, Become, Start, Observed, step
 from kofn.jobs.request import ENDED, RequestedNode, TrainingSpec, TrainingStatus
 from msgspec.structs import replace
 from tests.jobs.cluster import Cluster

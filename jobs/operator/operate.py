@@ -1,0 +1,27 @@
+"""How kopf shall behave."""
+
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from kofn.jobs.request import GROUP
+
+FINALIZER = f"{GROUP}/finalizer"
+
+
+def configured(
+    settings: kopf.OperatorSettings, registry: kopf.OperatorRegistry, login: Callable[[], kopf.ConnectionInfo | None]
+) -> None:
+    """Its marks have our names; events are posted for phases, not for kopf's own steps."""
+    settings.persistence.finalizer = FINALIZER
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
+    settings.posting.loggers = False
+    settings.queueing.error_delays = (1, 2, 4, 8)
+    settings.process.ultimate_exiting_timeout = 5.0
+
+    def log_in(**_: Any) -> kopf.ConnectionInfo | None:
+        return login()
+
+    kopf.on.login(id="login", registry=registry)(log_in)
