@@ -1,6 +1,7 @@
 """How kopf shall behave."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -25,3 +26,15 @@ def configured(
         return login()
 
     kopf.on.login(id="login", registry=registry)(log_in)
+
+
+def webhook_server(host: str, port: int, certs: Path) -> kopf.WebhookServer:
+    """For the API server, at this name; `certs` as cert-manager writes them: tls.crt, tls.key, ca.crt."""
+    return kopf.WebhookServer(
+        addr="0.0.0.0",
+        port=port,
+        host=host,
+        certfile=certs / "tls.crt",
+        pkeyfile=certs / "tls.key",
+        cadata=(certs / "ca.crt").read_bytes(),
+    )

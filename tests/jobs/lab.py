@@ -42,6 +42,8 @@ class Lab:
         self.handlers = Handlers(client)
         self.handlers.register(registry, webhook=False)
         configured(settings, registry, lambda: kopf.ConnectionInfo(server=self.url))
+        settings.process.ultimate_exiting_timeout = None  # or it would kill this process, seconds later
+        settings.networking.error_backoffs = ()
         ready = asyncio.Event()
         running = asyncio.create_task(
             kopf.operator(registry=registry, settings=settings, clusterwide=True, standalone=True, ready_flag=ready)
