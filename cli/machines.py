@@ -8,7 +8,6 @@ from typing import NoReturn
 
 import click
 
-from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError
 from kofn.config.schema import WORKERS_MAX, Config
 from kofn.run.commands import ENVIRONMENT, Commands

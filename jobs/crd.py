@@ -1,6 +1,5 @@
-"""The CustomResourceDefinition, made from the structs of request.py: `python -m kofn.jobs.crd` prints it."""
+"""The CustomResourceDefinition, made from the structs of request.py: `make crd` writes it."""
 
-import json
 from typing import Any
 
 import msgspec
@@ -106,4 +105,7 @@ def _kept(schema: dict[str, Any]) -> Document:
 
 
 if __name__ == "__main__":
-    print(json.dumps(definition(), indent=2))
+    import yaml  # needs kofn[jobs]
+
+    print("# Made by `python -m kofn.jobs.crd`.")
+    print(yaml.safe_dump(definition(), sort_keys=False, width=120), end="")

@@ -22,6 +22,7 @@ class Role(Enum):
 
 OF_ATTEMPT = (Role.CONTROL, Role.WORKLOAD)
 
+
 def attempt_of(role: Role, attempt: int) -> int:
     """The attempt that an object is made for; 0: all."""
     return attempt if role in OF_ATTEMPT else 0

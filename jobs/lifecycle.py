@@ -20,7 +20,6 @@ from kofn.jobs.manifests import configuration
 from kofn.jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
 from kofn.jobs.split import Capacity, split
 
-
 Made: TypeAlias = tuple[Role, int]
 """An object that is there, and its attempt; 0: of all attempts."""
 
@@ -138,7 +137,9 @@ def _denial(request: TrainingRequest) -> str:
 
 def _prepare(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     if observed.foreign:
-        return _become(request, "Refused", f"{observed.foreign} is there and belongs to somebody else: another job name")
+        return _become(
+            request, "Refused", f"{observed.foreign} is there and belongs to somebody else: another job name"
+        )
     attempt, wanted = request.status.attempt, request.spec.accelerators
     if left := _remove(observed, keep=attempt):
         return left

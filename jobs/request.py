@@ -57,7 +57,9 @@ class Elastic(ApiStruct, frozen=True):
     objective: (
         Annotated[
             str,
-            Meta(max_length=64, description="What chooses k: progress, throughput, all, fixed:K, RULE:K; else config's."),
+            Meta(
+                max_length=64, description="What chooses k: progress, throughput, all, fixed:K, RULE:K; else config's."
+            ),
         ]
         | None
     ) = None
@@ -80,7 +82,8 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
         str, Meta(max_length=253, description="What an accelerator is: an extended resource, or cpu.")
     ] = "nvidia.com/gpu"
     nodes: Annotated[
-        tuple[RequestedNode, ...], Meta(max_length=64, description="To be filled in this order; else all that are ready.")
+        tuple[RequestedNode, ...],
+        Meta(max_length=64, description="To be filled in this order; else all that are ready."),
     ] = ()
     least_per_node: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Of a node's part: a ring has three.")] = (
         RING_LEAST

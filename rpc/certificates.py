@@ -44,13 +44,21 @@ def make_certificates(folder: Path, jobs: Mapping[int, int]) -> list[str]:
     authority = _authority()
     with _appearing(folder) as draft:
         _write(draft / AUTHORITY, _pem(authority.certificate), mode=0o644)
-        _issue(draft, authority, CONTROLLER, [_SERVER])
-        _issue(draft, authority, OPERATOR, [_CLIENT])
+        _issue(draft, authority, CONTROLLER, [_SERVER], host_name(CONTROLLER))
+        _issue(draft, authority, OPERATOR, [_CLIENT], host_name(OPERATOR))
         for job, workers in jobs.items():
             _write(draft / token_name(job), f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
             for rank in range(workers):
-                _issue(draft, authority, worker_name(job, rank), [_SERVER, _CLIENT])
+                name = worker_name(job, rank)
+                _issue(draft, authority, name, [_SERVER, _CLIENT], host_name(name))
     return sorted(path.name for path in folder.iterdir())
+
+
+def make_server_certificate(folder: Path, host: str) -> None:
+    """ca.pem, and server.pem and server.key for a server of this DNS name, into a folder that is there."""
+    authority = _authority()
+    _write(folder / AUTHORITY, _pem(authority.certificate), mode=0o644)
+    _issue(folder, authority, "server", [_SERVER], host)
 
 
 @contextlib.contextmanager
@@ -84,10 +92,9 @@ def _authority() -> _Authority:
     return _Authority(key=key, certificate=certificate)
 
 
-def _issue(folder: Path, authority: _Authority, name: str, usages: list[x509.ObjectIdentifier]) -> None:
+def _issue(folder: Path, authority: _Authority, name: str, usages: list[x509.ObjectIdentifier], host: str) -> None:
     """Write a key and its certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
-    host = host_name(name)
     signer = authority.key.public_key()
     certificate = (
         _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)]), key.public_key())

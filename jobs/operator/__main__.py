@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -24,7 +25,6 @@ from kofn.jobs.operator.operate import configured, webhook_server
 @click.option("--lease-namespace", default="kofn-system", show_default=True, help="Where the leader's Lease is.")
 @click.option("--webhook-host", metavar="NAME", help="The Service that leads here; without it: no admission webhook.")
 @click.option("--webhook-port", type=click.IntRange(1, 65535), default=9443, show_default=True)
-@click.option("--webhook-certs", type=click.Path(path_type=Path), help="A folder with tls.crt, tls.key and ca.crt.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), default=9090, show_default=True)
 @click.option("--health-port", type=click.IntRange(1, 65535), default=8080, show_default=True)
 def main(
@@ -32,7 +32,6 @@ def main(
     lease_namespace: str,
     webhook_host: str | None,
     webhook_port: int,
-    webhook_certs: Path | None,
     metrics_port: int,
     health_port: int,
 ) -> None:
@@ -42,15 +41,14 @@ def main(
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    if (webhook_host is None) != (webhook_certs is None):
-        raise click.UsageError("--webhook-host and --webhook-certs: both are needed, or none of them")
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     configured(settings, registry, _log_in)
-    if webhook_host is not None and webhook_certs is not None:
-        settings.admission.server = webhook_server(webhook_host, webhook_port, webhook_certs)
-        settings.admission.managed = "kofn.dev"
     try:
-        asyncio.run(_lead(registry, settings, namespaces, lease_namespace, metrics_port, health_port))
+        with tempfile.TemporaryDirectory() as folder:
+            if webhook_host is not None:
+                settings.admission.server = webhook_server(webhook_host, webhook_port, Path(folder))
+                settings.admission.managed = "kofn.dev"
+            asyncio.run(_lead(registry, settings, namespaces, lease_namespace, metrics_port, health_port))
     except JobsError as error:
         print(f"operator: {error}", file=sys.stderr)
         sys.exit(2)

@@ -117,9 +117,7 @@ class Hands:
         """Gates can only be taken away; workers have no other one."""
         patch = {"spec": {"schedulingGates": None}}
         try:
-            await self._client.patch(
-                Pod, pod, patch, namespace=request.metadata.namespace, patch_type=PatchType.MERGE
-            )
+            await self._client.patch(Pod, pod, patch, namespace=request.metadata.namespace, patch_type=PatchType.MERGE)
         except ApiError as error:
             if error.status.code != NOT_FOUND:
                 raise

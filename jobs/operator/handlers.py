@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -16,11 +17,12 @@ import msgspec
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import KINDS, OF_ATTEMPT
 from kofn.jobs.lifecycle import Action, Become, Observed, step
-from kofn.jobs.manifests import REQUEST_LABEL, configuration
+from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, configuration
 from kofn.jobs.operator.carry_out import Hands
 from kofn.jobs.operator.metrics import Metrics
 from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
 from kofn.jobs.operator.permissions import Permissions
+from kofn.jobs.operator.progress import Followed
 from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_GROUPS, VERSION, TrainingRequest
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Handlers:
         self.permissions = Permissions(client)
         self.hands = Hands(client, self.permissions)
         self.metrics = Metrics()
+        self._followed = Followed(client)
         self._changed: dict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
 
     def register(self, registry: kopf.OperatorRegistry, *, webhook: bool) -> None:
@@ -82,7 +85,7 @@ class Handlers:
         try:
             request = TrainingRequest.read(dict(body))
             before = self._observed(request, indices)
-            actions = step(request, before)
+            actions = step(request, await self._with_progress(request, before, indices))
             for action in actions:
                 if await self.hands.carry_out(request, action):
                     self._note(body, request, action)
@@ -94,6 +97,17 @@ class Handlers:
             return AGAIN_S
         known = self._observed(request, indices)  # an answer, or an object in the way, is no event
         return 0.0 if (known.permission, known.foreign) != (before.permission, before.foreign) else LOOK_S
+
+    async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
+        """With what the controller of a running request says."""
+        key = (request.metadata.namespace, request.metadata.name)
+        here = [pod for pod in indices["pods"].get(key, ()) if pod.role == CONTROL and pod.address]
+        if request.status.phase != "Running" or not here:
+            return seen
+        found = await self._followed.ask(request, here[0].address)
+        if found is None:
+            return seen
+        return replace(seen, k=found.k, iteration=found.iteration, late_workers=found.late_workers)
 
     def _observed(self, request: TrainingRequest, indices: Mapping[str, Any]) -> Observed:
         key = (request.metadata.namespace, request.metadata.name)
@@ -124,6 +138,7 @@ class Handlers:
             if role in OF_ATTEMPT:
                 await self.hands.remove(request, role, attempt)
         self.hands.foreign.pop(request.metadata.uid, None)
+        self._followed.forget(request.metadata.uid)
 
 
 def note_requester(

@@ -7,6 +7,7 @@ from typing import Any
 import kopf
 
 from kofn.jobs.request import GROUP
+from kofn.rpc.certificates import make_server_certificate
 
 FINALIZER = f"{GROUP}/finalizer"
 
@@ -28,13 +29,17 @@ def configured(
     kopf.on.login(id="login", registry=registry)(log_in)
 
 
-def webhook_server(host: str, port: int, certs: Path) -> kopf.WebhookServer:
-    """For the API server, at this name; `certs` as cert-manager writes them: tls.crt, tls.key, ca.crt."""
+def webhook_server(host: str, port: int, folder: Path) -> kopf.WebhookServer:
+    """For the API server, at this name, with a certificate of its own that is made in this folder.
+
+    kopf tells the API server its authority at every start.
+    """
+    make_server_certificate(folder, host)
     return kopf.WebhookServer(
         addr="0.0.0.0",
         port=port,
         host=host,
-        certfile=certs / "tls.crt",
-        pkeyfile=certs / "tls.key",
-        cadata=(certs / "ca.crt").read_bytes(),
+        certfile=folder / "server.pem",
+        pkeyfile=folder / "server.key",
+        cadata=(folder / "ca.pem").read_bytes(),
     )

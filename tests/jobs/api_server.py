@@ -9,7 +9,7 @@ import copy
 import json
 import math
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
 from tests.jobs.published import faults
 
 Document = dict[str, Any]
@@ -25,7 +26,7 @@ Key = tuple[str, str, str, str]
 """Group, plural, namespace, name."""
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """With an API status."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
@@ -46,6 +47,10 @@ RESOURCES = {
     ("kofn.dev", "v1alpha1"): {"trainingrequests": ("TrainingRequest", True)},
     ("apiextensions.k8s.io", "v1"): {"customresourcedefinitions": ("CustomResourceDefinition", False)},
     ("jobset.x-k8s.io", "v1alpha2"): {"jobsets": ("JobSet", True)},
+    ("admissionregistration.k8s.io", "v1"): {
+        "mutatingwebhookconfigurations": ("MutatingWebhookConfiguration", False),
+        "validatingwebhookconfigurations": ("ValidatingWebhookConfiguration", False),
+    },
     ("coordination.k8s.io", "v1"): {"leases": ("Lease", True)},
     ("authorization.k8s.io", "v1"): {"subjectaccessreviews": ("SubjectAccessReview", False)},
 }
@@ -120,11 +125,11 @@ class ApiServer:
             if http.query_params.get("watch") in ("1", "true"):
                 return StreamingResponse(self._watch(http, group, plural, namespace), media_type="application/json")
             if http.method != "GET" and plural != "events" and self.writes >= self.writes_most:
-                raise Refused(503, "ServiceUnavailable", "who asks is as good as dead")
+                raise RefusedError(503, "ServiceUnavailable", "who asks is as good as dead")
             self.calls[f"{http.method} {plural}{'/' + sub if sub else ''}"] += 1
             body = json.loads(await http.body() or b"null")
             return await self._answer(http, (group, plural, namespace, name), version, sub, body)
-        except Refused as error:
+        except RefusedError as error:
             return _status(error.code, error.reason, str(error))
 
     async def _answer(self, http: Request, key: Key, version: str, sub: str, body: Any) -> Response:
@@ -138,13 +143,16 @@ class ApiServer:
         if http.method == "GET" and not name:
             return JSONResponse(self._list(http, key, kind, version))
         if key not in self.objects:
-            raise Refused(404, "NotFound", f'{plural} "{name}" not found')
+            raise RefusedError(404, "NotFound", f'{plural} "{name}" not found')
+        return await self._of_one(http, key, sub, body)
+
+    async def _of_one(self, http: Request, key: Key, sub: str, body: Any) -> Response:
         if sub == "log":
-            return Response(f"log of {name}\n", media_type="text/plain")
+            return Response(f"log of {key[3]}\n", media_type="text/plain")
         if http.method == "PATCH":
             return JSONResponse(await self._patch(key, sub, body, http.headers["content-type"]))
         if http.method == "PUT":
-            return JSONResponse(await self._replace(key, body, sub))
+            return JSONResponse(await self._replace(key, body))
         if http.method == "DELETE":
             await self.delete(key)
             return JSONResponse({"kind": "Status", "status": "Success"})
@@ -175,7 +183,7 @@ class ApiServer:
                 if ours and _selected(http, document):
                     yield json.dumps({"type": kind, "object": document}).encode() + b"\n"
             async with self._grown:
-                await self._grown.wait_for(lambda: place < len(self._log))
+                await self._grown.wait_for(lambda at=place: at < len(self._log))
 
     # --- the store
 
@@ -187,11 +195,11 @@ class ApiServer:
             meta["namespace"] = namespace
         key = (group, plural, namespace, name)
         if key in self.objects:
-            raise Refused(409, "AlreadyExists", f'{plural} "{name}" already exists')
+            raise RefusedError(409, "AlreadyExists", f'{plural} "{name}" already exists')
         kind, _ = RESOURCES[group, version][plural]
         document |= {"kind": kind, "apiVersion": f"{group}/{version}" if group else version}
         if kind in self.schemas and (found := faults(self.schemas[kind], _bare(document))):
-            raise Refused(422, "Invalid", "; ".join(found))
+            raise RefusedError(422, "Invalid", "; ".join(found))
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": "2026-11-23T00:00:00Z"}
         await self._store(key, document, "ADDED")
         return document
@@ -200,25 +208,29 @@ class ApiServer:
         now = copy.deepcopy(self.objects[key])
         wanted = (patch.get("metadata") or {}).pop("resourceVersion", None) if isinstance(patch, dict) else None
         if wanted is not None and wanted != now["metadata"]["resourceVersion"]:
-            raise Refused(409, "Conflict", "the object has been modified")
+            raise RefusedError(409, "Conflict", "the object has been modified")
         if kind == "application/json-patch+json":
             return await self._changed(key, _patched(now, patch))
         assert kind == "application/merge-patch+json", kind
         if key[1] == "trainingrequests":  # it has a status subresource
-            patch = {"status": patch.get("status")} if sub == "status" else {k: v for k, v in patch.items() if k != "status"}
+            patch = (
+                {"status": patch.get("status")}
+                if sub == "status"
+                else {k: v for k, v in patch.items() if k != "status"}
+            )
         return await self._changed(key, _merged(now, patch))
 
-    async def _replace(self, key: Key, document: Document, sub: str) -> Document:
+    async def _replace(self, key: Key, document: Document) -> Document:
         if document["metadata"].get("resourceVersion") != self.objects[key]["metadata"]["resourceVersion"]:
-            raise Refused(409, "Conflict", "the object has been modified")
+            raise RefusedError(409, "Conflict", "the object has been modified")
         return await self._changed(key, document)
 
     async def _changed(self, key: Key, document: Document) -> Document:
         if document == self.objects[key]:
             return document
-        if (kind := document["kind"]) in self.schemas:
-            if found := faults(self.schemas[kind], _bare(document), _bare(self.objects[key])):
-                raise Refused(422, "Invalid", "; ".join(found))
+        schema = self.schemas.get(document["kind"])
+        if schema and (found := faults(schema, _bare(document), _bare(self.objects[key]))):
+            raise RefusedError(422, "Invalid", "; ".join(found))
         if document["metadata"].get("deletionTimestamp") and not document["metadata"].get("finalizers"):
             await self._gone(key)
             return document
@@ -288,7 +300,7 @@ def _patched(document: Document, operations: list[Document]) -> Document:
     try:
         return jsonpatch.apply_patch(document, operations)
     except jsonpatch.JsonPatchException as error:
-        raise Refused(422, "Invalid", str(error)) from error
+        raise RefusedError(422, "Invalid", str(error)) from error
 
 
 def _merged(document: Any, patch: Any) -> Any:

@@ -10,9 +10,9 @@ from kofn.jobs.lifecycle import (
     Become,
     Made,
     Make,
+    Observed,
     Remove,
     Start,
-    Observed,
     step,
 )
 from kofn.jobs.request import REQUESTER, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
@@ -24,7 +24,7 @@ class Cluster:
     """All that is stored, and what pods do; `version` is the request's resource version."""
 
     spec: TrainingSpec
-    status: TrainingStatus = TrainingStatus()
+    status: TrainingStatus = field(default_factory=TrainingStatus)
     version: int = 0
     permitted: bool = True
     asked: bool = False

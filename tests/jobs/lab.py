@@ -8,10 +8,11 @@ from typing import Any
 
 import kopf
 import uvicorn
+from lightkube import AsyncClient, KubeConfig
+
 from kofn.jobs.crd import definition
 from kofn.jobs.operator.handlers import Handlers
 from kofn.jobs.operator.operate import configured
-from lightkube import AsyncClient, KubeConfig
 from tests.jobs.api_server import ApiServer, Document
 from tests.jobs.published import published
 
@@ -35,12 +36,13 @@ class Lab:
         self.handlers: Handlers
 
     @contextlib.asynccontextmanager
-    async def operator(self) -> AsyncIterator[None]:
+    async def operator(self, webhook: kopf.WebhookServer | None = None) -> AsyncIterator[None]:
         """One operator, until the block ends: then it is gone at once, as if it was killed."""
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
         client = AsyncClient(KubeConfig.from_dict(kubeconfig(self.url)))
         self.handlers = Handlers(client)
-        self.handlers.register(registry, webhook=False)
+        self.handlers.register(registry, webhook=webhook is not None)
+        settings.admission.server, settings.admission.managed = webhook, "kofn.dev"
         configured(settings, registry, lambda: kopf.ConnectionInfo(server=self.url))
         settings.process.ultimate_exiting_timeout = None  # or it would kill this process, seconds later
         settings.networking.error_backoffs = ()

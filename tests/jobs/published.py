@@ -21,7 +21,9 @@ def published() -> dict[str, Any]:
 def faults(schema: dict[str, Any], document: Any, old: Any = None) -> list[str]:
     """What an API server would refuse, or prune, in words."""
     closed = _closed(schema)
-    found = [f"{error.json_path}: {error.message}" for error in jsonschema.Draft7Validator(closed).iter_errors(document)]
+    found = [
+        f"{error.json_path}: {error.message}" for error in jsonschema.Draft7Validator(closed).iter_errors(document)
+    ]
     return found + list(_broken_rules(schema, document, old, "$"))
 
 

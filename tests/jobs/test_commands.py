@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+
 from kofn.cli.jobs import jobs
 from kofn.jobs.operator.handlers import check_request, note_requester
 from tests.jobs.lab import Lab, kubeconfig, lab

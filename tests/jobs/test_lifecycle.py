@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from kofn.jobs.kinds import Role
-from kofn.jobs.lifecycle import Action, Become, Start, Observed, step
-from kofn.jobs.request import ENDED, RequestedNode, TrainingSpec, TrainingStatus
 from msgspec.structs import replace
+
+from kofn.jobs.kinds import Role
+from kofn.jobs.lifecycle import Action, Become, Observed, Start, step
+from kofn.jobs.request import ENDED, RequestedNode, TrainingSpec, TrainingStatus
 from tests.jobs.cluster import Cluster
 
 Queue = tuple[tuple[Action, ...], int]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kofn.config.schema import Config
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import AttemptOutcome, choose, outcome
@@ -137,7 +138,13 @@ def test_the_control_pod_has_the_controller_s_key_and_no_worker_s() -> None:
 
 def test_everything_belongs_to_the_request() -> None:
     asked = request("JobSet", UNEQUAL)
-    made = [config_map(asked), secret(asked, {"ca.pem": b"x"}), service(asked), control_pod(asked, 1), workload(asked, 1)]
+    made = [
+        config_map(asked),
+        secret(asked, {"ca.pem": b"x"}),
+        service(asked),
+        control_pod(asked, 1),
+        workload(asked, 1),
+    ]
     for each in made:
         (owner,) = each["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("TrainingRequest", "1234", True)

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kofn.jobs.errors import SplitError
 from kofn.jobs.split import Capacity, split
 

@@ -5,7 +5,6 @@ Each has network and mount namespaces of its own, and its own certificates in an
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from kofn.rpc.certificates import make_certificates
 
 pytestmark = [
@@ -76,7 +76,20 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
             ip("netns", "add", network)
             made.append(Machine(f"192.0.2.{number}", folder, network))
             ip("-n", network, "link", "set", "lo", "up")
-            ip("-n", network, "link", "add", "eth0", "type", "veth", "peer", "name", f"p{number}", "netns", f"{tag}-lan")
+            ip(
+                "-n",
+                network,
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"p{number}",
+                "netns",
+                f"{tag}-lan",
+            )
             ip("-n", f"{tag}-lan", "link", "set", f"p{number}", "master", "lan", "up")
             ip("-n", network, "address", "add", f"192.0.2.{number}/24", "dev", "eth0")
             ip("-n", network, "link", "set", "eth0", "up")
