@@ -172,9 +172,10 @@ def _follow(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]:
     """What is known by now; an unknown k is no news."""
-    ready = {"ready": f"{observed.ready}/{request.spec.accelerators}"}
-    known = {"k": observed.k, "iteration": observed.iteration, "late_workers": observed.late_workers}
-    return ready | (known if observed.k is not None else {})
+    found: dict[str, object] = {"ready": f"{observed.ready}/{request.spec.accelerators}"}
+    if observed.k is not None:
+        found |= {"k": observed.k, "iteration": observed.iteration, "late_workers": observed.late_workers}
+    return found
 
 
 def _lost(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:

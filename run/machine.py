@@ -80,7 +80,8 @@ def configure(interface: str, address: DataAddress) -> None:
 
 def bring_up(interface: str) -> None:
     """Without an IPv6 address of its own, whose discovery is nothing to the switch."""
-    quiet = ["addrgenmode", "none"] if Path("/proc/net/if_inet6").exists() else []
+    there = Path(f"/proc/sys/net/ipv6/conf/{interface}").exists()  # not below an MTU of 1280
+    quiet = ["addrgenmode", "none"] if there else []
     ip("link", "set", interface, *quiet, "up")
 
 
@@ -106,7 +107,7 @@ def own_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-class _Link(msgspec.Struct):
+class _NetDevice(msgspec.Struct):
     """What `ip -json` says of an interface or a route."""
 
     ifname: str = ""
@@ -114,18 +115,18 @@ class _Link(msgspec.Struct):
     mtu: int = 0
 
 
-def _way(host: str) -> tuple[str, _Link]:
+def _way(host: str) -> tuple[str, _NetDevice]:
     """The address of a host, and the interface that leads there."""
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
         raise RunError(f"--switch {host}: {error.strerror or error}") from error
-    route = msgspec.json.decode(ip("-json", "route", "get", address), type=list[_Link])[0]
+    route = msgspec.json.decode(ip("-json", "route", "get", address), type=list[_NetDevice])[0]
     return address, _link(route.dev)
 
 
-def _link(interface: str) -> _Link:
-    return msgspec.json.decode(ip("-json", "link", "show", interface), type=list[_Link])[0]
+def _link(interface: str) -> _NetDevice:
+    return msgspec.json.decode(ip("-json", "link", "show", interface), type=list[_NetDevice])[0]
 
 
 def _make(name: str, options: str) -> None:

@@ -19,7 +19,7 @@ from kofn.jobs.kinds import KINDS, OF_ATTEMPT
 from kofn.jobs.lifecycle import Action, Become, Observed, step
 from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, configuration
 from kofn.jobs.operator.carry_out import Hands
-from kofn.jobs.operator.metrics import Metrics
+from kofn.jobs.operator.metrics import OperatorMetrics
 from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
 from kofn.jobs.operator.permissions import Permissions
 from kofn.jobs.operator.progress import Followed
@@ -42,7 +42,7 @@ class Handlers:
     def __init__(self, client: Any) -> None:
         self.permissions = Permissions(client)
         self.hands = Hands(client, self.permissions)
-        self.metrics = Metrics()
+        self.metrics = OperatorMetrics()
         self._followed = Followed(client)
         self._changed: dict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
 

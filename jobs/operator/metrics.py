@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter
 
 
-class Metrics:
+class OperatorMetrics:
     """In a registry of their own."""
 
     def __init__(self) -> None:

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -135,3 +136,79 @@ def test_three_machines_train_to_the_target(machines: list[Machine], tmp_path: P
     codes = [process.wait(120) for process in workers]
     assert codes == [0] * 4, [machine.words() for machine in machines]
     assert min(accuracy(machines[1 + rank // 2], rank) for rank in range(4)) >= 0.9
+
+
+def until(true: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def iterations(machine: Machine, rank: int) -> int:
+    path = machine.folder / f"worker-{rank}.jsonl"
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+def again(machine: Machine, process: "subprocess.Popen[bytes]", start: Callable[[], "subprocess.Popen[bytes]"]) -> Any:
+    """Killed, and started with the same arguments; the new one."""
+    process.kill()
+    process.wait()
+    machine.running.remove(process)
+    return start()
+
+
+@pytest.mark.long
+def test_each_is_killed_and_started_again(machines: list[Machine], tmp_path: Path) -> None:
+    long_job = JOB.replace("target = 0.9, max_iterations = 400", "target = 2.0, max_iterations = 1200")
+    share_out(tmp_path, machines)
+    for machine in machines:
+        (machine.folder / "job.toml").write_text(long_job)
+
+    def start_switch() -> "subprocess.Popen[bytes]":
+        return machines[0].start("switch", "--tunnels", "4")
+
+    def start_controller() -> "subprocess.Popen[bytes]":
+        return machines[0].start("controller", "job.toml", "--certs", "certs")
+
+    switch, controller = start_switch(), start_controller()
+    workers = [worker(machines[1 + rank // 2], rank) for rank in range(4)]
+    until(lambda: iterations(machines[1], 0) > 100)
+    workers[3] = again(machines[2], workers[3], lambda: worker(machines[2], 3))
+    until(lambda: iterations(machines[1], 0) > 300)
+    again(machines[0], controller, start_controller)
+    until(lambda: iterations(machines[1], 0) > 500)
+    again(machines[0], switch, start_switch)
+    assert [process.wait(120) for process in workers] == [0] * 4, [machine.words() for machine in machines]
+    assert min(iterations(machines[1 + rank // 2], rank) for rank in range(3)) >= 1200
+    summed = [
+        msgspec.json.decode((machines[1].folder / f"worker-{rank}.jsonl").read_bytes().splitlines()[-1])
+        for rank in (0, 1)
+    ]
+    assert summed[0]["parameters"] == summed[1]["parameters"]
+
+
+def test_a_certificate_of_another_authority_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    shutil.rmtree(machines[1].folder / "certs")
+    make_certificates(machines[1].folder / "certs", {1: 4})
+    machines[0].start("switch", "--tunnels", "4")
+    machines[0].start("controller", "job.toml", "--certs", "certs")
+    assert worker(machines[1], 0).wait(60) == 1
+    assert "the controller at 192.0.2.1:50052 refused" in machines[1].words()
+
+
+def test_a_link_that_is_too_narrow_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    ip("-n", machines[1].network, "link", "set", "eth0", "mtu", "1000")
+    assert worker(machines[1], 0).wait(60) == 1
+    words = "kofn-w0 has MTU 950, job.words = 4 needs 1108: job.words up to 3 fit"
+    assert words in machines[1].words().replace("\n", " ")
+
+
+def test_a_switch_without_a_name_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    process = machines[1].start(
+        *("worker", "job.toml", "--rank", "0", "--switch", "nowhere.invalid", "--controller", CONTROLLER)
+    )
+    assert process.wait(60) == 1 and "--switch nowhere.invalid: " in machines[1].words()
