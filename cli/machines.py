@@ -66,12 +66,15 @@ _certs = click.option(
 @click.option(
     "--p4runtime", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT", help="Where P4Runtime is served."
 )
-def switch(interfaces: tuple[str, ...], tunnels: int | None, p4runtime: str) -> None:
+@click.option(
+    "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; without it: plaintext."
+)
+def switch(interfaces: tuple[str, ...], tunnels: int | None, p4runtime: str, certs: Path | None) -> None:
     """The switch of a job whose workers are on other machines. Needs root.
 
     Workers reach it by a cable each (--interface), or through any IP network (--tunnels): VXLAN over UDP port 19277,
-    which firewalls must let pass. The controller brings the program, so that both start in any order. P4Runtime has
-    neither encryption nor passwords here: keep it at an address of this machine.
+    which firewalls must let pass. The controller brings the program, so that both start in any order. Without --certs
+    anybody can program the switch who reaches its P4Runtime: keep that at an address of this machine then.
     """
     if bool(interfaces) == (tunnels is not None):
         raise click.UsageError("--interface NAME for each worker, or --tunnels N: one of them is needed")
@@ -79,8 +82,17 @@ def switch(interfaces: tuple[str, ...], tunnels: int | None, p4runtime: str) -> 
         check_ports(len(interfaces) or tunnels or 0)
         names = list(interfaces) or make_ports(tunnels or 0)
         ports = [part for port, name in enumerate(names, 1) for part in ("-i", f"{port}@{name}")]
-        target = ["--grpc-server-addr", p4runtime, "--cpu-port", "255"]
+        target = ["--grpc-server-addr", p4runtime, "--cpu-port", "255", *_tls(certs)]
         _become([sys.executable, "-m", "kofn.switch", "--no-p4", *ports, "--device-id", "0", "--", *target])
+
+
+def _tls(folder: Path | None) -> list[str]:
+    """Of the P4Runtime server: mutual."""
+    if folder is None:
+        return []
+    files = {"cert": "server.pem", "key": "server.key", "cacert": "ca.pem"}
+    named = [part for flag, name in files.items() for part in (f"--grpc-server-{flag}", str(folder / name))]
+    return ["--grpc-server-ssl", "--grpc-server-with-client-auth", *named]
 
 
 @click.command(epilog=CONTROLLER_EXAMPLES)
@@ -93,9 +105,18 @@ def switch(interfaces: tuple[str, ...], tunnels: int | None, p4runtime: str) -> 
 )
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
 @click.option("--wait", default=600.0, show_default=True, help="Seconds to wait for the switch.")
+@click.option(
+    "--p4runtime-certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; else plaintext."
+)
 @_certs
 def controller(
-    path: Path, p4runtime: str, listen: tuple[str, ...], decisions: Path | None, wait: float, certs: Path | None
+    path: Path,
+    p4runtime: str,
+    listen: tuple[str, ...],
+    decisions: Path | None,
+    wait: float,
+    p4runtime_certs: Path | None,
+    certs: Path | None,
 ) -> None:
     """The controller of a job whose workers are on other machines; k is chosen by policy.objective."""
     with ending("controller"):
@@ -108,6 +129,7 @@ def controller(
                 *(part for address in listen for part in ("--listen", address)),
                 *(() if decisions is None else ("--decisions", str(decisions))),
                 *(() if certs is None else ("--certs", str(certs))),
+                *(() if p4runtime_certs is None else ("--p4runtime-certs", str(p4runtime_certs))),
             ]
         )
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, host_name, token_name, worker_name
+from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, SWITCH_HOST, host_name, token_name, worker_name
 
 VALID = datetime.timedelta(days=30)
 SKEW = datetime.timedelta(minutes=5)  # of the clocks of several machines
@@ -56,9 +56,24 @@ def make_certificates(folder: Path, jobs: Mapping[int, int]) -> list[str]:
 
 def make_server_certificate(folder: Path, host: str) -> None:
     """ca.pem, and server.pem and server.key for a server of this DNS name, into a folder that is there."""
+    _make_server(folder, host)
+
+
+def make_p4runtime_certificates(folder: Path) -> None:
+    """For the switch (ca.pem, server.pem, server.key) and the one client that may program it (client.pem, client.key).
+
+    Their authority is no other's: a worker's certificate opens nothing here.
+    """
+    with _appearing(folder) as draft:
+        authority = _make_server(draft, SWITCH_HOST)
+        _issue(draft, authority, "client", [_CLIENT], host_name(CONTROLLER))
+
+
+def _make_server(folder: Path, host: str) -> _Authority:
     authority = _authority()
     _write(folder / AUTHORITY, _pem(authority.certificate), mode=0o644)
     _issue(folder, authority, "server", [_SERVER], host)
+    return authority
 
 
 @contextlib.contextmanager

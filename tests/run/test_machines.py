@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kofn.rpc.certificates import make_certificates
+from kofn.rpc.certificates import make_certificates, make_p4runtime_certificates
 
 pytestmark = [
     pytest.mark.root,
@@ -132,12 +132,18 @@ def lines(machine: Machine, rank: int) -> list[bytes]:
 
 
 def test_three_machines_train_to_the_target(machines: list[Machine], tmp_path: Path) -> None:
-    """Workers first, then the controller, the switch last."""
+    """Workers first, then the controller, the switch last; P4Runtime with mutual TLS."""
     share_out(tmp_path, machines)
+    make_p4runtime_certificates(tmp_path / "p4runtime")
+    for name in ("server", "client"):
+        (machines[0].folder / name).mkdir()
+        for file in ("ca.pem", f"{name}.pem", f"{name}.key"):
+            shutil.copy(tmp_path / "p4runtime" / file, machines[0].folder / name)
     workers = [worker(machines[1 + rank // 2], rank) for rank in range(4)]
-    machines[0].start("controller", "job.toml", "--certs", "certs")
+    place = ("--p4runtime", f"{SWITCH}:50051")
+    machines[0].start("controller", "job.toml", "--certs", "certs", *place, "--p4runtime-certs", "client")
     time.sleep(1)
-    machines[0].start("switch", "--tunnels", "4")
+    machines[0].start("switch", "--tunnels", "4", *place, "--certs", "server")
     codes = [process.wait(120) for process in workers]
     assert codes == [0] * 4, [machine.words() for machine in machines]
     assert min(accuracy(machines[1 + rank // 2], rank) for rank in range(4)) >= 0.9
@@ -209,7 +215,7 @@ def test_a_link_that_is_too_narrow_is_named(machines: list[Machine], tmp_path: P
     share_out(tmp_path, machines)
     ip("-n", machines[1].network, "link", "set", "eth0", "mtu", "1000")
     assert worker(machines[1], 0).wait(60) == 1
-    words = "kofn-w0 has MTU 950, job.words = 4 needs 1108: job.words up to 3 fit"
+    words = "kofn-w0 has MTU 950, job.words = 4 needs 1116: job.words up to 3 fit"
     assert words in machines[1].words().replace("\n", " ")
 
 
@@ -219,3 +225,18 @@ def test_a_switch_without_a_name_is_named(machines: list[Machine], tmp_path: Pat
         *("worker", "job.toml", "--rank", "0", "--switch", "nowhere.invalid", "--controller", CONTROLLER)
     )
     assert process.wait(60) == 1 and "--switch nowhere.invalid: " in machines[1].words()
+
+
+def test_a_worker_s_certificate_does_not_program_the_switch(machines: list[Machine], tmp_path: Path) -> None:
+    """Nor does none: the switch goes without a program."""
+    share_out(tmp_path, machines)
+    make_p4runtime_certificates(tmp_path / "p4runtime")
+    shutil.copytree(tmp_path / "p4runtime", machines[0].folder / "server")
+    false = machines[0].folder / "client"
+    shutil.copytree(tmp_path / "p4runtime", false)
+    for end in ("pem", "key"):
+        shutil.copy(tmp_path / "certs" / f"job-1-worker-0.{end}", false / f"client.{end}")
+    machines[0].start("switch", "--tunnels", "4", "--certs", "server")
+    for certs in (("--p4runtime-certs", "client"), ()):
+        assert machines[0].start("controller", "job.toml", "--wait", "3", *certs).wait(60) == 2
+    assert machines[0].words().count("no switch at 127.0.0.1:50051 after 3 s") == 2
