@@ -112,11 +112,7 @@ def logs(name: str, rank: int, control: str | None, follow: bool, namespace: str
         from kofn.jobs.api import Pod  # noqa: PLC0415
 
         role = WORKER if control is None else CONTROL
-        pods = [
-            pod
-            for pod in client.list(Pod, labels={REQUEST_LABEL: name, ROLE_LABEL: role})
-            if pod.metadata is not None and pod.metadata.name is not None
-        ]
+        pods: list[Any] = list(client.list(Pod, labels={REQUEST_LABEL: name, ROLE_LABEL: role}))
         if not pods:
             _found(client, name, client.namespace)
             raise ClusterError(f"{name} has no pods of a {role}: they are gone, or not there yet")

@@ -7,6 +7,7 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 import kopf
@@ -85,9 +86,9 @@ async def _lead(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _log_in() -> kopf.ConnectionInfo | None:
+def _log_in(**known: Any) -> kopf.ConnectionInfo | None:
     """In a pod its service account, elsewhere a kubeconfig."""
-    return kopf.login_with_service_account() or kopf.login_with_kubeconfig()
+    return kopf.login_with_service_account(**known) or kopf.login_with_kubeconfig(**known)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx2
 import kopf
@@ -36,6 +36,10 @@ OURS = {REQUEST_LABEL: kopf.PRESENT}
 SIMPLE = ("configmaps", "secrets", "services")
 
 
+Key: TypeAlias = tuple[str | None, str]
+"""Namespace and name of a request."""
+
+
 class Handlers:
     """Of one operator; `client` is lightkube's."""
 
@@ -44,7 +48,7 @@ class Handlers:
         self.hands = Hands(client, self.permissions)
         self.metrics = OperatorMetrics()
         self._followed = Followed(client)
-        self._changed: dict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
+        self._changed: dict[Key, asyncio.Event] = defaultdict(asyncio.Event)
 
     def register(self, registry: kopf.OperatorRegistry, *, webhook: bool) -> None:
         """Everything that is to be watched; `webhook`: note who creates requests, and refuse wrong ones."""
@@ -63,10 +67,10 @@ class Handlers:
             kopf.on.mutate(GROUP, VERSION, PLURAL, id="requester", registry=registry)(note_requester)
             kopf.on.validate(GROUP, VERSION, PLURAL, id="request", registry=registry)(check_request)
 
-    async def _tell(self, namespace: str, labels: Mapping[str, str], **_: Any) -> None:
+    async def _tell(self, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         self._changed[namespace, labels[REQUEST_LABEL]].set()
 
-    async def _tell_itself(self, namespace: str, name: str, **_: Any) -> None:
+    async def _tell_itself(self, namespace: str | None, name: str, **_: Any) -> None:
         self._changed[namespace, name].set()
 
     async def _follow(self, body: kopf.Body, stopped: kopf.DaemonStopped, **indices: Any) -> None:
@@ -141,28 +145,21 @@ class Handlers:
         self._followed.forget(request.metadata.uid)
 
 
-def note_requester(
-    userinfo: Mapping[str, Any],
-    operation: str,
-    old: Mapping[str, Any] | None,
-    meta: Mapping[str, Any],
-    patch: kopf.Patch,
-    **_: Any,
-) -> None:
+def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: kopf.Patch, **known: Any) -> None:
     """Who creates a request is who asks for it, for good, whatever the object itself says."""
-    if operation == "CREATE":
+    if known["operation"] == "CREATE":
         patch.metadata.annotations[REQUESTER] = userinfo["username"]
         patch.metadata.annotations[REQUESTER_GROUPS] = ",".join(userinfo.get("groups", ()))
         return
-    before = ((old or {}).get("metadata") or {}).get("annotations") or {}
+    before = known["old"].get("metadata", {}).get("annotations", {})
     for key in (REQUESTER, REQUESTER_GROUPS):
         if meta.get("annotations", {}).get(key) != before.get(key):
             patch.metadata.annotations[key] = before.get(key)
 
 
-def check_request(body: kopf.Body, operation: str, **_: Any) -> None:
+def check_request(body: kopf.Body, **known: Any) -> None:
     """What the schema does not say: above all, that the configuration is one."""
-    if operation != "CREATE":
+    if known["operation"] != "CREATE":
         return
     try:
         configuration(TrainingRequest.read(msgspec.to_builtins(dict(body))))
@@ -182,14 +179,14 @@ def _kind(spec: kopf.Spec, **_: Any) -> dict[None, str]:
 
 
 def _pod(
-    name: str, namespace: str, labels: kopf.Labels, spec: kopf.Spec, status: kopf.Status, **_: Any
-) -> dict[tuple[str, str], SeenPod]:
+    name: str, namespace: str | None, labels: kopf.Labels, spec: kopf.Spec, status: kopf.Status, **_: Any
+) -> dict[Key, SeenPod]:
     return {(namespace, labels[REQUEST_LABEL]): seen_pod(name, labels, spec, status)}
 
 
 def _object(
-    namespace: str, labels: kopf.Labels, status: kopf.Status, resource: kopf.Resource, **_: Any
-) -> dict[tuple[str, str], SeenObject]:
+    namespace: str | None, labels: kopf.Labels, status: kopf.Status, resource: kopf.Resource, **_: Any
+) -> dict[Key, SeenObject]:
     return {(namespace, labels[REQUEST_LABEL]): seen_object(resource.kind or "", labels, status)}
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import kopf
 
@@ -13,7 +12,7 @@ FINALIZER = f"{GROUP}/finalizer"
 
 
 def configured(
-    settings: kopf.OperatorSettings, registry: kopf.OperatorRegistry, login: Callable[[], kopf.ConnectionInfo | None]
+    settings: kopf.OperatorSettings, registry: kopf.OperatorRegistry, login: Callable[..., kopf.ConnectionInfo | None]
 ) -> None:
     """Its marks have our names; events are posted for phases, not for kopf's own steps."""
     settings.persistence.finalizer = FINALIZER
@@ -23,10 +22,7 @@ def configured(
     settings.queueing.error_delays = (1, 2, 4, 8)
     settings.process.ultimate_exiting_timeout = 5.0
 
-    def log_in(**_: Any) -> kopf.ConnectionInfo | None:
-        return login()
-
-    kopf.on.login(id="login", registry=registry)(log_in)
+    kopf.on.login(id="login", registry=registry)(login)
 
 
 def webhook_server(host: str, port: int, folder: Path) -> kopf.WebhookServer:

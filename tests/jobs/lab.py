@@ -43,7 +43,7 @@ class Lab:
         self.handlers = Handlers(client)
         self.handlers.register(registry, webhook=webhook is not None)
         settings.admission.server, settings.admission.managed = webhook, "kofn.dev"
-        configured(settings, registry, lambda: kopf.ConnectionInfo(server=self.url))
+        configured(settings, registry, lambda **_: kopf.ConnectionInfo(server=self.url))
         settings.process.ultimate_exiting_timeout = None  # or it would kill this process, seconds later
         settings.networking.error_backoffs = ()
         ready = asyncio.Event()

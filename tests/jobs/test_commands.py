@@ -13,7 +13,7 @@ from kofn.cli.jobs import jobs
 from kofn.jobs.operator.handlers import check_request, note_requester
 from tests.jobs.lab import Lab, kubeconfig, lab
 
-JOB = {
+JOB: dict[str, Any] = {
     "apiVersion": "kofn.dev/v1alpha1",
     "kind": "TrainingRequest",
     "metadata": {"name": "digits"},
@@ -126,20 +126,21 @@ class Patch(dict[str, Any]):
 
 def test_the_requester_is_who_the_api_server_says() -> None:
     patch, forged = Patch(), {"annotations": {"kofn.dev/requester": "root"}}
-    note_requester({"username": "ada", "groups": ["a", "b"]}, "CREATE", None, forged, patch)  # type: ignore[arg-type]
+    known = {"operation": "CREATE", "old": None}
+    note_requester({"username": "ada", "groups": ["a", "b"]}, forged, patch, **known)  # type: ignore[arg-type]
     assert patch == {"kofn.dev/requester": "ada", "kofn.dev/requester-groups": "a,b"}
 
 
 def test_the_requester_stays_who_it_was() -> None:
     patch, old = Patch(), {"metadata": {"annotations": {"kofn.dev/requester": "ada"}}}
     forged = {"annotations": {"kofn.dev/requester": "root"}}
-    note_requester({"username": "eve"}, "UPDATE", old, forged, patch)  # type: ignore[arg-type]
+    note_requester({"username": "eve"}, forged, patch, operation="UPDATE", old=old)  # type: ignore[arg-type]
     assert patch == {"kofn.dev/requester": "ada"}
 
 
 def test_a_wrong_configuration_is_refused_at_the_door() -> None:
     import kopf  # noqa: PLC0415
 
-    check_request(JOB, "CREATE")  # type: ignore[arg-type]
+    check_request(JOB, operation="CREATE")  # type: ignore[arg-type]
     with pytest.raises(kopf.AdmissionError, match=r"spec\.config: job\.words"):
-        check_request(JOB | {"spec": JOB["spec"] | {"config": "[job]\nwords = 0\n"}}, "CREATE")  # type: ignore[arg-type]
+        check_request(JOB | {"spec": JOB["spec"] | {"config": "[job]\nwords = 0\n"}}, operation="CREATE")  # type: ignore[arg-type]

@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+import yaml
 
 from tests.jobs.api_server import RefusedError
-from tests.jobs.lab import Lab, lab
+from tests.jobs.lab import Lab, kubeconfig, lab
+from tests.ports import own_port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # who is killed closes nothing
@@ -197,3 +203,37 @@ def test_many_requests_at_once() -> None:
         assert calls < 25, dict(made.api.calls)
 
     run(course)
+
+
+async def ended(process: asyncio.subprocess.Process) -> str:
+    process.terminate()
+    _, words = await process.communicate()
+    return words.decode()
+
+
+def test_the_operator_as_a_process(tmp_path: Path) -> None:
+    """With its own lease, metrics and log-in."""
+
+    async def course(port: int, health: int) -> None:
+        async with lab() as made:
+            path = tmp_path / "kubeconfig"
+            path.write_text(yaml.safe_dump(kubeconfig(made.url)))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "kofn.jobs.operator"),
+                *("--metrics-port", str(port), "--health-port", str(health)),
+                env={**os.environ, "KUBECONFIG": str(path)},
+                stderr=asyncio.subprocess.PIPE,
+            )
+            await made.submit("digits")
+            try:
+                await made.until(lambda: made.phase("digits") == "Succeeded" and not left(made), 40)
+                async with httpx2.AsyncClient() as client:
+                    told = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+            finally:
+                words = await ended(process)
+            assert 'kofn_jobs_phases_total{phase="Succeeded"} 1.0' in told, words
+            (lease,) = made.api.all("leases")
+            assert lease["metadata"]["namespace"] == "kofn-system" and "leads" in words
+
+    with own_port() as port, own_port() as health:
+        asyncio.run(course(port, health))

@@ -28,7 +28,7 @@ class Controller(kofn_pb2_grpc.InspectorServicer):
 async def asked(folder: Path, status: kofn_pb2.Status) -> Progress | None:
     """Of a controller with these certificates, by an operator that has them from a Secret."""
     server = grpc_server(Credentials.load(folder, CONTROLLER))
-    kofn_pb2_grpc.add_InspectorServicer_to_server(Controller(status), server)
+    kofn_pb2_grpc.add_InspectorServicer_to_server(Controller(status), server)  # type: ignore[abstract]
     port = add_port(server, "127.0.0.1:0", Credentials.load(folder, CONTROLLER))
     await server.start()
     data = {path.name: base64.b64encode(path.read_bytes()).decode() for path in folder.iterdir()}
