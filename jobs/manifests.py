@@ -24,6 +24,9 @@ from kofn.jobs.request import API_VERSION, GROUP, KIND, TrainingRequest
 Document: TypeAlias = dict[str, Any]
 
 REQUEST_LABEL = f"{GROUP}/request"
+UID_LABEL = f"{GROUP}/uid"
+"""Of the request: another one may have the same name later."""
+
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 ROLE_LABEL = f"{GROUP}/role"
 CONTROL, WORKER = "control", "worker"
@@ -72,7 +75,7 @@ def metadata(request: TrainingRequest, role: Role, attempt: int = 0) -> Document
 
 def labels(request: TrainingRequest, attempt: int = 0, role: str = "") -> dict[str, str]:
     """Of an object; of a pod with its role."""
-    found = {REQUEST_LABEL: request.metadata.name}
+    found = {REQUEST_LABEL: request.metadata.name, UID_LABEL: request.metadata.uid}
     found |= {ATTEMPT_LABEL: str(attempt)} if attempt else {}
     return found | ({ROLE_LABEL: role} if role else {})
 

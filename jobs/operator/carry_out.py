@@ -15,7 +15,7 @@ from kofn.jobs.kinds import Role
 from kofn.jobs.lifecycle import Action, AskPermission, Become, Make, Remove, Start
 from kofn.jobs.manifests import Document, config_map, control_pod, name_of, secret, service
 from kofn.jobs.operator.permissions import Permissions
-from kofn.jobs.request import TrainingRequest, TrainingStatus
+from kofn.jobs.request import KIND, TrainingRequest, TrainingStatus
 from kofn.jobs.workloads import workload
 from kofn.rpc.certificates import make_certificates
 
@@ -74,7 +74,7 @@ class Hands:
             await self._claim(request, role, attempt, document["kind"])
 
     async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> None:
-        """Whose it is that has the name of ours."""
+        """Whose it is that has the name of ours; that of an earlier request of this name is about to go."""
         name = name_of(request, role, attempt)
         try:
             found = await self._client.get(
@@ -84,7 +84,8 @@ class Hands:
             if error.status.code != NOT_FOUND:
                 raise
             return
-        if not any(owner.uid == request.metadata.uid for owner in found.metadata.ownerReferences or ()):
+        owners = {(owner.kind, owner.name) for owner in found.metadata.ownerReferences or ()}
+        if (KIND, request.metadata.name) not in owners:
             self.foreign[request.metadata.uid] = f"{kind} {name}"
 
     async def _document(self, request: TrainingRequest, role: Role, attempt: int) -> Document:

@@ -5,7 +5,6 @@ A daemon decides whenever something of its request has changed, and now and then
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ import msgspec
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import KINDS, OF_ATTEMPT
 from kofn.jobs.lifecycle import Action, Become, Observed, step
-from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, configuration
+from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
 from kofn.jobs.operator.carry_out import Hands
 from kofn.jobs.operator.metrics import OperatorMetrics
 from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
@@ -32,7 +31,7 @@ LOOK_S = 30.0
 SETTLE_S = 0.1
 """Changes come many at a time, and an own one comes back."""
 
-OURS = {REQUEST_LABEL: kopf.PRESENT}
+OURS = {REQUEST_LABEL: kopf.PRESENT, UID_LABEL: kopf.PRESENT}
 SIMPLE = ("configmaps", "secrets", "services")
 
 
@@ -48,7 +47,7 @@ class Handlers:
         self.hands = Hands(client, self.permissions)
         self.metrics = OperatorMetrics()
         self._followed = Followed(client)
-        self._changed: dict[Key, asyncio.Event] = defaultdict(asyncio.Event)
+        self._changed: dict[Key, asyncio.Event] = {}
 
     def register(self, registry: kopf.OperatorRegistry, *, webhook: bool) -> None:
         """Everything that is to be watched; `webhook`: note who creates requests, and refuse wrong ones."""
@@ -68,21 +67,23 @@ class Handlers:
             kopf.on.validate(GROUP, VERSION, PLURAL, id="request", registry=registry)(check_request)
 
     async def _tell(self, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        self._changed[namespace, labels[REQUEST_LABEL]].set()
+        await self._tell_itself(namespace, labels[REQUEST_LABEL])
 
     async def _tell_itself(self, namespace: str | None, name: str, **_: Any) -> None:
-        self._changed[namespace, name].set()
+        if changed := self._changed.get((namespace, name)):
+            changed.set()
 
     async def _follow(self, body: kopf.Body, stopped: kopf.DaemonStopped, **indices: Any) -> None:
         """One request, until it goes."""
-        changed = self._changed[body.metadata.namespace, body.metadata.name]
+        key = (body.metadata.namespace, body.metadata.name)
+        changed = self._changed.setdefault(key, asyncio.Event())
         while not stopped:
             changed.clear()
             pause_s = await self._decide(body, indices)
             if not stopped and pause_s:
                 await _first(changed.wait(), stopped.wait(pause_s))
                 await stopped.wait(SETTLE_S)
-        self._changed.pop((body.metadata.namespace, body.metadata.name), None)
+        self._changed.pop(key, None)
 
     async def _decide(self, body: kopf.Body, indices: Mapping[str, Any]) -> float:
         """Do what is to be done now; how long to wait for a change, in seconds."""
@@ -104,8 +105,8 @@ class Handlers:
 
     async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
         """With what the controller of a running request says."""
-        key = (request.metadata.namespace, request.metadata.name)
-        here = [pod for pod in indices["pods"].get(key, ()) if pod.role == CONTROL and pod.address]
+        pods = indices["pods"].get(request.metadata.uid, ())
+        here = [pod for pod in pods if pod.role == CONTROL and pod.address]
         if request.status.phase != "Running" or not here:
             return seen
         found = await self._followed.ask(request, here[0].address)
@@ -114,15 +115,15 @@ class Handlers:
         return replace(seen, k=found.k, iteration=found.iteration, late_workers=found.late_workers)
 
     def _observed(self, request: TrainingRequest, indices: Mapping[str, Any]) -> Observed:
-        key = (request.metadata.namespace, request.metadata.name)
+        uid = request.metadata.uid
         return observed(
             request,
-            pods=indices["pods"].get(key, ()),
-            objects=indices["objects"].get(key, ()),
+            pods=indices["pods"].get(uid, ()),
+            objects=indices["objects"].get(uid, ()),
             nodes=indices["nodes"].get(None, ()),
             installed=indices["installed"].get(None, ()),
             permission=self.permissions.known(request),
-            foreign=self.hands.foreign.get(request.metadata.uid, ""),
+            foreign=self.hands.foreign.get(uid, ""),
         )
 
     def _note(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
@@ -178,16 +179,13 @@ def _kind(spec: kopf.Spec, **_: Any) -> dict[None, str]:
     return {None: kind} if kind in KINDS and KINDS[kind].api_version in versions else {}
 
 
-def _pod(
-    name: str, namespace: str | None, labels: kopf.Labels, spec: kopf.Spec, status: kopf.Status, **_: Any
-) -> dict[Key, SeenPod]:
-    return {(namespace, labels[REQUEST_LABEL]): seen_pod(name, labels, spec, status)}
+def _pod(name: str, labels: kopf.Labels, spec: kopf.Spec, status: kopf.Status, **_: Any) -> dict[str, SeenPod]:
+    """By the request's uid."""
+    return {labels[UID_LABEL]: seen_pod(name, labels, spec, status)}
 
 
-def _object(
-    namespace: str | None, labels: kopf.Labels, status: kopf.Status, resource: kopf.Resource, **_: Any
-) -> dict[Key, SeenObject]:
-    return {(namespace, labels[REQUEST_LABEL]): seen_object(resource.kind or "", labels, status)}
+def _object(labels: kopf.Labels, status: kopf.Status, resource: kopf.Resource, **_: Any) -> dict[str, SeenObject]:
+    return {labels[UID_LABEL]: seen_object(resource.kind or "", labels, status)}
 
 
 def _selected(api_version: str, plural: str) -> tuple[str, ...]:

@@ -131,6 +131,22 @@ def test_a_name_that_is_taken_is_refused() -> None:
     run(course)
 
 
+def test_what_an_earlier_request_of_the_name_left_is_waited_for() -> None:
+    async def course(made: Lab) -> None:
+        owner = {"kind": "TrainingRequest", "name": "digits", "uid": "earlier", "apiVersion": "kofn.dev/v1alpha1"}
+        labels = {"kofn.dev/request": "digits", "kofn.dev/uid": "earlier"}
+        meta = {"name": "digits-kofn", "ownerReferences": [owner], "labels": labels}
+        await made.api.create("", "v1", "configmaps", "default", {"metadata": meta, "data": {}})
+        await made.submit("digits")
+        await made.until(lambda: len(made.api.all("jobsets")) == 1)
+        await asyncio.sleep(0.5)
+        assert made.phase("digits") == "Preparing"
+        await made.api.delete(("", "configmaps", "default", "digits-kofn"))
+        await made.until(lambda: made.phase("digits") == "Succeeded")
+
+    run(course)
+
+
 def test_a_request_that_is_deleted_takes_everything_with_it() -> None:
     async def course(made: Lab) -> None:
         made.ends = lambda name, attempt: ""
