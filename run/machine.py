@@ -29,6 +29,9 @@ TUNNEL_PORT = 19277
 TUNNEL_BYTES = 50
 """Of a frame in a tunnel: Ethernet, IPv4, UDP and VXLAN headers."""
 
+PORT_MTU = 9000
+"""Of the switch's tunnels: what it sends is as large as what came."""
+
 UDP_BYTES = 28
 """IPv4 and UDP headers of a kofn packet."""
 
@@ -56,7 +59,9 @@ def make_ports(workers: int) -> list[str]:
     """An interface of the switch for each worker's tunnel; their names, by rank."""
     names = [f"kofn{rank + 1}" for rank in range(workers)]
     for number, name in enumerate(names, 1):
-        _make(name, f"address {SERVICE_MAC} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0")
+        _make(
+            name, f"address {SERVICE_MAC} mtu {PORT_MTU} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0"
+        )
         bring_up(name)
     return names
 

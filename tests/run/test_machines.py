@@ -240,3 +240,16 @@ def test_a_worker_s_certificate_does_not_program_the_switch(machines: list[Machi
     for certs in (("--p4runtime-certs", "client"), ()):
         assert machines[0].start("controller", "job.toml", "--wait", "3", *certs).wait(60) == 2
     assert machines[0].words().count("no switch at 127.0.0.1:50051 after 3 s") == 2
+
+
+@pytest.mark.long
+def test_packets_of_eight_kilobytes_where_the_network_carries_them(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    for number, machine in enumerate(machines, 1):
+        (machine.folder / "job.toml").write_text(JOB.replace("workers = 4", "workers = 4, words = 32"))
+        ip("-n", machine.network, "link", "set", "eth0", "mtu", "9000")
+        ip("-n", f"{machine.network.rpartition('-')[0]}-lan", "link", "set", f"p{number}", "mtu", "9000")
+    machines[0].start("switch", "--tunnels", "4")
+    machines[0].start("controller", "job.toml", "--certs", "certs")
+    workers = [worker(machines[1 + rank // 2], rank) for rank in range(4)]
+    assert [process.wait(120) for process in workers] == [0] * 4, [machine.words() for machine in machines]
