@@ -205,9 +205,10 @@ def test_operators_that_are_killed_after_more_writes(writes: int) -> None:
     assert (phase, rest) == ("Succeeded", []) and deaths > 2
 
 
+@pytest.mark.long
 def test_many_requests_at_once() -> None:
     """Nothing is lost; and how many calls a request takes."""
-    count = 12
+    count = 40
 
     async def course(made: Lab) -> None:
         for number in range(count):

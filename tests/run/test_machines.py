@@ -201,6 +201,7 @@ def test_each_is_killed_and_started_again(machines: list[Machine], tmp_path: Pat
     )
 
 
+@pytest.mark.long
 def test_a_certificate_of_another_authority_is_named(machines: list[Machine], tmp_path: Path) -> None:
     share_out(tmp_path, machines)
     shutil.rmtree(machines[1].folder / "certs")
