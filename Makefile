@@ -11,7 +11,7 @@ FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
 
-.PHONY: help run chaos compare doctor stop clean test long torch-tests check explore fuzz soak docs reference picture \
+.PHONY: help run chaos compare doctor stop clean test long torch-tests check explore fuzz soak docs reference crd picture \
     screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
@@ -68,6 +68,9 @@ docs: setup-docs ## the documentation as a site in site/, every link checked
 
 reference: setup-dev ## docs/reference/ from the code: configuration, commands, results
 	@exec .venv/bin/python -m kofn.cli.reference
+
+crd: setup-dev ## deploy/base/crd.yaml, the CustomResourceDefinition, from jobs/request.py
+	@.venv/bin/python -m kofn.jobs.crd | tee deploy/base/crd.yaml >deploy/chart/crds/crd.yaml
 
 picture: setup-dev ## docs/picture.svg, the picture of the README
 	@exec .venv/bin/python docs/picture.py

@@ -15,3 +15,7 @@ def main() -> None:
         command()
     except ModuleNotFoundError as error:
         sys.exit(f"kofn: {remedy(error)}")
+
+
+if __name__ == "__main__":
+    main()

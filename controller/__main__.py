@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import click
+import finsy as fy
 import msgspec
 
 from kofn.config.errors import ConfigError
@@ -18,12 +19,13 @@ from kofn.controller.job.journal import Journal
 from kofn.controller.job.service import serve
 from kofn.controller.job.session import JobSession
 from kofn.controller.p4runtime.entries import SlotLayout, lay_out
-from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.program import CompiledProgram, SwitchCredentials
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.topology import read_hosts
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.rpc.errors import SecurityError
+from kofn.rpc.names import AUTHORITY, SWITCH_HOST
 from kofn.rpc.security import CONTROLLER, Credentials
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +53,9 @@ STOP_GRACE_S = 0.5
 @click.option("--wait", default=20.0, show_default=True, help="Seconds to wait for the switch.")
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
 @click.option("--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs`; without it: plaintext.")
+@click.option(
+    "--p4runtime-certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; else plaintext."
+)
 @click.option("--log", type=click.Path(path_type=Path), help="Append the log here instead of writing it to stderr.")
 def main(
     configs: tuple[Path, ...],
@@ -61,6 +66,7 @@ def main(
     wait: float,
     decisions: Path | None,
     certs: Path | None,
+    p4runtime_certs: Path | None,
     log: Path | None,
 ) -> None:
     """Measure the workers, choose k, push it. Ends at SIGTERM or SIGINT; exit code 2: it could not start."""
@@ -76,11 +82,28 @@ def main(
                 device_id=settings[0].network.device_id,
                 program=CompiledProgram(),
                 jobs=[session.slots for session in jobs.all],
+                credentials=_switch_credentials(p4runtime_certs),
             )
             asyncio.run(_run(jobs, link, listen, wait, credentials))
     except (ControllerError, ConfigError, SecurityError) as error:
         print(f"controller: {error}", file=sys.stderr)
         sys.exit(EXIT_CANNOT_START)
+
+
+def _switch_credentials(folder: Path | None) -> SwitchCredentials:
+    """Of the one who may program the switch; SecurityError names the file that is missing."""
+    if folder is None:
+        return None
+    files = {name: folder / name for name in (AUTHORITY, "client.pem", "client.key")}
+    for path in files.values():
+        if not path.is_file():
+            raise SecurityError(f"{path}: no such file: `kofn certs DIR --p4runtime` makes it")
+    return fy.GRPCCredentialsTLS(
+        cacert=files[AUTHORITY],
+        cert=files["client.pem"],
+        private_key=files["client.key"],
+        target_name_override=SWITCH_HOST,
+    )
 
 
 def _session(config: Config, layout: SlotLayout, journal: Journal) -> JobSession:

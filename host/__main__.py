@@ -34,6 +34,7 @@ OBJECTS = 50_000
     show_default=True,
     help="The switch's service address, or the parameter server's.",
 )
+@click.option("--interface", default="", help="That leads to --service.  [default: as the routes have it]")
 @click.option(
     "--worker",
     "workers",
@@ -51,6 +52,7 @@ def main(
     controller: str,
     address: str,
     service: str,
+    interface: str,
     workers: tuple[str, ...],
     metrics: Path,
     certs: Path | None,
@@ -70,7 +72,14 @@ def main(
         check_collective(config)
         if not load_collective(config.job.collective).ledger and len(workers) != config.job.workers:
             raise ConfigError(f"--worker is given {len(workers)} times: job.workers, {config.job.workers}, are needed")
-        place = WorkerPlace(rank=rank, address=address, controller=controller, service=service, workers=workers)
+        place = WorkerPlace(
+            rank=rank,
+            address=address,
+            controller=controller,
+            service=service,
+            interface=interface,
+            workers=workers,
+        )
         logging.info("worker %d: %s", rank, work(config, place, metrics, certs))
     except ModuleNotFoundError as error:
         sys.exit(f"kofn worker {rank}: {remedy(error)}")

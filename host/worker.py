@@ -34,14 +34,15 @@ STOP_TIMEOUT_S = 30.0
 class WorkerPlace:
     """Where this worker is: its rank, its management address, the controller's and who sums its gradients.
 
-    `service`: the switch's address, or the parameter server's; `workers`: everyone's on the data network, by rank,
-    where they sum themselves.
+    `service`: the switch's address, or the parameter server's; `interface` leads there, where not any may; `workers`:
+    everyone's on the data network, by rank, where they sum themselves.
     """
 
     rank: int
     address: str
     controller: str
     service: str
+    interface: str = ""
     workers: tuple[str, ...] = ()
 
 
@@ -119,7 +120,9 @@ def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transp
     )
     collective = load_collective(config.job.collective)
     pace = pacing_rate(config.pace_mbps(config.job.workers if collective.server else 1), shape.words_most)
-    return Transport(place.service, sending=sending, receiving=receiving, pace=pace, port=collective.port)
+    return Transport(
+        place.service, sending=sending, receiving=receiving, pace=pace, port=collective.port, interface=place.interface
+    )
 
 
 async def member_of(

@@ -2,7 +2,10 @@
 
 EXTRAS = {
     "cryptography": "certs",
+    "httpx2": "jobs",
     "jinja2": "plots",
+    "kopf": "jobs",
+    "lightkube": "jobs",
     "matplotlib": "plots",
     "ml_dtypes": "torch",
     "mpi4py": "mpi",
@@ -13,6 +16,7 @@ EXTRAS = {
     "tensorboardX": "tensorboard",
     "torch": "torch",
     "uvicorn": "web",
+    "yaml": "jobs",
 }
 
 

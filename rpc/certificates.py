@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, host_name, token_name, worker_name
+from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, SWITCH_HOST, host_name, token_name, worker_name
 
 VALID = datetime.timedelta(days=30)
 SKEW = datetime.timedelta(minutes=5)  # of the clocks of several machines
@@ -44,13 +44,36 @@ def make_certificates(folder: Path, jobs: Mapping[int, int]) -> list[str]:
     authority = _authority()
     with _appearing(folder) as draft:
         _write(draft / AUTHORITY, _pem(authority.certificate), mode=0o644)
-        _issue(draft, authority, CONTROLLER, [_SERVER])
-        _issue(draft, authority, OPERATOR, [_CLIENT])
+        _issue(draft, authority, CONTROLLER, [_SERVER], host_name(CONTROLLER))
+        _issue(draft, authority, OPERATOR, [_CLIENT], host_name(OPERATOR))
         for job, workers in jobs.items():
             _write(draft / token_name(job), f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
             for rank in range(workers):
-                _issue(draft, authority, worker_name(job, rank), [_SERVER, _CLIENT])
+                name = worker_name(job, rank)
+                _issue(draft, authority, name, [_SERVER, _CLIENT], host_name(name))
     return sorted(path.name for path in folder.iterdir())
+
+
+def make_server_certificate(folder: Path, host: str) -> None:
+    """ca.pem, and server.pem and server.key for a server of this DNS name, into a folder that is there."""
+    _make_server(folder, host)
+
+
+def make_p4runtime_certificates(folder: Path) -> None:
+    """For the switch (ca.pem, server.pem, server.key) and the one client that may program it (client.pem, client.key).
+
+    Their authority is no other's: a worker's certificate opens nothing here.
+    """
+    with _appearing(folder) as draft:
+        authority = _make_server(draft, SWITCH_HOST)
+        _issue(draft, authority, "client", [_CLIENT], host_name(CONTROLLER))
+
+
+def _make_server(folder: Path, host: str) -> _Authority:
+    authority = _authority()
+    _write(folder / AUTHORITY, _pem(authority.certificate), mode=0o644)
+    _issue(folder, authority, "server", [_SERVER], host)
+    return authority
 
 
 @contextlib.contextmanager
@@ -84,10 +107,9 @@ def _authority() -> _Authority:
     return _Authority(key=key, certificate=certificate)
 
 
-def _issue(folder: Path, authority: _Authority, name: str, usages: list[x509.ObjectIdentifier]) -> None:
+def _issue(folder: Path, authority: _Authority, name: str, usages: list[x509.ObjectIdentifier], host: str) -> None:
     """Write a key and its certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
-    host = host_name(name)
     signer = authority.key.public_key()
     certificate = (
         _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)]), key.public_key())

@@ -9,6 +9,8 @@ from typing import TypeAlias
 CONTROLLER = "controller"
 OPERATOR = "operator"
 DOMAIN = "kofn"
+SWITCH_HOST = f"switch.{DOMAIN}"
+"""In the certificate of a switch's P4Runtime server."""
 AUTHORITY = "ca.pem"
 REMAKE = "`kofn certs DIR` makes a new folder"
 

@@ -10,6 +10,8 @@ from kofn.config.schema import JOB_MOST, WORKERS_MAX
 from kofn.rpc.errors import SecurityError
 
 EXIT_REFUSED = 2
+P4RUNTIME = "p4runtime"
+"""The folder in which a switch and its controller find theirs."""
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, int]:
@@ -38,8 +40,9 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
     callback=_sizes,
     help="May be repeated.",
 )
+@click.option("--p4runtime", is_flag=True, help="Make DIR/p4runtime, too: for a switch and its controller.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-def command(folder: Path, jobs: dict[int, int], as_json: bool) -> None:
+def command(folder: Path, jobs: dict[int, int], p4runtime: bool, as_json: bool) -> None:
     """Make certificates for the controller, the commands and every worker, and a token for each job.
 
     `kofn run` does this by itself; this is for processes that are started by hand, or on several machines: a machine
@@ -50,15 +53,18 @@ def command(folder: Path, jobs: dict[int, int], as_json: bool) -> None:
     Examples:
       kofn certs certs                          job 1 with four workers
       kofn certs certs --job 1:8 --job 2:4      two jobs
+      kofn certs certs --p4runtime              for a switch on another machine than its controller, too
       kofn status --certs certs                 ask a controller that has them
 
     \b
     Exit codes: 0 done, 2 DIR is not empty or cannot be written.
     """
-    from kofn.rpc.certificates import VALID, make_certificates  # noqa: PLC0415  # needs kofn[certs]
+    from kofn.rpc.certificates import VALID, make_certificates, make_p4runtime_certificates  # noqa: PLC0415  # needs kofn[certs]
 
     try:
         files = make_certificates(folder, jobs)
+        if p4runtime:
+            make_p4runtime_certificates(folder / P4RUNTIME)
     except SecurityError as error:
         click.echo(f"kofn certs: {error}", err=True)
         sys.exit(EXIT_REFUSED)

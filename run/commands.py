@@ -30,6 +30,8 @@ class Commands:
     topology: Path
     certificates: Path | None
     """None: plaintext."""
+    controller_address: str = ""
+    """HOST:PORT for workers; empty: as the management network has it."""
 
     def switch(
         self,
@@ -94,7 +96,7 @@ class Commands:
             *(str(torch.script), *torch.arguments),
         ]
 
-    def torch_environment(self, config: Path, rank: int, node: str, address: str, metrics: Path) -> dict[str, str]:
+    def torch_environment(self, config: Path, rank: int, interface: str, address: str, metrics: Path) -> dict[str, str]:
         """What kofn.torch.place finds at a host, and where gloo's connections go: the data network."""
         return {
             "KOFN_CONFIG": str(config.resolve()),
@@ -103,7 +105,7 @@ class Commands:
             "KOFN_ADDRESS": address,
             "KOFN_METRICS": str(metrics.resolve()),
             "KOFN_CERTS": "" if self.certificates is None else str(self.certificates.resolve()),
-            "GLOO_SOCKET_IFNAME": f"{node}-eth0",
+            "GLOO_SOCKET_IFNAME": interface,
         }
 
     def server(self, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:
@@ -120,7 +122,7 @@ class Commands:
     def management(self) -> str:
         """The controller's address for workers: the first one of the management network is the root namespace's."""
         first = ip_network(self.network.management)[1]
-        return f"{first}:{self.network.controller_port}"
+        return self.controller_address or f"{first}:{self.network.controller_port}"
 
     def loopback(self) -> str:
         """The controller's address for whoever looks at it."""

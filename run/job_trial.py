@@ -148,7 +148,7 @@ class JobTrial:
         if torch.script is None:
             return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
         argv = commands.torchrun(torch, rank, self.config.job.workers, self._addresses[0])
-        environment = commands.torch_environment(job.effective, rank, node, host.management, metrics)
+        environment = commands.torch_environment(job.effective, rank, f"{node}-eth0", host.management, metrics)
         environment["KOFN_WORKERS"] = ",".join(self._addresses)
         return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
 

@@ -12,6 +12,9 @@ from kofn.extras import EXTRAS, remedy
 
 MODULES = ("kofn.host.__main__", "kofn.switch.__main__", "kofn.controller.__main__", "kofn.cli.main", "kofn.sim.runner")
 
+DISTRIBUTION = {"yaml": "PyYAML"}
+"""Of a package that has another name."""
+
 HIDE = f"import sys, runpy; sys.modules.update(dict.fromkeys({[*{*EXTRAS} - {'torch'}]})); "
 """Each import of one of these packages raises ModuleNotFoundError, as if it was not installed; torch in
 what derives from it alone (tests/host/workload/test_own.py), as SciPy takes such an entry for PyTorch."""
@@ -34,7 +37,10 @@ def test_every_program_and_command_is_imported_without_them() -> None:
 @pytest.mark.parametrize("package", EXTRAS)
 def test_an_extra_brings_what_it_is_said_to_bring(package: str) -> None:
     wanted = [line.replace('"', "'") for line in requires("kofn") or ()]
-    assert any(line.startswith(package) and f"extra == '{EXTRAS[package]}'" in line for line in wanted)
+    assert any(
+        line.startswith(DISTRIBUTION.get(package, package)) and f"extra == '{EXTRAS[package]}'" in line
+        for line in wanted
+    )
 
 
 def test_the_help_names_every_command() -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"config", "nativebuild", "rpc"},
-    {"switch", "results"},
+    {"switch", "results", "jobs"},
     {"host"},
     {"controller", "torch"},
     {"report"},

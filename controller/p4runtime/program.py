@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import finsy as fy
 from finsy.proto import p4r
@@ -16,6 +16,9 @@ from kofn.controller.errors import PushError
 HANDSHAKE_S = 30.0
 LEAVE_S = 2.0  # within which a switch has noticed that a connection was closed
 LEAVE_EVERY_S = 0.05
+
+SwitchCredentials: TypeAlias = fy.GRPCCredentialsTLS | None
+"""None: plaintext."""
 
 _BUILD = Path(__file__).parents[2] / "p4src" / "build"
 
@@ -27,12 +30,18 @@ class CompiledProgram:
     p4info: Path = _BUILD / "kofn.p4info.txtpb"
     blob: Path = _BUILD / "kofn.json"
 
-    def options(self, device_id: int, *, force: bool) -> fy.SwitchOptions:
+    def options(self, device_id: int, *, force: bool, credentials: SwitchCredentials = None) -> fy.SwitchOptions:
         """How finsy shall connect; PushError names a file that is not there."""
         for path in (self.p4info, self.blob):
             if not path.is_file():
                 raise PushError(f"{path}: no such file; `make p4` builds it where p4c is installed")
-        return fy.SwitchOptions(p4info=self.p4info, p4blob=self.blob, p4force=force, device_id=device_id)
+        return fy.SwitchOptions(
+            p4info=self.p4info,
+            p4blob=self.blob,
+            p4force=force,
+            device_id=device_id,
+            channel_credentials=credentials,
+        )
 
     @property
     def cookie(self) -> int:
@@ -41,21 +50,21 @@ class CompiledProgram:
         return fy.P4Schema(options.p4info, options.p4blob).p4cookie
 
 
-async def ensure(program: CompiledProgram, address: str, device_id: int) -> bool:
+async def ensure(program: CompiledProgram, address: str, device_id: int, credentials: SwitchCredentials = None) -> bool:
     """Push the program unless the switch runs it already; True: pushed."""
-    if await _cookie(address, device_id) == program.cookie:
+    if await _cookie(address, device_id, credentials) == program.cookie:
         return False
-    await push(program, address, device_id)
+    await push(program, address, device_id, credentials)
     return True
 
 
-async def push(program: CompiledProgram, address: str, device_id: int) -> None:
+async def push(program: CompiledProgram, address: str, device_id: int, credentials: SwitchCredentials = None) -> None:
     """Push the program: all slots and entries are empty then.
 
     In connections of their own, because finsy would push again whenever a longer one becomes primary again.
     """
-    await _delete_groups(address, device_id)
-    async with _primary(address, program.options(device_id, force=True)):
+    await _delete_groups(address, device_id, credentials)
+    async with _primary(address, program.options(device_id, force=True, credentials=credentials)):
         pass  # finsy has pushed
 
 
@@ -76,13 +85,13 @@ async def _primary(address: str, options: fy.SwitchOptions) -> AsyncIterator[fy.
         await asyncio.sleep(LEAVE_EVERY_S)
 
 
-async def _cookie(address: str, device_id: int) -> int | None:
+async def _cookie(address: str, device_id: int, credentials: SwitchCredentials) -> int | None:
     """The cookie of the program that the switch runs; None where there is none, or none with a cookie."""
     request = p4r.GetForwardingPipelineConfigRequest(
         device_id=device_id, response_type=p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY
     )
     try:
-        async with fy.P4Client(address, wait_for_ready=False) as client:
+        async with fy.P4Client(address, credentials, wait_for_ready=False) as client:
             reply = await client.request(request)
     except fy.P4ClientError as error:
         if error.is_pipeline_missing:
@@ -91,11 +100,11 @@ async def _cookie(address: str, device_id: int) -> int | None:
     return reply.config.cookie.cookie if reply.config.HasField("cookie") else None
 
 
-async def _delete_groups(address: str, device_id: int) -> None:
+async def _delete_groups(address: str, device_id: int, credentials: SwitchCredentials) -> None:
     """Delete the multicast groups: BMv2 keeps them through a push but forgets having them, so that inserting one again
     would double its replicas.
     """
-    async with _primary(address, fy.SwitchOptions(device_id=device_id)) as switch:
+    async with _primary(address, fy.SwitchOptions(device_id=device_id, channel_credentials=credentials)) as switch:
         if switch.p4info.exists:
             groups = [group async for group in read(switch, [fy.P4MulticastGroupEntry()])]
             await switch.delete(groups, strict=False)

@@ -23,7 +23,15 @@ from finsy.proto import p4r
 from kofn.controller.errors import PushError
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.p4runtime.entries import COUNTER, DIGEST, VERDICT_TYPE, digest_entry, find_jobs, fixed_entries
-from kofn.controller.p4runtime.program import HANDSHAKE_S, CompiledProgram, check_primary, ensure, read, read_all
+from kofn.controller.p4runtime.program import (
+    HANDSHAKE_S,
+    CompiledProgram,
+    SwitchCredentials,
+    check_primary,
+    ensure,
+    read,
+    read_all,
+)
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.updates import describe, difference
 
@@ -43,6 +51,7 @@ class SwitchLink:
     device_id: int
     program: CompiledProgram
     jobs: Sequence[Slots]
+    credentials: SwitchCredentials = None
     counters: dict[str, int] = field(default_factory=dict)  # packets by verdict
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     fault: str = ""  # why it is not connected
@@ -107,9 +116,10 @@ class SwitchLink:
 
     async def _connect(self) -> None:
         """One connection, from handshake to its end."""
-        if await ensure(self.program, self.address, self.device_id):
+        if await ensure(self.program, self.address, self.device_id, self.credentials):
             _LOG.info("switch %s: program pushed", self.address)
-        switch = fy.Switch("switch", self.address, self.program.options(self.device_id, force=False))
+        options = self.program.options(self.device_id, force=False, credentials=self.credentials)
+        switch = fy.Switch("switch", self.address, options)
         switch.ee.add_listener(fy.SwitchEvent.STREAM_ERROR, _log_stream_error)
         self._overheard.error = None
         async with contextlib.AsyncExitStack() as stack:

@@ -17,7 +17,7 @@ from kofn.host.wire.packet import PORT
 
 
 class Transport:
-    """A UDP socket connected to `service`, bound to `local` (all addresses), both with this port.
+    """A UDP socket connected to `service`, bound to `local` and `interface` (all addresses and interfaces).
 
     Packets leave at this `pace`, before anything happens to them; None: as they come.
     """
@@ -31,10 +31,11 @@ class Transport:
         receiving: Faults | None = None,
         pace: PacingRate | None = None,
         port: int = PORT,
+        interface: str = "",
     ) -> None:
         self.pace, self.port = pace, port
         self._sending, self._receiving = sending, receiving
-        self._socket = connected_socket(service, local, port)
+        self._socket = connected_socket(service, local, port, interface)
         self._relay: Relay | None = None
 
     def open(self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire) -> socket.socket:

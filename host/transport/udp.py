@@ -12,12 +12,14 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _RECEIVE_BUFFER_BYTES, _SEND_BUFFER_BYTES = 16 << 20, 4 << 20
 
 
-def connected_socket(service: str, local: str = "", port: int = PORT) -> socket.socket:
+def connected_socket(service: str, local: str = "", port: int = PORT, interface: str = "") -> socket.socket:
     """Bound to `local` (all addresses) and connected to `service`, both with this port; it never waits.
+
+    With an interface it is that one's alone, so that several workers of a machine have the same port.
 
     OSError where the address is not to be had.
     """
-    opened = udp_socket(local, port)
+    opened = udp_socket(local, port, interface)
     _enlarge(opened, _SO_SNDBUFFORCE, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     opened.connect((service, port))
     opened.setblocking(False)
@@ -33,11 +35,12 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return one, other
 
 
-def udp_socket(local: str, port: int) -> socket.socket:
+def udp_socket(local: str, port: int, interface: str = "") -> socket.socket:
     """Bound, without UDP's checksum, with room for what comes at once; OSError where the address is not to be had."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
         _enlarge(opened, _SO_RCVBUFFORCE, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         opened.bind((local, port))
     except BaseException:

@@ -23,6 +23,7 @@ class JobPlace:
     controller: str
     address: str
     service: str
+    interface: str
     metrics: Path
     certs: Path | None
     workers: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class JobPlace:
             controller=needed("KOFN_CONTROLLER", "the controller's HOST:PORT"),
             address=needed("KOFN_ADDRESS", "this worker's address on the management network"),
             service=environment.get("KOFN_SERVICE") or SERVICE,
+            interface=environment.get("KOFN_INTERFACE") or "",
             metrics=Path(needed("KOFN_METRICS", "a file for JSON lines, with the ledger beside it,")),
             certs=Path(certs) if certs else None,
             workers=tuple(filter(None, environment.get("KOFN_WORKERS", "").split(","))),

@@ -108,7 +108,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 
 def test_nothing_half_done_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(folder: Path, authority: object, name: str, usages: object) -> None:
+    def full(folder: Path, authority: object, name: str, usages: object, host: str) -> None:
         if name == worker_name(1, 1):
             raise OSError(28, "No space left on device")
 

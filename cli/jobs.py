@@ -1,0 +1,242 @@
+"""`kofn jobs`: training requests on a cluster; and the same file on this machine, without one."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from kofn.config.dump import to_toml
+from kofn.jobs.errors import ClusterError, RequestError
+from kofn.jobs.manifests import ATTEMPT_LABEL, CONTROL, REQUEST_LABEL, ROLE_LABEL, WORKER, configuration
+from kofn.jobs.request import WORKERS_MAX, TrainingRequest
+from kofn.jobs.split import Capacity, split
+from kofn.report.table import PlainTable, make_console
+from kofn.run.display import say
+from kofn.run.ending import ending
+
+if TYPE_CHECKING:
+    from lightkube import Client
+
+EXIT_FAILED = 1
+
+FAILED_RUN = 1
+"""`kofn run`'s exit code for a run that failed: what it says of the command line would be said again."""
+
+THIS_MACHINE = "this machine"
+
+EXAMPLES = """
+\b
+Examples:
+  kofn jobs run job.yaml                  on this machine, without any cluster
+  kofn jobs submit job.yaml -n ml
+  kofn jobs list
+  kofn jobs logs digits --rank 3 --follow
+  kofn jobs delete digits
+
+\b
+Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong.
+"""
+
+_file = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+_namespace = click.option("--namespace", "-n", help="Of the cluster.  [default: the context's]")
+
+
+@click.group(epilog=EXAMPLES)
+def jobs() -> None:
+    """Training jobs: submit a TrainingRequest to a Kubernetes cluster, or run it on this machine.
+
+    The cluster is the one of KUBECONFIG or ~/.kube/config, where the operator of deploy/ runs; needs kofn[jobs].
+    """
+
+
+@jobs.command()
+@_file
+@_namespace
+def submit(path: Path, namespace: str | None) -> None:
+    """Submit a request, after a look at it: fields, configuration and split where it names its nodes."""
+    with ending("jobs submit"), cluster(namespace) as client:
+        from kofn.jobs.api import CONFLICT, ApiError, decoded  # noqa: PLC0415  # needs kofn[jobs]
+
+        document = load(path)
+        request = checked(document)
+        name, where = request.metadata.name, namespace or document["metadata"].get("namespace") or client.namespace
+        document["metadata"]["namespace"] = where
+        try:
+            client.create(decoded(document))
+        except ApiError as error:
+            if error.status.code != CONFLICT:
+                raise
+            there = _found(client, name, where)
+            raise ClusterError(
+                f"{name} is there already in {where} ({there.status.phase}): another metadata.name, or"
+                f" kofn jobs delete {name}"
+            ) from error
+        say(make_console(), f"{name} is submitted to {where}: kofn jobs list")
+
+
+@jobs.command("list")
+@_namespace
+def listing(namespace: str | None) -> None:
+    """List requests and how they stand."""
+    with ending("jobs list"), cluster(namespace) as client:
+        from kofn.jobs.api import Requests  # noqa: PLC0415
+
+        found = [_read(each) for each in client.list(Requests)]
+        headings = ("job", "accelerators", "phase", "ready", "attempt", "k", "message")
+        make_console().print(PlainTable(headings, [_row(each) for each in found], texts=("job", "phase", "message")))
+
+
+def _row(request: TrainingRequest) -> tuple[str, ...]:
+    status = request.status
+    k = "" if status.k is None else str(status.k)
+    numbers = (str(request.spec.accelerators), status.phase, status.ready, str(status.attempt or ""), k)
+    return (request.metadata.name, *numbers, status.message)
+
+
+@jobs.command()
+@click.argument("name")
+@click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Whose log.")
+@click.option("--control", type=click.Choice(["switch", "controller"]), help="The switch's or the controller's log.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until it ends.")
+@_namespace
+def logs(name: str, rank: int, control: str | None, follow: bool, namespace: str | None) -> None:
+    """Print the log of a worker, the switch or the controller, of the newest attempt."""
+    with ending("jobs logs"), cluster(namespace) as client:
+        from kofn.jobs.api import Pod  # noqa: PLC0415
+
+        role = WORKER if control is None else CONTROL
+        pods: list[Any] = list(client.list(Pod, labels={REQUEST_LABEL: name, ROLE_LABEL: role}))
+        if not pods:
+            _found(client, name, client.namespace)
+            raise ClusterError(f"{name} has no pods of a {role}: they are gone, or not there yet")
+        newest = max(_attempt(pod) for pod in pods)
+        names = sorted((pod.metadata.name for pod in pods if _attempt(pod) == newest), key=_order)
+        if control is None and rank >= len(names):
+            raise ClusterError(f"--rank {rank}: {name} has workers 0 to {len(names) - 1}")
+        chosen, container = (names[rank], "worker") if control is None else (names[0], control)
+        for line in client.log(chosen, container=container, follow=follow, newlines=False):
+            click.echo(line)
+
+
+def _attempt(pod: Any) -> int:
+    return int(pod.metadata.labels.get(ATTEMPT_LABEL, 0))
+
+
+def _order(name: str) -> tuple[int, ...]:
+    """Of ranks: by node and index in the name of a JobSet's pod."""
+    return tuple(int(part) for part in name.split("-") if part.isdecimal())
+
+
+@jobs.command()
+@click.argument("name")
+@_namespace
+def delete(name: str, namespace: str | None) -> None:
+    """Delete a request and everything of it."""
+    with ending("jobs delete"), cluster(namespace) as client:
+        from kofn.jobs.api import Requests  # noqa: PLC0415
+
+        _found(client, name, client.namespace)
+        client.delete(Requests, name)
+        say(make_console(), f"{name} and what belongs to it are deleted")
+
+
+@jobs.command()
+@_file
+@click.option("--data", type=click.Path(path_type=Path), help="A folder in place of spec.data's volume: KOFN_DATA.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: as of kofn run]")
+def run(path: Path, data: Path | None, out: Path | None) -> None:
+    """Train what a request asks for on this machine, in namespaces, without a cluster. Needs root.
+
+    It is split as on a cluster, over the nodes that it names; otherwise this machine runs them all. A run that fails
+    is tried again, up to spec.backoffLimit times.
+    """
+    with ending("jobs run"):
+        request = checked(load(path))
+        parts = split(request.spec.accelerators, _nodes(request), request.spec.least_per_node)
+        say(make_console(), f"{request.spec.accelerators} workers: {', '.join(map(str, parts))}")
+        sys.exit(_train(request, data, out))
+
+
+def _nodes(request: TrainingRequest) -> tuple[Capacity, ...]:
+    return request.spec.capacities or (Capacity(THIS_MACHINE, WORKERS_MAX),)
+
+
+def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int:
+    """The exit code of the last attempt."""
+    environment = os.environ | ({"KOFN_DATA": str(data.resolve())} if data is not None else {})
+    with tempfile.TemporaryDirectory(prefix="kofn-job-") as folder:
+        config, file = configuration(request), Path(folder) / "job.toml"
+        file.write_text(to_toml(config))
+        Path(folder, "script.py").write_text(request.spec.script)
+        argv = [sys.executable, "-m", "kofn.cli.start", "run", str(file), "--trial", config.policy.objective]
+        for attempt in range(1, request.spec.backoff_limit + 2):
+            said = [] if out is None else ["--out", str(out if attempt == 1 else f"{out}-{attempt}")]
+            code = subprocess.run([*argv, *said], env=environment, check=False).returncode
+            if code != FAILED_RUN:
+                return code
+            say(Console(stderr=True), f"attempt {attempt} of {request.spec.backoff_limit + 1} failed")
+    return EXIT_FAILED
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A YAML file with one object; RequestError says what is wrong."""
+    import yaml  # noqa: PLC0415  # needs kofn[jobs]
+
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    except yaml.YAMLError as error:
+        raise RequestError(f"{path}: not one object in YAML: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        raise RequestError(f"{path}: one object with metadata and spec is needed")
+    return document
+
+
+def checked(document: dict[str, Any]) -> TrainingRequest:
+    """RequestError, or SplitError, for what the operator would refuse, as far as it can be known here."""
+    request = TrainingRequest.read(document)
+    configuration(request)
+    if request.spec.nodes:
+        split(request.spec.accelerators, request.spec.capacities, request.spec.least_per_node)
+    return request
+
+
+@contextmanager
+def cluster(namespace: str | None) -> Iterator["Client"]:
+    """A client; ClusterError in one line for what the server refuses, or where none answers."""
+    import httpx2  # noqa: PLC0415
+    from lightkube import Client  # noqa: PLC0415
+
+    from kofn.jobs.api import ApiError, connection  # noqa: PLC0415
+
+    try:
+        with closing(Client(connection(), namespace=namespace)) as client:
+            yield client
+    except ApiError as error:
+        raise ClusterError(f"the cluster refused: {error.status.message}") from error
+    except httpx2.HTTPError as error:
+        raise ClusterError(f"the cluster does not answer: {error}") from error
+
+
+def _found(client: "Client", name: str, namespace: str) -> TrainingRequest:
+    """ClusterError where there is none."""
+    from kofn.jobs.api import NOT_FOUND, ApiError, Requests  # noqa: PLC0415
+
+    try:
+        return _read(client.get(Requests, name, namespace=namespace))
+    except ApiError as error:
+        if error.status.code != NOT_FOUND:
+            raise
+        raise ClusterError(f"no job {name} is in {namespace}: kofn jobs list has them") from error
+
+
+def _read(found: Any) -> TrainingRequest:
+    return TrainingRequest.read(found.to_dict())

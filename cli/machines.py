@@ -1,0 +1,203 @@
+"""`kofn switch`, `kofn controller`, `kofn worker`: one process of a job, on a machine of its own."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import WORKERS_MAX, Config
+from kofn.run.commands import ENVIRONMENT, Commands
+from kofn.run.ending import ending
+from kofn.run.machine import (
+    check_mtu,
+    check_ports,
+    configure,
+    data_address,
+    make_ports,
+    make_tunnel,
+    own_address,
+)
+from kofn.run.state import state_path
+from kofn.run.topology import wanted_topology
+
+SWITCH_EXAMPLES = """
+\b
+Examples:
+  kofn switch --tunnels 4                           four workers, anywhere in an IP network
+  kofn switch --interface eth1 --interface eth2     a cable to each of two workers
+
+\b
+Exit codes: 0 ended by a signal, 1 an interface cannot be had, 2 the command line is wrong.
+"""
+
+CONTROLLER_EXAMPLES = """
+\b
+Examples:
+  kofn controller job.toml --certs certs
+  kofn controller job.toml --listen 192.0.2.1:50052 --listen 127.0.0.1:50052
+
+\b
+Exit codes: 0 ended by a signal, 2 it cannot start.
+"""
+
+WORKER_EXAMPLES = """
+\b
+Examples:
+  kofn worker job.toml --rank 0 --switch 192.0.2.1 --controller 192.0.2.1:50052 --certs certs
+  kofn worker job.toml --rank 0 --interface eth1 --controller 192.0.2.1:50052
+
+\b
+Exit codes: 0 trained to the end, 1 it cannot take part, 2 the configuration is wrong.
+"""
+
+_config = click.argument("path", metavar="JOB.toml", type=click.Path(path_type=Path))
+_certs = click.option(
+    "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs`; without it: plaintext."
+)
+
+
+@click.command(epilog=SWITCH_EXAMPLES)
+@click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="To worker 0, to worker 1, and so on.")
+@click.option("--tunnels", type=click.IntRange(1, WORKERS_MAX), metavar="N", help="A tunnel to each of N workers.")
+@click.option(
+    "--p4runtime", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT", help="Where P4Runtime is served."
+)
+@click.option(
+    "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; without it: plaintext."
+)
+def switch(interfaces: tuple[str, ...], tunnels: int | None, p4runtime: str, certs: Path | None) -> None:
+    """The switch of a job whose workers are on other machines. Needs root.
+
+    Workers reach it by a cable each (--interface), or through any IP network (--tunnels): VXLAN over UDP port 19277,
+    which firewalls must let pass. The controller brings the program, so that both start in any order. Without --certs
+    anybody can program the switch who reaches its P4Runtime: keep that at an address of this machine then.
+    """
+    if bool(interfaces) == (tunnels is not None):
+        raise click.UsageError("--interface NAME for each worker, or --tunnels N: one of them is needed")
+    with ending("switch"):
+        check_ports(len(interfaces) or tunnels or 0)
+        names = list(interfaces) or make_ports(tunnels or 0)
+        ports = [part for port, name in enumerate(names, 1) for part in ("-i", f"{port}@{name}")]
+        target = ["--grpc-server-addr", p4runtime, "--cpu-port", "255", *_tls(certs)]
+        _become([sys.executable, "-m", "kofn.switch", "--no-p4", *ports, "--device-id", "0", "--", *target])
+
+
+def _tls(folder: Path | None) -> list[str]:
+    """Of the P4Runtime server: mutual."""
+    if folder is None:
+        return []
+    files = {"cert": "server.pem", "key": "server.key", "cacert": "ca.pem"}
+    named = [part for flag, name in files.items() for part in (f"--grpc-server-{flag}", str(folder / name))]
+    return ["--grpc-server-ssl", "--grpc-server-with-client-auth", *named]
+
+
+@click.command(epilog=CONTROLLER_EXAMPLES)
+@_config
+@click.option(
+    "--p4runtime", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT", help="The switch's P4Runtime."
+)
+@click.option(
+    "--listen", multiple=True, default=["0.0.0.0:50052"], show_default=True, metavar="HOST:PORT", help="For workers."
+)
+@click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
+@click.option("--wait", default=600.0, show_default=True, help="Seconds to wait for the switch.")
+@click.option(
+    "--p4runtime-certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; else plaintext."
+)
+@_certs
+def controller(
+    path: Path,
+    p4runtime: str,
+    listen: tuple[str, ...],
+    decisions: Path | None,
+    wait: float,
+    p4runtime_certs: Path | None,
+    certs: Path | None,
+) -> None:
+    """The controller of a job whose workers are on other machines; k is chosen by policy.objective."""
+    with ending("controller"):
+        config = Config.load(path)
+        topology = _kept(f"topology-{config.job.id}.json", wanted_topology(config, path, hosts=config.job.workers))
+        _become(
+            [
+                *(sys.executable, "-m", "kofn.controller", "--config", str(path), "--topology", str(topology)),
+                *("--p4runtime", p4runtime, "--wait", str(wait)),
+                *(part for address in listen for part in ("--listen", address)),
+                *(() if decisions is None else ("--decisions", str(decisions))),
+                *(() if certs is None else ("--certs", str(certs))),
+                *(() if p4runtime_certs is None else ("--p4runtime-certs", str(p4runtime_certs))),
+            ]
+        )
+
+
+@click.command(epilog=WORKER_EXAMPLES)
+@_config
+@click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), required=True, help="This worker's rank, from 0.")
+@click.option("--controller", "peer", required=True, metavar="HOST:PORT", help="The controller's address.")
+@click.option("--switch", "host", metavar="HOST", help="The switch's machine, anywhere in an IP network.")
+@click.option("--interface", metavar="NAME", help="The cable to the switch, in place of --switch.")
+@click.option("--address", help="This machine's address for other workers.  [default: that towards the controller]")
+@click.option(
+    "--metrics",
+    type=click.Path(path_type=Path),
+    help="JSON lines go here, the ledger beside.  [default: worker-RANK.jsonl]",
+)
+@_certs
+def worker(
+    path: Path,
+    rank: int,
+    peer: str,
+    host: str | None,
+    interface: str | None,
+    address: str | None,
+    metrics: Path | None,
+    certs: Path | None,
+) -> None:
+    """One worker of a job, on a machine of its own. Needs root.
+
+    Trains the configuration's workload, or its torch.script by torchrun. Started again with the same arguments on the
+    same machine it goes on where it was. Gives up when no controller answers for a minute.
+    """
+    if (host is None) == (interface is None):
+        raise click.UsageError("--switch HOST or --interface NAME: one of them is needed")
+    with ending("worker"):
+        config = Config.load(path)
+        if rank >= config.job.workers:
+            raise ConfigError(f"--rank is {rank}: 0 to {config.job.workers - 1} (job.workers - 1) is allowed")
+        own = address or own_address(peer)
+        link = interface or make_tunnel(host or "", rank)
+        configure(link, data_address(config, path, rank))
+        click.echo(f"worker {rank}: {link}, MTU {check_mtu(link, config.job.words)}", err=True)
+        lines = (metrics or Path(f"worker-{rank}.jsonl")).resolve()
+        _train(config, path.resolve(), rank, peer, own, link, lines, certs)
+
+
+def _train(
+    config: Config, path: Path, rank: int, peer: str, own: str, link: str, metrics: Path, certs: Path | None
+) -> NoReturn:
+    """Become what `kofn run` would start here."""
+    commands = Commands(network=config.network, topology=path, certificates=certs, controller_address=peer)
+    if config.torch.script is None:
+        _become(commands.worker(path, rank, own, metrics, ["--interface", link]))
+    if config.torch.group != "worker":
+        raise ConfigError(f"torch.group is {config.torch.group!r}: on machines of their own 'worker' is allowed")
+    environment = commands.torch_environment(path, rank, link, own, metrics) | {"KOFN_INTERFACE": link}
+    _become(commands.torchrun(config.torch, rank, config.job.workers, "127.0.0.1"), environment)
+
+
+def _become(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
+    """This process is that one from now on: signals reach it, and its exit code is ours."""
+    sys.stdout.flush()
+    os.execve(argv[0], list(argv), {**os.environ, **ENVIRONMENT, **(environment or {})})
+
+
+def _kept(name: str, text: str) -> Path:
+    """A file that the process reads which this one becomes."""
+    path = state_path().with_name(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path

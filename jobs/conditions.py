@@ -1,0 +1,38 @@
+"""Conditions, as `kubectl wait --for=condition=Complete` looks for them, from the phase."""
+
+import datetime
+
+from msgspec.structs import replace
+
+from kofn.jobs.request import Phase, StatusCondition, TrainingStatus
+
+HELD: dict[str, tuple[Phase, ...]] = {
+    "Accepted": ("Preparing", "Starting", "Running", "Retrying", "Succeeded", "Failed"),
+    "Running": ("Running",),
+    "Complete": ("Succeeded",),
+    "Failed": ("Failed", "Refused", "Denied"),
+}
+"""In which phases a condition is True."""
+
+
+def with_conditions(
+    before: TrainingStatus, status: TrainingStatus, now: datetime.datetime | None = None
+) -> TrainingStatus:
+    """The status with its conditions; times are those of the last change."""
+    if status.phase == "Pending":
+        return status
+    at = (now or datetime.datetime.now(datetime.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    old = {each.type: each for each in before.conditions}
+    return replace(status, conditions=tuple(_condition(name, status, old.get(name), at) for name in HELD))
+
+
+def _condition(name: str, status: TrainingStatus, old: StatusCondition | None, at: str) -> StatusCondition:
+    held = "True" if status.phase in HELD[name] else "False"
+    since = old.last_transition_time if old is not None and old.status == held else at
+    return StatusCondition(
+        type=name,
+        status=held,  # type: ignore[arg-type]
+        reason=status.phase,
+        message=status.message,
+        last_transition_time=since,
+    )

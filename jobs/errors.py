@@ -1,0 +1,19 @@
+"""Errors of jobs on a cluster."""
+
+from kofn.config.errors import KofnError
+
+
+class JobsError(KofnError):
+    """Something about a training request; the message names it and what is allowed."""
+
+
+class RequestError(JobsError):
+    """A request that says something that is not allowed."""
+
+
+class SplitError(JobsError):
+    """So many accelerators cannot be had of these nodes; the message has the arithmetic."""
+
+
+class ClusterError(JobsError):
+    """The cluster does not answer, or refuses."""

@@ -1,0 +1,233 @@
+"""The objects of a request as JSON documents: what is made, and nothing of how.
+
+    NAME-kofn       ConfigMap: the parts, job.toml, script.py
+    NAME-kofn       Secret: certificates and the token
+    NAME-kofn       headless Service: the switch's and the controller's address
+    NAME-1-switch   Pod of attempt 1: switch and controller
+    NAME-1          the workers of attempt 1 (workloads.py)
+
+All belong to the request and go with it.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from kofn.config.dump import to_toml
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.jobs.errors import RequestError
+from kofn.jobs.kinds import Role
+from kofn.jobs.request import API_VERSION, GROUP, KIND, TrainingRequest
+
+Document: TypeAlias = dict[str, Any]
+
+REQUEST_LABEL = f"{GROUP}/request"
+UID_LABEL = f"{GROUP}/uid"
+"""Of the request: another one may have the same name later."""
+
+ATTEMPT_LABEL = f"{GROUP}/attempt"
+ROLE_LABEL = f"{GROUP}/role"
+CONTROL, WORKER = "control", "worker"
+"""Values of the label."""
+
+GATE = f"{GROUP}/start"
+"""The scheduling gate that all workers of an attempt lose at once."""
+
+CONTROLLER_PORT = 50052
+FILES = "/etc/kofn"
+CERTIFICATES = "/etc/kofn-certs"
+STATE = "/var/lib/kofn"
+"""A worker's metrics and ledger, which survive its container."""
+
+SWITCH_IMAGE = "kofn-switch:0.1.0"
+WORKER_IMAGE = "kofn-worker:0.1.0"
+TORCH_IMAGE = "kofn-worker-torch:0.1.0"
+
+NETWORK = {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}, "allowPrivilegeEscalation": False}
+"""Rights of who makes a tunnel, or reads frames; both need user 0."""
+
+
+def name_of(request: TrainingRequest, role: Role, attempt: int) -> str:
+    """Of an object of the request."""
+    name = request.metadata.name
+    return {Role.CONTROL: f"{name}-{attempt}-switch", Role.WORKLOAD: f"{name}-{attempt}"}.get(role, f"{name}-kofn")
+
+
+def metadata(request: TrainingRequest, role: Role, attempt: int = 0) -> Document:
+    """With the labels by which it is found, and its owner."""
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": request.metadata.name,
+        "uid": request.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "name": name_of(request, role, attempt),
+        "namespace": request.metadata.namespace,
+        "labels": labels(request, attempt),
+        "ownerReferences": [owner],
+    }
+
+
+def labels(request: TrainingRequest, attempt: int = 0, role: str = "") -> dict[str, str]:
+    """Of an object; of a pod with its role."""
+    found = {REQUEST_LABEL: request.metadata.name, UID_LABEL: request.metadata.uid}
+    found |= {ATTEMPT_LABEL: str(attempt)} if attempt else {}
+    return found | ({ROLE_LABEL: role} if role else {})
+
+
+def configuration(request: TrainingRequest) -> Config:
+    """The job's, with what the request says of it; RequestError where these contradict each other."""
+    spec = request.spec
+    job: Document = {"workers": spec.accelerators}
+    if spec.elastic.start_workers is not None:
+        job["start_workers"] = spec.elastic.start_workers
+    settings: Document = {"job": job, "run": {"name": request.metadata.name}}
+    if spec.elastic.objective is not None:
+        settings["policy"] = {"objective": spec.elastic.objective}
+    if spec.script:
+        settings["torch"] = {"script": "script.py", "group": "worker"}
+    try:
+        return Config.parse(spec.config, settings)
+    except ConfigError as error:
+        raise RequestError(f"spec.config: {error}") from error
+
+
+def config_map(request: TrainingRequest) -> Document:
+    """What the pods read; `nodes.json` has the split."""
+    parts = {part.node: part.accelerators for part in request.status.parts}
+    data = {"nodes.json": json.dumps(parts), "job.toml": to_toml(configuration(request))}
+    data |= {"script.py": request.spec.script} if request.spec.script else {}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(request, Role.CONFIG), "data": data}
+
+
+def secret(request: TrainingRequest, files: Mapping[str, bytes]) -> Document:
+    """The folder of `kofn certs`."""
+    data = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": metadata(request, Role.SECRET),
+        "data": data,
+    }
+
+
+def service(request: TrainingRequest) -> Document:
+    """Resolves to the switch's pod, also before it is ready: any start order."""
+    ports = [
+        {"name": "controller", "port": CONTROLLER_PORT, "protocol": "TCP"},
+        {"name": "tunnel", "port": 19277, "protocol": "UDP"},
+    ]
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": labels(request, role=CONTROL),
+        "ports": ports,
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(request, Role.SERVICE), "spec": spec}
+
+
+def control_pod(request: TrainingRequest, attempt: int) -> Document:
+    """Switch and controller: P4Runtime stays between the two, on the pod's loopback."""
+    meta = metadata(request, Role.CONTROL, attempt)
+    meta["labels"] = labels(request, attempt, CONTROL)
+    switch = {
+        "name": "switch",
+        "image": SWITCH_IMAGE,
+        "command": ["kofn", "switch", "--tunnels", str(request.spec.accelerators)],
+        "securityContext": NETWORK,
+    }
+    listen = ["--listen", f"0.0.0.0:{CONTROLLER_PORT}"]
+    controller = {
+        "name": "controller",
+        "image": SWITCH_IMAGE,
+        "command": ["kofn", "controller", f"{FILES}/job.toml", "--certs", CERTIFICATES, *listen],
+        "volumeMounts": [_mount("files", FILES), _mount("certificates", CERTIFICATES)],
+        "readinessProbe": {"tcpSocket": {"port": CONTROLLER_PORT}, "periodSeconds": 2},
+        "securityContext": {"capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False},
+    }
+    spec = {
+        "restartPolicy": "Always",
+        "automountServiceAccountToken": False,
+        "containers": [switch, controller],
+        "volumes": [_files(request), _certificates(request, ["controller.pem", "controller.key"])],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def worker_template(request: TrainingRequest, attempt: int, rank: str, place: Document) -> Document:
+    """The pods of workers; `rank` is shell text, `place` says on which nodes."""
+    spec = request.spec
+    pairs = [f"job-1-worker-{number}.{end}" for number in range(spec.accelerators) for end in ("pem", "key")]
+    volumes = [_files(request), _certificates(request, pairs), {"name": "state", "emptyDir": {}}]
+    return {
+        "metadata": {"labels": labels(request, attempt, WORKER)},
+        "spec": {
+            **place,
+            "restartPolicy": "OnFailure",
+            "automountServiceAccountToken": False,
+            "schedulingGates": [{"name": GATE}],
+            "containers": [worker_container(request, rank)],
+            "volumes": volumes + ([_data(spec.data.claim)] if spec.data is not None else []),
+        },
+    }
+
+
+def worker_container(request: TrainingRequest, rank: str) -> Document:
+    """One worker: ready once it has made its tunnel and looks for the controller."""
+    spec = request.spec
+    mounts = [_mount("files", FILES), _mount("certificates", CERTIFICATES), {"name": "state", "mountPath": STATE}]
+    return {
+        "name": "worker",
+        "image": worker_image(request),
+        "command": ["sh", "-c", worker_command(request, rank)],
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}, *environment(request)],
+        "resources": {"limits": {spec.resource: "1"}},
+        "volumeMounts": mounts + ([_mount("data", spec.data.path)] if spec.data is not None else []),
+        "readinessProbe": {"exec": {"command": ["test", "-e", f"{STATE}/worker.jsonl"]}, "periodSeconds": 2},
+        "securityContext": NETWORK,
+    }
+
+
+def worker_image(request: TrainingRequest) -> str:
+    return request.spec.image or (TORCH_IMAGE if request.spec.script else WORKER_IMAGE)
+
+
+def worker_command(request: TrainingRequest, rank: str) -> str:
+    """For a shell."""
+    control = f"{name_of(request, Role.SERVICE, 0)}.{request.metadata.namespace}.svc"
+    return (
+        f"exec kofn worker {FILES}/job.toml --rank {rank} --switch {control}"
+        f" --controller {control}:{CONTROLLER_PORT} --address $POD_IP --certs {CERTIFICATES}"
+        f" --metrics {STATE}/worker.jsonl"
+    )
+
+
+def environment(request: TrainingRequest) -> list[Document]:
+    """What a script is told."""
+    data = request.spec.data
+    return [] if data is None else [{"name": "KOFN_DATA", "value": data.path}]
+
+
+def _files(request: TrainingRequest) -> Document:
+    return {"name": "files", "configMap": {"name": name_of(request, Role.CONFIG, 0)}}
+
+
+def _certificates(request: TrainingRequest, names: list[str]) -> Document:
+    """Those that a pod needs, and no others."""
+    items = [{"key": name, "path": name} for name in ["ca.pem", "job-1.token", *names]]
+    found = {"secretName": name_of(request, Role.SECRET, 0), "items": items, "defaultMode": 0o400}
+    return {"name": "certificates", "secret": found}
+
+
+def _data(claim: str) -> Document:
+    return {"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+
+
+def _mount(name: str, path: str) -> Document:
+    return {"name": name, "mountPath": path, "readOnly": True}

@@ -1,0 +1,131 @@
+"""Actions as API calls; each may be repeated: what is there already was made before, what is gone was removed."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from lightkube.core.exceptions import ApiError
+from lightkube.types import CascadeType, PatchType
+
+from kofn.jobs.api import CONFLICT, NOT_FOUND, Pod, Requests, decoded, resource
+from kofn.jobs.conditions import with_conditions
+from kofn.jobs.kinds import Role
+from kofn.jobs.lifecycle import Action, AskPermission, Become, Make, Remove, Start
+from kofn.jobs.manifests import Document, config_map, control_pod, name_of, secret, service
+from kofn.jobs.operator.permissions import Permissions
+from kofn.jobs.request import KIND, TrainingRequest, TrainingStatus
+from kofn.jobs.workloads import workload
+from kofn.rpc.certificates import make_certificates
+
+
+class Hands:
+    """Carries out what is to be done for any request; `foreign`: objects in the way, by request's uid."""
+
+    def __init__(self, client: Any, permissions: Permissions) -> None:
+        self._client, self._permissions = client, permissions
+        self.foreign: dict[str, str] = {}
+
+    async def carry_out(self, request: TrainingRequest, action: Action) -> bool:
+        """Whether it came to pass; ApiError where the server refuses, but for what is done already."""
+        match action:
+            case AskPermission():
+                await self._permissions.ask(request)
+            case Become(status):
+                return await self._store(request, status)
+            case Make(role, attempt):
+                await self._make(request, role, attempt)
+            case Remove(role, attempt):
+                await self.remove(request, role, attempt)
+            case Start(pods):
+                await asyncio.gather(*(self._start(request, pod) for pod in sorted(pods)))
+        return True
+
+    async def _store(self, request: TrainingRequest, status: TrainingStatus) -> bool:
+        """Where the request has changed since it was read, nothing: what is to be done is found anew."""
+        stored = with_conditions(request.status, status)
+        absent: Document = dict.fromkeys(TrainingStatus.__struct_encode_fields__)
+        patch = {
+            "metadata": {"resourceVersion": request.metadata.resource_version},
+            "status": absent | msgspec.to_builtins(stored) | {"phase": stored.phase},
+        }
+        try:
+            await self._client.patch(
+                Requests.Status,
+                request.metadata.name,
+                patch,
+                namespace=request.metadata.namespace,
+                patch_type=PatchType.MERGE,
+            )
+        except ApiError as error:
+            if error.status.code not in (CONFLICT, NOT_FOUND):
+                raise
+            return False
+        return True
+
+    async def _make(self, request: TrainingRequest, role: Role, attempt: int) -> None:
+        document = await self._document(request, role, attempt)
+        try:
+            await self._client.create(decoded(document))
+        except ApiError as error:
+            if error.status.code != CONFLICT:
+                raise
+            await self._claim(request, role, attempt, document["kind"])
+
+    async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> None:
+        """Whose it is that has the name of ours; that of an earlier request of this name is about to go."""
+        name = name_of(request, role, attempt)
+        try:
+            found = await self._client.get(
+                resource(role, request.status.workload), name, namespace=request.metadata.namespace
+            )
+        except ApiError as error:
+            if error.status.code != NOT_FOUND:
+                raise
+            return
+        owners = {(owner.kind, owner.name) for owner in found.metadata.ownerReferences or ()}
+        if (KIND, request.metadata.name) not in owners:
+            self.foreign[request.metadata.uid] = f"{kind} {name}"
+
+    async def _document(self, request: TrainingRequest, role: Role, attempt: int) -> Document:
+        match role:
+            case Role.CONFIG:
+                return config_map(request)
+            case Role.SECRET:
+                return secret(request, await asyncio.to_thread(_certificates, request.spec.accelerators))
+            case Role.SERVICE:
+                return service(request)
+            case Role.CONTROL:
+                return control_pod(request, attempt)
+            case Role.WORKLOAD:
+                return workload(request, attempt)
+
+    async def remove(self, request: TrainingRequest, role: Role, attempt: int) -> None:
+        """With what belongs to it."""
+        try:
+            await self._client.delete(
+                resource(role, request.status.workload),
+                name_of(request, role, attempt),
+                namespace=request.metadata.namespace,
+                cascade=CascadeType.BACKGROUND,
+            )
+        except ApiError as error:
+            if error.status.code != NOT_FOUND:
+                raise
+
+    async def _start(self, request: TrainingRequest, pod: str) -> None:
+        """Gates can only be taken away; workers have no other one."""
+        patch = {"spec": {"schedulingGates": None}}
+        try:
+            await self._client.patch(Pod, pod, patch, namespace=request.metadata.namespace, patch_type=PatchType.MERGE)
+        except ApiError as error:
+            if error.status.code != NOT_FOUND:
+                raise
+
+
+def _certificates(workers: int) -> dict[str, bytes]:
+    """The files of `kofn certs` for one job."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = make_certificates(Path(folder) / "certs", {1: workers})
+        return {name: (Path(folder) / "certs" / name).read_bytes() for name in names}

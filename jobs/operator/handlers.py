@@ -1,0 +1,203 @@
+"""What kopf watches: indices of what there is, one daemon for each request, and the admission webhook.
+
+A daemon decides whenever something of its request has changed, and now and then without.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import httpx2
+import kopf
+import msgspec
+
+from kofn.jobs.errors import RequestError
+from kofn.jobs.kinds import KINDS, OF_ATTEMPT
+from kofn.jobs.lifecycle import Action, Become, Observed, step
+from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
+from kofn.jobs.operator.carry_out import Hands
+from kofn.jobs.operator.metrics import OperatorMetrics
+from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
+from kofn.jobs.operator.permissions import Permissions
+from kofn.jobs.operator.progress import Followed
+from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_GROUPS, VERSION, TrainingRequest
+
+_LOG = logging.getLogger(__name__)
+
+AGAIN_S = 1.0
+LOOK_S = 30.0
+SETTLE_S = 0.1
+"""Changes come many at a time, and an own one comes back."""
+
+OURS = {REQUEST_LABEL: kopf.PRESENT, UID_LABEL: kopf.PRESENT}
+SIMPLE = ("configmaps", "secrets", "services")
+
+
+Key: TypeAlias = tuple[str | None, str]
+"""Namespace and name of a request."""
+
+
+class Handlers:
+    """Of one operator; `client` is lightkube's."""
+
+    def __init__(self, client: Any) -> None:
+        self.permissions = Permissions(client)
+        self.hands = Hands(client, self.permissions)
+        self.metrics = OperatorMetrics()
+        self._followed = Followed(client)
+        self._changed: dict[Key, asyncio.Event] = {}
+
+    def register(self, registry: kopf.OperatorRegistry, *, webhook: bool) -> None:
+        """Everything that is to be watched; `webhook`: note who creates requests, and refuse wrong ones."""
+        kopf.index("nodes", id="nodes", registry=registry)(_node)
+        kopf.index("apiextensions.k8s.io", "v1", "customresourcedefinitions", id="installed", registry=registry)(_kind)
+        kopf.index("v1", "pods", id="pods", labels=OURS, registry=registry)(_pod)
+        kopf.on.event("v1", "pods", id="pod-changed", labels=OURS, registry=registry)(self._tell)
+        watched = [("v1", plural) for plural in SIMPLE] + [(kind.api_version, kind.plural) for kind in KINDS.values()]
+        for version, plural in watched:
+            kopf.index(*_selected(version, plural), id="objects", labels=OURS, registry=registry)(_object)
+            kopf.on.event(*_selected(version, plural), id=plural, labels=OURS, registry=registry)(self._tell)
+        kopf.on.event(GROUP, VERSION, PLURAL, id="request-changed", registry=registry)(self._tell_itself)
+        kopf.daemon(GROUP, VERSION, PLURAL, id="follow", cancellation_timeout=5.0, registry=registry)(self._follow)
+        kopf.on.delete(GROUP, VERSION, PLURAL, id="remove", registry=registry)(self._remove)
+        if webhook:
+            kopf.on.mutate(GROUP, VERSION, PLURAL, id="requester", registry=registry)(note_requester)
+            kopf.on.validate(GROUP, VERSION, PLURAL, id="request", registry=registry)(check_request)
+
+    async def _tell(self, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        await self._tell_itself(namespace, labels[REQUEST_LABEL])
+
+    async def _tell_itself(self, namespace: str | None, name: str, **_: Any) -> None:
+        if changed := self._changed.get((namespace, name)):
+            changed.set()
+
+    async def _follow(self, body: kopf.Body, stopped: kopf.DaemonStopped, **indices: Any) -> None:
+        """One request, until it goes."""
+        key = (body.metadata.namespace, body.metadata.name)
+        changed = self._changed.setdefault(key, asyncio.Event())
+        while not stopped:
+            changed.clear()
+            pause_s = await self._decide(body, indices)
+            if not stopped and pause_s:
+                await _first(changed.wait(), stopped.wait(pause_s))
+                await stopped.wait(SETTLE_S)
+        self._changed.pop(key, None)
+
+    async def _decide(self, body: kopf.Body, indices: Mapping[str, Any]) -> float:
+        """Do what is to be done now; how long to wait for a change, in seconds."""
+        try:
+            request = TrainingRequest.read(dict(body))
+            before = self._observed(request, indices)
+            actions = step(request, await self._with_progress(request, before, indices))
+            for action in actions:
+                if await self.hands.carry_out(request, action):
+                    self._note(body, request, action)
+        except RequestError as error:
+            _LOG.error("%s: %s", body.metadata.name, error)
+            return LOOK_S
+        except httpx2.HTTPError as error:
+            _LOG.warning("%s: %s", body.metadata.name, error)
+            return AGAIN_S
+        known = self._observed(request, indices)  # an answer, or an object in the way, is no event
+        return 0.0 if (known.permission, known.foreign) != (before.permission, before.foreign) else LOOK_S
+
+    async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
+        """With what the controller of a running request says."""
+        pods = indices["pods"].get(request.metadata.uid, ())
+        here = [pod for pod in pods if pod.role == CONTROL and pod.address]
+        if request.status.phase != "Running" or not here:
+            return seen
+        found = await self._followed.ask(request, here[0].address)
+        if found is None:
+            return seen
+        return replace(seen, k=found.k, iteration=found.iteration, late_workers=found.late_workers)
+
+    def _observed(self, request: TrainingRequest, indices: Mapping[str, Any]) -> Observed:
+        uid = request.metadata.uid
+        return observed(
+            request,
+            pods=indices["pods"].get(uid, ()),
+            objects=indices["objects"].get(uid, ()),
+            nodes=indices["nodes"].get(None, ()),
+            installed=indices["installed"].get(None, ()),
+            permission=self.permissions.known(request),
+            foreign=self.hands.foreign.get(uid, ""),
+        )
+
+    def _note(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
+        """An event on the object for each new phase."""
+        self.metrics.actions.labels(type(action).__name__).inc()
+        if not isinstance(action, Become) or action.status.phase == request.status.phase:
+            return
+        phase = action.status.phase
+        self.metrics.phases.labels(phase).inc()
+        tell = kopf.warn if phase in ("Failed", "Refused", "Denied", "Retrying") else kopf.info
+        tell(body, reason=phase, message=action.status.message)
+
+    async def _remove(self, body: kopf.Body, **indices: Any) -> None:
+        """What runs ends before the request goes; the rest is its own, and goes with it."""
+        request = TrainingRequest.read(dict(body))
+        for role, attempt in self._observed(request, indices).made:
+            if role in OF_ATTEMPT:
+                await self.hands.remove(request, role, attempt)
+        self.hands.foreign.pop(request.metadata.uid, None)
+        self._followed.forget(request.metadata.uid)
+
+
+def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: kopf.Patch, **known: Any) -> None:
+    """Who creates a request is who asks for it, for good, whatever the object itself says."""
+    if known["operation"] == "CREATE":
+        patch.metadata.annotations[REQUESTER] = userinfo["username"]
+        patch.metadata.annotations[REQUESTER_GROUPS] = ",".join(userinfo.get("groups", ()))
+        return
+    before = known["old"].get("metadata", {}).get("annotations", {})
+    for key in (REQUESTER, REQUESTER_GROUPS):
+        if meta.get("annotations", {}).get(key) != before.get(key):
+            patch.metadata.annotations[key] = before.get(key)
+
+
+def check_request(body: kopf.Body, **known: Any) -> None:
+    """What the schema does not say: above all, that the configuration is one."""
+    if known["operation"] != "CREATE":
+        return
+    try:
+        configuration(TrainingRequest.read(msgspec.to_builtins(dict(body))))
+    except RequestError as error:
+        raise kopf.AdmissionError(str(error), code=422) from error
+
+
+def _node(name: str, spec: kopf.Spec, status: kopf.Status, labels: kopf.Labels, **_: Any) -> dict[None, SeenNode]:
+    return {None: seen_node(name, spec, status, labels)}
+
+
+def _kind(spec: kopf.Spec, **_: Any) -> dict[None, str]:
+    """A kind of workload that the cluster has, in our version of it."""
+    kind = spec["names"]["kind"]
+    versions = {f"{spec['group']}/{version['name']}" for version in spec["versions"] if version["served"]}
+    return {None: kind} if kind in KINDS and KINDS[kind].api_version in versions else {}
+
+
+def _pod(name: str, labels: kopf.Labels, spec: kopf.Spec, status: kopf.Status, **_: Any) -> dict[str, SeenPod]:
+    """By the request's uid."""
+    return {labels[UID_LABEL]: seen_pod(name, labels, spec, status)}
+
+
+def _object(labels: kopf.Labels, status: kopf.Status, resource: kopf.Resource, **_: Any) -> dict[str, SeenObject]:
+    return {labels[UID_LABEL]: seen_object(resource.kind or "", labels, status)}
+
+
+def _selected(api_version: str, plural: str) -> tuple[str, ...]:
+    """As kopf has it."""
+    return (*api_version.rpartition("/")[::2], plural) if "/" in api_version else (api_version, plural)
+
+
+async def _first(*waits: Any) -> None:
+    """Until one of them is over."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,87 @@
+"""One operator at a time: whoever holds the Lease `kofn-operator`.
+
+The holder renews it; who fails to for as long as it lasts ends, so that never two act at once for longer than clocks
+differ.  (Two that act at once do no harm: tests/jobs/test_lifecycle.py.)
+"""
+
+import asyncio
+import datetime
+import logging
+from typing import Any
+
+import httpx2
+from lightkube.core.exceptions import ApiError
+from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.models.meta_v1 import ObjectMeta
+
+from kofn.jobs.api import CONFLICT, NOT_FOUND, Lease
+
+_LOG = logging.getLogger(__name__)
+
+NAME = "kofn-operator"
+LASTS_S = 15
+RENEW_S = 5.0
+LOOK_S = 2.0
+
+
+class Leadership:
+    """Of this `identity`; `client` is lightkube's."""
+
+    def __init__(self, client: Any, namespace: str, identity: str, lasts_s: int = LASTS_S) -> None:
+        self._client, self._namespace, self._identity, self._lasts_s = client, namespace, identity, lasts_s
+
+    async def acquire(self) -> None:
+        """Wait until nobody else holds it."""
+        while not await self._try():
+            await asyncio.sleep(LOOK_S)
+        _LOG.info("%s leads", self._identity)
+
+    async def keep(self) -> None:
+        """Renew it; returns once it is lost."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._lasts_s
+        while loop.time() < until:
+            await asyncio.sleep(min(RENEW_S, self._lasts_s / 3))
+            try:
+                if not await self._try():
+                    break
+                until = loop.time() + self._lasts_s
+            except httpx2.HTTPError as error:
+                _LOG.warning("lease %s: %s", NAME, error)
+        _LOG.error("%s leads no longer", self._identity)
+
+    async def _try(self) -> bool:
+        """Take or renew it; False: somebody else has it."""
+        now = datetime.datetime.now(datetime.UTC)
+        try:
+            lease = await self._client.get(Lease, NAME, namespace=self._namespace)
+        except ApiError as error:
+            if error.status.code != NOT_FOUND:
+                raise
+            return await self._write(self._client.create, Lease(metadata=self._meta(), spec=self._spec(now)))
+        if lease.spec.holderIdentity != self._identity and not _expired(lease.spec, now):
+            return False
+        taken = self._spec(now)
+        return await self._write(self._client.replace, Lease(metadata=lease.metadata, spec=taken))
+
+    async def _write(self, write: Any, lease: Any) -> bool:
+        """False where another one was quicker."""
+        try:
+            await write(lease)
+        except ApiError as error:
+            if error.status.code != CONFLICT:
+                raise
+            return False
+        return True
+
+    def _meta(self) -> ObjectMeta:
+        return ObjectMeta(name=NAME, namespace=self._namespace)
+
+    def _spec(self, now: datetime.datetime) -> LeaseSpec:
+        return LeaseSpec(holderIdentity=self._identity, leaseDurationSeconds=self._lasts_s, renewTime=now)
+
+
+def _expired(spec: LeaseSpec, now: datetime.datetime) -> bool:
+    if spec.renewTime is None or spec.leaseDurationSeconds is None:
+        return True
+    return now > spec.renewTime + datetime.timedelta(seconds=spec.leaseDurationSeconds)

@@ -1,0 +1,110 @@
+"""What is seen of a request, from the indices that kopf keeps: no API call."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from kofn.jobs.kinds import KINDS, AttemptOutcome, Role, outcome
+from kofn.jobs.lifecycle import Observed
+from kofn.jobs.manifests import ATTEMPT_LABEL, CONTROL, GATE, ROLE_LABEL, WORKER
+from kofn.jobs.request import TrainingRequest
+from kofn.jobs.split import Capacity
+
+
+class SeenPod(msgspec.Struct, frozen=True):
+    """What matters of a pod of a request."""
+
+    name: str
+    attempt: int
+    role: str
+    gated: bool
+    ready: bool
+    address: str = ""
+
+
+class SeenObject(msgspec.Struct, frozen=True):
+    """Any other object of a request."""
+
+    role: Role
+    attempt: int
+    outcome: AttemptOutcome | None = None
+    reason: str = ""
+
+
+class SeenNode(msgspec.Struct, frozen=True):
+    """A node that takes pods, and what it has."""
+
+    name: str
+    allocatable: dict[str, str]
+
+
+def seen_pod(name: str, labels: Mapping[str, str], spec: Mapping[str, Any], status: Mapping[str, Any]) -> SeenPod:
+    """Of a pod's document."""
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
+    return SeenPod(
+        name=name,
+        attempt=int(labels.get(ATTEMPT_LABEL, 0)),
+        role=labels.get(ROLE_LABEL, ""),
+        gated=any(gate["name"] == GATE for gate in spec.get("schedulingGates", ())),
+        ready=ready or status.get("phase") == "Succeeded",
+        address=status.get("podIP", ""),
+    )
+
+
+def seen_object(kind: str, labels: Mapping[str, str], status: Mapping[str, Any]) -> SeenObject:
+    """Of an object's document."""
+    attempt = int(labels.get(ATTEMPT_LABEL, 0))
+    if kind not in KINDS:
+        return SeenObject(Role(kind), attempt)
+    return SeenObject(Role.WORKLOAD, attempt, *outcome(kind, status))
+
+
+def seen_node(name: str, spec: Mapping[str, Any], status: Mapping[str, Any], labels: Mapping[str, str]) -> SeenNode:
+    """Of a node's document; nothing to give unless it is ready and takes pods."""
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
+    usable = ready and not spec.get("unschedulable")
+    return SeenNode(labels.get("kubernetes.io/hostname", name), dict(status.get("allocatable", {})) if usable else {})
+
+
+def observed(
+    request: TrainingRequest,
+    *,
+    pods: Iterable[SeenPod],
+    objects: Iterable[SeenObject],
+    nodes: Iterable[SeenNode],
+    installed: Iterable[str],
+    permission: bool | None,
+    foreign: str = "",
+) -> Observed:
+    """All of it."""
+    attempt = request.status.attempt
+    every, there = list(pods), list(objects)
+    ours = [pod for pod in every if pod.attempt == attempt]
+    workers = [pod for pod in ours if pod.role == WORKER]
+    controls = {(Role.CONTROL, pod.attempt) for pod in every if pod.role == CONTROL}
+    current = [each for each in there if each.role is Role.WORKLOAD and each.attempt == attempt]
+    return Observed(
+        permission=permission,
+        capacities=capacities(nodes, request.spec.resource),
+        installed=frozenset(installed),
+        made=frozenset((each.role, each.attempt) for each in there) | controls,
+        foreign=foreign,
+        control_ready=any(pod.ready for pod in ours if pod.role == CONTROL),
+        workers=frozenset(pod.name for pod in workers),
+        gated=frozenset(pod.name for pod in workers if pod.gated),
+        ready=sum(pod.ready for pod in workers),
+        outcome=current[0].outcome if current else None,
+        reason=current[0].reason if current else "",
+    )
+
+
+def capacities(nodes: Iterable[SeenNode], resource: str) -> tuple[Capacity, ...]:
+    """How many of a resource each node can run, by name; nodes without any are left out."""
+    counted = [(node.name, _count(node.allocatable.get(resource, "0"))) for node in nodes]
+    return tuple(Capacity(name, count) for name, count in sorted(counted) if count)
+
+
+def _count(quantity: str) -> int:
+    """Whole ones: `4`, `3920m` of a processor."""
+    return int(quantity[:-1]) // 1000 if quantity.endswith("m") else int(quantity)

@@ -1,0 +1,41 @@
+"""How kopf shall behave."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import kopf
+
+from kofn.jobs.request import GROUP
+from kofn.rpc.certificates import make_server_certificate
+
+FINALIZER = f"{GROUP}/finalizer"
+
+
+def configured(
+    settings: kopf.OperatorSettings, registry: kopf.OperatorRegistry, login: Callable[..., kopf.ConnectionInfo | None]
+) -> None:
+    """Its marks have our names; events are posted for phases, not for kopf's own steps."""
+    settings.persistence.finalizer = FINALIZER
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
+    settings.posting.loggers = False
+    settings.queueing.error_delays = (1, 2, 4, 8)
+    settings.process.ultimate_exiting_timeout = 5.0
+
+    kopf.on.login(id="login", registry=registry)(login)
+
+
+def webhook_server(host: str, port: int, folder: Path) -> kopf.WebhookServer:
+    """For the API server, at this name, with a certificate of its own that is made in this folder.
+
+    kopf tells the API server its authority at every start.
+    """
+    make_server_certificate(folder, host)
+    return kopf.WebhookServer(
+        addr="0.0.0.0",
+        port=port,
+        host=host,
+        certfile=folder / "server.pem",
+        pkeyfile=folder / "server.key",
+        cadata=(folder / "ca.pem").read_bytes(),
+    )

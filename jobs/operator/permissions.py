@@ -1,0 +1,56 @@
+"""Who may train where: a SubjectAccessReview, and its answer kept for a while.
+
+A request runs containers in its namespace by the operator's rights.  So its requester needs the verb `train` of
+trainingrequests there, beside `create`.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessReviewSpec
+
+from kofn.jobs.api import SubjectAccessReview
+from kofn.jobs.request import GROUP, PLURAL, REQUESTER_GROUPS, TrainingRequest
+
+VERB = "train"
+KEPT_S = 300.0
+KEPT_MOST = 1024
+
+
+class Permissions:
+    """`client` is lightkube's; answers are kept for KEPT_S, the KEPT_MOST that were used last."""
+
+    def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
+        self._kept: OrderedDict[tuple[str, str, str], tuple[bool, float]] = OrderedDict()
+        self.asked = 0
+
+    def known(self, request: TrainingRequest) -> bool | None:
+        """The answer that is kept; nobody may not."""
+        if not request.requester:
+            return False
+        key = _key(request)
+        allowed, until = self._kept.get(key, (None, 0.0))
+        if until < self._clock():
+            return None
+        self._kept.move_to_end(key)
+        return allowed
+
+    async def ask(self, request: TrainingRequest) -> None:
+        """Ask the API server, and keep what it says."""
+        user, groups, namespace = key = _key(request)
+        attributes = ResourceAttributes(group=GROUP, resource=PLURAL, verb=VERB, namespace=namespace)
+        spec = SubjectAccessReviewSpec(user=user, groups=groups.split(","), resourceAttributes=attributes)
+        answer = await self._client.create(SubjectAccessReview(spec=spec))
+        self.asked += 1
+        self._kept[key] = bool(answer.status.allowed), self._clock() + KEPT_S
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT_MOST:
+            self._kept.popitem(last=False)
+
+
+def _key(request: TrainingRequest) -> tuple[str, str, str]:
+    groups = request.metadata.annotations.get(REQUESTER_GROUPS, "")
+    return request.requester, groups, request.metadata.namespace

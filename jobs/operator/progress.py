@@ -1,0 +1,80 @@
+"""How far a training is: what its controller says, asked with the operator's certificate of the request's Secret."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import msgspec
+
+from kofn.jobs.api import NOT_FOUND, ApiError, Secret
+from kofn.jobs.kinds import Role
+from kofn.jobs.manifests import CONTROLLER_PORT, name_of
+from kofn.jobs.request import TrainingRequest
+from kofn.rpc import kofn_pb2, kofn_pb2_grpc
+from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
+
+TIMEOUT_S = 2.0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """`late_workers` came too late in their latest iteration."""
+
+    k: int
+    iteration: int
+    late_workers: tuple[int, ...]
+
+
+async def ask_controller(credentials: Credentials, address: str) -> Progress | None:
+    """None where it does not answer, or no worker has reported yet."""
+    try:
+        async with channel(credentials, address, CONTROLLER) as line:
+            inspector = kofn_pb2_grpc.InspectorStub(line)
+            status = await inspector.GetStatus(kofn_pb2.StatusRequest(), timeout=TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return None
+    late = tuple(worker.rank for worker in status.worker if worker.late_in_a_row)
+    return Progress(status.k, status.iteration, late) if status.iteration else None
+
+
+def credentials_of(data: Mapping[str, str]) -> Credentials:
+    """Of a Secret's content, which the operator has made."""
+    files = {name: base64.b64decode(text) for name, text in data.items()}
+    return Credentials(
+        name=OPERATOR,
+        authority=files["ca.pem"],
+        certificate=files[f"{OPERATOR}.pem"],
+        key=files[f"{OPERATOR}.key"],
+        tokens={1: files["job-1.token"].decode().strip()},
+    )
+
+
+class Followed:
+    """Keeps credentials of requests that run, by uid; `client` is lightkube's."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._credentials: dict[str, Credentials] = {}
+
+    async def ask(self, request: TrainingRequest, address: str) -> Progress | None:
+        """One call to its controller; the first one reads the Secret."""
+        uid = request.metadata.uid
+        if uid not in self._credentials:
+            found = await self._secret(request)
+            if found is None:
+                return None
+            self._credentials[uid] = found
+        return await ask_controller(self._credentials[uid], f"{address}:{CONTROLLER_PORT}")
+
+    def forget(self, uid: str) -> None:
+        self._credentials.pop(uid, None)
+
+    async def _secret(self, request: TrainingRequest) -> Credentials | None:
+        name = name_of(request, Role.SECRET, 0)
+        try:
+            secret = await self._client.get(Secret, name, namespace=request.metadata.namespace)
+        except ApiError as error:
+            if error.status.code != NOT_FOUND:
+                raise
+            return None
+        return credentials_of(secret.data or {})

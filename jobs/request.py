@@ -1,0 +1,180 @@
+"""A TrainingRequest: what is asked for, and how it stands.  The CRD's schema is made from these structs (crd.py)."""
+
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
+from msgspec import Meta
+
+from kofn.jobs.errors import RequestError
+from kofn.jobs.split import RING_LEAST, Capacity, NodePart
+
+GROUP = "kofn.dev"
+VERSION = "v1alpha1"
+KIND = "TrainingRequest"
+PLURAL = "trainingrequests"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+WORKERS_MAX = 64
+"""Of a job on one switch."""
+
+REQUESTER = f"{GROUP}/requester"
+REQUESTER_GROUPS = f"{GROUP}/requester-groups"
+"""Annotations that the admission webhook writes, and nobody else."""
+
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
+
+JobName = Annotated[str, Meta(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=40)]
+"""Pods' names, which are host names of 63 characters, begin with it."""
+
+Phase = Literal["Pending", "Preparing", "Starting", "Running", "Retrying", "Succeeded", "Failed", "Refused", "Denied"]
+
+ENDED: tuple[Phase, ...] = ("Succeeded", "Failed", "Refused", "Denied")
+
+WorkloadKind = Literal["auto", "JobSet", "MPIJob", "TrainJob"]
+
+
+class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An object of the API: names in camel case, defaults left out."""
+
+
+class RequestedNode(ApiStruct, frozen=True):
+    """A node that may be used, and how many of its accelerators."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=253, description="The node's kubernetes.io/hostname.")]
+    accelerators: Annotated[int, Meta(ge=1, le=1024)]
+
+
+class Data(ApiStruct, frozen=True):
+    """A volume with training data."""
+
+    claim: Annotated[str, Meta(min_length=1, max_length=253, description="A PersistentVolumeClaim of the namespace.")]
+    path: Annotated[str, Meta(pattern="^/", max_length=255, description="Where workers find it, read-only.")] = "/data"
+
+
+class Elastic(ApiStruct, frozen=True):
+    """Who may be missing."""
+
+    objective: (
+        Annotated[
+            str,
+            Meta(
+                max_length=64, description="What chooses k: progress, throughput, all, fixed:K, RULE:K; else config's."
+            ),
+        ]
+        | None
+    ) = None
+    start_workers: (
+        Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Training begins with so many; else config's.")] | None
+    ) = None
+
+
+class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
+    """What is asked for."""
+
+    accelerators: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="In all; each is one worker.")]
+    image: Annotated[str, Meta(max_length=512, description="The workers' image; else the operator's choice.")] = ""
+    config: Annotated[str, Meta(max_length=65_536, description="A kofn configuration, TOML.")] = ""
+    script: Annotated[
+        str, Meta(max_length=262_144, description="Python, started by torchrun; else config's workload is trained.")
+    ] = ""
+    data: Data | None = None
+    resource: Annotated[
+        str, Meta(max_length=253, description="What an accelerator is: an extended resource, or cpu.")
+    ] = "nvidia.com/gpu"
+    nodes: Annotated[
+        tuple[RequestedNode, ...],
+        Meta(max_length=64, description="To be filled in this order; else all that are ready."),
+    ] = ()
+    least_per_node: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Of a node's part: a ring has three.")] = (
+        RING_LEAST
+    )
+    elastic: Elastic = Elastic()
+    workload: Annotated[
+        WorkloadKind, Meta(description="What runs the workers; auto: a JobSet, which takes parts of any size.")
+    ] = "auto"
+    backoff_limit: Annotated[int, Meta(ge=0, le=100, description="How many times it is tried again.")] = 3
+    clean_pod_policy: Annotated[
+        Literal["All", "Running", "None"],
+        Meta(description="Of pods when it has ended: All are deleted, or those that still run, or none."),
+    ] = "All"
+
+    @property
+    def capacities(self) -> tuple[Capacity, ...]:
+        """Of the nodes that it names."""
+        return tuple(Capacity(node.name, node.accelerators) for node in self.nodes)
+
+
+class StatusCondition(ApiStruct, frozen=True):
+    """As metav1.Condition."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+    last_transition_time: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] = "1970-01-01T00:00:00Z"
+
+
+class TrainingStatus(ApiStruct, frozen=True):
+    """How it stands; written by the operator alone."""
+
+    phase: Phase = "Pending"
+    message: str = ""
+    attempt: Annotated[int, Meta(ge=0, description="1 at first.")] = 0
+    parts: tuple[NodePart, ...] = ()
+    workload: str = ""
+    ready: Annotated[str, Meta(description="Workers that are ready, of all.")] = ""
+    requester: str = ""
+    k: int | None = None
+    iteration: int | None = None
+    late_workers: tuple[int, ...] = ()
+    conditions: tuple[StatusCondition, ...] = ()
+
+
+class ObjectMeta(ApiStruct, frozen=True):
+    """What is needed of an object's metadata."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] = {}
+    deletion_timestamp: str | None = None
+
+
+class TrainingRequest(ApiStruct, frozen=True):
+    """The whole object."""
+
+    metadata: ObjectMeta
+    spec: TrainingSpec
+    status: TrainingStatus = TrainingStatus()
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+    @property
+    def requester(self) -> str:
+        """Who created it, as the API server knows them; empty: nobody has noted it."""
+        return self.metadata.annotations.get(REQUESTER, "")
+
+    @classmethod
+    def read(cls, document: Any) -> Self:
+        """Of a JSON object; RequestError names the field."""
+        try:
+            request = msgspec.convert(document, cls)
+            msgspec.convert(request.metadata.name, JobName)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"TrainingRequest: {error}") from error
+        request.check()
+        return request
+
+    def check(self) -> None:
+        """What one field alone does not say."""
+        if (self.api_version, self.kind) != (API_VERSION, KIND):
+            raise RequestError(f"{self.api_version} {self.kind}: {API_VERSION} {KIND} is expected")
+        names = [node.name for node in self.spec.nodes]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise RequestError(f"spec.nodes has {', '.join(twice)} twice: each node is named once")
+        start = self.spec.elastic.start_workers
+        if start is not None and start > self.spec.accelerators:
+            raise RequestError(
+                f"spec.elastic.startWorkers is {start}: up to {self.spec.accelerators}, spec.accelerators, is allowed"
+            )

@@ -1,0 +1,159 @@
+"""This machine's end of a job's data network, where the machines are real: interfaces, addresses, command lines.
+
+    worker r                                                     switch
+    kofn-wr 10.0.0.(r+1) - any network: UDP port 19277, VXLAN --> kofn(r+1), a port of the switch
+    eth1  10.0.0.(r+1) -- a cable of its own ------------------> eth(r+1)
+
+The switch learns a worker's address from its first packet, so that workers may start, move and come back in any order.
+Knows nothing of other machines but where the switch and the controller are.
+"""
+
+import json
+import socket
+import subprocess
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+import msgspec
+
+from kofn.config.schema import WORKERS_MAX, Config
+from kofn.host.wire.packet import HEADER_BYTES
+from kofn.run.errors import RunError
+from kofn.run.topology import wanted_topology
+
+SERVICE = "10.0.0.254"
+SERVICE_MAC = "02:6b:6f:66:6e:fe"
+
+TUNNEL_PORT = 19277
+TUNNEL_BYTES = 50
+"""Of a frame in a tunnel: Ethernet, IPv4, UDP and VXLAN headers."""
+
+PORT_MTU = 9000
+"""Of the switch's tunnels: what it sends is as large as what came."""
+
+UDP_BYTES = 28
+"""IPv4 and UDP headers of a kofn packet."""
+
+WORD_BYTES = 256
+
+ROOT_NEEDED = "root, or the capability NET_ADMIN, is needed to make an interface"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataAddress:
+    """A worker's on the data network."""
+
+    ip: IPv4Interface
+    mac: str
+
+
+def data_address(config: Config, source: Path, rank: int) -> DataAddress:
+    """As the job's topology has it; ConfigError where there is none."""
+    hosts = json.loads(wanted_topology(config, source, hosts=config.job.workers))["hosts"]
+    host = hosts[f"h{rank + 1}"]
+    return DataAddress(ip=IPv4Interface(host["ip"]), mac=host["mac"])
+
+
+def make_ports(workers: int) -> list[str]:
+    """An interface of the switch for each worker's tunnel; their names, by rank."""
+    names = [f"kofn{rank + 1}" for rank in range(workers)]
+    for number, name in enumerate(names, 1):
+        _make(
+            name, f"address {SERVICE_MAC} mtu {PORT_MTU} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0"
+        )
+        bring_up(name)
+    return names
+
+
+def make_tunnel(switch: str, rank: int) -> str:
+    """A worker's interface to a switch anywhere in an IP network; its name."""
+    address, path = _way(switch)
+    options = f"id {rank + 1} remote {address} dstport {TUNNEL_PORT} nolearning"
+    name = f"kofn-w{rank}"
+    _make(name, f"mtu {path.mtu - TUNNEL_BYTES} type vxlan {options}")
+    return name
+
+
+def configure(interface: str, address: DataAddress) -> None:
+    """A worker's address, and the switch's as a neighbour: nobody answers for it."""
+    ip("link", "set", interface, "address", address.mac)
+    bring_up(interface)
+    ip("address", "replace", str(address.ip), "dev", interface)
+    ip("neighbour", "replace", SERVICE, "lladdr", SERVICE_MAC, "nud", "permanent", "dev", interface)
+
+
+def bring_up(interface: str) -> None:
+    """Without an IPv6 address of its own, whose discovery is nothing to the switch."""
+    there = Path(f"/proc/sys/net/ipv6/conf/{interface}").exists()  # not below an MTU of 1280
+    quiet = ["addrgenmode", "none"] if there else []
+    ip("link", "set", interface, *quiet, "up")
+
+
+def check_mtu(interface: str, words: int) -> int:
+    """The interface's MTU; RunError where a packet of the job does not fit."""
+    there = _link(interface).mtu
+    needed = UDP_BYTES + HEADER_BYTES + words * WORD_BYTES
+    if needed > there:
+        fitting = (there - UDP_BYTES - HEADER_BYTES) // WORD_BYTES
+        able = f"job.words up to {fitting} fit" if fitting > 0 else "no packet fits"
+        raise RunError(f"{interface} has MTU {there}, job.words = {words} needs {needed}: {able}")
+    return there
+
+
+def own_address(peer: str) -> str:
+    """The address from which this machine speaks to HOST:PORT; RunError where there is no way."""
+    host, _, port = peer.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, int(port)))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{peer}: no way there, HOST:PORT is needed: {error}") from error
+        return str(probe.getsockname()[0])
+
+
+class _NetDevice(msgspec.Struct):
+    """What `ip -json` says of an interface or a route."""
+
+    ifname: str = ""
+    dev: str = ""
+    mtu: int = 0
+
+
+def _way(host: str) -> tuple[str, _NetDevice]:
+    """The address of a host, and the interface that leads there."""
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise RunError(f"--switch {host}: {error.strerror or error}") from error
+    route = msgspec.json.decode(ip("-json", "route", "get", address), type=list[_NetDevice])[0]
+    return address, _link(route.dev)
+
+
+def _link(interface: str) -> _NetDevice:
+    return msgspec.json.decode(ip("-json", "link", "show", interface), type=list[_NetDevice])[0]
+
+
+def _make(name: str, options: str) -> None:
+    """A new interface in place of one that a process before this one has left."""
+    subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
+    ip("link", "add", name, *options.split())
+
+
+def ip(*arguments: str) -> str:
+    """Output of iproute2; RunError with its own words."""
+    try:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
+    except FileNotFoundError as error:
+        raise RunError("ip is not there: the package iproute2 is needed") from error
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.strip() or f"exit code {error.returncode}"
+        hint = f" ({ROOT_NEEDED})" if "not permitted" in words else ""
+        raise RunError(f"ip {' '.join(arguments)}: {words}{hint}") from error
+    return done.stdout
+
+
+def check_ports(count: int) -> None:
+    """RunError for more ports than workers a job can have."""
+    if not 1 <= count <= WORKERS_MAX:
+        raise RunError(f"{count} ports: 1 to {WORKERS_MAX} are allowed")

@@ -1,0 +1,146 @@
+"""`kofn jobs` against an API server in this process, and without one."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from kofn.cli.jobs import jobs
+from kofn.jobs.operator.handlers import check_request, note_requester
+from tests.jobs.lab import Lab, kubeconfig, lab
+
+JOB: dict[str, Any] = {
+    "apiVersion": "kofn.dev/v1alpha1",
+    "kind": "TrainingRequest",
+    "metadata": {"name": "digits"},
+    "spec": {"accelerators": 3, "config": "[run]\ntarget = 0.8\n[model]\nlearning_rate = 0.1\ncompute_ms = 1.0\n"},
+}
+
+
+def written(folder: Path, document: Any) -> str:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def said(*arguments: str) -> Result:
+    return CliRunner().invoke(jobs, arguments, catch_exceptions=False)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs commands in a thread, beside a server in this one."""
+
+    def use(course: Any) -> None:
+        async def whole() -> None:
+            async with lab() as made:
+                path = tmp_path / "kubeconfig"
+                path.write_text(yaml.safe_dump(kubeconfig(made.url)))
+                monkeypatch.setenv("KUBECONFIG", str(path))
+                await course(made, lambda *arguments: asyncio.to_thread(said, *arguments))
+
+        asyncio.run(whole())
+
+    return use
+
+
+def test_submit_list_and_delete(asked: Any, tmp_path: Path) -> None:
+    async def course(made: Lab, kofn: Any) -> None:
+        file = written(tmp_path, JOB)
+        assert (await kofn("submit", file)).output == "digits is submitted to default: kofn jobs list\n"
+        again = await kofn("submit", file)
+        words = "digits is there already in default (Pending): another metadata.name, or kofn jobs delete digits"
+        assert again.exit_code == 1 and words in again.output.replace("\n", " ")
+        listed = (await kofn("list")).output.splitlines()
+        assert listed[1].split()[:3] == ["digits", "3", "Pending"]
+        assert (await kofn("delete", "digits")).exit_code == 0 and not made.api.all("trainingrequests")
+        gone = await kofn("delete", "digits")
+        assert gone.exit_code == 1 and "no job digits is in default" in gone.output
+
+    asked(course)
+
+
+def test_logs_are_those_of_the_rank(asked: Any) -> None:
+    async def course(made: Lab, kofn: Any) -> None:
+        for node, index in ((0, 10), (0, 9), (1, 0)):
+            labels = {"kofn.dev/request": "digits", "kofn.dev/attempt": "1", "kofn.dev/role": "worker"}
+            meta = {"name": f"digits-1-node-{node}-0-{index}-abcde", "labels": labels}
+            await made.api.create("", "v1", "pods", "default", {"metadata": meta, "spec": {"containers": []}})
+        assert (await kofn("logs", "digits", "--rank", "2")).output == "log of digits-1-node-1-0-0-abcde\n"
+        assert (await kofn("logs", "digits", "--rank", "1")).output == "log of digits-1-node-0-0-10-abcde\n"
+        few = await kofn("logs", "digits", "--rank", "3")
+        assert few.exit_code == 1 and "digits has workers 0 to 2" in few.output
+        none = await kofn("logs", "other")
+        assert none.exit_code == 1 and "no job other is in default" in none.output
+
+    asked(course)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"accelerators": 0}, "accelerators"),
+        ({"acelerators": 3}, "acelerators"),
+        ({"config": "[job]\nwords = 0\n"}, "spec.config: job.words"),
+        ({"nodes": [{"name": "a", "accelerators": 2}]}, "3 accelerators: 2 = 2 are there"),
+        ({"elastic": {"startWorkers": 4}}, "spec.elastic.startWorkers is 4"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_sent(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = written(tmp_path, JOB | {"spec": JOB["spec"] | change})
+    result = said("run", file)
+    assert result.exit_code == 1 and words in result.output.replace("\n", " ")
+
+
+def test_no_cluster_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = said("list")
+    assert result.exit_code == 1 and result.output.startswith("kofn jobs list: no cluster is known")
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+def test_run_trains_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
+    nodes = [{"name": "a", "accelerators": 3}, {"name": "b", "accelerators": 3}]
+    file = written(tmp_path, JOB | {"spec": JOB["spec"] | {"nodes": nodes}})
+    result = said("run", file, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, capfd.readouterr()
+    assert "3 workers: a: 3" in result.output
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+class Patch(dict[str, Any]):
+    """As much of kopf's as the webhook uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metadata = type("Meta", (), {"annotations": self})()
+
+
+def test_the_requester_is_who_the_api_server_says() -> None:
+    patch, forged = Patch(), {"annotations": {"kofn.dev/requester": "root"}}
+    known = {"operation": "CREATE", "old": None}
+    note_requester({"username": "ada", "groups": ["a", "b"]}, forged, patch, **known)  # type: ignore[arg-type]
+    assert patch == {"kofn.dev/requester": "ada", "kofn.dev/requester-groups": "a,b"}
+
+
+def test_the_requester_stays_who_it_was() -> None:
+    patch, old = Patch(), {"metadata": {"annotations": {"kofn.dev/requester": "ada"}}}
+    forged = {"annotations": {"kofn.dev/requester": "root"}}
+    note_requester({"username": "eve"}, forged, patch, operation="UPDATE", old=old)  # type: ignore[arg-type]
+    assert patch == {"kofn.dev/requester": "ada"}
+
+
+def test_a_wrong_configuration_is_refused_at_the_door() -> None:
+    import kopf  # noqa: PLC0415
+
+    check_request(JOB, operation="CREATE")  # type: ignore[arg-type]
+    with pytest.raises(kopf.AdmissionError, match=r"spec\.config: job\.words"):
+        check_request(JOB | {"spec": JOB["spec"] | {"config": "[job]\nwords = 0\n"}}, operation="CREATE")  # type: ignore[arg-type]

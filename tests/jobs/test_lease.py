@@ -1,0 +1,26 @@
+"""One leader at a time."""
+
+import asyncio
+
+from lightkube import AsyncClient, KubeConfig
+
+from kofn.jobs.operator.lease import Leadership
+from tests.jobs.lab import kubeconfig, lab
+
+
+def test_another_leads_once_the_first_is_gone() -> None:
+    async def course() -> None:
+        async with lab() as made:
+            client = AsyncClient(KubeConfig.from_dict(kubeconfig(made.url)))
+            one, other = (Leadership(client, "default", name, lasts_s=1) for name in ("one", "other"))
+            await one.acquire()
+            keeping = asyncio.create_task(one.keep())
+            waiting = asyncio.create_task(other.acquire())
+            await asyncio.sleep(2.5)  # longer than it lasts, and than the other one waits between two looks
+            assert not waiting.done() and not keeping.done()
+            keeping.cancel()
+            await asyncio.wait_for(waiting, 10)
+            assert await asyncio.wait_for(one.keep(), 10) is None  # it hears that it leads no longer
+            await client.close()
+
+    asyncio.run(course())

@@ -1,0 +1,207 @@
+"""Every state that a request can come to, whenever the operator dies, and whoever else acts meanwhile."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from kofn.jobs.kinds import Role
+from kofn.jobs.lifecycle import Action, Become, Observed, Start, step
+from kofn.jobs.request import ENDED, RequestedNode, TrainingSpec, TrainingStatus
+from tests.jobs.cluster import Cluster
+
+Queue = tuple[tuple[Action, ...], int]
+"""What an operator still has to do, and the request's version when it decided that."""
+
+State = tuple[Cluster, tuple[Queue, ...]]
+
+SPEC = TrainingSpec(accelerators=3, backoff_limit=1)
+
+
+def following(state: State, failures: int) -> Iterator[State]:
+    """Each operator decides, does its next action, or dies with the rest undone; or something happens."""
+    cluster, queues = state
+    for place, (actions, read_at) in enumerate(queues):
+        others = (queues[:place], queues[place + 1 :])
+        if actions:
+            done = cluster.done(actions[0], read_at)
+            yield done, (*others[0], (actions[1:], read_at), *others[1])
+            yield cluster, (*others[0], ((), 0), *others[1])
+        elif decided := cluster.actions():
+            yield cluster, (*others[0], (decided, cluster.version), *others[1])
+    for happened in cluster.happenings(failures):
+        yield happened, queues
+
+
+def explore(cluster: Cluster, *, operators: int, failures: int) -> dict[State, list[State]]:
+    start: State = (cluster, (((), 0),) * operators)
+    graph: dict[State, list[State]] = {}
+    waiting = [start]
+    while waiting:
+        state = waiting.pop()
+        if state not in graph:
+            graph[state] = list(following(state, failures))
+            for other in graph[state]:
+                check_arrow(state[0], other[0])
+            waiting += graph[state]
+    return graph
+
+
+def at_rest(state: State) -> bool:
+    """Nothing more is to be done."""
+    cluster, queues = state
+    return cluster.status.phase in ENDED and not cluster.actions() and not any(actions for actions, _ in queues)
+
+
+def check(graph: dict[State, list[State]]) -> set[State]:
+    """That each state leads to rest; the states of rest."""
+    ends = {state for state in graph if at_rest(state)}
+    before = defaultdict(list)
+    for state, others in graph.items():
+        for other in others:
+            before[other].append(state)
+    reaching, waiting = set(ends), list(ends)
+    while waiting:
+        for state in before[waiting.pop()]:
+            if state not in reaching:
+                reaching.add(state)
+                waiting.append(state)
+    assert reaching == set(graph)
+    return ends
+
+
+def check_arrow(one: Cluster, other: Cluster) -> None:
+    assert one.status.attempt <= other.status.attempt
+    if one.status.phase in ENDED:
+        assert other.status == one.status
+    for attempt in other.starts - one.starts:
+        state = next(state for of, state in one.pods if of == attempt)
+        assert state == "gated" and one.status.phase in ("Starting", "Running")
+
+
+@pytest.mark.parametrize(
+    ("failures", "ends"), [(0, {("Succeeded", 1)}), (1, {("Succeeded", 1), ("Succeeded", 2)}), (2, None)]
+)
+def test_an_operator_that_dies_at_any_step(failures: int, ends: set[tuple[str, int]] | None) -> None:
+    found = check(explore(Cluster(spec=SPEC), operators=1, failures=failures))
+    expected = ends or {("Succeeded", 1), ("Succeeded", 2), ("Failed", 2)}
+    assert {(cluster.status.phase, cluster.status.attempt) for cluster, _ in found} == expected
+    kept = {(Role.CONFIG, 0), (Role.SECRET, 0), (Role.SERVICE, 0)}
+    assert all(cluster.made == kept and not cluster.pods for cluster, _ in found)
+
+
+def test_two_operators_at_once_come_to_the_same_end() -> None:
+    found = check(explore(Cluster(spec=SPEC), operators=2, failures=0))
+    assert {(cluster.status.phase, cluster.status.attempt) for cluster, _ in found} == {("Succeeded", 1)}
+    assert all(cluster.made == {(Role.CONFIG, 0), (Role.SECRET, 0), (Role.SERVICE, 0)} for cluster, _ in found)
+
+
+def test_two_operators_need_that_a_status_is_stored_only_where_nothing_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oracle of the test above: without it, one takes back what the other has stored."""
+    done = Cluster.done
+
+    def stored_in_any_case(cluster: Cluster, action: Action, read_at: int) -> Cluster:
+        return done(cluster, action, cluster.version)
+
+    monkeypatch.setattr(Cluster, "done", stored_in_any_case)
+    with pytest.raises(AssertionError):
+        check(explore(Cluster(spec=SPEC), operators=2, failures=0))
+
+
+def last(cluster: Cluster) -> Cluster:
+    """Without failures, to the end, by the first thing that can happen."""
+    while True:
+        if actions := cluster.actions():
+            cluster = cluster.done(actions[0], cluster.version)
+        elif following := list(cluster.happenings(0)):
+            cluster = following[0]
+        else:
+            return cluster
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"),
+    [("All", set()), ("Running", {Role.WORKLOAD}), ("None", {Role.WORKLOAD, Role.CONTROL})],
+)
+def test_clean_pod_policy(policy: str, left: set[Role]) -> None:
+    ended = last(Cluster(spec=replace(SPEC, clean_pod_policy=policy)))
+    assert ended.status.phase == "Succeeded"
+    assert {role for role, attempt in ended.made if attempt} == left
+
+
+def test_fifteen_are_ten_and_five() -> None:
+    ended = last(Cluster(spec=TrainingSpec(accelerators=15)))
+    assert [(part.node, part.accelerators) for part in ended.status.parts] == [("a", 10), ("b", 5)]
+
+
+def test_nodes_of_the_request_go_before_the_cluster_s() -> None:
+    ended = last(Cluster(spec=replace(SPEC, nodes=(RequestedNode(name="mine", accelerators=4),))))
+    assert [part.node for part in ended.status.parts] == ["mine"]
+
+
+def test_impossible_is_refused_with_the_arithmetic() -> None:
+    ended = last(Cluster(spec=TrainingSpec(accelerators=25)))
+    assert (ended.status.phase, ended.status.message) == ("Refused", "25 accelerators: 10 + 10 = 20 are there")
+    assert not ended.made
+
+
+def test_who_may_not_train_is_denied() -> None:
+    ended = last(Cluster(spec=SPEC, permitted=False))
+    assert ended.status.phase == "Denied" and "ada may not train in default" in ended.status.message
+    assert not ended.made
+
+
+def test_nothing_starts_before_all_are_there() -> None:
+    cluster = Cluster(spec=SPEC)
+    while cluster.status.phase != "Preparing" or cluster.actions():
+        cluster = cluster.done(cluster.actions()[0], cluster.version)
+    pods = frozenset({"1-0", "1-1"})
+    for short in (
+        {"workers": pods, "gated": pods, "control_ready": True},
+        {"workers": pods | {"1-2"}, "gated": pods, "control_ready": False},
+    ):
+        seen = replace_seen(cluster, **short)
+        assert step(cluster.request, seen) == ()
+    (become,) = step(cluster.request, replace_seen(cluster, workers=pods | {"1-2"}, control_ready=True))
+    assert isinstance(become, Become) and become.status.phase == "Starting"
+
+
+def replace_seen(cluster: Cluster, **changes: object) -> Observed:
+    return dataclasses.replace(cluster.seen(), **changes)  # type: ignore[arg-type]
+
+
+def test_an_object_of_somebody_else_s_is_left_alone() -> None:
+    cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Preparing", attempt=1))
+    (become,) = step(cluster.request, replace_seen(cluster, foreign="ConfigMap digits-kofn"))
+    assert isinstance(become, Become) and become.status.phase == "Refused"
+    assert become.status.message.startswith("ConfigMap digits-kofn is there and belongs to somebody else")
+
+
+def test_what_is_deleted_by_hand_is_another_attempt() -> None:
+    status = TrainingStatus(phase="Running", attempt=1)
+    cluster = Cluster(spec=SPEC, status=status, made=frozenset({(Role.CONTROL, 1)}))
+    (become,) = cluster.actions()
+    assert isinstance(become, Become) and become.status.phase == "Retrying"
+    assert become.status.message == "attempt 1: its workload was deleted"
+
+
+def test_a_pod_that_takes_the_place_of_a_dead_one_is_started_too() -> None:
+    made = frozenset({(Role.CONTROL, 1), (Role.WORKLOAD, 1)})
+    cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Running", attempt=1), made=made)
+    assert step(cluster.request, replace_seen(cluster, gated=frozenset({"1-2"}))) == (Start(frozenset({"1-2"})),)
+
+
+def test_a_running_request_says_its_k() -> None:
+    made = frozenset({(Role.CONTROL, 1), (Role.WORKLOAD, 1)})
+    cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Running", attempt=1), made=made)
+    seen = replace_seen(cluster, ready=3, k=2, iteration=40, late_workers=(1,))
+    (become,) = step(cluster.request, seen)
+    assert isinstance(become, Become)
+    status = become.status
+    assert (status.k, status.iteration, status.late_workers, status.ready) == (2, 40, (1,), "3/3")
+    assert step(msgspec.structs.replace(cluster.request, status=status), seen) == ()

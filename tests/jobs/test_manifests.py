@@ -1,0 +1,194 @@
+"""What is made of a request, against the CRDs as they are published, and against the rules of the API."""
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kofn.config.schema import Config
+from kofn.jobs.errors import RequestError
+from kofn.jobs.kinds import AttemptOutcome, choose, outcome
+from kofn.jobs.manifests import config_map, configuration, control_pod, secret, service
+from kofn.jobs.request import Data, Elastic, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
+from kofn.jobs.split import NodePart
+from kofn.jobs.workloads import workload
+from tests.jobs.published import faults, published
+
+EQUAL, UNEQUAL = (5, 5), (10, 5)
+
+
+def request(kind: str, counts: tuple[int, ...], **spec: Any) -> TrainingRequest:
+    parts = tuple(NodePart(f"node-{place}", count) for place, count in enumerate(counts))
+    return TrainingRequest(
+        metadata=ObjectMeta(name="digits", namespace="ml", uid="1234"),
+        spec=TrainingSpec(accelerators=sum(counts), **spec),
+        status=TrainingStatus(phase="Preparing", attempt=1, parts=parts, workload=kind),
+    )
+
+
+FULL = {"script": "print(1)", "data": Data(claim="images"), "elastic": Elastic(objective="fixed:3", start_workers=4)}
+
+
+@pytest.mark.parametrize("spec", [{}, FULL], ids=["plain", "full"])
+@pytest.mark.parametrize(("kind", "counts"), [("JobSet", UNEQUAL), ("MPIJob", EQUAL), ("TrainJob", EQUAL)])
+def test_workloads_are_what_the_published_crds_allow(kind: str, counts: tuple[int, ...], spec: dict[str, Any]) -> None:
+    made, crd = workload(request(kind, counts, **spec), 1), published()[kind]
+    assert (made["kind"], made["apiVersion"]) == (kind, crd["apiVersion"])
+    assert not faults(crd["schema"], made)
+    assert not faults(crd["schema"], made, made)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "fault"),
+    [
+        ("JobSet", {"replicas": 3}, "'replicas' was unexpected"),
+        ("MPIJob", {"slotsPerWorker": [10, 5]}, "[10, 5] is not of type 'integer'"),
+        ("TrainJob", {"trainer": {"numProcPerNode": 0}}, "$.spec.trainer.numProcPerNode: "),
+        ("JobSet", {"startupPolicy": {"startupPolicyOrder": "InOrder"}}, ""),
+    ],
+)
+def test_the_published_crds_refuse(kind: str, change: dict[str, Any], fault: str) -> None:
+    """An oracle that refuses nothing would show nothing; the last change is allowed as long as nothing depends."""
+    made = workload(request(kind, EQUAL), 1)
+    made["spec"] |= change
+    found = faults(published()[kind]["schema"], made)
+    assert any(fault in each for each in found) if fault else not found
+    if not fault:
+        made["spec"]["replicatedJobs"][0]["dependsOn"] = [{"name": "other", "status": "Ready"}]
+        assert faults(published()[kind]["schema"], made)
+
+
+def test_a_running_train_job_cannot_be_changed() -> None:
+    old, new = workload(request("TrainJob", EQUAL), 1), workload(request("TrainJob", (6, 6)), 1)
+    assert any("trainer" in fault for fault in faults(published()["TrainJob"]["schema"], new, old))
+
+
+def pods(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pod templates in a workload."""
+    found = []
+    if isinstance(made, dict):
+        found += [made] if "containers" in made.get("spec", {}) else []
+        found += [pod for value in made.values() for pod in pods(value)]
+    if isinstance(made, list):
+        found += [pod for value in made for pod in pods(value)]
+    return found
+
+
+def test_a_job_set_has_a_job_of_each_part_on_its_node() -> None:
+    jobs = workload(request("JobSet", UNEQUAL), 1)["spec"]["replicatedJobs"]
+    specs = [job["template"]["spec"] for job in jobs]
+    assert [(spec["parallelism"], spec["completions"]) for spec in specs] == [(10, 10), (5, 5)]
+    nodes = [spec["template"]["spec"]["nodeSelector"]["kubernetes.io/hostname"] for spec in specs]
+    assert nodes == ["node-0", "node-1"]
+
+
+def test_ranks_count_on_from_node_to_node() -> None:
+    """By the shell that the pods have."""
+    ranks = []
+    for pod, count in zip(pods(workload(request("JobSet", UNEQUAL), 1)), UNEQUAL, strict=True):
+        command = pod["spec"]["containers"][0]["command"][2].removeprefix("exec ")
+        for index in range(count):
+            shell = f'kofn() {{ echo "$4"; }}; {command}'
+            environment = {"JOB_COMPLETION_INDEX": str(index)}
+            ran = subprocess.run(["sh", "-c", shell], env=environment, capture_output=True, text=True, check=True)
+            ranks.append(int(ran.stdout))
+    assert ranks == list(range(15))
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "MPIJob", "TrainJob"])
+def test_workers_wait_behind_the_gate_and_see_no_key_of_the_controller(kind: str) -> None:
+    made = workload(request(kind, EQUAL), 1)
+    gated = [pod for pod in pods(made) if "volumes" in pod["spec"]]
+    assert gated and all(pod["spec"]["schedulingGates"] == [{"name": "kofn.dev/start"}] for pod in gated)
+    assert all(pod["metadata"]["labels"]["kofn.dev/request"] == "digits" for pod in gated)
+    assert "controller.key" not in json.dumps(made) and "operator.key" not in json.dumps(made)
+
+
+def test_names_fit_pods_of_64_workers() -> None:
+    """JobSet: <set>-<job>-0-<index>-xxxxx is a host name; MPIJob: <job>-worker-63 is a label."""
+    name = "a" * 40
+    assert len(f"{name}-101-node-20-0-63-abcde") <= 63 and len(f"{name}-101-worker-63") <= 63
+
+
+def test_the_config_map_has_the_parts_the_script_and_a_configuration_that_loads(tmp_path: Path) -> None:
+    asked = request("JobSet", UNEQUAL, config="[model]\nbatch = 16\n", **FULL)
+    data = config_map(asked)["data"]
+    assert json.loads(data["nodes.json"]) == {"node-0": 10, "node-1": 5}
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    config = Config.load(tmp_path / "job.toml")
+    assert (config.job.workers, config.model.batch, config.policy.objective) == (15, 16, "fixed:3")
+    assert config.torch.script == str(tmp_path / "script.py") and config.torch.group == "worker"
+    assert config.job.start_workers == 4
+
+
+def test_a_configuration_that_is_wrong_names_its_field() -> None:
+    with pytest.raises(RequestError, match=r"spec\.config: .*batch"):
+        configuration(request("JobSet", UNEQUAL, config="[model]\nbatch = 0\n"))
+
+
+def test_the_control_pod_has_the_controller_s_key_and_no_worker_s() -> None:
+    text = json.dumps(control_pod(request("JobSet", UNEQUAL), 2))
+    assert "controller.key" in text and "worker-0.key" not in text
+    assert control_pod(request("JobSet", UNEQUAL), 2)["metadata"]["name"] == "digits-2-switch"
+
+
+def test_everything_belongs_to_the_request() -> None:
+    asked = request("JobSet", UNEQUAL)
+    made = [
+        config_map(asked),
+        secret(asked, {"ca.pem": b"x"}),
+        service(asked),
+        control_pod(asked, 1),
+        workload(asked, 1),
+    ]
+    for each in made:
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("TrainingRequest", "1234", True)
+        assert each["metadata"]["namespace"] == "ml"
+    assert base64.b64decode(made[1]["data"]["ca.pem"]) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "counts", "installed", "chosen"),
+    [
+        ("auto", UNEQUAL, {"JobSet", "MPIJob", "TrainJob"}, "JobSet"),
+        ("auto", EQUAL, {"MPIJob", "TrainJob"}, "MPIJob"),
+        ("auto", EQUAL, {"TrainJob"}, "TrainJob"),
+        ("TrainJob", EQUAL, {"JobSet", "TrainJob"}, "TrainJob"),
+    ],
+)
+def test_choice(wanted: Any, counts: tuple[int, ...], installed: set[str], chosen: str) -> None:
+    asked = request("", counts, workload=wanted)
+    assert choose(asked.spec, asked.status.parts, installed) == chosen
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "words"),
+    [
+        ("MPIJob", {"MPIJob"}, "spec.workload is MPIJob, which takes equal parts: these are 10 + 5; JobSet can"),
+        ("auto", {"MPIJob"}, "10 + 5: JobSet is needed, and MPIJob is in the cluster"),
+        ("auto", set(), "10 + 5: JobSet is needed, and none of these is in the cluster"),
+    ],
+)
+def test_no_choice(wanted: Any, installed: set[str], words: str) -> None:
+    asked = request("", UNEQUAL, workload=wanted)
+    with pytest.raises(RequestError) as refused:
+        choose(asked.spec, asked.status.parts, installed)
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "expected"),
+    [
+        ("JobSet", {"type": "Completed", "status": "True"}, (AttemptOutcome.SUCCEEDED, "")),
+        ("JobSet", {"type": "Completed", "status": "False"}, (None, "")),
+        ("MPIJob", {"type": "Failed", "status": "True", "message": "no"}, (AttemptOutcome.FAILED, "no")),
+        ("TrainJob", {"type": "Complete", "status": "True"}, (AttemptOutcome.SUCCEEDED, "")),
+    ],
+)
+def test_outcome(kind: str, condition: dict[str, str], expected: tuple[Any, str]) -> None:
+    assert outcome(kind, {"conditions": [condition]}) == expected

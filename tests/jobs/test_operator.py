@@ -1,0 +1,256 @@
+"""The operator against an API server: requests from their creation to their end."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from tests.jobs.api_server import RefusedError
+from tests.jobs.lab import Lab, kubeconfig, lab
+from tests.ports import own_port
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # who is killed closes nothing
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Course = Callable[[Lab], Awaitable[None]]
+
+
+def run(course: Course, **options: Any) -> None:
+    """With one operator."""
+
+    async def whole() -> None:
+        async with lab(**options) as made, made.operator():
+            await course(made)
+
+    asyncio.run(whole())
+
+
+def left(made: Lab) -> list[str]:
+    return [f"{each['kind']} {each['metadata']['name']}" for each in made.api.all("pods") + made.api.all("jobsets")]
+
+
+def config(made: Lab, name: str) -> dict[str, str]:
+    return made.api.objects["", "configmaps", "default", f"{name}-kofn"]["data"]
+
+
+def test_from_a_request_to_its_end() -> None:
+    seen = []
+
+    async def course(made: Lab) -> None:
+        made.ends = lambda name, attempt: ""
+        await made.submit("digits", accelerators=15)
+        await made.until(lambda: made.phase("digits") == "Running")
+        seen.append(made.request("digits")["status"])
+        assert json.loads(config(made, "digits")["nodes.json"]) == {"node-0": 10, "node-1": 5}
+        made.ends = lambda name, attempt: "Completed"
+        await made.until(lambda: made.phase("digits") == "Succeeded" and not left(made))
+        seen.append(made.request("digits")["status"])
+        await made.until(lambda: len(made.api.all("events")) >= 4)
+        assert [each["reason"] for each in sorted(made.api.all("events"), key=version)] == [
+            *("Preparing", "Starting", "Running", "Succeeded")
+        ]
+        print(dict(made.api.calls), made.api.writes)
+
+    run(course)
+    running, ended = seen
+    assert [(part["node"], part["accelerators"]) for part in running["parts"]] == [("node-0", 10), ("node-1", 5)]
+    assert (running["ready"], running["attempt"], running["requester"]) == ("15/15", 1, "ada")
+    held = {each["type"]: each["status"] for each in ended["conditions"]}
+    assert held == {"Accepted": "True", "Running": "False", "Complete": "True", "Failed": "False"}
+
+
+def version(document: dict[str, Any]) -> int:
+    return int(document["metadata"]["resourceVersion"])
+
+
+def test_it_is_tried_again_and_given_up() -> None:
+    async def course(made: Lab) -> None:
+        made.ends = lambda name, attempt: "Failed" if name == "never" or attempt < 3 else "Completed"
+        await made.submit("third", backoffLimit=2)
+        await made.submit("never", backoffLimit=1)
+        await made.until(
+            lambda: (made.phase("third"), made.phase("never")) == ("Succeeded", "Failed") and not left(made)
+        )
+        assert made.request("third")["status"]["attempt"] == 3
+        words = made.request("never")["status"]["message"]
+        assert words == "attempt 2: as it was played; spec.backoffLimit is 1"
+
+    run(course)
+
+
+def test_who_may_train_is_asked_once() -> None:
+    async def course(made: Lab) -> None:
+        for number in range(3):
+            await made.submit(f"hers-{number}")
+        await made.submit("his", requester="eve")
+        await made.until(lambda: made.phase("his") == "Denied")
+        await made.until(lambda: all(made.phase(f"hers-{number}") == "Succeeded" for number in range(3)))
+        assert "eve may not train in default" in made.request("his")["status"]["message"]
+        await made.submit("hers-again")
+        await made.until(lambda: made.phase("hers-again") == "Succeeded")
+        assert 2 <= made.api.calls["POST subjectaccessreviews"] <= 4  # the first three may ask at the same moment
+        assert not [each for each in made.api.all("configmaps") if "his" in each["metadata"]["name"]]
+
+    run(course)
+
+
+def test_nobody_known_is_denied_and_impossible_refused() -> None:
+    async def course(made: Lab) -> None:
+        await made.submit("nobodys", requester="")
+        await made.submit("huge", accelerators=25)
+        await made.submit("wrong", config="[job]\nwords = 0\n")
+        await made.until(lambda: {made.phase(name) for name in ("huge", "wrong")} == {"Refused"})
+        await made.until(lambda: made.phase("nobodys") == "Denied")
+        assert made.request("huge")["status"]["message"] == "25 accelerators: 10 + 10 = 20 are there"
+        assert "spec.config: job.words" in made.request("wrong")["status"]["message"]
+        assert made.api.calls["POST subjectaccessreviews"] <= 2
+
+    run(course)
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    async def course(made: Lab) -> None:
+        other = {"metadata": {"name": "digits-kofn"}, "data": {}}
+        await made.api.create("", "v1", "configmaps", "default", other)
+        await made.submit("digits")
+        with pytest.raises(RefusedError, match="already exists"):
+            await made.submit("digits")
+        await made.until(lambda: made.phase("digits") == "Refused")
+        assert made.request("digits")["status"]["message"].startswith("ConfigMap digits-kofn is there and belongs")
+        await made.until(lambda: not left(made))
+
+    run(course)
+
+
+def test_what_an_earlier_request_of_the_name_left_is_waited_for() -> None:
+    async def course(made: Lab) -> None:
+        owner = {"kind": "TrainingRequest", "name": "digits", "uid": "earlier", "apiVersion": "kofn.dev/v1alpha1"}
+        labels = {"kofn.dev/request": "digits", "kofn.dev/uid": "earlier"}
+        meta = {"name": "digits-kofn", "ownerReferences": [owner], "labels": labels}
+        await made.api.create("", "v1", "configmaps", "default", {"metadata": meta, "data": {}})
+        await made.submit("digits")
+        await made.until(lambda: len(made.api.all("jobsets")) == 1)
+        await asyncio.sleep(0.5)
+        assert made.phase("digits") == "Preparing"
+        await made.api.delete(("", "configmaps", "default", "digits-kofn"))
+        await made.until(lambda: made.phase("digits") == "Succeeded")
+
+    run(course)
+
+
+def test_a_request_that_is_deleted_takes_everything_with_it() -> None:
+    async def course(made: Lab) -> None:
+        made.ends = lambda name, attempt: ""
+        await made.submit("digits")
+        await made.until(lambda: made.phase("digits") == "Running")
+        await made.api.delete(("kofn.dev", "trainingrequests", "default", "digits"))
+        await made.until(lambda: not made.api.all("trainingrequests"))
+        await made.until(lambda: not left(made) and not made.api.all("configmaps") and not made.api.all("secrets"))
+
+    run(course)
+
+
+def test_a_request_cannot_be_changed() -> None:
+    async def course(made: Lab) -> None:
+        await made.submit("digits")
+        with pytest.raises(RefusedError, match="a request cannot be changed"):
+            await made.api.change(("kofn.dev", "trainingrequests", "default", "digits"), {"spec": {"accelerators": 4}})
+
+    run(course)
+
+
+async def course_with_deaths(writes: int) -> tuple[str, list[str], int]:
+    """Operators of so many writes, one after another, each as if killed after its last; phase, what is left, deaths."""
+    async with lab() as made:
+        made.ends = lambda name, attempt: "Failed" if attempt == 1 else "Completed"
+        await made.submit("digits", backoffLimit=1)
+        for deaths in range(100):
+            made.api.writes_most = made.api.writes + writes
+            async with made.operator():
+                try:
+                    await made.until(
+                        lambda: (
+                            (made.phase("digits") == "Succeeded" and not left(made))
+                            or made.api.writes >= made.api.writes_most
+                        )
+                    )
+                except TimeoutError:
+                    raise AssertionError(f"nothing moves in phase {made.phase('digits')}") from None
+            made.api.writes_most = made.api.writes
+            if made.phase("digits") == "Succeeded" and not left(made):
+                return made.phase("digits"), left(made), deaths
+    raise AssertionError("it never ends")
+
+
+def test_an_operator_that_is_killed_after_every_sixth_write() -> None:
+    """Of which some are kopf's own, and one asks for permission, which is kept in memory."""
+    phase, rest, deaths = asyncio.run(course_with_deaths(6))
+    assert (phase, rest) == ("Succeeded", []) and deaths > 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("writes", [3, 4, 5, 7])
+def test_operators_that_are_killed_after_more_writes(writes: int) -> None:
+    phase, rest, deaths = asyncio.run(course_with_deaths(writes))
+    assert (phase, rest) == ("Succeeded", []) and deaths > 2
+
+
+@pytest.mark.long
+def test_many_requests_at_once() -> None:
+    """Nothing is lost; and how many calls a request takes."""
+    count = 40
+
+    async def course(made: Lab) -> None:
+        for number in range(count):
+            await made.submit(f"digits-{number}")
+        names = [f"digits-{number}" for number in range(count)]
+        await made.until(lambda: all(made.phase(name) == "Succeeded" for name in names) and not left(made), 60)
+        assert len(made.api.all("configmaps")) == count
+        calls = made.api.writes / count
+        assert calls < 25, dict(made.api.calls)
+
+    run(course)
+
+
+async def ended(process: asyncio.subprocess.Process) -> str:
+    process.terminate()
+    _, words = await process.communicate()
+    return words.decode()
+
+
+def test_the_operator_as_a_process(tmp_path: Path) -> None:
+    """With its own lease, metrics and log-in."""
+
+    async def course(port: int, health: int) -> None:
+        async with lab() as made:
+            path = tmp_path / "kubeconfig"
+            path.write_text(yaml.safe_dump(kubeconfig(made.url)))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "kofn.jobs.operator"),
+                *("--metrics-port", str(port), "--health-port", str(health)),
+                env={**os.environ, "KUBECONFIG": str(path)},
+                stderr=asyncio.subprocess.PIPE,
+            )
+            await made.submit("digits")
+            try:
+                await made.until(lambda: made.phase("digits") == "Succeeded" and not left(made), 40)
+                async with httpx2.AsyncClient() as client:
+                    told = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+            finally:
+                words = await ended(process)
+            assert 'kofn_jobs_phases_total{phase="Succeeded"} 1.0' in told, words
+            (lease,) = made.api.all("leases")
+            assert lease["metadata"]["namespace"] == "kofn-system" and "leads" in words
+
+    with own_port() as port, own_port() as health:
+        asyncio.run(course(port, health))

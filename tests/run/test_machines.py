@@ -1,0 +1,256 @@
+"""Three machines that share nothing but an IP network: switch and controller on one, two workers on each of the others.
+
+Each has network and mount namespaces of its own, and its own certificates in an otherwise empty folder.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kofn.rpc.certificates import make_certificates, make_p4runtime_certificates
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces"),
+    pytest.mark.timeout(180),
+]
+
+JOB = """
+run = {target = 0.9, max_iterations = 400}
+model = {learning_rate = 0.1, compute_ms = 2.0}
+job = {workers = 4}
+policy = {objective = "progress"}
+"""
+
+SWITCH = "192.0.2.1"
+CONTROLLER = f"{SWITCH}:50052"
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@dataclass
+class Machine:
+    """`folder` is all that it sees of the test's files, at /tmp/machine."""
+
+    address: str
+    folder: Path
+    network: str
+    running: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        # A mount namespace in which the machine's folder alone is at /tmp, with a state folder of its own.
+        script = 'mount --bind "$1" /tmp && mount -t tmpfs none /run && cd /tmp && shift && exec "$@"'
+        place = ["ip", "netns", "exec", self.network, "unshare", "--mount", "bash", "-ec", script, "machine"]
+        argv = [*place, str(self.folder), str(Path(sys.executable).with_name("kofn")), *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+        with (self.folder / "log").open("ab") as log:
+            self.running.append(subprocess.Popen(argv, stdout=log, stderr=log, env=environment))
+        return self.running[-1]
+
+    def words(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[Machine]]:
+    """Behind a bridge, as behind an ordinary switch."""
+    tag = f"kofn-{os.getpid()}"
+    ip("netns", "add", f"{tag}-lan")
+    ip("-n", f"{tag}-lan", "link", "add", "lan", "mtu", "1500", "type", "bridge")
+    ip("-n", f"{tag}-lan", "link", "set", "lan", "up")
+    made = []
+    try:
+        for number in (1, 2, 3):
+            network, folder = f"{tag}-{number}", tmp_path / f"machine-{number}"
+            folder.mkdir()
+            ip("netns", "add", network)
+            made.append(Machine(f"192.0.2.{number}", folder, network))
+            ip("-n", network, "link", "set", "lo", "up")
+            ip(
+                "-n",
+                network,
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"p{number}",
+                "netns",
+                f"{tag}-lan",
+            )
+            ip("-n", f"{tag}-lan", "link", "set", f"p{number}", "master", "lan", "up")
+            ip("-n", network, "address", "add", f"192.0.2.{number}/24", "dev", "eth0")
+            ip("-n", network, "link", "set", "eth0", "up")
+        yield made
+    finally:
+        for machine in made:
+            for process in machine.running:
+                process.kill()
+                process.wait()
+            ip("netns", "delete", machine.network)
+        ip("netns", "delete", f"{tag}-lan")
+
+
+def share_out(tmp_path: Path, machines: list[Machine]) -> None:
+    """The job's file for all; of the certificates to each machine its own."""
+    certs = tmp_path / "certs"
+    make_certificates(certs, {1: 4})
+    own = (["controller"], ["job-1-worker-0", "job-1-worker-1"], ["job-1-worker-2", "job-1-worker-3"])
+    for machine, names in zip(machines, own, strict=True):
+        (machine.folder / "job.toml").write_text(JOB)
+        (machine.folder / "certs").mkdir()
+        for name in ["ca.pem", "job-1.token", *(f"{each}.{kind}" for each in names for kind in ("pem", "key"))]:
+            shutil.copy(certs / name, machine.folder / "certs" / name)
+
+
+def worker(machine: Machine, rank: int) -> "subprocess.Popen[bytes]":
+    place = ("--rank", str(rank), "--switch", SWITCH, "--controller", CONTROLLER)
+    return machine.start("worker", "job.toml", *place, "--certs", "certs", "--metrics", f"worker-{rank}.jsonl")
+
+
+def accuracy(machine: Machine, rank: int) -> float:
+    return max(msgspec.json.decode(line)["accuracy"] or 0.0 for line in lines(machine, rank))
+
+
+def lines(machine: Machine, rank: int) -> list[bytes]:
+    """Of its iterations."""
+    found = (machine.folder / f"worker-{rank}.jsonl").read_bytes().splitlines()
+    return [line for line in found if b'"params"' in line]
+
+
+def test_three_machines_train_to_the_target(machines: list[Machine], tmp_path: Path) -> None:
+    """Workers first, then the controller, the switch last; P4Runtime with mutual TLS."""
+    share_out(tmp_path, machines)
+    make_p4runtime_certificates(tmp_path / "p4runtime")
+    for name in ("server", "client"):
+        (machines[0].folder / name).mkdir()
+        for file in ("ca.pem", f"{name}.pem", f"{name}.key"):
+            shutil.copy(tmp_path / "p4runtime" / file, machines[0].folder / name)
+    workers = [worker(machines[1 + rank // 2], rank) for rank in range(4)]
+    place = ("--p4runtime", f"{SWITCH}:50051")
+    machines[0].start("controller", "job.toml", "--certs", "certs", *place, "--p4runtime-certs", "client")
+    time.sleep(1)
+    machines[0].start("switch", "--tunnels", "4", *place, "--certs", "server")
+    codes = [process.wait(120) for process in workers]
+    assert codes == [0] * 4, [machine.words() for machine in machines]
+    assert min(accuracy(machines[1 + rank // 2], rank) for rank in range(4)) >= 0.9
+
+
+def until(true: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def iterations(machine: Machine, rank: int) -> int:
+    path = machine.folder / f"worker-{rank}.jsonl"
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+def again(machine: Machine, process: "subprocess.Popen[bytes]", start: Callable[[], "subprocess.Popen[bytes]"]) -> Any:
+    """Killed, and started with the same arguments; the new one."""
+    process.kill()
+    process.wait()
+    machine.running.remove(process)
+    return start()
+
+
+@pytest.mark.long
+def test_each_is_killed_and_started_again(machines: list[Machine], tmp_path: Path) -> None:
+    long_job = JOB.replace("target = 0.9, max_iterations = 400", "target = 2.0, max_iterations = 1200")
+    share_out(tmp_path, machines)
+    for machine in machines:
+        (machine.folder / "job.toml").write_text(long_job)
+
+    def start_switch() -> "subprocess.Popen[bytes]":
+        return machines[0].start("switch", "--tunnels", "4")
+
+    def start_controller() -> "subprocess.Popen[bytes]":
+        return machines[0].start("controller", "job.toml", "--certs", "certs")
+
+    switch, controller = start_switch(), start_controller()
+    workers = [worker(machines[1 + rank // 2], rank) for rank in range(4)]
+    until(lambda: iterations(machines[1], 0) > 100)
+    workers[3] = again(machines[2], workers[3], lambda: worker(machines[2], 3))
+    until(lambda: iterations(machines[1], 0) > 300)
+    again(machines[0], controller, start_controller)
+    until(lambda: iterations(machines[1], 0) > 500)
+    again(machines[0], switch, start_switch)
+    assert [process.wait(120) for process in workers] == [0] * 4, [machine.words() for machine in machines]
+    assert min(iterations(machines[1 + rank // 2], rank) for rank in range(3)) >= 1200
+    params = [
+        {line["iteration"]: line["params"] for line in map(msgspec.json.decode, lines(machines[1 + rank // 2], rank))}
+        for rank in range(4)
+    ]
+    assert all(
+        each.get(iteration, params[0][iteration]) == params[0][iteration] for each in params for iteration in params[0]
+    )
+
+
+@pytest.mark.long
+def test_a_certificate_of_another_authority_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    shutil.rmtree(machines[1].folder / "certs")
+    make_certificates(machines[1].folder / "certs", {1: 4})
+    machines[0].start("switch", "--tunnels", "4")
+    machines[0].start("controller", "job.toml", "--certs", "certs")
+    assert worker(machines[1], 0).wait(60) == 1
+    assert "the controller at 192.0.2.1:50052 refused" in machines[1].words()
+
+
+def test_a_link_that_is_too_narrow_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    ip("-n", machines[1].network, "link", "set", "eth0", "mtu", "1000")
+    assert worker(machines[1], 0).wait(60) == 1
+    words = "kofn-w0 has MTU 950, job.words = 4 needs 1116: job.words up to 3 fit"
+    assert words in machines[1].words().replace("\n", " ")
+
+
+def test_a_switch_without_a_name_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    process = machines[1].start(
+        *("worker", "job.toml", "--rank", "0", "--switch", "nowhere.invalid", "--controller", CONTROLLER)
+    )
+    assert process.wait(60) == 1 and "--switch nowhere.invalid: " in machines[1].words()
+
+
+def test_a_worker_s_certificate_does_not_program_the_switch(machines: list[Machine], tmp_path: Path) -> None:
+    """Nor does none: the switch goes without a program."""
+    share_out(tmp_path, machines)
+    make_p4runtime_certificates(tmp_path / "p4runtime")
+    shutil.copytree(tmp_path / "p4runtime", machines[0].folder / "server")
+    false = machines[0].folder / "client"
+    shutil.copytree(tmp_path / "p4runtime", false)
+    for end in ("pem", "key"):
+        shutil.copy(tmp_path / "certs" / f"job-1-worker-0.{end}", false / f"client.{end}")
+    machines[0].start("switch", "--tunnels", "4", "--certs", "server")
+    for certs in (("--p4runtime-certs", "client"), ()):
+        assert machines[0].start("controller", "job.toml", "--wait", "3", *certs).wait(60) == 2
+    assert machines[0].words().count("no switch at 127.0.0.1:50051 after 3 s") == 2
+
+
+@pytest.mark.long
+def test_packets_of_eight_kilobytes_where_the_network_carries_them(machines: list[Machine], tmp_path: Path) -> None:
+    share_out(tmp_path, machines)
+    for number, machine in enumerate(machines, 1):
+        (machine.folder / "job.toml").write_text(JOB.replace("workers = 4", "workers = 4, words = 32"))
+        ip("-n", machine.network, "link", "set", "eth0", "mtu", "9000")
+        ip("-n", f"{machine.network.rpartition('-')[0]}-lan", "link", "set", f"p{number}", "mtu", "9000")
+    machines[0].start("switch", "--tunnels", "4")
+    machines[0].start("controller", "job.toml", "--certs", "certs")
+    workers = [worker(machines[1 + rank // 2], rank) for rank in range(4)]
+    assert [process.wait(120) for process in workers] == [0] * 4, [machine.words() for machine in machines]
