@@ -10,6 +10,7 @@ many: the mean of its gradients times their number.
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,26 @@ class Aggregate:
     notes: Mapping[int, SideValues]
     plan: Plan
     encoding: Encoding | None
+
+    @classmethod
+    def of_all(cls, iteration: int, mean: Floats, workers: int, plan: Plan) -> Self:
+        """Where the workers sum up among themselves: everyone's gradient is in it, once."""
+        return cls(
+            iteration=iteration,
+            mean=mean,
+            checksums=np.zeros(0, np.int64),
+            k=workers,
+            ks=(workers, workers),
+            count=workers,
+            members=list(range(workers)),
+            missed=0,
+            gradients=workers,
+            contributors=workers,
+            least=workers,
+            notes={},
+            plan=plan,
+            encoding=None,
+        )
 
     @property
     def late(self) -> bool:

@@ -17,7 +17,6 @@ from kofn.config.late_rules import RULES, Treatment
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats
 from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.work import WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.compression.plan import Plan
@@ -69,7 +68,7 @@ class PeerToPeer:
         self.times = outcome.times
         self._bytes["bytes_sent"] += outcome.sent_bytes
         self._bytes["bytes_received"] += outcome.received_bytes
-        done = self._aggregate(outcome)
+        done = Aggregate.of_all(self.iteration, outcome.value, outcome.count, self._plan)
         self.iteration += 1
         return handed_s, [done]
 
@@ -120,26 +119,6 @@ class PeerToPeer:
 
     def account(self) -> Account | None:
         return None
-
-    def _aggregate(self, outcome: WorkOutcome[Floats]) -> Aggregate:
-        """Everyone's gradient is in it, once."""
-        count = outcome.count
-        return Aggregate(
-            iteration=self.iteration,
-            mean=outcome.value,
-            checksums=np.zeros(0, np.int64),
-            k=count,
-            ks=(count, count),
-            count=count,
-            members=list(range(count)),
-            missed=0,
-            gradients=count,
-            contributors=count,
-            least=count,
-            notes={},
-            plan=self._plan,
-            encoding=None,
-        )
 
 
 def check_finite(gradient: Floats) -> None:

@@ -109,7 +109,7 @@ class PeerExchange:
                 return
             self._reducer.times = Times(wait=time.monotonic() - begun.begun_s)
             self._reducer.iteration = iteration + 1
-            update = self._aggregate(iteration, means.result())
+            update = Aggregate.of_all(iteration, means.result(), self._workers, self._reducer.plan)
             exchanged.set_result(Exchanged(updates=[update], handed_s=begun.begun_s, late=False))
 
         begun.means.add_done_callback(end)
@@ -130,26 +130,6 @@ class PeerExchange:
 
     def close(self) -> None:
         """The reducer is closed with the job."""
-
-    def _aggregate(self, iteration: int, mean: Floats) -> Aggregate:
-        """Everyone's gradient is in it, once."""
-        count = self._workers
-        return Aggregate(
-            iteration=iteration,
-            mean=mean,
-            checksums=np.zeros(0, np.int64),
-            k=count,
-            ks=(count, count),
-            count=count,
-            members=list(range(count)),
-            missed=0,
-            gradients=count,
-            contributors=count,
-            least=count,
-            notes={},
-            plan=self._reducer.plan,
-            encoding=None,
-        )
 
 
 class GradientPass:
