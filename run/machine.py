@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kofn.config.schema import WORKERS_MAX, Config
-from kofn.host.wire.packet import HEADER_BYTES
+from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
 from kofn.run.errors import RunError
 from kofn.run.topology import wanted_topology
 
@@ -34,8 +34,6 @@ PORT_MTU = 9000
 
 UDP_BYTES = 28
 """IPv4 and UDP headers of a kofn packet."""
-
-WORD_BYTES = 256
 
 ROOT_NEEDED = "root, or the capability NET_ADMIN, is needed to make an interface"
 
