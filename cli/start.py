@@ -1,5 +1,6 @@
 """`kofn` from its first moment: Ctrl-C while libraries are loaded ends it like any other, a missing one in a line."""
 
+import gc
 import sys
 
 from kofn.extras import remedy
@@ -15,6 +16,8 @@ def main() -> None:
         command()
     except ModuleNotFoundError as error:
         sys.exit(f"kofn: {remedy(error)}")
+    finally:
+        gc.freeze()  # the end of the process frees all: it need not be looked through once more
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ from kofn.rpc import kofn_pb2 as pb
 
 CHANGES_KEPT = 32
 
+FORECAST_EVERY = 10
+"""Iterations between forecasts where no choice depends on them."""
+
 UNHEARD_OF = 1e-3
 """Share of a worker's blocks that take longer than a silence that is news."""
 
@@ -126,8 +129,11 @@ class ControlLoop:
 
     def due(self, now_s: float) -> bool:
         """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
-        enough = self.iteration >= self._chosen_at + self.policy.decide_every
-        return enough or self._inclusion_due() or (self.included is None and self._overdue(now_s))
+        fixed = self.goal.fixed
+        every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
+        if self.iteration >= self._chosen_at + every or self._inclusion_due():
+            return True
+        return not fixed and self.included is None and self._overdue(now_s)
 
     def choose(self, now_s: float) -> Change | None:
         """Fit, forecast, choose; the change, if there is one."""

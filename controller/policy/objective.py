@@ -54,6 +54,7 @@ class Objective:
     rule: RuleName | None = None  # for late gradients, where it leaves no choice
     treatments: tuple[Treatment, ...] = ()  # of late gradients among which it chooses; none: as the configuration says
     warm_up: int = 0  # iterations before the first choice
+    fixed: bool = False  # the costs depend on k alone: what is forecast is for people
     policy: Callable[[], Policy] | None = None  # makes what chooses in place of costs
 
     def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
@@ -109,7 +110,9 @@ def objective(text: str, workers: int) -> Objective:
     """The one of this name; ConfigError where there is none, or where a plug-in does not load."""
     fixed = check_objective(text, workers, "objective")
     if fixed is not None:
-        return Objective(name=text, costs=lambda forecast: np.abs(forecast.ks - fixed.k), unit="", rule=fixed.rule)
+        return Objective(
+            name=text, costs=lambda forecast: np.abs(forecast.ks - fixed.k), unit="", rule=fixed.rule, fixed=True
+        )
     found = OBJECTIVES.load(text)
     if isinstance(found, type) and issubclass(found, Policy):
         return Objective(

@@ -2,4 +2,4 @@
 
 from kofn.controller.policy.objective import Objective
 
-all = Objective(name="all", costs=lambda forecast: forecast.workers - forecast.ks, unit="")
+all = Objective(name="all", costs=lambda forecast: forecast.workers - forecast.ks, unit="", fixed=True)
