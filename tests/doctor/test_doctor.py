@@ -176,8 +176,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("kofn-doctor-*"))
 
 
+@pytest.mark.long
 @real
-@pytest.mark.slow
 def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
     with RealRun(tmp_path, target=NEVER) as run:
         inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c", KOFN, "doctor", "--json"]

@@ -101,7 +101,7 @@ def test_the_table_says_what_failed(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_for_real(tmp_path: Path) -> None:
     inside = [*OWN_NETWORK, sys.executable, "-c", KOFN]
     result = subprocess.run(

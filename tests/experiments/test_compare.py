@@ -550,7 +550,7 @@ def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_for_real(tmp_path: Path) -> None:
     gradients, out = tmp_path / "gradients", tmp_path / "out"
     gradients.mkdir()

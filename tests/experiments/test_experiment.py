@@ -210,7 +210,7 @@ SHORT = ["--set", "run.target=0.8", "--workers", "4", "--rate", "0.35", "--seeds
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_for_real_and_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["--scenario", "one-slow", "--objective", "async:3", "--objective", "progress", *SHORT]

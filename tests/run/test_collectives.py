@@ -317,7 +317,7 @@ def test_a_switch_a_server_and_a_ring_train_side_by_side(tmp_path: Path) -> None
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 @pytest.mark.parametrize("collective", ["gloo", "mpi"])
 def test_others_collectives_train_in_the_emulated_network(tmp_path: Path, collective: str) -> None:

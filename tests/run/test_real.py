@@ -106,6 +106,7 @@ def test_kill_9_leaves_nothing(tmp_path: Path) -> None:
         assert (run.out / "report.html").exists()
 
 
+@pytest.mark.long
 def test_a_closed_terminal_ends_a_run_whose_session_leader_waits(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     with RealRun(tmp_path, *TARGET, target=NEVER, terminal=slave) as run:

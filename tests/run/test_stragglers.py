@@ -178,7 +178,7 @@ at_iteration = 15
 
 
 @pytest.mark.root
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 def test_a_worker_with_less_of_a_processor_is_recorded_as_blocked(tmp_path: Path) -> None:
     record = tmp_path / "blocking.csv"
