@@ -37,7 +37,7 @@ Arrow = tuple[str, str]
 def modules() -> dict[str, Path]:
     """Dotted name without "kofn." -> file."""
     package = ROOT / "kofn"
-    paths = (path for room in FLOOR for path in sorted((package / room).rglob("*.py")))
+    paths = (path for room in sorted(FLOOR) for path in sorted((package / room).rglob("*.py")))
     return {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
