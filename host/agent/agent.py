@@ -375,6 +375,8 @@ class Agent:
             if gradient is not None:
                 with watch.during("encode"):
                     self.encoder.enter(gradient, begun, batch=batch, current=current, pieces=pieces, good=good)
+            if pieces is not None:
+                self.protocol.in_pieces()
             with self.protocol.held():  # once it reduces, the iteration may be over before all is handed over
                 waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
             self._look()

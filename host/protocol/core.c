@@ -415,6 +415,10 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
     return pull(core, now);
 }
 
+void core_in_pieces(struct core *core) {
+    core->in_flight.in_pieces = 1;
+}
+
 void core_withdraw(struct core *core, int64_t *requests, int64_t count) {
     for (int64_t at = 0; at < count; at++)
         if (core->waiting[requests[at]].values && !core->launched[requests[at]])

@@ -269,6 +269,10 @@ class Protocol:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._call("others_reached", iteration)
 
+    def in_pieces(self) -> None:
+        """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
+        self._call("in_pieces")
+
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
         self._call("regroup", generation)

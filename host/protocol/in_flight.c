@@ -57,6 +57,7 @@ void in_flight_remove(struct in_flight *all, struct flight *flight) {
 
 void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->moving_since_s = moving_since_s;
+    all->in_pieces = 0;
     for (int64_t request = 0; all->probed_count && request < all->requests; request++) {
         all->probed_count -= all->probed[request];
         all->probed[request] = 0;
@@ -227,7 +228,7 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
     }
     if (probe_at_s(all) > now)
         return count;
-    const int64_t most = (int64_t)1 << 2 * (all->probes < 5 ? all->probes : 5);
+    const int64_t most = all->in_pieces ? 1 : (int64_t)1 << 2 * (all->probes < 5 ? all->probes : 5);
     for (const struct flight *flight = all->first; flight && probes < most; flight = flight->later) {
         if (flight->sent_s > now)
             continue;

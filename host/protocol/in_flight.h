@@ -34,6 +34,7 @@ struct in_flight {
     struct reordering reordering;
     int64_t order, launches;
     int32_t probes; /* since the last answer */
+    int32_t in_pieces; /* gradients of this iteration come in pieces: in a silence others may compute the next ones */
     int32_t doubts; /* answers to repeated requests that are taken for those to the first attempt */
     double heard_at_s;     /* when the last answer came, or a request was sent when there was none */
     double moving_since_s; /* when the first block of this iteration closed; NAN: none has */
@@ -61,7 +62,7 @@ void in_flight_heard(struct in_flight *all, double now);
 /* Learn from answers that have come together, which must be in flight; they are no more. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now);
 /* The requests to repeat, at most all in flight: what was overtaken long ago; in silence the oldest, four times as many
- * each. How many. */
+ * each, where gradients come in pieces one. How many. */
 int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests);
 /* A request is sent once more. */
 void in_flight_again(struct in_flight *all, struct flight *flight, double now);

@@ -418,6 +418,20 @@ def test_silence_is_probed_with_few_requests_at_first():
     assert len(sent_again(p.timer(6.0))) == 15, "all that was sent before what was answered"
 
 
+def test_a_silence_between_pieces_is_probed_with_one_request():
+    """Others may compute what comes next; and only until the iteration ends."""
+    p = protocol(blocks=16, slots=64, window=16, rto_s=0.05)
+    p.begin(1, 0.0)
+    p.in_pieces()
+    contribute_all(p)
+    assert [sent_again(p.timer(due(p))) for _ in range(4)] == [[0], [1], [2], [3]]
+    for block in range(16):
+        p.packet_in(answer(iteration=1, block=block), bytes(256), 5.0)
+    p.begin(2, 6.0)
+    contribute_all(p, 6.0)
+    assert max(len(sent_again(p.timer(due(p)))) for _ in range(4)) == 16
+
+
 def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():
     p = protocol(blocks=2, slots=16, window=8, rto_s=0.01)
     now = 0.0

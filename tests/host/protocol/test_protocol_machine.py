@@ -101,10 +101,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         STEPS["duplicated"] += 1
         self.world.bag.append(self.packet(which))
 
-    @rule(rank=choice)
-    def ready(self, rank):
+    @rule(rank=choice, in_pieces=st.booleans())
+    def ready(self, rank, in_pieces=False):
         rank %= self.workers
         worker = self.world.workers[rank]
+        if in_pieces:
+            worker.protocol.in_pieces()
         if worker.computing:
             STEPS["computed"] += 1
             self.world.ready(rank)

@@ -258,6 +258,10 @@ class Protocol:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._newest = max(self._newest, iteration)
 
+    def in_pieces(self) -> None:
+        """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
+        self._in_flight.in_pieces = True
+
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
         if generation <= self.generation:

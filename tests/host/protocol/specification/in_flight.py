@@ -49,6 +49,9 @@ class InFlight:
         self._soonest = math.inf  # no flight's deadline is before
         self._order = 0
         self._probes = 0  # since the last answer
+        self.in_pieces = (
+            False  # gradients of this iteration come in pieces: in a silence others may compute the next ones
+        )
         self.probed: set[int] = set()
         """Requests of this iteration that were sent again because of a silence."""
         self._doubts = 0  # answers to repeated requests that are taken for those to the first attempt
@@ -71,6 +74,7 @@ class InFlight:
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
         self._moving_since = moving_since
+        self.in_pieces = False
         self.probed.clear()
 
     def late(self, request: int) -> None:
@@ -146,13 +150,14 @@ class InFlight:
         return self._answered_order(flight, now)
 
     def due(self, now: float) -> list[int]:
-        """The requests to repeat: what was overtaken long ago; in silence the oldest, four times as many each."""
+        """The requests to repeat: what was overtaken long ago; in silence the oldest, four times as many each, where
+        gradients come in pieces one."""
         due = [request for request, flight in self.by_request.items() if flight.deadline <= now]
         later = (flight.deadline for flight in self.by_request.values() if flight.deadline > now)
         self._soonest = min(later, default=math.inf)
         if self.probe_at <= now:
             oldest = [request for request, flight in self.by_request.items() if flight.sent <= now]
-            probes = oldest[: 4 ** min(self._probes, 5)]
+            probes = oldest[: 1 if self.in_pieces else 4 ** min(self._probes, 5)]
             self.probed.update(probes)
             due += [request for request in probes if request not in due]
             self._probes += bool(oldest)
