@@ -10,6 +10,8 @@ ARGS ?=
 FUZZ_S ?= 600
 SOAK_S ?= 3600
 SWITCH ?= 127.0.0.1:50051
+# Tests wait for a third of their time: a process more than there are cores.
+PYTEST = .venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
 
 .PHONY: help run chaos compare doctor stop clean test long torch-tests check explore fuzz soak docs reference crd picture \
     screenshots header p4 proto shell \
@@ -39,11 +41,11 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . \( -name .git -o -name '.venv*' -o -name runs \) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
-test: setup-dev ## all tests, a file on each of up to four cores; ARGS='-k wire' for some
-	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup-dev ## all tests, a file in each of up to four processes; ARGS='-k wire' for some
+	@exec $(PYTEST) --no-loadscope-reorder $(ARGS)
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
-	@exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m long $(ARGS)
+	@exec $(PYTEST) -m long $(ARGS)
 
 torch-tests: setup-dev ## PyTorch's own tests of a process group, on the backend "kofn": minutes; which do not apply, and why
 	@exec .venv/bin/python -m pytest tests/torch/test_of_pytorch.py -m '' -rs -q $(ARGS)
