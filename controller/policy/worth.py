@@ -2,11 +2,11 @@
 
 How many iterations a training needs grows with the age of the gradients in its sums, and with their noise:
 
-    log N = const + AGE * a / L + NOISE * min(phi, NOISE_MAX) / (m L) - own
+    log N = const + AGE * a / L + NOISE * min(phi, NOISE_MAX) / L * n / m - own
 
 and DIVERGENCE more where AGE * a / L > DIVERGES.
 
-- a: mean age of the gradients in a sum, each by its weight; m: how many there are, (sum w)^2 / sum w^2;
+- a: mean age of the gradients in a sum, each by its weight; m: how many there are, (sum w)^2 / sum w^2, of n workers;
 - L, phi: correlation length and noise scale (`correlation`). Both penalties are divided by L: a small learning rate
   averages over many iterations, so that neither the age nor the noise of one matters much; a large one does not;
 - own: where the data of some workers is their own (`data_skew`), half of log(n x the least share that one of them has
@@ -15,7 +15,9 @@ and DIVERGENCE more where AGE * a / L > DIVERGES.
 The worth of an iteration is 1 / N without the constant. A sum that is divided by its contributors (model.average) is a
 longer step than the mean of its gradients where late ones are in it, and worth as much more.
 
-The constants were found in an event simulation of all rules with training on digits (docs/explanation/experiments.md).
+The constants were found in simulations of all rules with training on digits (docs/explanation/control.md). What noise
+costs there goes by the share of all gradients that is in a sum, not by their number: half of them cost as much with 4
+workers as with 16.
 """
 
 from collections import deque
@@ -35,7 +37,7 @@ from kofn.rpc import kofn_pb2 as pb
 AGE = 2.0
 """An age of half a correlation length costs a factor e."""
 
-NOISE = 1.0
+NOISE = 0.3
 
 NOISE_MAX = 3.0
 """Of phi: late in a training it is only known to be large."""
@@ -95,7 +97,7 @@ class WorthModel:
         age = prediction.delays @ (weights * np.arange(AGES + 1)) / total
         length = self.correlation.length
         turned = factor * AGE * age / length
-        noise = factor * NOISE * min(self.noise_scale, NOISE_MAX) / length
+        noise = factor * NOISE * min(self.noise_scale, NOISE_MAX) / length * prediction.workers
         needed = turned + noise / gradients + DIVERGENCE * (turned > DIVERGES)
         return np.asarray(np.exp(-needed) * self._step(prediction) * self._shared(prediction, live, age_weight))
 

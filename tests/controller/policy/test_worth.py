@@ -11,7 +11,7 @@ from kofn.controller.estimate.data_skew import KNOWN, DataSkew
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.policy.prediction import Prediction, Shares
 from kofn.controller.policy.process import AGES
-from kofn.controller.policy.worth import NOISE_MAX, WorthModel
+from kofn.controller.policy.worth import NOISE, NOISE_MAX, WorthModel
 from kofn.host.compression.alignment import LAGS
 from kofn.rpc import kofn_pb2 as pb
 
@@ -108,7 +108,7 @@ BOTH = np.ones(2, np.bool_)
 def test_old_and_noisy_gradients_are_worth_less_and_more_so_where_they_turn_fast() -> None:
     worth_model = WorthModel(workers=2, average="gradients")
     fresh, old = (worth_model.worth(predicted(ages), BOTH, 1.0)[0] for ages in ([1.0], [0.5, 0.25, 0.25]))
-    noise = min(UNKNOWN, NOISE_MAX) / UNKNOWN
+    noise = 2 * NOISE * min(UNKNOWN, NOISE_MAX) / UNKNOWN
     assert fresh == pytest.approx(math.exp(-noise / 4))
     assert old == pytest.approx(math.exp(-noise / 4 - 2 * 0.75 / UNKNOWN))
     assert worth_model.worth(predicted([1.0], gradients=1.0), BOTH, 1.0)[0] == pytest.approx(math.exp(-noise))
@@ -122,7 +122,7 @@ def test_weights_by_age_make_a_sum_younger_and_smaller() -> None:
     known = predicted([0.5, 0.0, 0.5])
     gradients = 4 * 0.625**2 / (0.5 + 0.5 / 16)
     age = 2 * 0.125 / 0.625
-    worth = math.exp(-2 * age / UNKNOWN - 1 / gradients)
+    worth = math.exp(-2 * age / UNKNOWN - 2 * NOISE / gradients)
     assert worth_model.worth(known, BOTH, 0.5)[0] == pytest.approx(worth)
 
 
