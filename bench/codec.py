@@ -18,7 +18,8 @@ import numpy as np
 from bench.tables import Row, make_parser, say, show
 from bench.timing import medians_ms
 from kofn.config.compress import Rounding
-from kofn.host.arrays import Exponents, Floats
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.codec import (
     UNIT,
     Codec,
@@ -28,17 +29,20 @@ from kofn.host.compression.codec import (
     statistics,
     to_fixed,
 )
+from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import factors_of
 from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.plan import Planner
 from kofn.host.compression.registry import load_codecs
 from kofn.host.errors import CodecError
 from kofn.host.kernels import kernel
 from kofn.host.kernels.kernel import Kernel
 from kofn.host.kernels.lanes import code_of
+from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Packed, PackedBlocks
 from kofn.host.protocol.results import RESULT, BlockResults
-from kofn.host.wire.packet import WORD_BYTES
+from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES
 
 CODECS: tuple[tuple[str, Rounding], ...] = (
     ("int32", "nearest"),
@@ -67,18 +71,32 @@ class Way:
 
     def __init__(self, codec: Codec, chosen: Kernel, gradient: Floats) -> None:
         self._codec, self._kernel, self._gradient = codec, chosen, gradient
-        lanes = WORDS * WORD_BYTES * 8 // codec.width
+        code, lanes = code_of(codec.width), WORDS * WORD_BYTES * 8 // codec.width
         self._pending = to_fixed(gradient).reshape(-1, lanes)
-        shape = self._pending.shape
-        storage = LedgerStorage.in_memory(blocks=shape[0], lanes=lanes, width=codec.width)
-        self._ledger, self._iteration = Ledger(storage, 0, {code_of(codec.width): codec}), 0
+        blocks = len(self._pending)
+        self._coding = JobCoding(
+            elements=gradient.size,
+            summarised=False,
+            notes=False,
+            layout=BlockLayout(blocks=blocks, words=WORDS, widest=codec.width, summary_words=0),
+            codecs={code: codec},
+            planner=Planner(blocks=blocks, widths=(codec.width,), summary=False),
+        )
+        self._plan = self._coding.planner.first()
+        storage = LedgerStorage.in_memory(blocks=blocks, lanes=lanes, width=codec.width)
+        self._ledger, self._iteration = Ledger(storage, 0, {code: codec}), 0
         self._mean = np.empty(gradient.size, np.float32)
-        self._rows, self._ones = np.arange(shape[0]), np.ones((shape[0], 1), np.int64)
+        self._rows, self._ones = np.arange(blocks), np.ones(blocks, np.int64)
         self._scale = codec.scale(*statistics(self._pending))
         packed = encode_packed(codec, self._pending, self._scale[:, None])
-        size = len(packed) // shape[0]
-        rows = ((block, Packed(packed[block * size : (block + 1) * size], 0, 0, 0)) for block in range(shape[0]))
-        self._sums = sums_of(PackedBlocks.of(rows))
+        size = len(packed) // blocks
+        scales = np.broadcast_to(self._scale, blocks).tolist()
+        self._results = results_of(
+            PackedBlocks.of(
+                (block, Packed(packed[block * size : (block + 1) * size], scales[block], code, WEIGHT_UNIT))
+                for block in range(blocks)
+            )
+        )
 
     def encode(self) -> None:
         with kernel.using(self._kernel):
@@ -86,12 +104,20 @@ class Way:
 
     def decode(self) -> None:
         with kernel.using(self._kernel):
-            self._average(self._sums, self._scale)
+            self._average(self._results)
 
-    def _average(self, sums: BlockResults, scale: Exponents) -> None:
-        weights = self._ones.astype(np.float64) * UNIT
-        factors = factors_of(self._pending.shape[1])
-        average_packed(self._codec, sums, scale[:, None], self._ones, weights, weights=factors, mean=self._mean)
+    def _average(self, results: BlockResults) -> None:
+        """As a worker does; in NumPy as with a codec of the user's own."""
+        if self._kernel is not kernel.NUMPY:
+            sums = Sums(self._coding, self._plan, "gradients")
+            sums.into(self._mean)
+            sums.add(results)
+            return
+        scale, ones = results.numbers("scale")[:, None], self._ones[:, None]
+        factors = factors_of(self._coding.layout.elements)
+        average_packed(
+            self._codec, results, scale, ones, ones.astype(np.float64) * UNIT, weights=factors, mean=self._mean
+        )
 
     def whole(self) -> None:
         """An iteration: gradient, ledger, wire; sum, mean, ledger."""
@@ -102,15 +128,16 @@ class Way:
             ledger.add(self._gradient, self._iteration)
             scale = codec.scale(*statistics(ledger.pending))
             ledger.sending(self._iteration, rows, code_of(codec.width), scale)
-            self._average(sums_of(ledger.noted(rows)), scale)
-            ledger.settle(self._iteration, rows, self._ones[:, 0])
+            self._average(results_of(ledger.noted(rows)))
+            ledger.settle(self._iteration, rows, self._ones)
 
 
-def sums_of(packed: PackedBlocks) -> BlockResults:
-    """The results where nobody else contributes."""
+def results_of(packed: PackedBlocks) -> BlockResults:
+    """Where nobody else contributes."""
     table = np.zeros(len(packed.table), RESULT)
-    for name in ("values", "size"):
+    for name in ("values", "size", "scale", "lanes", "weight"):
         table[name] = packed.table[name]
+    table["count"] = table["k"] = 1
     return BlockResults(1, packed.table["block"].astype(np.int64), table, packed)
 
 

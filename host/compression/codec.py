@@ -136,8 +136,7 @@ def average_packed(
     if (results.table["size"] != size).any():
         sizes = sorted({*results.numbers("size").tolist()})
         raise CodecError(f"{len(results)} blocks of {sizes} bytes: {size} bytes are needed")
-    values = b"".join(map(results.values, range(len(results))))
-    lanes = unpack(values, codec.width, signed=codec.signed).reshape(-1, len(weights))
+    lanes = unpack(results.all_values(), codec.width, signed=codec.signed).reshape(-1, len(weights))
     total = codec.decode(lanes, scale, count)
     return kernel().averaged(total, results.blocks, factor, weights=weights, mean=mean)
 

@@ -138,10 +138,15 @@ class Kernel:
 
         Returns the sum of each block's values times `weights` (L,), modulo 2**64: shape (B,).
         """
-        for block, row in zip(blocks.tolist(), self.scaled(total, factor), strict=True):
-            place = mean[block * len(row) : (block + 1) * len(row)]
-            place[...] = row[: place.size]
-        sums: Integers = (total.astype(np.uint64) * weights).sum(axis=1, dtype=np.uint64).view(np.int64)
+        lanes, found = total.shape[1], self.scaled(total, factor)
+        complete = mean.size // lanes  # blocks; the last one may be longer than what is left of the mean
+        rows, rest = mean[: complete * lanes].reshape(-1, lanes), mean[complete * lanes :]
+        there = blocks < complete
+        if there.any():
+            rows[rows_of(blocks[there].tolist())] = found[there]
+        for row in found[~there]:
+            rest[...] = row[: rest.size]
+        sums: Integers = np.dot(total.view(np.uint64), weights).view(np.int64)
         return sums
 
 

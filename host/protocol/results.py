@@ -137,6 +137,11 @@ class BlockResults(Sequence[Result]):
         address, size = int(self.table[at]["values"]), int(self.table[at]["size"])
         return ctypes.string_at(address, size) if address else b""
 
+    def all_values(self) -> bytes:
+        """Of all, one after another."""
+        places = zip(self.table["values"].tolist(), self.table["size"].tolist(), strict=True)
+        return b"".join(ctypes.string_at(address, size) for address, size in places if address)
+
     def _result(self, at: int) -> Result:
         row = self.table[at]
         _, _, scale, lanes, k, count, weight, _ = row.tolist()
