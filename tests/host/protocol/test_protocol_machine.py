@@ -188,22 +188,23 @@ class ProtocolMachine(RuleBasedStateMachine):
             STEPS["gradients"] += self.world.flush()
 
 
+WANTED = (
+    *("gradients", "delivered", "delivered together", "lost", "duplicated", "stale", "refused", "pulls"),
+    *("peers answered", "resumed", "discarded", "given up", "hints"),
+)
+"""Happen, or it is not the network that was tried."""
+
+ROUNDS = 5
+"""At most: in one, what is rare may not happen by chance."""
+
+
 @pytest.mark.slow
 def test_whatever_the_network_does():
     STEPS.clear()
     ProtocolMachine.TestCase.settings = settings(max_examples=max(120, settings().max_examples))
-    ProtocolMachine.TestCase("runTest").runTest()
+    for _ in range(ROUNDS):
+        ProtocolMachine.TestCase("runTest").runTest()
+        if not (never := [name for name in WANTED if not STEPS[name]]):
+            break
     print(dict(STEPS))
-    wanted = (
-        "gradients",
-        "delivered",
-        "delivered together",
-        "lost",
-        "duplicated",
-        "stale",
-        "refused",
-        "pulls",
-        "peers answered",
-        "resumed",
-    )
-    assert all(STEPS[name] for name in (*wanted, "discarded", "given up", "hints"))
+    assert not never
