@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -202,7 +202,9 @@ ROUNDS = 5
 def test_whatever_the_network_does():
     STEPS.clear()
     ProtocolMachine.TestCase.settings = settings(max_examples=max(120, settings().max_examples))
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        if number:
+            seed(number)(ProtocolMachine)
         ProtocolMachine.TestCase("runTest").runTest()
         if not (never := [name for name in WANTED if not STEPS[name]]):
             break
