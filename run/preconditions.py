@@ -15,8 +15,6 @@ from kofn.host.workload.workload import workload_class
 from kofn.run.errors import RunError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 
-TCP_LISTEN = "0A"
-
 BOOT_S = 30.0
 
 RESULT_BYTES = 50_000_000
@@ -91,16 +89,16 @@ def _check_port(port: int, field: str) -> None:
             probe.bind(("0.0.0.0", port))
             probe.listen(1)
         except OSError:
-            owner = ", ".join(listeners(port)) or "an unknown process"
+            owner = ", ".join(holders(port)) or "an unknown process"
             raise RunError(
                 f"TCP port {port} ({field}) is in use by {owner}: end it (kofn stop ends another run), "
                 f"or choose another port in the configuration"
             ) from None
 
 
-def listeners(port: int) -> Iterator[str]:
-    """The processes that listen on a TCP port, as 'pid 12 (name)'."""
-    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+def holders(port: int) -> Iterator[str]:
+    """The processes that listen on a TCP port, or have a connection from it, as 'pid 12 (name)'."""
+    inodes = {f"socket:[{inode}]" for inode in _inodes(port)}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if any(os.readlink(entry) in inodes for entry in (process / "fd").iterdir()):
@@ -110,7 +108,7 @@ def listeners(port: int) -> Iterator[str]:
             continue  # it ended while we looked
 
 
-def _listening_inodes(port: int) -> Iterator[str]:
+def _inodes(port: int) -> Iterator[str]:
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             rows = Path(table).read_text().splitlines()[1:]
@@ -118,5 +116,5 @@ def _listening_inodes(port: int) -> Iterator[str]:
             continue  # no IPv6 in this kernel
         for row in rows:
             fields = row.split()
-            if fields[3] == TCP_LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+            if int(fields[1].rpartition(":")[2], 16) == port:
                 yield fields[9]

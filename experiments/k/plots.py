@@ -32,7 +32,8 @@ def hindsight_figure(found: Sequence[Hindsight], objective: str) -> Figure:
             axes.axhline(1.0, color="black", linewidth=0.8)
             axes.axhline(MEAN, color="black", linewidth=0.8, linestyle="--")
             axes.set(title=f"{objective}, learning rate {rate:g}", ylabel="x best fixed")
-        several[0].legend(loc="upper left")
+        if several[0].get_legend_handles_labels()[0]:
+            several[0].legend(loc="upper left")
         several[-1].set_xticks(range(len(worlds)), worlds, rotation=30, ha="right")
         return figure
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from click.testing import CliRunner, Result
 from kofn.cli.jobs import jobs
 from kofn.jobs.operator.handlers import check_request, note_requester
 from tests.jobs.lab import Lab, kubeconfig, lab
+from tests.run.real_run import KOFN, OWN_NETWORK
 
 JOB: dict[str, Any] = {
     "apiVersion": "kofn.dev/v1alpha1",
@@ -106,13 +109,14 @@ def test_no_cluster_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
-def test_run_trains_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
+def test_run_trains_on_this_machine(tmp_path: Path) -> None:
     nodes = [{"name": "a", "accelerators": 3}, {"name": "b", "accelerators": 3}]
     file = written(tmp_path, JOB | {"spec": JOB["spec"] | {"nodes": nodes}})
-    result = said("run", file, "--out", str(tmp_path / "out"))
-    assert result.exit_code == 0, capfd.readouterr()
-    assert "3 workers: a: 3" in result.output
+    command = [*OWN_NETWORK, sys.executable, "-c", KOFN, "jobs", "run", file, "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "KOFN_STATE_DIR": str(tmp_path / "state")}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "3 workers: a: 3" in result.stdout
     assert (tmp_path / "out" / "report.html").exists()
 
 

@@ -341,11 +341,12 @@ def lines(out: Path, job: int, rank: int) -> list[dict[str, float]]:
 def check_times(worker: list[dict[str, float]]) -> None:
     """All parts together, against the clock that says when each iteration begins.
 
-    In the median: a moment without the processor between two readings of the clock is in one iteration.
+    In the median: a moment without the processor between two readings of the clock is in one iteration. On a busy
+    machine what no part has, an iteration's line and its report, takes longer than usual in all of them.
     """
     shares = [
         sum(one[part] for part in TIME_PARTS) / (other["started"] - one["started"]) for one, other in pairwise(worker)
     ]
-    assert median(shares) == pytest.approx(1, rel=0.05)
+    assert median(shares) == pytest.approx(1, rel=0.1)
     assert all(one["started"] < other["started"] for one, other in pairwise(worker))
     assert all(line["compute_s"] >= 0.007 for line in worker)

@@ -15,7 +15,7 @@ from kofn.results.folder import RunFolder, point_latest, trial_names
 from kofn.run.clean import remove_certificates
 from kofn.run.errors import RunError
 from kofn.run.network import BOOT
-from kofn.run.preconditions import check_machine, check_management, check_ports, check_space, listeners
+from kofn.run.preconditions import check_machine, check_management, check_ports, check_space, holders
 from kofn.run.state import hold, running, start_time
 from tests.ports import own_port
 
@@ -60,13 +60,22 @@ def test_a_port_in_use_names_its_process(ports: tuple[int, int]) -> None:
         check_ports(NetworkSection(p4runtime_port=ports[0], controller_port=ports[1]))
 
 
+def test_a_port_that_a_connection_leaves_from_names_its_process(ports: tuple[int, int]) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as connection,
+        pytest.raises(RunError, match=rf"controller_port\) is in use by pid {os.getpid()} \("),
+    ):
+        check_ports(NetworkSection(p4runtime_port=ports[0], controller_port=connection.getsockname()[1]))
+
+
 def test_a_process_with_line_breaks_in_its_arguments_stays_on_one_line(ports: tuple[int, int]) -> None:
     lines = ("import socket, sys", "with socket.create_server(('127.0.0.1', int(sys.argv[1]))):", " print(flush=True)")
     code = "\n".join([*lines, " sys.stdin.read()"])
     with subprocess.Popen([sys.executable, "-c", code, str(ports[0])], stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        (owner,) = listeners(ports[0])
+        (owner,) = holders(ports[0])
         process.kill()
     assert owner.startswith(f"pid {process.pid} (")
     assert "\n" not in owner
