@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.synthetic import times_alone
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import RuleName, Treatment
 from kofn.controller.policy.chooser import cheapest
 from kofn.controller.policy.objectives.progress import TREATMENTS, progress
 
@@ -14,16 +14,16 @@ from kofn.controller.policy.objectives.progress import TREATMENTS, progress
 def test_nobody_is_left_without_room_in_a_sum() -> None:
     """Though the iterations are as short for every k and each gradient more is worth more."""
     like = times_alone(np.full(8, 0.01), np.full(8, 0.01))
-    forecasts = [
+    forecasts = tuple(
         replace(like, worth=np.linspace(0.2, 0.9, 8) + (treatment.rule == "batch-sync") / 20, treatment=treatment)
         for treatment in TREATMENTS
-    ]
+    )
     choice = cheapest(forecasts, progress.all_costs(forecasts), 4, Treatment("batch-sync"), 0.0)
     assert (choice.best_treatment.rule, choice.best) == ("async", 8)
 
 
 @pytest.mark.parametrize("rule", ["merge", "async", "batch-sync"])
-def test_a_shorter_iteration_and_one_that_is_worth_more_cost_less(rule: str) -> None:
+def test_a_shorter_iteration_and_one_that_is_worth_more_cost_less(rule: RuleName) -> None:
     forecast = replace(
         times_alone(np.ones(4), np.array([1.0, 2.0, 2.0, 6.0])),
         worth=np.array([0.25, 0.5, 1.0, 1.0]),
