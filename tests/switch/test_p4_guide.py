@@ -53,7 +53,18 @@ def outcomes(script: str, folder: Path, path: str) -> dict[str, str]:
     """How each of its tests ends, in a copy of the checkout."""
     shutil.copytree(CHECKOUT, folder, symlinks=True)
     place = folder / script
-    command = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "bash", "-ec", MACHINE, "machine", place.name]
+    command = [
+        "unshare",
+        "--net",
+        "--pid",
+        "--kill-child",
+        "--mount-proc",
+        "bash",
+        "-ec",
+        MACHINE,
+        "machine",
+        place.name,
+    ]
     environment = os.environ | {"PATH": path}
     result = subprocess.run(
         command, cwd=place.parent, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
