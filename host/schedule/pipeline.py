@@ -53,16 +53,19 @@ def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedu
 
 
 def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> float:
-    """No schedule is faster: the computation, the transfer, and each layer's way from its forward pass to the next one.
+    """No schedule is faster: the computation, and the way from each layer's forward pass to its next one.
 
-    That way leads through the forward passes of the layers behind it, their error terms and its weight gradient.
+    That leads through the forward passes of this layer and of those behind it, the error terms of those behind it, its
+    own weight gradient and transfer. Meanwhile the means of the layers before it come, too, and none of them leaves
+    before some weight gradient is there.
     """
     transfer = [network.transfer_s(layer.elements) for layer in layers]
-    ways = [
-        sum(times.forward[at:]) + sum(times.error[at + 1 :]) + times.weight[at] + transfer[at] + network.latency_s
-        for at in range(len(layers))
-    ]
-    return max(times.compute_s, sum(transfer), *ways)
+    ways = list[float]()
+    for at in range(len(layers)):
+        passes_s = sum(times.forward[at:]) + sum(times.error[at + 1 :])
+        first_s = min(sum(times.error[one + 1 : at + 1]) + times.weight[one] for one in range(at + 1))
+        ways += [passes_s + times.weight[at] + transfer[at], passes_s + first_s + sum(transfer[: at + 1])]
+    return max(times.compute_s, max(ways) + network.latency_s)
 
 
 class _Pipeline:
