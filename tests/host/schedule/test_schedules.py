@@ -105,6 +105,15 @@ def test_no_schedule_is_faster_than_the_bound(given: tuple[list[Layer], PassSche
     assert found_s - times.compute_s >= -1e-9, "less than nothing was waited for"
 
 
+def test_the_bound_counts_what_no_order_can_overlap() -> None:
+    """From the last layer's forward pass to the first weight gradient every mean is there, and none is under way."""
+    layers, times = layers_of([1000] * 4), LayerTimes([1.0] * 4, [1.0] * 4, [1.0] * 4)
+    assert bound_s(layers, times, LinkModel(rate=4000 / times.compute_s)) == pytest.approx(times.compute_s + 2)
+    assert bound_s(layers, times, LinkModel(rate=1e9)) == pytest.approx(times.compute_s)
+    large_first = layers_of([100_000, 1, 1, 1])
+    assert bound_s(large_first, times, LinkModel(rate=10_000.0)) == pytest.approx(4 + 3 + 1 + 10, rel=1e-3)
+
+
 EQUAL = layers_of([1000] * 8)
 SAME = LayerTimes([1.0] * 8, [1.0] * 8, [1.0] * 8)
 

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from kofn.host.errors import ProtocolError
 from kofn.host.protocol.block_layout import BlockLayout
@@ -259,10 +258,10 @@ class Protocol:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._newest = max(self._newest, iteration)
 
-    def in_pieces(self, level: npt.NDArray[np.int64] | None = None) -> None:
+    def in_pieces(self, level: Iterable[int] | None = None) -> None:
         """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
         self._in_flight.in_pieces = True
-        self._in_flight.level = None if level is None else level.tolist()
+        self._in_flight.level = None if level is None else [*level]
 
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""

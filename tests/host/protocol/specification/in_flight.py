@@ -52,7 +52,9 @@ class InFlight:
         self.in_pieces = (
             False  # gradients of this iteration come in pieces: in a silence others may compute the next ones
         )
-        self.level: list[int] | None = None  # by block of such a gradient: those of one leave in the same order everywhere
+        self.level: list[int] | None = (
+            None  # by block of such a gradient: those of one leave in the same order everywhere
+        )
         self.probed: set[int] = set()
         """Requests of this iteration that were sent again because of a silence."""
         self._doubts = 0  # answers to repeated requests that are taken for those to the first attempt
