@@ -193,7 +193,7 @@ class OverlappedTraining(Training):
 
     def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
         applied = super()._apply(aggregate, step)
-        self._search.hear(aggregate.notes.values())
+        self._search.hear(aggregate.notes.values(), aggregate.k)
         return applied
 
     def _mean(self, aggregate: Aggregate) -> Floats:

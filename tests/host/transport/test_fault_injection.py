@@ -76,7 +76,7 @@ def test_a_fault_of_some_blocks_is_for_their_packets_alone() -> None:
     packets = [encode(KofnHeader(job=1, block=block, words=1), bytes(WORD_BYTES)) for block in range(7)]
     assert [len(decider.fate(packet, 0.0)) for packet in packets] == [1, 1, 0, 1, 1, 0, 1]
     assert len(decider.fate(b"no packet", 0.0)) == 1
-    with pytest.raises(ConfigError, match="fault.blocks is given, fault.where 'switch'"):
+    with pytest.raises(ConfigError, match=r"fault\.blocks is given, fault\.where 'switch'"):
         Config.of({"fault": [{"where": "switch", "blocks": [1], "drop": 1.0}]})
 
 
