@@ -18,6 +18,7 @@ from kofn.jobs.kinds import KINDS, OF_ATTEMPT
 from kofn.jobs.lifecycle import Action, Become, Observed, step
 from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
 from kofn.jobs.operator.carry_out import Hands
+from kofn.jobs.operator.expectations import Expectations
 from kofn.jobs.operator.metrics import OperatorMetrics
 from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
 from kofn.jobs.operator.permissions import Permissions
@@ -28,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
 LOOK_S = 30.0
+BEHIND_S = 0.25
+"""A handler may hear of a change before the daemon's own document has it."""
 SETTLE_S = 0.1
 """Changes come many at a time, and an own one comes back."""
 
@@ -47,6 +50,7 @@ class Handlers:
         self.hands = Hands(client, self.permissions)
         self.metrics = OperatorMetrics()
         self._followed = Followed(client)
+        self._expected = Expectations()
         self._changed: dict[Key, asyncio.Event] = {}
 
     def register(self, registry: kopf.OperatorRegistry, *, webhook: bool) -> None:
@@ -89,10 +93,13 @@ class Handlers:
         """Do what is to be done now; how long to wait for a change, in seconds."""
         try:
             request = TrainingRequest.read(dict(body))
+            if self._expected.outdated(request):
+                return BEHIND_S
             before = self._observed(request, indices)
             actions = step(request, await self._with_progress(request, before, indices))
             for action in actions:
                 if await self.hands.carry_out(request, action):
+                    self._expected.note(request, action)
                     self._note(body, request, action)
         except RequestError as error:
             _LOG.error("%s: %s", body.metadata.name, error)
@@ -116,7 +123,7 @@ class Handlers:
 
     def _observed(self, request: TrainingRequest, indices: Mapping[str, Any]) -> Observed:
         uid = request.metadata.uid
-        return observed(
+        seen = observed(
             request,
             pods=indices["pods"].get(uid, ()),
             objects=indices["objects"].get(uid, ()),
@@ -125,6 +132,7 @@ class Handlers:
             permission=self.permissions.known(request),
             foreign=self.hands.foreign.get(uid, ""),
         )
+        return self._expected.applied(request, seen)
 
     def _note(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
         """An event on the object for each new phase."""
@@ -144,6 +152,7 @@ class Handlers:
                 await self.hands.remove(request, role, attempt)
         self.hands.foreign.pop(request.metadata.uid, None)
         self._followed.forget(request.metadata.uid)
+        self._expected.forget(request.metadata.uid)
 
 
 def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: kopf.Patch, **known: Any) -> None:

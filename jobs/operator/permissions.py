@@ -4,6 +4,7 @@ A request runs containers in its namespace by the operator's rights.  So its req
 trainingrequests there, beside `create`.
 """
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -25,6 +26,7 @@ class Permissions:
     def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
         self._kept: OrderedDict[tuple[str, str, str], tuple[bool, float]] = OrderedDict()
+        self._asking = asyncio.Lock()
         self.asked = 0
 
     def known(self, request: TrainingRequest) -> bool | None:
@@ -39,7 +41,12 @@ class Permissions:
         return allowed
 
     async def ask(self, request: TrainingRequest) -> None:
-        """Ask the API server, and keep what it says."""
+        """Ask the API server, and keep what it says; once, where many of a requester's come at the same moment."""
+        async with self._asking:
+            if self.known(request) is None:
+                await self._ask(request)
+
+    async def _ask(self, request: TrainingRequest) -> None:
         user, groups, namespace = key = _key(request)
         attributes = ResourceAttributes(group=GROUP, resource=PLURAL, verb=VERB, namespace=namespace)
         spec = SubjectAccessReviewSpec(user=user, groups=groups.split(","), resourceAttributes=attributes)
