@@ -25,7 +25,10 @@ from kofn.run.topology import wanted_topology
 SERVICE = "10.0.0.254"
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
 ECHO_ADDRESS = "10.0.0.253"
-"""At which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`."""
+"""At which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`.
+
+It learns a worker's address from the ARP request that comes first: a tunnel's end at the switch cannot broadcast.
+"""
 
 TUNNEL_PORT = 19277
 TUNNEL_BYTES = 50
@@ -95,7 +98,6 @@ class Tunnel:
             options = f"id {rank + 1} remote {peer} dstport {TUNNEL_PORT} nolearning df set"
             _make(name, f"mtu {mtu - TUNNEL_BYTES} type vxlan {options}")
             configure(name, address)
-        ip("neighbour", "replace", ECHO_ADDRESS, "lladdr", SERVICE_MAC, "nud", "permanent", "dev", name)
         return cls(interface=name, made=not there)
 
     def close(self) -> None:

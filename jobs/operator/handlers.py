@@ -4,6 +4,7 @@ A daemon decides whenever something of its request has changed, and now and then
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ import msgspec
 
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import KINDS, OF_ATTEMPT
-from kofn.jobs.lifecycle import Action, Become, Observed, step
+from kofn.jobs.lifecycle import Action, Become, Observed, pause_s, step
 from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
 from kofn.jobs.operator.carry_out import Hands
 from kofn.jobs.operator.expectations import Expectations
@@ -23,7 +24,7 @@ from kofn.jobs.operator.metrics import OperatorMetrics
 from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
 from kofn.jobs.operator.permissions import Permissions
 from kofn.jobs.operator.progress import Followed
-from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_GROUPS, VERSION, TrainingRequest
+from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_EXTRA, REQUESTER_GROUPS, VERSION, TrainingRequest
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,7 +109,9 @@ class Handlers:
             _LOG.warning("%s: %s", body.metadata.name, error)
             return AGAIN_S
         known = self._observed(request, indices)  # an answer, or an object in the way, is no event
-        return 0.0 if (known.permission, known.foreign) != (before.permission, before.foreign) else LOOK_S
+        if (known.permission, known.foreign) != (before.permission, before.foreign):
+            return 0.0
+        return min(LOOK_S, pause_s(request.status, known.now) or LOOK_S)
 
     async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
         """With what the controller of a running request says."""
@@ -160,9 +163,10 @@ def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: 
     if known["operation"] == "CREATE":
         patch.metadata.annotations[REQUESTER] = userinfo["username"]
         patch.metadata.annotations[REQUESTER_GROUPS] = ",".join(userinfo.get("groups", ()))
+        patch.metadata.annotations[REQUESTER_EXTRA] = json.dumps(dict(userinfo.get("extra") or {}), sort_keys=True)
         return
     before = known["old"].get("metadata", {}).get("annotations", {})
-    for key in (REQUESTER, REQUESTER_GROUPS):
+    for key in (REQUESTER, REQUESTER_GROUPS, REQUESTER_EXTRA):
         if meta.get("annotations", {}).get(key) != before.get(key):
             patch.metadata.annotations[key] = before.get(key)
 

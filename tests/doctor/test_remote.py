@@ -22,7 +22,7 @@ __all__ = ["machines"]
 ROOT = [
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
 ]
 WAY = ("--switch", SWITCH, "--controller", CONTROLLER, "--certs", "certs", "--json")
 NAMES = ["certificates", "way", "tunnel", "mtu", "clock", "controller", "p4runtime"]
@@ -33,7 +33,7 @@ def examine(machine: Machine, *arguments: str) -> tuple[str | None, dict[str, st
     out = machine.folder / "findings.json"
     begin = out.stat().st_size if out.exists() else 0
     process = machine.start("doctor", "job.toml", "--remote", *WAY, *arguments, out=out)
-    code = process.wait(60)
+    code = process.wait(120)
     document: dict[str, Any] = json.loads(out.read_text()[begin:])
     assert code == (0 if document["ok"] else 1)
     states = {each["name"]: each["state"] for each in document["checks"]}
@@ -62,7 +62,7 @@ class TestOnMachines:
 
         client = ("--p4runtime-certs", "p4runtime")
         machines[0].start("controller", "job.toml", "--certs", "certs", *programmed, *client)
-        until(lambda: "listening at" in machines[0].words())
+        until(lambda: "listening at" in machines[0].words(), 200)
         failed, states, words = examine(one, *programmed, *client)
         assert failed is None and states == dict.fromkeys(NAMES, "ok"), words
         assert "kofn-w0" not in interfaces(one)

@@ -63,7 +63,7 @@ class Lab:
     async def submit(self, name: str, requester: str = "ada", **spec: Any) -> None:
         document = {
             "metadata": {"name": name, "annotations": {"kofn.dev/requester": requester}},
-            "spec": {"accelerators": 3, **spec},
+            "spec": {"accelerators": 3, "backoffSeconds": 0, **spec},
         }
         await self.api.create("kofn.dev", "v1alpha1", "trainingrequests", "default", document)
 

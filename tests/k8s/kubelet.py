@@ -149,7 +149,7 @@ class PodProcesses:
     def start(self, volumes: dict[str, dict[str, bytes]]) -> None:
         """With the files of its volumes, by name; every container's are mounted at the same places."""
         mounts = {
-            mount["mountPath"]: mount["name"]
+            mount["mountPath"]: mount
             for each in self.pod["spec"]["containers"]
             for mount in each.get("volumeMounts", ())
         }
@@ -160,14 +160,24 @@ class PodProcesses:
             work.mkdir()
             options = f"lowerdir={parent},upperdir={upper},workdir={work}"
             script.append(f"mount -t overlay overlay -o {shlex.quote(options)} {parent}")
-            for place, name in mounts.items():
+            for place, mount in mounts.items():
                 if str(Path(place).parent) == parent:
-                    self._fill(upper / Path(place).name, volumes[name])
+                    self._fill(upper / Path(place).name, self._seen(mount, volumes[mount["name"]]))
         script += [f"mount --bind {self.folder / 'hosts'} /etc/hosts", "echo made", "exec sleep infinity"]
         place = ["ip", "netns", "exec", self._network, "unshare", "--mount", "bash", "-ec", "\n".join(script)]
         self.pause = subprocess.Popen(place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert self.pause.stdout is not None and self.pause.stdout.readline() == b"made\n"
         self.containers = [Container(each, self) for each in self.pod["spec"]["containers"]]
+
+    def _seen(self, mount: Document, files: dict[str, bytes]) -> dict[str, bytes]:
+        """Of a volume's files those in the mount's folder of it, which is named by a variable."""
+        if "subPathExpr" not in mount:
+            return files
+        (container,) = self.pod["spec"]["containers"]
+        folder = mount["subPathExpr"]
+        for each in container["env"]:
+            folder = folder.replace(f"$({each['name']})", each.get("value", ""))
+        return {name.removeprefix(f"{folder}/"): files[name] for name in files if name.startswith(f"{folder}/")}
 
     def _fill(self, folder: Path, files: dict[str, bytes]) -> None:
         folder.mkdir()

@@ -71,7 +71,7 @@ class Suite:
             "apiVersion": "kofn.dev/v1alpha1",
             "kind": "TrainingRequest",
             "metadata": {"name": name, "annotations": {} if user else {"kofn.dev/requester": requester}},
-            "spec": {"accelerators": 3, **spec},
+            "spec": {"accelerators": 3, "backoffSeconds": 0, **spec},
         }
         await self.api.named(user, extra).create("trainingrequests", document, self.namespace)
 
