@@ -24,7 +24,7 @@ from kofn.doctor.probe import reach
 from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
 from kofn.rpc.credentials import Credentials
 from kofn.rpc.errors import SecurityError
-from kofn.rpc.names import SWITCH_HOST, host_name, worker_name
+from kofn.rpc.names import SWITCH, host_name, worker_name
 from kofn.rpc.security import CONTROLLER, channel
 from kofn.run.errors import RunError
 from kofn.run.machine import (
@@ -192,13 +192,11 @@ class RemoteChecks:
 
 async def _channel(address: str, folder: Path | None) -> None:
     """Until it is ready; and, since a server looks at certificates after its client, until it has said something."""
-    if folder is None:
-        line = grpc.aio.insecure_channel(address)
-    else:
+    client = None
+    if folder is not None:
         authority, key, own = ((folder / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
-        secure = grpc.ssl_channel_credentials(authority, key, own)
-        line = grpc.aio.secure_channel(address, secure, [("grpc.ssl_target_name_override", SWITCH_HOST)])
-    async with line:
+        client = Credentials(name="client", authority=authority, certificate=own, key=key, tokens={})
+    async with channel(client, address, SWITCH) as line:
         await line.channel_ready()
         ask: Any = line.unary_unary("/p4.v1.P4Runtime/Capabilities")
         try:
