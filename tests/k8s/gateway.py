@@ -8,7 +8,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import httpx2
@@ -37,15 +37,17 @@ class Gateway:
         """Steps, in their order."""
         self.dies_after: int | None = None
         self.kill: Callable[[], None] = lambda: None
-        """Called at that write, which is done and never answered."""
+        """Called at that write, which is done and never answered; none is done after it."""
+        self._writing = asyncio.Lock()
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         self.app = Starlette(routes=[Route("/{path:path}", self._pass, methods=methods)])
 
     async def _pass(self, http: Request) -> Response:
         plural, sub = _named(http.url.path)
         body = await http.body()
+        step = f"{http.method} {plural}{'/' + sub if sub else ''}"
         if http.method != "GET":
-            self.calls[f"{http.method} {plural}{'/' + sub if sub else ''}"] += 1
+            self.calls[step] += 1
         elif http.query_params.get("watch") not in ("1", "true"):
             self.calls[f"GET {plural}"] += 1
         pods = self._gates and plural == "pods" and not sub
@@ -57,13 +59,10 @@ class Gateway:
             content=_inward(http.method, body) if pods else body,
             headers=headers,
         )
-        answer = await self._client.send(request, stream=True)
-        if http.method != "GET" and plural not in APART and answer.status_code < 300:
-            self.writes.append(f"{http.method} {plural}{'/' + sub if sub else ''}")
-            if len(self.writes) == self.dies_after:
-                await answer.aclose()
-                self.kill()
-                return Response(status_code=503)
+        counts = http.method != "GET" and plural not in APART
+        answer = await (self._write(request, step) if counts else self._client.send(request, stream=True))
+        if answer is None:
+            return Response(status_code=503)
         kind = answer.headers.get("content-type", "")
         if http.query_params.get("watch") in ("1", "true") and answer.status_code == 200:
             return StreamingResponse(self._lines(answer, pods=pods), media_type=kind)
@@ -72,6 +71,20 @@ class Gateway:
         if pods and answer.status_code < 300:
             content = json.dumps(_outward(json.loads(content))).encode()
         return Response(content, status_code=answer.status_code, media_type=kind)
+
+    async def _write(self, request: httpx2.Request, step: str) -> httpx2.Response | None:
+        """None: who writes is dead.  Where it is to die, one write after another."""
+        async with self._writing if self.dies_after else nullcontext():
+            if len(self.writes) == self.dies_after:
+                return None
+            answer = await self._client.send(request, stream=True)
+            if answer.status_code < 300:
+                self.writes.append(step)
+                if len(self.writes) == self.dies_after:
+                    await answer.aclose()
+                    self.kill()
+                    return None
+            return answer
 
     async def _lines(self, answer: httpx2.Response, *, pods: bool) -> AsyncIterator[bytes]:
         try:
