@@ -39,7 +39,7 @@ def shapes(plane: DataPlane, workers: int, lanes: int) -> Iterator[tuple[int, in
     """(words of votes, words) of packets that the switch under test can answer."""
     planes = workers.bit_length() if lanes == Votes.COUNTS else 1
     yield VOTE_WORDS, max(VOTE_WORDS, VOTE_WORDS * planes - GROWS)
-    for words in range(1, VOTE_WORDS + 1):
+    for words in range(1, VOTE_WORDS + 1 if workers <= 8 else 1):
         if plane.switch.command != COMMANDS["bmv2"] or words * (planes - 1) <= GROWS:
             yield words, words
 
