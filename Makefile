@@ -13,7 +13,7 @@ SWITCH ?= 127.0.0.1:50051
 # Tests wait for a third of their time: a process more than there are cores.
 PYTEST = .venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
 
-.PHONY: help run chaos compare doctor stop clean test long torch-tests check explore fuzz soak docs reference crd picture \
+.PHONY: help run chaos compare doctor stop clean test long test-k8s torch-tests check explore fuzz soak docs reference crd picture \
     screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
@@ -46,6 +46,9 @@ test: setup-dev ## all tests, a file in each of up to four processes; ARGS='-k w
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
 	@exec $(PYTEST) -m long $(ARGS)
+
+test-k8s: setup-dev ## jobs against the API server of KUBECONFIG, which it changes; processes are started here
+	@exec .venv/bin/python -m pytest tests/k8s -m cluster -rs $(ARGS)
 
 torch-tests: setup-dev ## PyTorch's own tests of a process group, on the backend "kofn": minutes; which do not apply, and why
 	@exec .venv/bin/python -m pytest tests/torch/test_of_pytorch.py -m '' -rs -q $(ARGS)

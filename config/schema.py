@@ -152,8 +152,12 @@ class PolicySection(Section, frozen=True):
 class ModelSection(Section, frozen=True):
     """The multilayer perceptron on 8 x 8 images of digits."""
 
-    hidden: tuple[Annotated[int, Meta(ge=1, le=65_536)], ...] = (64,)  # [960, 960]: a million parameters
-    workload: str | None = None  # digits, replay, or module:Name of your own; None: replay where that is given
+    hidden: tuple[Annotated[int, Meta(ge=1, le=65_536)], ...] = (
+        64,
+    )  # units of each layer, or channels of each convolution; [960, 960]: a million parameters
+    workload: str | None = (
+        None  # digits, convolutional, replay, or module:Name of your own; None: replay where that is given
+    )
     replay: str | None = None  # a folder of .npy files that are the gradients, from the TOML file on; None: train
     stragglers: str | None = None  # drawn, trace, or module:Name of your own; None: trace where that is given
     trace: str | None = None  # a file of blocking times, from the TOML file on; None: [[straggler]] and [[shock]]
@@ -248,6 +252,7 @@ class FaultSection(Section, frozen=True):
     workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all
     direction: Literal["send", "receive", "both"] = "both"  # as the worker sees it
     packets: tuple[PositiveInt, ...] | None = None  # only these, counted from 1 for each worker and direction
+    blocks: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # only those of these blocks; not at the switch
     drop: Probability = 0.0
     duplicate: Probability = 0.0
     corrupt: Probability = 0.0  # one bit flips, anywhere
@@ -264,7 +269,9 @@ class FaultSection(Section, frozen=True):
         effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
         if not any(getattr(self, effect) for effect in effects):
             raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
-        for field in ("workers", "packets"):
+        if self.blocks is not None and self.where == "switch":
+            raise ConfigError("fault.blocks is given, fault.where 'switch': where = 'host' is allowed")
+        for field in ("workers", "packets", "blocks"):
             if getattr(self, field) == ():
                 raise ConfigError(f"fault.{field} is empty: one or more numbers are allowed, or no {field} for all")
         if self.where == "switch" and target == "bmv2":

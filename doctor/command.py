@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from kofn.config.errors import KofnError
-from kofn.config.schema import Config
+from kofn.config.schema import WORKERS_MAX, Config
 from kofn.doctor.checks import Check, CheckError, Finding, first_failure, walk
 from kofn.doctor.hosts import Hosts
 from kofn.doctor.lab import Laboratory
 from kofn.doctor.machine import machine_checks
 from kofn.doctor.network import ControlPlane
+from kofn.doctor.remote import RemoteChecks, RemoteJob
 from kofn.doctor.running import RunningChecks
 from kofn.report.table import make_console
 from kofn.run.display import say
@@ -36,6 +37,7 @@ Examples:
   kofn doctor                        this machine, with the default experiment's settings
   kofn doctor mine.toml              with those of your own, and its topology
   kofn doctor --target bmv2          with simple_switch_grpc
+  kofn doctor job.toml --remote --rank 0 --switch 192.0.2.1 --controller 192.0.2.1:50052 --certs certs
   kofn doctor --json | jq .failed    the name of the first check that fails, or null
 
 \b
@@ -49,14 +51,54 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
 @click.option(
     "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: network.driver]"
 )
+@click.option("--remote", is_flag=True, help="Check the way from this worker's machine to the job's other machines.")
+@click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), default=0, help="With --remote: this worker's.")
+@click.option("--switch", metavar="HOST", help="With --remote: the switch's machine, as of kofn worker.")
+@click.option("--controller", metavar="HOST:PORT", help="With --remote: the controller, as of kofn worker.")
+@click.option("--certs", type=click.Path(path_type=Path), help="With --remote: the folder of this worker.")
+@click.option("--p4runtime", metavar="HOST:PORT", help="With --remote, at the controller's machine: the switch's.")
+@click.option("--p4runtime-certs", type=click.Path(path_type=Path), help="With --remote: as of kofn controller.")
 @click.option("--json", "as_json", is_flag=True, help="All findings as JSON on stdout, progress on stderr.")
-def command(*, config: Path, target: str | None, driver: str | None, as_json: bool) -> None:
+def command(
+    *,
+    config: Path,
+    target: str | None,
+    driver: str | None,
+    remote: bool,
+    rank: int,
+    switch: str | None,
+    controller: str | None,
+    certs: Path | None,
+    p4runtime: str | None,
+    p4runtime_certs: Path | None,
+    as_json: bool,
+) -> None:
     """Run every check, from root's rights to exact sums at every worker, and name the first one that fails.
 
     A small network is made and removed again. While a run is going on nothing is made: that run's controller, switch
     and workers are looked at.
+
+    --remote checks each hop of a job on several machines, with the arguments of `kofn worker`: its certificates, the
+    way to the switch, the tunnel's UDP port, the MTU of the whole way, the clocks, the controller's TCP port, TLS and
+    token, P4Runtime. It makes the worker's tunnel for a while, unless the worker has it; the job does not notice.
     """
     console = make_console(stderr=as_json)
+    if remote:
+        if switch is None or controller is None:
+            raise click.UsageError("--remote needs --switch HOST and --controller HOST:PORT")
+        with ending("doctor"):
+            job = RemoteJob(
+                config=_settings(config, target, driver),
+                source=config,
+                rank=rank,
+                switch=switch,
+                controller=controller,
+                certs=certs,
+                p4runtime=p4runtime,
+                p4runtime_certs=p4runtime_certs,
+            )
+            findings = examine_remote(job, console)
+        _conclude(findings, console, as_json=as_json)
     with ending("doctor"):
         findings = examine(_settings(config, target, driver), config, console)
     _conclude(findings, console, as_json=as_json)
@@ -95,6 +137,15 @@ def examine(config: Config, source: Path, console: Console) -> list[Finding]:
         return asyncio.run(_until_signal(walk(RunningChecks(run).checks(), show)))
     with tempfile.TemporaryDirectory(prefix="kofn-doctor-") as folder, contextlib.ExitStack() as stack:
         return asyncio.run(_until_signal(_everything(config, source, Path(folder), stack, show)))
+
+
+def examine_remote(job: RemoteJob, console: Console) -> list[Finding]:
+    """Each hop, shown one by one."""
+    remote = RemoteChecks(job)
+    try:
+        return asyncio.run(_until_signal(walk(remote.checks(), lambda finding: say(console, finding.text()))))
+    finally:
+        remote.close()
 
 
 async def _everything(

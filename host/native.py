@@ -26,7 +26,7 @@ _OWN: Signatures = {
     "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
     "core_enter": (None, [_CORE, c_uint32]),
     "core_others_reached": (None, [_CORE, c_int64]),
-    "core_in_pieces": (None, [_CORE]),
+    "core_in_pieces": (None, [_CORE, c_void_p]),
     "core_regroup": (None, [_CORE, c_uint32]),
     "core_resume": (c_int32, [_CORE, c_double]),
     "core_deadline_s": (c_double, [_CORE]),

@@ -9,6 +9,7 @@ It is called again after whatever happens, and after a restart: each action leav
 next call sees that it was done.  All actions may be done twice.
 """
 
+import datetime
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,6 +20,11 @@ from kofn.jobs.kinds import OF_ATTEMPT, AttemptOutcome, Role, attempt_of, choose
 from kofn.jobs.manifests import configuration
 from kofn.jobs.request import ENDED, Phase, TrainingRequest, TrainingStatus
 from kofn.jobs.split import Capacity, split
+
+PAUSE_MOST_S = 300
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""Of the API, in UTC."""
 
 Made: TypeAlias = tuple[Role, int]
 """An object that is there, and its attempt; 0: of all attempts."""
@@ -49,6 +55,7 @@ class Observed:
     k: int | None = None
     iteration: int | None = None
     late_workers: tuple[int, ...] = ()
+    now: datetime.datetime = EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,27 +189,48 @@ def _lost(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     """Another attempt where somebody has deleted what this one needs."""
     attempt = request.status.attempt
     gone = [role for role in OF_ATTEMPT if (role, attempt) not in observed.made]
-    return _again(request, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()
+    return _again(request, observed, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()
 
 
 def _conclude(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     if observed.outcome is AttemptOutcome.SUCCEEDED:
         return _become(request, "Succeeded", "all workers have ended well", **_progress(request, observed))
-    return _again(request, f"attempt {request.status.attempt}: {observed.reason or 'a worker failed'}")
+    return _again(request, observed, f"attempt {request.status.attempt}: {observed.reason or 'a worker failed'}")
 
 
-def _again(request: TrainingRequest, reason: str) -> tuple[Action, ...]:
-    limit = request.spec.backoff_limit
-    if request.status.attempt > limit:
+def _again(request: TrainingRequest, observed: Observed, reason: str) -> tuple[Action, ...]:
+    """After a pause that grows: what failed at once may fail at once again."""
+    limit, attempt = request.spec.backoff_limit, request.status.attempt
+    if attempt > limit:
         return _become(request, "Failed", f"{reason}; spec.backoffLimit is {limit}")
-    return _become(request, "Retrying", reason)
+    pause_s = min(request.spec.backoff_seconds * 2 ** (attempt - 1), PAUSE_MOST_S)
+    at = (observed.now + datetime.timedelta(seconds=pause_s)).strftime(TIME)
+    return _become(request, "Retrying", reason, next_attempt_time=at)
+
+
+def pause_s(status: TrainingStatus, now: datetime.datetime) -> float:
+    """Until the next attempt may begin, in seconds; 0: it may."""
+    if status.phase != "Retrying" or not status.next_attempt_time:
+        return 0.0
+    at = datetime.datetime.strptime(status.next_attempt_time, TIME).replace(tzinfo=datetime.UTC)
+    return max(0.0, (at - now).total_seconds())
 
 
 def _retry(status: TrainingStatus, observed: Observed) -> tuple[Action, ...]:
     """Everything of the attempt goes before the next one begins."""
     if left := _remove(observed):
         return left
-    following = replace(status, phase="Preparing", attempt=status.attempt + 1, ready="", k=None, iteration=None)
+    if pause_s(status, observed.now):
+        return ()
+    following = replace(
+        status,
+        phase="Preparing",
+        attempt=status.attempt + 1,
+        next_attempt_time="",
+        ready="",
+        k=None,
+        iteration=None,
+    )
     return (Become(following),)
 
 

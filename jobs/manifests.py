@@ -38,6 +38,7 @@ GATE = f"{GROUP}/start"
 CONTROLLER_PORT = 50052
 FILES = "/etc/kofn"
 CERTIFICATES = "/etc/kofn-certs"
+COMMON = ("ca.pem", "job-1.token")
 STATE = "/var/lib/kofn"
 """A worker's metrics and ledger, which survive its container."""
 
@@ -160,11 +161,20 @@ def control_pod(request: TrainingRequest, attempt: int) -> Document:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def worker_template(request: TrainingRequest, attempt: int, rank: str, place: Document) -> Document:
-    """The pods of workers; `rank` is shell text, `place` says on which nodes."""
+def worker_template(
+    request: TrainingRequest, attempt: int, rank: str, place: Document, indexed: range | None = None
+) -> Document:
+    """The pods of workers; `rank` is shell text, `place` says on which nodes.
+
+    `indexed`: the ranks of a Job's pods, by their completion index.  Each sees its own certificate then, and else all.
+    """
     spec = request.spec
-    pairs = [f"job-1-worker-{number}.{end}" for number in range(spec.accelerators) for end in ("pem", "key")]
-    volumes = [_files(request), _certificates(request, pairs), {"name": "state", "emptyDir": {}}]
+    own = _own_certificates(request, indexed) if indexed is not None else _certificates(request, _all_pairs(request))
+    volumes = [_files(request), own, {"name": "state", "emptyDir": {}}]
+    container = worker_container(request, rank)
+    if indexed is not None:
+        mount = next(each for each in container["volumeMounts"] if each["name"] == "certificates")
+        mount["subPathExpr"] = "$(JOB_COMPLETION_INDEX)"
     return {
         "metadata": {"labels": labels(request, attempt, WORKER)},
         "spec": {
@@ -172,7 +182,7 @@ def worker_template(request: TrainingRequest, attempt: int, rank: str, place: Do
             "restartPolicy": "OnFailure",
             "automountServiceAccountToken": False,
             "schedulingGates": [{"name": GATE}],
-            "containers": [worker_container(request, rank)],
+            "containers": [container],
             "volumes": volumes + ([_data(spec.data.claim)] if spec.data is not None else []),
         },
     }
@@ -220,7 +230,26 @@ def _files(request: TrainingRequest) -> Document:
 
 def _certificates(request: TrainingRequest, names: list[str]) -> Document:
     """Those that a pod needs, and no others."""
-    items = [{"key": name, "path": name} for name in ["ca.pem", "job-1.token", *names]]
+    return _volume(request, [{"key": name, "path": name} for name in [*COMMON, *names]])
+
+
+def _own_certificates(request: TrainingRequest, ranks: range) -> Document:
+    """A folder of each rank's, named by its place: one template makes all pods, of which each mounts one folder."""
+    items = [
+        {"key": name, "path": f"{index}/{name}"} for index, rank in enumerate(ranks) for name in [*COMMON, *_pair(rank)]
+    ]
+    return _volume(request, items)
+
+
+def _all_pairs(request: TrainingRequest) -> list[str]:
+    return [name for rank in range(request.spec.accelerators) for name in _pair(rank)]
+
+
+def _pair(rank: int) -> list[str]:
+    return [f"job-1-worker-{rank}.{end}" for end in ("pem", "key")]
+
+
+def _volume(request: TrainingRequest, items: list[Document]) -> Document:
     found = {"secretName": name_of(request, Role.SECRET, 0), "items": items, "defaultMode": 0o400}
     return {"name": "certificates", "secret": found}
 

@@ -19,6 +19,7 @@ WORKERS_MAX = 64
 
 REQUESTER = f"{GROUP}/requester"
 REQUESTER_GROUPS = f"{GROUP}/requester-groups"
+REQUESTER_EXTRA = f"{GROUP}/requester-extra"
 """Annotations that the admission webhook writes, and nobody else."""
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
@@ -93,6 +94,9 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
         WorkloadKind, Meta(description="What runs the workers; auto: a JobSet, which takes parts of any size.")
     ] = "auto"
     backoff_limit: Annotated[int, Meta(ge=0, le=100, description="How many times it is tried again.")] = 3
+    backoff_seconds: Annotated[
+        int, Meta(ge=0, le=3600, description="Before the second attempt; twice as long before each further one.")
+    ] = 10
     clean_pod_policy: Annotated[
         Literal["All", "Running", "None"],
         Meta(description="Of pods when it has ended: All are deleted, or those that still run, or none."),
@@ -127,6 +131,9 @@ class TrainingStatus(ApiStruct, frozen=True):
     k: int | None = None
     iteration: int | None = None
     late_workers: tuple[int, ...] = ()
+    next_attempt_time: Annotated[
+        str, Meta(extra_json_schema={"format": "date-time"}, description="Not before it, while Retrying.")
+    ] = ""
     conditions: tuple[StatusCondition, ...] = ()
 
 

@@ -46,12 +46,12 @@ def job_set(request: TrainingRequest, attempt: int) -> Document:
 
 
 def _replicated(request: TrainingRequest, attempt: int, number: int, first: int, part: NodePart) -> Document:
-    rank = f"$(({first} + JOB_COMPLETION_INDEX))"
+    rank, ranks = f"$(({first} + JOB_COMPLETION_INDEX))", range(first, first + part.accelerators)
     job = {
         "parallelism": part.accelerators,
         "completions": part.accelerators,
         "completionMode": "Indexed",
-        "template": worker_template(request, attempt, rank, {"nodeSelector": {HOSTNAME: part.node}}),
+        "template": worker_template(request, attempt, rank, {"nodeSelector": {HOSTNAME: part.node}}, ranks),
     }
     return {"name": f"node-{number}", "replicas": 1, "template": {"spec": job}}
 
@@ -85,7 +85,8 @@ def mpi_job(request: TrainingRequest, attempt: int) -> Document:
 
 def train_job(request: TrainingRequest, attempt: int) -> Document:
     """Of the runtime `kofn`, with the request's own volumes, nodes and gate."""
-    template = worker_template(request, attempt, "$JOB_COMPLETION_INDEX", _nodes(request))
+    ranks = range(request.spec.accelerators)
+    template = worker_template(request, attempt, "$JOB_COMPLETION_INDEX", _nodes(request), ranks)
     container, pod = template["spec"]["containers"][0], template["spec"]
     patch = {
         "affinity": pod["affinity"],

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,24 @@ def make_certificates(folder: Path, jobs: Mapping[int, int]) -> list[str]:
                 name = worker_name(job, rank)
                 _issue(draft, authority, name, [_SERVER, _CLIENT], host_name(name))
     return sorted(path.name for path in folder.iterdir())
+
+
+def make_bundle(folder: Path, machine: str, names: Collection[str], jobs: Collection[int]) -> Path:
+    """folder/machines/MACHINE: copies of what a machine's processes of these names need, and no more."""
+    bundle = folder / "machines" / machine
+    _copy(folder, bundle, names, [token_name(job) for job in jobs])
+    return bundle
+
+
+def make_p4runtime_bundle(folder: Path, bundle: Path, names: Collection[str]) -> None:
+    """Copies of the server's or the client's files of `make_p4runtime_certificates`."""
+    _copy(folder, bundle, names, [])
+
+
+def _copy(folder: Path, bundle: Path, names: Collection[str], others: Collection[str]) -> None:
+    with _appearing(bundle) as draft:
+        for file in [AUTHORITY, *others, *(f"{name}.{end}" for name in names for end in ("pem", "key"))]:
+            shutil.copy2(folder / file, draft / file)
 
 
 def make_server_certificate(folder: Path, host: str) -> None:

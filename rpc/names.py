@@ -9,7 +9,8 @@ from typing import TypeAlias
 CONTROLLER = "controller"
 OPERATOR = "operator"
 DOMAIN = "kofn"
-SWITCH_HOST = f"switch.{DOMAIN}"
+SWITCH = "switch"
+SWITCH_HOST = f"{SWITCH}.{DOMAIN}"
 """In the certificate of a switch's P4Runtime server."""
 AUTHORITY = "ca.pem"
 REMAKE = "`kofn certs DIR` makes a new folder"
@@ -33,11 +34,13 @@ def token_name(job: int) -> str:
 
 def host_name(name: str) -> str:
     """The DNS name in the certificate: `worker-3.job-1.kofn`.  ValueError for no certificate's name."""
-    if name in (CONTROLLER, OPERATOR):
+    if name in (CONTROLLER, OPERATOR, SWITCH):
         return f"{name}.{DOMAIN}"
     if found := _WORKER.fullmatch(name):
         return f"worker-{found[2]}.job-{found[1]}.{DOMAIN}"
-    raise ValueError(f"{name!r}: {CONTROLLER!r}, {OPERATOR!r} and 'job-JOB-worker-RANK' are names of certificates")
+    raise ValueError(
+        f"{name!r}: {CONTROLLER!r}, {OPERATOR!r}, {SWITCH!r} and 'job-JOB-worker-RANK' are names of certificates"
+    )
 
 
 def identity(host: str) -> Identity | None:

@@ -1,13 +1,16 @@
 """`kofn certs`: a folder of certificates and tokens, for a control plane that is started by hand."""
 
 import json
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from kofn.config.schema import JOB_MOST, WORKERS_MAX
 from kofn.rpc.errors import SecurityError
+from kofn.rpc.names import CONTROLLER, OPERATOR, worker_name
 
 EXIT_REFUSED = 2
 P4RUNTIME = "p4runtime"
@@ -29,6 +32,54 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
     return sizes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """Whose certificates one machine gets; `p4runtime`: of the switch's P4Runtime, "server" or "client"."""
+
+    name: str
+    processes: tuple[str, ...]
+    p4runtime: tuple[str, ...]
+    jobs: tuple[int, ...]
+
+
+_MACHINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*)=(\S+)")
+_RANKS = re.compile(r"(?:(\d+):)?(\d+)(?:-(\d+))?")
+
+
+def _machine(text: str, jobs: dict[int, int]) -> _Machine:
+    """NAME=WHAT,WHAT; BadParameter says what is wrong."""
+    if (found := _MACHINE.fullmatch(text)) is None:
+        raise click.BadParameter(f"{text!r}: NAME=WHAT,WHAT is expected, worker0=0,1", param_hint="--machine")
+    processes: list[str] = []
+    p4runtime: list[str] = []
+    served: set[int] = set()
+    for what in found[2].split(","):
+        if what in (CONTROLLER, OPERATOR):
+            processes.append(what)
+            served |= jobs.keys()
+            p4runtime += ["client"] if what == CONTROLLER else []
+        elif what == "switch":
+            p4runtime.append("server")
+        else:
+            job, ranks = _ranks(what, jobs)
+            processes += [worker_name(job, rank) for rank in ranks]
+            served.add(job)
+    return _Machine(name=found[1], processes=tuple(processes), p4runtime=tuple(p4runtime), jobs=tuple(sorted(served)))
+
+
+def _ranks(what: str, jobs: dict[int, int]) -> tuple[int, range]:
+    found = _RANKS.fullmatch(what)
+    if found is None:
+        allowed = "controller, operator, switch, or workers: 3, 0-3, of another job than the first 2:0-3"
+        raise click.BadParameter(f"{what!r}: {allowed}", param_hint="--machine")
+    job = int(found[1] or min(jobs))
+    ranks = range(int(found[2]), int(found[3] or found[2]) + 1)
+    if job not in jobs or not ranks or ranks[-1] >= jobs[job]:
+        there = ", ".join(f"{each}:0-{workers - 1}" for each, workers in jobs.items())
+        raise click.BadParameter(f"{what!r}: workers {there} are there", param_hint="--machine")
+    return job, ranks
+
+
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
@@ -41,30 +92,51 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
     help="May be repeated.",
 )
 @click.option("--p4runtime", is_flag=True, help="Make DIR/p4runtime, too: for a switch and its controller.")
+@click.option(
+    *("--machine", "bundles"),
+    metavar="NAME=WHAT,...",
+    multiple=True,
+    help="Make DIR/machines/NAME, too: what that machine needs. WHAT: controller, operator, switch, 0, 1-3, 2:0-3.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-def command(folder: Path, jobs: dict[int, int], p4runtime: bool, as_json: bool) -> None:
+def command(folder: Path, jobs: dict[int, int], p4runtime: bool, bundles: tuple[str, ...], as_json: bool) -> None:
     """Make certificates for the controller, the commands and every worker, and a token for each job.
 
-    `kofn run` does this by itself; this is for processes that are started by hand, or on several machines: a machine
-    gets ca.pem, its own NAME.pem and NAME.key, and its job's token. DIR must be empty or not be there. No key of the
-    authority is kept, so nothing can be added later: make a new folder.
+    `kofn run` does this by itself; this is for processes that are started by hand, or on several machines. Each of
+    these gets its own folder, with --machine, and nothing else: ca.pem, NAME.pem and NAME.key of its processes, the
+    job's token; with --p4runtime that of the switch or of its client beside. DIR must be empty or not be there. No key
+    of the authority is kept, so nothing can be added later: make a new folder.
 
     \b
     Examples:
       kofn certs certs                          job 1 with four workers
       kofn certs certs --job 1:8 --job 2:4      two jobs
+      kofn certs certs --machine s=controller --machine a=0,1 --machine b=2-3
       kofn certs certs --p4runtime              for a switch on another machine than its controller, too
       kofn status --certs certs                 ask a controller that has them
 
     \b
     Exit codes: 0 done, 2 DIR is not empty or cannot be written.
     """
-    from kofn.rpc.certificates import VALID, make_certificates, make_p4runtime_certificates  # noqa: PLC0415  # needs kofn[certs]
+    from kofn.rpc.certificates import (  # noqa: PLC0415  # needs kofn[certs]
+        VALID,
+        make_bundle,
+        make_certificates,
+        make_p4runtime_bundle,
+        make_p4runtime_certificates,
+    )
 
+    machines = [_machine(text, jobs) for text in bundles]
+    if not p4runtime and any("server" in machine.p4runtime for machine in machines):
+        raise click.BadParameter("a switch has certificates with --p4runtime only", param_hint="--machine")
     try:
         files = make_certificates(folder, jobs)
         if p4runtime:
             make_p4runtime_certificates(folder / P4RUNTIME)
+        for machine in machines:
+            bundle = make_bundle(folder, machine.name, machine.processes, machine.jobs)
+            if p4runtime and machine.p4runtime:
+                make_p4runtime_bundle(folder / P4RUNTIME, bundle / P4RUNTIME, machine.p4runtime)
     except SecurityError as error:
         click.echo(f"kofn certs: {error}", err=True)
         sys.exit(EXIT_REFUSED)
@@ -73,6 +145,8 @@ def command(folder: Path, jobs: dict[int, int], p4runtime: bool, as_json: bool) 
         document = {"folder": str(folder.resolve()), "jobs": named, "valid_days": VALID.days, "files": files}
         click.echo(json.dumps(document, indent=2))
         return
+    for machine in machines:
+        click.echo(f"{folder / 'machines' / machine.name}: all that {machine.name} needs")
     click.echo(f"{folder}: {len(files)} files, valid for {VALID.days} days: the controller's, the operator's, and of")
     for job, workers in jobs.items():
         click.echo(f"  job {job}: a token and {workers} worker{'s' if workers > 1 else ''}")

@@ -24,6 +24,11 @@ from kofn.run.topology import wanted_topology
 
 SERVICE = "10.0.0.254"
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
+ECHO_ADDRESS = "10.0.0.253"
+"""At which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`.
+
+It learns a worker's address from the ARP request that comes first: a tunnel's end at the switch cannot broadcast.
+"""
 
 TUNNEL_PORT = 19277
 TUNNEL_BYTES = 50
@@ -61,16 +66,44 @@ def make_ports(workers: int) -> list[str]:
             name, f"address {SERVICE_MAC} mtu {PORT_MTU} type vxlan id {number} dstport {TUNNEL_PORT} learning ageing 0"
         )
         bring_up(name)
+        ip("address", "replace", ECHO_ADDRESS, "peer", f"10.0.0.{number}", "dev", name)
     return names
 
 
 def make_tunnel(switch: str, rank: int) -> str:
     """A worker's interface to a switch anywhere in an IP network; its name."""
-    address, path = _way(switch)
+    address, _, mtu = way(switch)
     options = f"id {rank + 1} remote {address} dstport {TUNNEL_PORT} nolearning"
-    name = f"kofn-w{rank}"
-    _make(name, f"mtu {path.mtu - TUNNEL_BYTES} type vxlan {options}")
-    return name
+    _make(tunnel_name(rank), f"mtu {mtu - TUNNEL_BYTES} type vxlan {options}")
+    return tunnel_name(rank)
+
+
+def tunnel_name(rank: int) -> str:
+    return f"kofn-w{rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunnel:
+    """A worker's tunnel to be looked at: its own where it is there, else one for a while, whose packets nobody cuts."""
+
+    interface: str
+    made: bool
+
+    @classmethod
+    def to(cls, switch: str, rank: int, address: DataAddress) -> "Tunnel":
+        name = tunnel_name(rank)
+        there = subprocess.run(["ip", "link", "show", name], capture_output=True, check=False).returncode == 0
+        if not there:
+            peer, _, mtu = way(switch)
+            options = f"id {rank + 1} remote {peer} dstport {TUNNEL_PORT} nolearning df set"
+            _make(name, f"mtu {mtu - TUNNEL_BYTES} type vxlan {options}")
+            configure(name, address)
+        return cls(interface=name, made=not there)
+
+    def close(self) -> None:
+        """Nothing where a worker has it."""
+        if self.made:
+            ip("link", "delete", self.interface)
 
 
 def configure(interface: str, address: DataAddress) -> None:
@@ -91,12 +124,17 @@ def bring_up(interface: str) -> None:
 def check_mtu(interface: str, words: int) -> int:
     """The interface's MTU; RunError where a packet of the job does not fit."""
     there = _link(interface).mtu
-    needed = UDP_BYTES + HEADER_BYTES + words * WORD_BYTES
+    needed = packet_bytes(words)
     if needed > there:
         fitting = (there - UDP_BYTES - HEADER_BYTES) // WORD_BYTES
         able = f"job.words up to {fitting} fit" if fitting > 0 else "no packet fits"
         raise RunError(f"{interface} has MTU {there}, job.words = {words} needs {needed}: {able}")
     return there
+
+
+def packet_bytes(words: int) -> int:
+    """Of a job's packet, IP header included."""
+    return UDP_BYTES + HEADER_BYTES + words * WORD_BYTES
 
 
 def own_address(peer: str) -> str:
@@ -118,14 +156,14 @@ class _NetDevice(msgspec.Struct):
     mtu: int = 0
 
 
-def _way(host: str) -> tuple[str, _NetDevice]:
-    """The address of a host, and the interface that leads there."""
+def way(host: str) -> tuple[str, str, int]:
+    """The address of a host, the interface that leads there, and that one's MTU; RunError where there is none."""
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
         raise RunError(f"--switch {host}: {error.strerror or error}") from error
     route = msgspec.json.decode(ip("-json", "route", "get", address), type=list[_NetDevice])[0]
-    return address, _link(route.dev)
+    return address, route.dev, _link(route.dev).mtu
 
 
 def _link(interface: str) -> _NetDevice:

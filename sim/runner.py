@@ -42,6 +42,8 @@ from kofn.sim.clock import VirtualClock
 from kofn.sim.costs import Costs, measure
 from kofn.sim.learning import Learning
 from kofn.sim.native import library
+from kofn.sim.schedules import SimulatedSchedule, simulate_schedules
+from kofn.sim.schedules import table as schedules_table
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import SimulatedTimes, table
 from kofn.sim.worker_model import Idler, Student, WorkerModel
@@ -54,6 +56,7 @@ Examples:
   kofn simulate mine.toml --costs runs/x/costs.json  with the CPU times of an earlier simulation: the same results
   kofn simulate --against runs/latest                a real run again in virtual time, side by side
   kofn simulate large.toml --times                   no training: how long iterations take, and which k is chosen
+  kofn simulate mine.toml --times --set schedule.family=auto     how long, by the best schedule of each family
 
 \b
 Exit codes: 0 every trial reached its target and is consistent (with --times: it ended), 1 not so,
@@ -111,6 +114,7 @@ def command(
     switch's slots are modelled, and what a worker's steps cost is measured on this machine first. Not simulated: kill
     and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs, and every
     job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
+    With [schedule], --times says what an iteration takes by the model of docs/explanation/schedule.md.
     """
     console = make_console(stderr=as_json, quiet=quiet)
     with ending("simulate"), ExitStack() as beside:
@@ -127,6 +131,10 @@ def command(
         plan = make_plan(
             *sources, out=out, objectives=objectives, settings=settings, record=record, as_json=as_json, quiet=quiet
         )
+        if times and plan.shared.schedule.family is not None:
+            schedules = simulate_schedules(plan.shared)
+            _show(schedules, schedules_table(schedules), as_json=as_json)
+            return
         check(plan.shared)
         known = beside.enter_context(_known_costs(plan.shared, costs, cores))
         if times:
@@ -217,7 +225,8 @@ def check(config: Config) -> None:
         )
     if config.schedule.family is not None:
         raise ConfigError(
-            f"schedule.family is {config.schedule.family!r}, which is not simulated: kofn run has all schedules"
+            f"schedule.family is {config.schedule.family!r}: --times says what iterations take by it, and nothing else"
+            " is simulated of schedules"
         )
     if config.network.topology is not None:
         raise ConfigError("network.topology is not simulated: a star with network.link_mbps is")
@@ -291,7 +300,7 @@ def _progress(console: Console, objective: str, begin: float) -> Callable[[Contr
     return show
 
 
-def _show(found: Sequence[SimulatedTimes] | Sequence[Pair], shown: PlainTable, *, as_json: bool) -> None:
+def _show(found: Sequence[SimulatedTimes | Pair | SimulatedSchedule], shown: PlainTable, *, as_json: bool) -> None:
     """As a table, or as JSON on stdout."""
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], indent=2))

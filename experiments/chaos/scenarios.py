@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from kofn.config.compress import CompressSection
 from kofn.config.objectives import check_objective
+from kofn.config.schedule import ScheduleSection
 from kofn.config.schema import (
     Config,
     EventSection,
@@ -81,6 +82,7 @@ def scenarios() -> Iterator[FaultScenario]:
     yield from _partitions()
     yield from _crashes()
     yield _k_changes()
+    yield _scheduled()
     yield from _memberships()
     yield _everything()
 
@@ -135,6 +137,24 @@ def _crashes() -> Iterator[FaultScenario]:
 
 def _events(name: str, story: str, *events: EventSection) -> FaultScenario:
     return FaultScenario(name=name, story=story, jobs=(replace(LONG, event=events),))
+
+
+def _scheduled() -> FaultScenario:
+    """Layers' gradients under way one by one, by a schedule that is searched meanwhile."""
+    config = replace(
+        LONG,
+        model=replace(LONG.model, hidden=(48, 32)),
+        schedule=ScheduleSection(family="auto"),
+        fault=(FaultSection(drop=0.05, reorder=0.1, jitter_ms=2.0),),
+        event=(
+            EventSection(at_iteration=60, kill="worker-1"),
+            EventSection(at_iteration=60, after_s=0.5, start="worker-1"),
+            EventSection(at_iteration=150, kill="switch"),
+            EventSection(at_iteration=150, after_s=0.3, start="switch"),
+        ),
+    )
+    story = "a schedule; 5 % lost, 10 % overtaken; worker-1, then the switch killed and started again"
+    return FaultScenario(name="schedule", story=story, jobs=(config,))
 
 
 def _k_changes() -> FaultScenario:

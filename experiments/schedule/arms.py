@@ -24,6 +24,10 @@ class ContenderArm(Arm):
     def iteration_s(self) -> float:
         return self.spread(TIME).median
 
+    @property
+    def predicted_s(self) -> float:
+        return self.spread("predicted_s").median
+
     def against(self, other: Arm) -> float:
         """Median of the seeds' ratios of iteration times."""
         return median([mine / theirs for mine, theirs in self.pairs(other, TIME)])

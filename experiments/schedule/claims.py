@@ -1,6 +1,8 @@
 """The claims about schedules, setting by setting."""
 
+import math
 from collections.abc import Iterator
+from itertools import permutations
 
 from kofn.experiments.claims import Claim, Verdict
 from kofn.experiments.schedule.arms import Arms, ContenderArm
@@ -14,6 +16,9 @@ FASTER = {"buckets": 1.2, "sequential": 1.6}
 """How many times shorter it is where transfers take as long as computation."""
 
 OF_BOUND = 1.10
+
+PREDICTED = 0.10
+"""So much a measured iteration may differ from the model's."""
 
 
 def never_slower(arms: Arms) -> Iterator[Verdict]:
@@ -58,7 +63,36 @@ def near_the_bound(arms: Arms) -> Iterator[Verdict]:
             )
 
 
-CLAIMS: tuple[Claim[Arms], ...] = (never_slower, worth_it, near_the_bound)
+def as_predicted(arms: Arms) -> Iterator[Verdict]:
+    """Each measured time by the model's."""
+    for setting, contenders in arms.items():
+        off = {name: arm.iteration_s / arm.predicted_s for name, arm in contenders.items()}
+        worst = max(off, key=lambda name: abs(math.log(off[name])))
+        yield Verdict(
+            claim=f"{setting}: iterations take what the model says, within {PREDICTED:.0%}",
+            holds=all(abs(times - 1) <= PREDICTED for times in off.values()),
+            numbers=f"{off[worst]:.2f} times as long ({worst})",
+        )
+
+
+def ranked_as_predicted(arms: Arms) -> Iterator[Verdict]:
+    """Of contenders that differ by more than the model is allowed to be wrong, it knows the faster one."""
+    for setting, contenders in arms.items():
+        pairs = [
+            (one, other)
+            for one, other in permutations(contenders.values(), 2)
+            if one.iteration_s * (1 + PREDICTED) < other.iteration_s
+        ]
+        wrong = [(one, other) for one, other in pairs if one.predicted_s >= other.predicted_s]
+        names = ", ".join(f"{one.contender.schedule} before {other.contender.schedule}" for one, other in wrong)
+        yield Verdict(
+            claim=f"{setting}: the model ranks contenders that differ by more than {PREDICTED:.0%}",
+            holds=not wrong,
+            numbers=f"{len(pairs) - len(wrong)} of {len(pairs)} pairs{': not ' + names if wrong else ''}",
+        )
+
+
+CLAIMS: tuple[Claim[Arms], ...] = (never_slower, worth_it, near_the_bound, as_predicted, ranked_as_predicted)
 
 
 def _against(mine: ContenderArm, other: ContenderArm) -> str:

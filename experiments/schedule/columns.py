@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
 from kofn.experiments.schedule.contenders import ALL, link_of
 from kofn.experiments.trials import FinishedTrial, Row
+from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.pipeline import bound_s
+from kofn.host.schedule.pipeline import bound_s, iteration_s
 from kofn.host.workload.workloads.accelerator import layers_of
 from kofn.results.worker_metrics import Iteration, WorkerMetrics
 
@@ -17,17 +19,21 @@ SETTLED = 30
 
 
 def own_columns(trial: FinishedTrial) -> Row:
-    """`iteration_s`: median over the last iterations, of the slowest worker; `bound_s`: no schedule is faster."""
+    """`iteration_s`: median over the last iterations, of the slowest worker; `bound_s`: no schedule is faster,
+    `predicted_s`: by the model of the pipeline; both of the computation as it was measured.
+    """
     contender, metrics, layers = ALL[trial.cell.scenario.name], trial.metrics(), layers_of(trial.config.layer)
     in_force = [line.schedule for line in metrics[0].iterations if line.schedule]
     changes = [at for at in range(1, len(in_force)) if in_force[at] != in_force[at - 1]]
+    times, link = _measured(layers, metrics), link_of(trial.config)
     return {
         "model": contender.model,
         "transfer": float(contender.ratio),
         "contender": contender.schedule,
         "iteration_s": max(median(_times(worker)) for worker in metrics),
-        "bound_s": bound_s(layers, _measured(layers, metrics), link_of(trial.config)),
-        "schedule": in_force[-1] if in_force else None,
+        "bound_s": bound_s(layers, times, replace(link, latency_s=0.0)),
+        "predicted_s": iteration_s(layers, times, PassSchedule.parse(in_force[-1]), link),
+        "schedule": in_force[-1],
         "searched": changes[-1] if changes else 0,
     }
 

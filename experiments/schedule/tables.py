@@ -8,8 +8,9 @@ from kofn.host.schedule.families import PassSchedule
 
 LEGEND = (
     "Medians over the seeds, of the slowest worker, of the last 30 iterations; k = n. x sequential: of the time without"
-    " overlap; x bound: of the longest of computation, transfer, and each layer's way from its forward pass to the next"
-    " one, as measured; searched: iterations until the schedule that is in force was found."
+    " overlap; x bound: of the longest way from a layer's forward pass to its next one; x predicted: of what the model"
+    " of the pipeline says; both of the computation as it was measured; searched: iterations until the schedule that is"
+    " in force was found."
 )
 
 
@@ -28,6 +29,7 @@ def _columns(sequential: ContenderArm | None) -> Columns[ContenderArm]:
         "min .. max": lambda arm: span(arm.spread(TIME), milliseconds),
         "x sequential": lambda arm: "-" if sequential is None else shown(arm.against(sequential)),
         "x bound": lambda arm: shown(arm.iteration_s / arm.spread("bound_s").median),
+        "x predicted": lambda arm: shown(arm.iteration_s / arm.predicted_s),
         "family": lambda arm: _schedule(arm).name,
         "threshold": lambda arm: f"{_schedule(arm).threshold * 4 / 1024:,.4g} KiB",
         "front": lambda arm: str(_schedule(arm).front) if _schedule(arm).family.has_front else "-",
@@ -43,6 +45,7 @@ def document(arm: ContenderArm) -> dict[str, object]:
         "iteration_by_seed_s": arm.values(TIME),
         "iteration_s": arm.spread(TIME),
         "bound_s": arm.spread("bound_s"),
+        "predicted_s": arm.spread("predicted_s"),
         "schedule": arm.column("schedule"),
         "searched": arm.column("searched"),
         "failures": arm.failures,

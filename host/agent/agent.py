@@ -122,6 +122,8 @@ class Agent:
         )
         self.encoder = Encoder.of(coding, compress, storage, rank)
         self.encoder.window = job.window
+        if transport.pace is not None:
+            self.encoder.credit = transport.pace.burst_packets(job.words)
         self.ledger = self.encoder.ledger
         self._age_limit = age_limit
         self.iteration = 0
@@ -376,7 +378,7 @@ class Agent:
                 with watch.during("encode"):
                     self.encoder.enter(gradient, begun, batch=batch, current=current, pieces=pieces, good=good)
             if pieces is not None:
-                self.protocol.in_pieces()
+                self.protocol.in_pieces(pieces.level)
             with self.protocol.held():  # once it reduces, the iteration may be over before all is handed over
                 waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
             self._look()

@@ -105,6 +105,8 @@ class Encoder:
         """How many blocks a slice has at most."""
         self.window = coding.layout.blocks
         """Of the plan's blocks: one leaves only once the one so many places before it has closed."""
+        self.credit = max(1, AHEAD // coding.layout.elements)
+        """Blocks of a gradient in pieces that wait to leave at most: nothing overtakes them."""
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
@@ -253,7 +255,7 @@ class Encoder:
             left=left.ctypes.data,
             end=left.size,
             window=self.window,
-            ahead=max(1, AHEAD // self._layout.elements),
+            ahead=self._ahead,
             apart=self._apart,
             scratch=scratch.ctypes.data,
         )
@@ -267,6 +269,11 @@ class Encoder:
             keeps.append(last)
         found.keeps = keeps
         return found
+
+    @property
+    def _ahead(self) -> int:
+        """Contributions that wait to leave, at most."""
+        return self.credit if self.awaits_pieces else max(1, AHEAD // self._layout.elements)
 
     def _enters(self, found: NativeReduction, entering: _Entering) -> object:
         """What is entered of a gradient; what holds it in memory."""

@@ -112,7 +112,9 @@ class Ledger:
     @property
     def waiting(self) -> Integers:
         """The weight of the gradients that no result has aggregated yet and nobody has discarded, shape (blocks,)."""
-        return _waiting(self._storage.records)
+        records = self._storage.records
+        weight: Integers = records["entered_weight"] - records["aggregated_weight"] - records["discarded_weight"]
+        return weight
 
     def unsent(self, iteration: int) -> Integers:
         """The weight of those of them that no contribution to this iteration brings, shape (blocks,)."""
@@ -322,11 +324,15 @@ class Ledger:
     def account(self) -> Account:
         """What became of the gradients' weight: it adds up, also for a thread beside the ledger's."""
         records = self._storage.records.copy()
+        entered, summed, discarded = (
+            int(records[name].sum()) for name in ("entered_weight", "aggregated_weight", "discarded_weight")
+        )
+        gradient = WEIGHT_UNIT * self.blocks
         return Account(
-            entered=_mean(records["entered_weight"]),
-            summed=_mean(records["aggregated_weight"]),
-            waiting=_mean(_waiting(records)),
-            discarded=_mean(records["discarded_weight"]),
+            entered=entered / gradient,
+            summed=summed / gradient,
+            waiting=(entered - summed - discarded) / gradient,
+            discarded=discarded / gradient,
             oldest=self.oldest,
         )
 
@@ -442,20 +448,9 @@ class Ledger:
         return values
 
 
-def _waiting(records: Records) -> Integers:
-    """The weight of the gradients that are pending."""
-    weight: Integers = records["entered_weight"] - records["aggregated_weight"] - records["discarded_weight"]
-    return weight
-
-
 def _bits(bitmap: int) -> list[int]:
     return [part for part in range(PARTS) if bitmap >> part & 1]
 
 
 def _address(values: Fixed | None) -> int | None:
     return None if values is None else values.ctypes.data
-
-
-def _mean(weights: Integers) -> float:
-    """In gradients, over the blocks."""
-    return float(weights.mean()) / WEIGHT_UNIT

@@ -31,7 +31,8 @@ class Pieces:
         self._there: list[tuple[int, int]] = []  # ascending ranges, apart from each other
         starts = np.arange(0, values.size, block_elements)
         self._missing = np.minimum(block_elements, values.size - starts)  # elements, by block
-        self._level = np.zeros(starts.size, np.int64)
+        self.level: Integers = np.zeros(starts.size, np.int64)
+        """Of each block: those of a higher one leave first, those of one by their numbers, as far as they are there."""
 
     def put(self, begin: int, values: Floats) -> None:
         """Copy elements from `begin` on, of any shape; GradientError where they are no float32, not finite, or put
@@ -56,7 +57,7 @@ class Pieces:
     def prioritise(self, begin: int, end: int, level: int) -> None:
         """Of blocks that have not left, those of a higher level leave first; all begin at level 0."""
         self.check_range(begin, end)
-        self._level[begin // self._size : (end - 1) // self._size + 1] = level
+        self.level[begin // self._size : (end - 1) // self._size + 1] = level
 
     @property
     def whole(self) -> bool:
@@ -66,7 +67,7 @@ class Pieces:
     @property
     def places(self) -> tuple[int, int]:
         """Where it stands how many elements each block misses, and its level: int64 (blocks,) each."""
-        return self._missing.ctypes.data, self._level.ctypes.data
+        return self._missing.ctypes.data, self.level.ctypes.data
 
     @property
     def described(self) -> str:
@@ -83,7 +84,7 @@ class Pieces:
     def choose(self, blocks: Integers, most: int) -> Integers:
         """Places, ascending, of up to `most` of these blocks that may leave next: whole ones, by their level."""
         whole = np.flatnonzero(self._missing[blocks] == 0)
-        first = whole[np.argsort(-self._level[blocks[whole]], kind="stable")[:most]]
+        first = whole[np.argsort(-self.level[blocks[whole]], kind="stable")[:most]]
         return np.sort(first)
 
     def check_range(self, begin: int, end: int) -> None:

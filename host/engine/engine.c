@@ -636,8 +636,8 @@ void port_withdraw(struct port *port, int64_t *requests, int64_t count) {
     ALONE_VOID(core_withdraw(port->core, requests, count));
 }
 
-void port_in_pieces(struct port *port) {
-    ALONE_VOID(core_in_pieces(port->core));
+void port_in_pieces(struct port *port, const int64_t *level) {
+    ALONE_VOID(core_in_pieces(port->core, level));
 }
 
 void port_enter(struct port *port, uint32_t generation) {

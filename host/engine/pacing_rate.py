@@ -24,10 +24,18 @@ class PacingRate:
     burst_bytes: int
     late_s: float = LATE_S
 
+    def burst_packets(self, words: int) -> int:
+        """Packets of so many words that leave at once, 1 or more."""
+        return max(1, self.burst_bytes // packet_bytes(words))
+
 
 def pacing_rate(mbps: float, words: int) -> PacingRate | None:
     """For packets of `words` words at this rate, which counts their frames; None at 0: not paced."""
     if not mbps:
         return None
-    packet_bytes = FRAME_BYTES + HEADER_BYTES + words * WORD_BYTES
-    return PacingRate(mbps=mbps, burst_bytes=max(BURST_PACKETS * packet_bytes, int(mbps * 1e6 / 8 * BURST_S)))
+    return PacingRate(mbps=mbps, burst_bytes=max(BURST_PACKETS * packet_bytes(words), int(mbps * 1e6 / 8 * BURST_S)))
+
+
+def packet_bytes(words: int) -> int:
+    """Of a packet of so many words, with its frame."""
+    return FRAME_BYTES + HEADER_BYTES + words * WORD_BYTES

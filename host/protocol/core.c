@@ -415,8 +415,10 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
     return pull(core, now);
 }
 
-void core_in_pieces(struct core *core) {
+void core_in_pieces(struct core *core, const int64_t *level) {
     core->in_flight.in_pieces = 1;
+    core->in_flight.level = level;
+    core->in_flight.levels = core->layout.blocks;
 }
 
 void core_withdraw(struct core *core, int64_t *requests, int64_t count) {

@@ -173,8 +173,9 @@ int core_timer(struct core *core, double now);
 int core_ask_slot(struct core *core);
 /* What a SEND said to send waits in this host and leaves then: its answer is not waited for before. */
 void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s);
-/* In this iteration gradients come in pieces, all workers': a silence may be their computing. */
-void core_in_pieces(struct core *core);
+/* In this iteration gradients come in pieces, all workers': a silence may be their computing. `level`, of each block of the
+ * gradient: those of one level leave in the same order everywhere; NULL: all do. It stays there until the next begins. */
+void core_in_pieces(struct core *core, const int64_t *level);
 /* Take back what waits of these requests and was never sent, to be encoded anew; of others a result may be on its way: they
  * become -1. */
 void core_withdraw(struct core *core, int64_t *requests, int64_t count);

@@ -269,9 +269,14 @@ class Protocol:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._call("others_reached", iteration)
 
-    def in_pieces(self) -> None:
-        """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
-        self._call("in_pieces")
+    def in_pieces(self, level: Integers | Sequence[int] | None = None) -> None:
+        """In this iteration gradients come in pieces, all workers': a silence may be their computing.
+
+        `level`, (blocks,): those of one level leave in the same order everywhere; None: all do.
+        """
+        levels = None if level is None else np.ascontiguousarray(level, np.int64)  # the same array, if it is one
+        self._kept.append(levels)
+        self._call("in_pieces", None if levels is None else levels.ctypes.data)
 
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 enum { PATIENT = 4 };
+enum { LEVELS = 8 }; /* that answers which have come together are told apart by */
 enum { DOUBTS = 16 }; /* once a link has become slower, so many answers say nothing of what was overtaken */
 
 int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
@@ -58,6 +59,7 @@ void in_flight_remove(struct in_flight *all, struct flight *flight) {
 void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->moving_since_s = moving_since_s;
     all->in_pieces = 0;
+    all->level = NULL;
     for (int64_t request = 0; all->probed_count && request < all->requests; request++) {
         all->probed_count -= all->probed[request];
         all->probed[request] = 0;
@@ -193,26 +195,65 @@ static int64_t learn(struct in_flight *all, const struct flight *flight, double 
     return flight->order;
 }
 
-/* When an overtaken request is sent again: soon for the first time, then not before its answer can be here. */
-static double patience_ends_s(const struct in_flight *all, const struct flight *flight, double now) {
+/* The latest of those answered, by level. */
+struct newest {
+    int64_t level, order;
+};
+
+/* What all workers send in one order; what comes after all others, as the summary block, is its own. */
+static int64_t level_of(const struct in_flight *all, const struct flight *flight) {
+    const int64_t block = flight->request / KOFN_PARTS;
+    return !all->level ? 0 : block < all->levels ? all->level[block] : INT64_MIN;
+}
+
+/* One more is answered; of more levels than there is room for nothing is learnt. */
+static void answered(struct newest *newest, int64_t level, int64_t order) {
+    struct newest *one = newest;
+    while (one < newest + LEVELS && one->order && one->level != level)
+        one++;
+    if (one < newest + LEVELS)
+        *one = (struct newest){level, order > one->order ? order : one->order};
+}
+
+/* What was answered and was sent later: 1: of its level, 2: only of lower ones, 0: of higher ones or nothing. */
+static int overtaken(const struct newest *newest, int64_t level, int64_t order) {
+    int lower = 0;
+    for (const struct newest *one = newest; one < newest + LEVELS; one++)
+        if (one->order >= order && one->level == level)
+            return 1;
+        else
+            lower |= one->order >= order && one->level < level;
+    return 2 * lower;
+}
+
+/* When an overtaken request is sent again: soon for the first time, then not before its answer can be here. What only a
+ * lower level has overtaken others may still compute. */
+static double patience_ends_s(const struct in_flight *all, const struct flight *flight, int by, double now) {
+    if (by == 2)
+        return fmax(now, flight->sent_s) + timeout_rto_s(&all->answer);
     const double soon_s = fmax(now, flight->sent_s) + all->reordering.window_s;
     return flight->attempts == 1 ? soon_s : fmax(soon_s, flight->sent_s + reordering_trip_s(&all->reordering));
 }
 
 /* k workers had sent the answered blocks, and all that they had sent before; so what this worker sent before them will be
- * answered soon, or something was lost (as RFC 8985 has it). */
+ * answered soon, or something was lost (as RFC 8985 has it). Blocks of a higher level leave as soon as they are there, so
+ * they say nothing of lower ones. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now) {
-    int64_t newest = 0;
+    struct newest newest[LEVELS] = {0};
+    int64_t last = 0;
     learn_wait(all, all->by_request[requests[0]], now);
     for (int64_t at = 0; at < count; at++) {
         struct flight *flight = all->by_request[requests[at]];
         const int64_t order = learn(all, flight, now);
-        newest = order > newest ? order : newest;
+        answered(newest, level_of(all, flight), order);
+        last = order > last ? order : last;
         in_flight_remove(all, flight);
     }
     in_flight_heard(all, now);
-    for (struct flight *other = all->first; other && other->order <= newest; other = other->later) {
-        other->deadline_s = fmin(other->deadline_s, patience_ends_s(all, other, now));
+    for (struct flight *other = all->first; other && other->order <= last; other = other->later) {
+        const int by = overtaken(newest, level_of(all, other), other->order);
+        if (by)
+            other->deadline_s = fmin(other->deadline_s, patience_ends_s(all, other, by, now));
         all->soonest_s = fmin(all->soonest_s, other->deadline_s);
     }
 }

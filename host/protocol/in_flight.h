@@ -1,7 +1,7 @@
 /* Requests that no result has answered yet, and when each of them is sent again.
  *
  * Three things tell that something was lost: a request that was sent later has been answered (soon after, with patience
- * for packets that changed places); nothing at all has been answered for longer than usual (then the oldest requests are
+ * for packets that changed places; where it is of a lower level, which others may send earlier, later); nothing at all has been answered for longer than usual (then the oldest requests are
  * repeated, one at first); and before an iteration's first answer a long wait, because k workers must be there.
  * A request is a number; times are in seconds, of any clock.
  */
@@ -35,6 +35,8 @@ struct in_flight {
     int64_t order, launches;
     int32_t probes; /* since the last answer */
     int32_t in_pieces; /* gradients of this iteration come in pieces: in a silence others may compute the next ones */
+    const int64_t *level; /* by block of such a gradient: workers send those of one level in the same order; NULL: all */
+    int64_t levels; /* blocks that have one */
     int32_t doubts; /* answers to repeated requests that are taken for those to the first attempt */
     double heard_at_s;     /* when the last answer came, or a request was sent when there was none */
     double moving_since_s; /* when the first block of this iteration closed; NAN: none has */

@@ -11,11 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from kofn.host.engine.pacing_rate import pacing_rate, packet_bytes
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import Piece, partition
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
+
+LATENCY_S = 6e-3
+"""From the last packet's leave until the training thread has the mean: the pacer's pause (host/engine/pacer.h), the way
+there and back, and blocks that are told together (host/engine/engine.c)."""
 
 UNSHAPED_MBPS = 1000.0
 """What a link that is not shaped is taken to carry."""
@@ -36,10 +40,12 @@ class LinkModel:
 
     @classmethod
     def of(cls, mbps: float, layout: BlockLayout, window: int) -> Self:
-        """A link of `mbps`, 0: one that is not shaped, with `window` blocks in flight."""
-        frame_bits = 8 * (layout.words * WORD_BYTES + HEADER_BYTES + FRAME_BYTES)
-        blocks = (mbps or UNSHAPED_MBPS) * 1e6 / frame_bits
-        return cls(rate=blocks * layout.elements, credit=window * layout.elements)
+        """A link of `mbps`, 0: one that is not shaped, with at most `window` blocks in flight."""
+        mbps = mbps or UNSHAPED_MBPS
+        pace, blocks = pacing_rate(mbps, layout.words), mbps * 1e6 / (8 * packet_bytes(layout.words))
+        assert pace is not None
+        credit = min(window, pace.burst_packets(layout.words)) * layout.elements
+        return cls(rate=blocks * layout.elements, latency_s=LATENCY_S, credit=credit)
 
     def transfer_s(self, elements: int) -> float:
         return elements / self.rate
@@ -53,16 +59,19 @@ def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedu
 
 
 def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> float:
-    """No schedule is faster: the computation, the transfer, and each layer's way from its forward pass to the next one.
+    """No schedule is faster: the computation, and the way from each layer's forward pass to its next one.
 
-    That way leads through the forward passes of the layers behind it, their error terms and its weight gradient.
+    That leads through the forward passes of this layer and of those behind it, the error terms of those behind it, its
+    own weight gradient and transfer. Meanwhile the means of the layers before it come, too, and none of them leaves
+    before some weight gradient is there.
     """
     transfer = [network.transfer_s(layer.elements) for layer in layers]
-    ways = [
-        sum(times.forward[at:]) + sum(times.error[at + 1 :]) + times.weight[at] + transfer[at] + network.latency_s
-        for at in range(len(layers))
-    ]
-    return max(times.compute_s, sum(transfer), *ways)
+    ways = list[float]()
+    for at in range(len(layers)):
+        passes_s = sum(times.forward[at:]) + sum(times.error[at + 1 :])
+        first_s = min(sum(times.error[one + 1 : at + 1]) + times.weight[one] for one in range(at + 1))
+        ways += [passes_s + times.weight[at] + transfer[at], passes_s + first_s + sum(transfer[: at + 1])]
+    return max(times.compute_s, max(ways) + network.latency_s)
 
 
 class _Pipeline:

@@ -51,6 +51,8 @@ PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
 def check_schedule(config: Config) -> None:
     """ConfigError where the configuration's schedule needs what is not there."""
     section, collective = config.schedule, config.job.collective
+    if config.model.workload_name == "script":
+        return  # kofn.torch.schedule() looks at the script's model
     if not load_collective(collective).ledger:
         raise ConfigError(
             f"schedule.family is {section.family!r}, job.collective {collective!r}: a switch or a server is needed"
@@ -191,7 +193,7 @@ class OverlappedTraining(Training):
 
     def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
         applied = super()._apply(aggregate, step)
-        self._search.hear(aggregate.notes.values())
+        self._search.hear(aggregate.notes.values(), aggregate.k)
         return applied
 
     def _mean(self, aggregate: Aggregate) -> Floats:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kofn.config.schema import FaultSection
+from kofn.host.errors import WireError
+from kofn.host.wire.packet import decode_header
 
 
 class Copy(NamedTuple):
@@ -45,13 +47,14 @@ class Faults:
         self._datagrams += 1
         copies = [Copy(0.0, datagram)]
         for rule in self._rules:
-            if rule.from_s <= elapsed_s < rule.until_s and self._scripted(rule):
+            if rule.from_s <= elapsed_s < rule.until_s and self._scripted(rule, datagram):
                 copies = [fate for copy in copies for fate in self._apply(rule, copy)]
         return copies
 
-    def _scripted(self, rule: FaultSection) -> bool:
+    def _scripted(self, rule: FaultSection, datagram: bytes) -> bool:
         """Whether the rule is for this datagram."""
-        return rule.packets is None or self._datagrams in rule.packets
+        among = rule.packets is None or self._datagrams in rule.packets
+        return among and (rule.blocks is None or _block_of(datagram) in rule.blocks)
 
     def _apply(self, rule: FaultSection, copy: Copy) -> list[Copy]:
         """One rule on one copy."""
@@ -76,3 +79,11 @@ class Faults:
     def _delay_s(self, rule: FaultSection) -> float:
         """Extra delay; unequal ones reorder."""
         return (rule.delay_ms + self._random.uniform(0.0, rule.jitter_ms)) / 1000
+
+
+def _block_of(datagram: bytes) -> int | None:
+    """Of a packet; None where it is none."""
+    try:
+        return decode_header(datagram).block
+    except WireError:
+        return None

@@ -41,7 +41,8 @@ def main(
     Without the webhook nobody knows who asked for a request, and all are denied.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    for name in ("httpx2", "kopf.objects"):  # a line a call, a line a handler
+        logging.getLogger(name).setLevel(logging.WARNING)
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     configured(settings, registry, _log_in)
     try:

@@ -35,7 +35,7 @@ class Hands:
             case Become(status):
                 return await self._store(request, status)
             case Make(role, attempt):
-                await self._make(request, role, attempt)
+                return await self._make(request, role, attempt)
             case Remove(role, attempt):
                 await self.remove(request, role, attempt)
             case Start(pods):
@@ -64,16 +64,18 @@ class Hands:
             return False
         return True
 
-    async def _make(self, request: TrainingRequest, role: Role, attempt: int) -> None:
+    async def _make(self, request: TrainingRequest, role: Role, attempt: int) -> bool:
+        """Whether it is there, and ours."""
         document = await self._document(request, role, attempt)
         try:
             await self._client.create(decoded(document))
         except ApiError as error:
             if error.status.code != CONFLICT:
                 raise
-            await self._claim(request, role, attempt, document["kind"])
+            return await self._claim(request, role, attempt, document["kind"])
+        return True
 
-    async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> None:
+    async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> bool:
         """Whose it is that has the name of ours; that of an earlier request of this name is about to go."""
         name = name_of(request, role, attempt)
         try:
@@ -83,10 +85,11 @@ class Hands:
         except ApiError as error:
             if error.status.code != NOT_FOUND:
                 raise
-            return
-        owners = {(owner.kind, owner.name) for owner in found.metadata.ownerReferences or ()}
-        if (KIND, request.metadata.name) not in owners:
+            return False
+        owners = found.metadata.ownerReferences or ()
+        if (KIND, request.metadata.name) not in {(owner.kind, owner.name) for owner in owners}:
             self.foreign[request.metadata.uid] = f"{kind} {name}"
+        return request.metadata.uid in {owner.uid for owner in owners}
 
     async def _document(self, request: TrainingRequest, role: Role, attempt: int) -> Document:
         match role:

@@ -4,6 +4,7 @@ A daemon decides whenever something of its request has changed, and now and then
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,19 +16,22 @@ import msgspec
 
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import KINDS, OF_ATTEMPT
-from kofn.jobs.lifecycle import Action, Become, Observed, step
+from kofn.jobs.lifecycle import Action, Become, Observed, pause_s, step
 from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
 from kofn.jobs.operator.carry_out import Hands
+from kofn.jobs.operator.expectations import Expectations
 from kofn.jobs.operator.metrics import OperatorMetrics
 from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
 from kofn.jobs.operator.permissions import Permissions
 from kofn.jobs.operator.progress import Followed
-from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_GROUPS, VERSION, TrainingRequest
+from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_EXTRA, REQUESTER_GROUPS, VERSION, TrainingRequest
 
 _LOG = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
 LOOK_S = 30.0
+BEHIND_S = 0.25
+"""A handler may hear of a change before the daemon's own document has it."""
 SETTLE_S = 0.1
 """Changes come many at a time, and an own one comes back."""
 
@@ -47,6 +51,7 @@ class Handlers:
         self.hands = Hands(client, self.permissions)
         self.metrics = OperatorMetrics()
         self._followed = Followed(client)
+        self._expected = Expectations()
         self._changed: dict[Key, asyncio.Event] = {}
 
     def register(self, registry: kopf.OperatorRegistry, *, webhook: bool) -> None:
@@ -89,10 +94,13 @@ class Handlers:
         """Do what is to be done now; how long to wait for a change, in seconds."""
         try:
             request = TrainingRequest.read(dict(body))
+            if self._expected.outdated(request):
+                return BEHIND_S
             before = self._observed(request, indices)
             actions = step(request, await self._with_progress(request, before, indices))
             for action in actions:
                 if await self.hands.carry_out(request, action):
+                    self._expected.note(request, action)
                     self._note(body, request, action)
         except RequestError as error:
             _LOG.error("%s: %s", body.metadata.name, error)
@@ -101,7 +109,9 @@ class Handlers:
             _LOG.warning("%s: %s", body.metadata.name, error)
             return AGAIN_S
         known = self._observed(request, indices)  # an answer, or an object in the way, is no event
-        return 0.0 if (known.permission, known.foreign) != (before.permission, before.foreign) else LOOK_S
+        if (known.permission, known.foreign) != (before.permission, before.foreign):
+            return 0.0
+        return min(LOOK_S, pause_s(request.status, known.now) or LOOK_S)
 
     async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
         """With what the controller of a running request says."""
@@ -116,7 +126,7 @@ class Handlers:
 
     def _observed(self, request: TrainingRequest, indices: Mapping[str, Any]) -> Observed:
         uid = request.metadata.uid
-        return observed(
+        seen = observed(
             request,
             pods=indices["pods"].get(uid, ()),
             objects=indices["objects"].get(uid, ()),
@@ -125,6 +135,7 @@ class Handlers:
             permission=self.permissions.known(request),
             foreign=self.hands.foreign.get(uid, ""),
         )
+        return self._expected.applied(request, seen)
 
     def _note(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
         """An event on the object for each new phase."""
@@ -144,6 +155,7 @@ class Handlers:
                 await self.hands.remove(request, role, attempt)
         self.hands.foreign.pop(request.metadata.uid, None)
         self._followed.forget(request.metadata.uid)
+        self._expected.forget(request.metadata.uid)
 
 
 def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: kopf.Patch, **known: Any) -> None:
@@ -151,9 +163,10 @@ def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: 
     if known["operation"] == "CREATE":
         patch.metadata.annotations[REQUESTER] = userinfo["username"]
         patch.metadata.annotations[REQUESTER_GROUPS] = ",".join(userinfo.get("groups", ()))
+        patch.metadata.annotations[REQUESTER_EXTRA] = json.dumps(dict(userinfo.get("extra") or {}), sort_keys=True)
         return
     before = known["old"].get("metadata", {}).get("annotations", {})
-    for key in (REQUESTER, REQUESTER_GROUPS):
+    for key in (REQUESTER, REQUESTER_GROUPS, REQUESTER_EXTRA):
         if meta.get("annotations", {}).get(key) != before.get(key):
             patch.metadata.annotations[key] = before.get(key)
 

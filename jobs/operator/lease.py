@@ -32,7 +32,7 @@ class Leadership:
 
     async def acquire(self) -> None:
         """Wait until nobody else holds it."""
-        while not await self._try():
+        while not await self._try_patiently():
             await asyncio.sleep(LOOK_S)
         _LOG.info("%s leads", self._identity)
 
@@ -49,6 +49,13 @@ class Leadership:
             except httpx2.HTTPError as error:
                 _LOG.warning("lease %s: %s", NAME, error)
         _LOG.error("%s leads no longer", self._identity)
+
+    async def _try_patiently(self) -> bool:
+        try:
+            return await self._try()
+        except httpx2.TransportError as error:  # a server that is busy, or away
+            _LOG.warning("lease %s: %r", NAME, error)
+            return False
 
     async def _try(self) -> bool:
         """Take or renew it; False: somebody else has it."""

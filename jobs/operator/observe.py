@@ -1,5 +1,6 @@
 """What is seen of a request, from the indices that kopf keeps: no API call."""
 
+import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -96,6 +97,7 @@ def observed(
         ready=sum(pod.ready for pod in workers),
         outcome=current[0].outcome if current else None,
         reason=current[0].reason if current else "",
+        now=datetime.datetime.now(datetime.UTC),
     )
 
 

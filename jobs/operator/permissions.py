@@ -4,6 +4,8 @@ A request runs containers in its namespace by the operator's rights.  So its req
 trainingrequests there, beside `create`.
 """
 
+import asyncio
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from typing import Any
 from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessReviewSpec
 
 from kofn.jobs.api import SubjectAccessReview
-from kofn.jobs.request import GROUP, PLURAL, REQUESTER_GROUPS, TrainingRequest
+from kofn.jobs.request import GROUP, PLURAL, REQUESTER_EXTRA, REQUESTER_GROUPS, TrainingRequest
 
 VERB = "train"
 KEPT_S = 300.0
@@ -24,7 +26,8 @@ class Permissions:
 
     def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
-        self._kept: OrderedDict[tuple[str, str, str], tuple[bool, float]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, str, str], tuple[bool, float]] = OrderedDict()
+        self._asking = asyncio.Lock()
         self.asked = 0
 
     def known(self, request: TrainingRequest) -> bool | None:
@@ -39,10 +42,17 @@ class Permissions:
         return allowed
 
     async def ask(self, request: TrainingRequest) -> None:
-        """Ask the API server, and keep what it says."""
-        user, groups, namespace = key = _key(request)
+        """Ask the API server, and keep what it says; once, where many of a requester's come at the same moment."""
+        async with self._asking:
+            if self.known(request) is None:
+                await self._ask(request)
+
+    async def _ask(self, request: TrainingRequest) -> None:
+        user, groups, extra, namespace = key = _key(request)
         attributes = ResourceAttributes(group=GROUP, resource=PLURAL, verb=VERB, namespace=namespace)
-        spec = SubjectAccessReviewSpec(user=user, groups=groups.split(","), resourceAttributes=attributes)
+        spec = SubjectAccessReviewSpec(
+            user=user, groups=groups.split(","), extra=json.loads(extra or "{}"), resourceAttributes=attributes
+        )
         answer = await self._client.create(SubjectAccessReview(spec=spec))
         self.asked += 1
         self._kept[key] = bool(answer.status.allowed), self._clock() + KEPT_S
@@ -51,6 +61,6 @@ class Permissions:
             self._kept.popitem(last=False)
 
 
-def _key(request: TrainingRequest) -> tuple[str, str, str]:
-    groups = request.metadata.annotations.get(REQUESTER_GROUPS, "")
-    return request.requester, groups, request.metadata.namespace
+def _key(request: TrainingRequest) -> tuple[str, str, str, str]:
+    groups, extra = (request.metadata.annotations.get(key, "") for key in (REQUESTER_GROUPS, REQUESTER_EXTRA))
+    return request.requester, groups, extra, request.metadata.namespace

@@ -3,9 +3,20 @@
 Needs kofn[torch]; nothing else of kofn imports this.  How to: docs/howto/pytorch.md.
 """
 
-from kofn.torch.attach import ddp_hook, elastic
+from kofn.torch.attach import ddp_hook, elastic, schedule
 from kofn.torch.errors import TorchError
 from kofn.torch.process_group import SwitchGroup, follow, use
+from kofn.torch.scheduled import ScheduledSession
 from kofn.torch.session import Session
 
-__all__ = ["Session", "SwitchGroup", "TorchError", "ddp_hook", "elastic", "follow", "use"]
+__all__ = [
+    "ScheduledSession",
+    "Session",
+    "SwitchGroup",
+    "TorchError",
+    "ddp_hook",
+    "elastic",
+    "follow",
+    "schedule",
+    "use",
+]

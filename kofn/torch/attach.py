@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.torch.elastic import Callback, ElasticSteps, check_elastic, named_parts
@@ -11,6 +13,7 @@ from kofn.torch.errors import TorchError
 from kofn.torch.job import ControlledJob, TorchJob
 from kofn.torch.place import JobPlace
 from kofn.torch.replica import Stateful
+from kofn.torch.scheduled import ScheduledSession
 from kofn.torch.session import Session
 
 
@@ -62,6 +65,37 @@ def elastic(
     return session
 
 
+def schedule(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any = None,
+    *,
+    max_norm: float | None = None,
+    job: TorchJob | None = None,
+) -> ScheduledSession:
+    """Have gradients leave, and forward passes wait, layer by layer, as the job's [schedule] says.
+
+        session = kofn.torch.schedule(model, optimizer, scheduler)
+        while not session.done():
+            loss = criterion(model(images), labels)
+            session.backward(loss)
+        session.close()
+
+    `model` is in no DistributedDataParallel. session.backward() takes the place of loss.backward(), and
+    optimizer.step() is called for each layer before its next forward pass; the scheduler is stepped after each
+    iteration. For jobs whose k is n. Weight gradients of Linear, Conv1d to Conv3d, Embedding and LayerNorm are computed
+    when the schedule says, those of other modules with their error terms. `max_norm`: the means are clipped by their
+    global norm, in families that wait for all of them. Errors: as of ddp_hook().
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise TorchError("the model is a DistributedDataParallel, which reduces by buckets: the module in it is needed")
+    in_group = dist.is_initialized()
+    group = (dist.get_rank(), dist.get_world_size()) if in_group else (0, 1)
+    session = ScheduledSession(model, optimizer, scheduler, job or ControlledJob(JobPlace.find(group)), max_norm)
+    session.join()
+    return session
+
+
 def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
     if not isinstance(model, DistributedDataParallel):
         raise TorchError(f"the model is a {type(model).__name__}: a DistributedDataParallel is needed")
@@ -69,6 +103,8 @@ def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
         raise TorchError("the model has a communication hook: none is allowed, DDP takes one")
     group = model.process_group.rank(), model.process_group.size()
     found = job or ControlledJob(JobPlace.find(group))
+    if found.config.schedule.family is not None:
+        raise TorchError("schedule.family is given: kofn.torch.schedule() trains by it, DDP has an order of its own")
     workers = found.config.job.workers
     if group[1] not in (1, workers):
         raise TorchError(

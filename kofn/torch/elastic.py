@@ -128,6 +128,15 @@ class ElasticSteps:
 
 def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """TorchError for what cannot be done k of n, or would part the replicas."""
+    check_optimizer(optimizer, scheduler)
+    if model.find_unused_parameters:
+        raise TorchError("find_unused_parameters=True asks all workers after every backward pass: False is allowed")
+    if model.will_sync_module_buffers() and model.process_group.size() > 1:
+        raise TorchError("DDP broadcasts the model's buffers before every forward pass: broadcast_buffers=False")
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    """TorchError for what cannot be stepped by one mean an iteration alone."""
     if isinstance(optimizer, Joinable):
         raise TorchError(
             f"a {type(optimizer).__name__} waits for all workers in every step: one that does not is allowed"
@@ -136,10 +145,6 @@ def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
         raise TorchError("LBFGS needs several gradients a step: an optimizer whose step() takes no closure is allowed")
     if isinstance(scheduler, ReduceLROnPlateau):
         raise TorchError("ReduceLROnPlateau needs each worker's own loss: a scheduler of iterations is allowed")
-    if model.find_unused_parameters:
-        raise TorchError("find_unused_parameters=True asks all workers after every backward pass: False is allowed")
-    if model.will_sync_module_buffers() and model.process_group.size() > 1:
-        raise TorchError("DDP broadcasts the model's buffers before every forward pass: broadcast_buffers=False")
 
 
 def named_parts(optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable[Stateful]) -> dict[str, Stateful]:

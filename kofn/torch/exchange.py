@@ -58,6 +58,16 @@ class GradientExchange:
         self._deliverer.submit(_deliver, self._stream, ranges, values.dtype, means)
         return means
 
+    def put(self, begin: int, values: torch.Tensor, level: int) -> None:
+        """Flat values from element `begin` on; what has a higher level leaves first."""
+        piece: Floats = values.detach().float().numpy()
+        self._stream.pieces.prioritise(begin, begin + piece.size, level)
+        self._stream.pieces.put(begin, piece)
+
+    def wait(self, begin: int, end: int) -> Floats:
+        """The means of these elements, once they are there."""
+        return self._stream.wait(begin, end)
+
     def gradient(self) -> Floats:
         """What was put, (elements,)."""
         return self._stream.pieces.values

@@ -86,7 +86,8 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         self._limit_s = timeout.total_seconds()
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._set_default_backend(GLOO)  # for what C++ calls without asking this class
-        self._register_backend(torch.device("cpu"), GLOO, self.gloo)
+        for device in ("cpu", "cuda"):
+            self._register_backend(torch.device(device), GLOO, self.gloo)
         self._rank, self._size = rank, size
 
     def getBackendName(self) -> str:  # noqa: N802  # as torch has it

@@ -45,10 +45,10 @@ class Session:
     error itself.
     """
 
-    def __init__(self, model: DistributedDataParallel, job: TorchJob) -> None:
+    def __init__(self, model: DistributedDataParallel, job: TorchJob, layout: ParameterLayout | None = None) -> None:
         self.model, self._job = model, job
         self.rank, self.workers = job.rank, job.config.job.workers
-        self.layout = ParameterLayout(model.module, getattr(model, "parameters_to_ignore", ()))
+        self.layout = layout or ParameterLayout(model.module, getattr(model, "parameters_to_ignore", ()))
         self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True)
         note = np.array([self.layout.digest, zlib.crc32(self.layout.values().data) >> 1, self.layout.elements])
         blocks = self._coding.layout.blocks if load_collective(job.config.job.collective).ledger else 0
@@ -77,9 +77,13 @@ class Session:
         self._log = IterationLog(self._job.config, self._metrics, self._blocking, self.layout.elements)
         self._begun_s = self._ready_s = time.monotonic()
         self._started = time.time()
+        self._follow_model()
+        atexit.register(self.close)
+
+    def _follow_model(self) -> None:
+        """From now on its passes are this session's."""
         self.model.register_comm_hook(self, Session._hook)
         self.model.register_forward_pre_hook(lambda module, given: self.ready())
-        atexit.register(self.close)
 
     # -- for the user
 

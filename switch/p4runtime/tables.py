@@ -221,7 +221,7 @@ class Tables:
             raise invalid(f"is_const of an entry of table {table.name} is the program's to set, not a client's")
         refuse_colours(message.HasField("meter_counter_data"), f"the meter of table {table.name}")
         if message.HasField("time_since_last_hit"):
-            raise invalid(f"time_since_last_hit of an entry of table {table.name} can only be read")
+            raise invalid("has_time_since_last_hit must not be set in WriteRequest")  # PI's words
         if message.idle_timeout_ns < 0:
             raise invalid(f"idle_timeout_ns {message.idle_timeout_ns}; 0 (never) or more is allowed")
 

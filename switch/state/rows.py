@@ -19,6 +19,9 @@ from kofn.switch.state.tables import TableState, const_key, refuse_const
 
 NOTHING = (1 << 32) - 1  # no action's id
 
+NO_IDLE_TIMEOUT = "idle_timeout_ns must be set to 0 for tables which do not support idle timeout"
+"""In the words of p4lang's PI, which tests look for."""
+
 
 class Rows:
     """Entries, default actions, members and groups of one instance of a program."""
@@ -184,7 +187,7 @@ class Rows:
 
     def _check_idle(self, table: Table, entry: Entry) -> None:
         if entry.idle_timeout_ns and not table.idle_timeouts:
-            raise InvalidEntry(f"table {table.name} has no idle timeouts: 0 is allowed, not {entry.idle_timeout_ns} ns")
+            raise InvalidEntry(NO_IDLE_TIMEOUT)
         if entry.idle_timeout_ns < 0:
             raise InvalidEntry(f"an idle timeout is 0 (none) or more, not {entry.idle_timeout_ns} ns")
 

@@ -66,7 +66,7 @@ class ApiServer:
         self.schemas: dict[str, Document] = {}
         self.writes_most = math.inf
         self._version = 1
-        self._log: list[tuple[int, str, str, str, Document]] = []
+        self._log: list[tuple[int, str, str, Document, bytes]] = []
         self._grown = asyncio.Condition()
         self.app = Starlette(
             routes=[
@@ -163,7 +163,7 @@ class ApiServer:
         items = [
             each
             for (of, what, where, _), each in sorted(self.objects.items())
-            if (of, what) == (group, plural) and namespace in ("", where) and _selected(http, each)
+            if (of, what) == (group, plural) and namespace in ("", where) and _selected(http, _labels(each))
         ]
         return {
             "kind": f"{kind}List",
@@ -177,11 +177,11 @@ class ApiServer:
         place = 0
         while True:
             while place < len(self._log):
-                version, kind, what, where, document = self._log[place]
+                version, what, where, labels, line = self._log[place]
                 place += 1
                 ours = (what, version > since) == (f"{group}/{plural}", True) and namespace in ("", where)
-                if ours and _selected(http, document):
-                    yield json.dumps({"type": kind, "object": document}).encode() + b"\n"
+                if ours and _selected(http, labels):
+                    yield line
             async with self._grown:
                 await self._grown.wait_for(lambda at=place: at < len(self._log))
 
@@ -261,14 +261,16 @@ class ApiServer:
     async def _tell(self, key: Key, document: Document, change: str) -> None:
         self._version += 1
         document["metadata"]["resourceVersion"] = str(self._version)
-        self._log.append((self._version, change, f"{key[0]}/{key[1]}", key[2], copy.deepcopy(document)))
+        line = json.dumps({"type": change, "object": document}).encode() + b"\n"
+        labels = dict(_labels(document))
+        self._log.append((self._version, f"{key[0]}/{key[1]}", key[2], labels, line))
         async with self._grown:
             self._grown.notify_all()
 
     # --- for tests
 
     def all(self, plural: str) -> list[Document]:
-        return [each for (_, what, _, _), each in sorted(self.objects.items()) if what == plural]
+        return [self.objects[key] for key in sorted(key for key in self.objects if key[1] == plural)]
 
     async def change(self, key: Key, patch: Document) -> None:
         """As a controller or a kubelet does."""
@@ -289,8 +291,11 @@ def _bare(document: Document) -> Document:
     return {**document, "metadata": {"name": document["metadata"]["name"]}}
 
 
-def _selected(http: Request, document: Document) -> bool:
-    labels = document["metadata"].get("labels", {})
+def _labels(document: Document) -> dict[str, str]:
+    return document["metadata"].get("labels", {})
+
+
+def _selected(http: Request, labels: dict[str, str]) -> bool:
     wanted = [each for each in (http.query_params.get("labelSelector") or "").split(",") if each]
     return all((each.partition("=")[2] or labels.get(each)) == labels.get(each.partition("=")[0]) for each in wanted)
 

@@ -1,5 +1,6 @@
 """A cluster in a few fields: what actions do to it, and what may happen in it by itself."""
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,8 @@ from kofn.jobs.lifecycle import (
 from kofn.jobs.request import REQUESTER, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
 from kofn.jobs.split import Capacity
 
+AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
@@ -35,6 +38,7 @@ class Cluster:
     outcomes: frozenset[tuple[int, AttemptOutcome]] = frozenset()
     failures: int = 0
     starts: frozenset[int] = field(default=frozenset())
+    waited: frozenset[int] = frozenset()  # attempts after which the pause is over
 
     @property
     def request(self) -> TrainingRequest:
@@ -55,6 +59,7 @@ class Cluster:
             gated=names if state == "gated" else frozenset(),
             ready=len(names) if state == "ready" else 0,
             outcome=next((outcome for of, outcome in self.outcomes if of == attempt), None),
+            now=AT + datetime.timedelta(hours=attempt in self.waited),
         )
 
     def actions(self) -> tuple[Action, ...]:
@@ -85,7 +90,9 @@ class Cluster:
         return replace(self, made=made, pods=pods, outcomes=outcomes)
 
     def happenings(self, failures: int) -> Iterator["Cluster"]:
-        """What controllers and kubelets may do next; at most so many failures."""
+        """What controllers, kubelets and the clock may do next; at most so many failures."""
+        if self.status.phase == "Retrying" and self.status.attempt not in self.waited:
+            yield replace(self, waited=self.waited | {self.status.attempt})
         for role, attempt in self.made:
             if role is Role.CONTROL and attempt not in self.control_ready:
                 yield replace(self, control_ready=self.control_ready | {attempt})

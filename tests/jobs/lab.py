@@ -63,7 +63,7 @@ class Lab:
     async def submit(self, name: str, requester: str = "ada", **spec: Any) -> None:
         document = {
             "metadata": {"name": name, "annotations": {"kofn.dev/requester": requester}},
-            "spec": {"accelerators": 3, **spec},
+            "spec": {"accelerators": 3, "backoffSeconds": 0, **spec},
         }
         await self.api.create("kofn.dev", "v1alpha1", "trainingrequests", "default", document)
 
@@ -81,17 +81,18 @@ class Lab:
     async def play(self) -> None:
         """Pods of job sets appear, run once nothing holds them, and end; until it is cancelled."""
         while True:
-            for job_set in self.api.all("jobsets"):
-                await self._play(job_set)
+            pods: dict[str, list[Document]] = {}
             for pod in self.api.all("pods"):
+                pods.setdefault(pod["metadata"]["ownerReferences"][0]["uid"], []).append(pod)
                 if pod["metadata"]["labels"].get("kofn.dev/role") == "control":
                     await self._ready(pod)
+            for job_set in self.api.all("jobsets"):
+                await self._play(job_set, pods.get(job_set["metadata"]["uid"], []))
             await asyncio.sleep(0.01)
 
-    async def _play(self, job_set: Document) -> None:
+    async def _play(self, job_set: Document, pods: list[Document]) -> None:
         meta = job_set["metadata"]
         owner = [{"uid": meta["uid"], "kind": "JobSet", "name": meta["name"], "apiVersion": job_set["apiVersion"]}]
-        pods = [each for each in self.api.all("pods") if each["metadata"].get("ownerReferences") == owner]
         if not pods:
             for job in job_set["spec"]["replicatedJobs"]:
                 template = job["template"]["spec"]["template"]

@@ -131,8 +131,13 @@ class Patch(dict[str, Any]):
 def test_the_requester_is_who_the_api_server_says() -> None:
     patch, forged = Patch(), {"annotations": {"kofn.dev/requester": "root"}}
     known = {"operation": "CREATE", "old": None}
-    note_requester({"username": "ada", "groups": ["a", "b"]}, forged, patch, **known)  # type: ignore[arg-type]
-    assert patch == {"kofn.dev/requester": "ada", "kofn.dev/requester-groups": "a,b"}
+    who = {"username": "ada", "groups": ["a", "b"], "extra": {"project": ["p4"]}}
+    note_requester(who, forged, patch, **known)  # type: ignore[arg-type]
+    assert patch == {
+        "kofn.dev/requester": "ada",
+        "kofn.dev/requester-groups": "a,b",
+        "kofn.dev/requester-extra": '{"project": ["p4"]}',
+    }
 
 
 def test_the_requester_stays_who_it_was() -> None:

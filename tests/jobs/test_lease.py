@@ -2,8 +2,11 @@
 
 import asyncio
 
+import httpx2
+import pytest
 from lightkube import AsyncClient, KubeConfig
 
+from kofn.jobs.operator import lease
 from kofn.jobs.operator.lease import Leadership
 from tests.jobs.lab import kubeconfig, lab
 
@@ -24,3 +27,18 @@ def test_another_leads_once_the_first_is_gone() -> None:
             await client.close()
 
     asyncio.run(course())
+
+
+def test_who_waits_for_the_lease_waits_for_a_busy_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[bool | Exception] = [httpx2.ReadTimeout("busy"), False, True]
+
+    async def answer(self: Leadership) -> bool:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(lease, "LOOK_S", 0)
+    monkeypatch.setattr(Leadership, "_try", answer)
+    asyncio.run(Leadership(None, "default", "one").acquire())
+    assert not answers

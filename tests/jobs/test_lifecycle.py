@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kofn.jobs.kinds import Role
-from kofn.jobs.lifecycle import Action, Become, Observed, Start, step
+from kofn.jobs.kinds import AttemptOutcome, Role
+from kofn.jobs.lifecycle import Action, Become, Observed, Start, pause_s, step
 from kofn.jobs.request import ENDED, RequestedNode, TrainingSpec, TrainingStatus
-from tests.jobs.cluster import Cluster
+from tests.jobs.cluster import AT, Cluster
 
 Queue = tuple[tuple[Action, ...], int]
 """What an operator still has to do, and the request's version when it decided that."""
@@ -205,3 +205,19 @@ def test_a_running_request_says_its_k() -> None:
     status = become.status
     assert (status.k, status.iteration, status.late_workers, status.ready) == (2, 40, (1,), "3/3")
     assert step(msgspec.structs.replace(cluster.request, status=status), seen) == ()
+
+
+def test_the_pause_before_an_attempt_doubles_and_no_attempt_begins_in_it() -> None:
+    spec = replace(SPEC, backoff_limit=9, backoff_seconds=20)
+    pauses = []
+    for attempt in range(1, 7):
+        running = TrainingStatus(phase="Running", attempt=attempt, workload="JobSet")
+        failed = Cluster(spec=spec, status=running, outcomes=frozenset({(attempt, AttemptOutcome.FAILED)}))
+        (become,) = failed.actions()
+        assert isinstance(become, Become)
+        pauses.append(pause_s(become.status, AT))
+        retrying = Cluster(spec=spec, status=become.status)
+        assert not retrying.actions()
+        (following,) = dataclasses.replace(retrying, waited=frozenset({attempt})).actions()
+        assert isinstance(following, Become) and following.status.attempt == attempt + 1
+    assert pauses == [20, 40, 80, 160, 300, 300]

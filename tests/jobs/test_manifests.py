@@ -192,3 +192,26 @@ def test_no_choice(wanted: Any, installed: set[str], words: str) -> None:
 )
 def test_outcome(kind: str, condition: dict[str, str], expected: tuple[Any, str]) -> None:
     assert outcome(kind, {"conditions": [condition]}) == expected
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("JobSet", UNEQUAL), ("TrainJob", EQUAL)])
+def test_a_worker_sees_its_own_certificate_and_no_other(kind: str, counts: tuple[int, ...]) -> None:
+    """By its completion index: what the kubelet mounts for it is one folder of the volume."""
+    seen: dict[int, set[str]] = {}
+    first = 0
+    for template in pods(workload(request(kind, counts), 1)):
+        (volume,) = (each for each in template["spec"]["volumes"] if each["name"] == "certificates")
+        (container,) = template["spec"]["containers"]
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == "certificates")
+        assert mount["subPathExpr"] == "$(JOB_COMPLETION_INDEX)"
+        folders: dict[int, set[str]] = {}
+        for item in volume["secret"]["items"]:
+            index, _, name = item["path"].partition("/")
+            assert name == item["key"]
+            folders.setdefault(int(index), set()).add(name)
+        seen |= {first + index: names for index, names in folders.items()}
+        first += len(folders)
+    assert seen == {
+        rank: {"ca.pem", "job-1.token", f"job-1-worker-{rank}.pem", f"job-1-worker-{rank}.key"}
+        for rank in range(sum(counts))
+    }

@@ -34,7 +34,12 @@ def review(document: dict[str, Any], user: str) -> dict[str, Any]:
         "name": "digits",
         "namespace": "default",
         "operation": "CREATE",
-        "userInfo": {"username": user, "uid": "7", "groups": ["lab", "system:authenticated"]},
+        "userInfo": {
+            "username": user,
+            "uid": "7",
+            "groups": ["lab", "system:authenticated"],
+            "extra": {"project": ["p4"]},
+        },
         "object": document,
         "oldObject": None,
         "dryRun": False,
@@ -69,7 +74,7 @@ def test_it_notes_who_asks_and_refuses_what_cannot_be(tmp_path: Path) -> None:
             answer = await call(mutating, REQUEST)
             patch = {each["path"]: each["value"] for each in json.loads(base64.b64decode(answer["patch"]))}
             flat = json.dumps(patch)
-            assert answer["allowed"] and '"ada"' in flat and "lab,system:authenticated" in flat
+            assert answer["allowed"] and '"ada"' in flat and "lab,system:authenticated" in flat and "p4" in flat
             validating = await told(made, "validatingwebhookconfigurations")
             assert (await call(validating, REQUEST))["allowed"]
             wrong = REQUEST | {"spec": {"accelerators": 3, "config": "[job]\nwords = 0\n"}}

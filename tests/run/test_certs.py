@@ -55,3 +55,36 @@ def test_what_is_allowed_is_said(tmp_path: Path, value: str, words: str) -> None
     assert result.exit_code == 2
     assert words in result.output
     assert not (tmp_path / "certs").exists()
+
+
+def test_a_machine_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    wanted = ("s=switch,controller", "a=0,2-3", "b=2:0,1", "desk=operator")
+    options = [part for each in wanted for part in ("--machine", each)]
+    result = certs(folder, "--job", "1:4", "--job", "2:1", "--p4runtime", *options)
+    assert result.exit_code == 0, result.output
+    found = {
+        machine.name: sorted(str(path.relative_to(machine)) for path in machine.rglob("*") if path.is_file())
+        for machine in (folder / "machines").iterdir()
+    }
+    pairs = {name: [f"{name}.key", f"{name}.pem"] for name in ("client", "server", "controller", "operator")}
+    workers = {rank: [f"job-1-worker-{rank}.{end}" for end in ("key", "pem")] for rank in range(4)}
+    tokens = ["job-1.token", "job-2.token"]
+    programmed = [f"p4runtime/{name}" for name in ["ca.pem", *pairs["client"], *pairs["server"]]]
+    assert found == {
+        "s": sorted(["ca.pem", *tokens, *pairs["controller"], *programmed]),
+        "a": sorted(["ca.pem", "job-1.token", *workers[0], *workers[2], *workers[3]]),
+        "b": sorted(["ca.pem", *tokens, *workers[1], "job-2-worker-0.key", "job-2-worker-0.pem"]),
+        "desk": sorted(["ca.pem", *tokens, *pairs["operator"]]),
+    }
+    assert (folder / "machines" / "a" / "job-1-worker-0.key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [("a", "NAME=WHAT"), ("a=4", "workers 1:0-3 are there"), ("a=boss", "'boss'"), ("a=switch", "--p4runtime only")],
+)
+def test_a_machine_that_cannot_be_is_refused(tmp_path: Path, machine: str, words: str) -> None:
+    result = certs(tmp_path / "certs", "--machine", machine)
+    assert result.exit_code == 2 and words in result.output
+    assert not (tmp_path / "certs").exists()

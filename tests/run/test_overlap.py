@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ workers = 2
 slots = 32
 window = 16
 [model]
-hidden = [40, 30]
+workload = "{workload}"
+hidden = {hidden}
 compute_ms = {compute_ms}
 {schedule}
 """
@@ -62,14 +64,21 @@ def test_the_parameters_are_those_without_a_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_every_schedule_gives_the_same_parameters(tmp_path: Path) -> None:
-    same_parameters(tmp_path, *(name for name in SCHEDULES if name != "killed"))
+@pytest.mark.parametrize(("workload", "hidden"), [("digits", "[40, 30]"), ("convolutional", "[3, 5]")])
+def test_every_schedule_gives_the_same_parameters(tmp_path: Path, workload: str, hidden: str) -> None:
+    same_parameters(tmp_path, *(name for name in SCHEDULES if name != "killed"), workload=workload, hidden=hidden)
 
 
-def same_parameters(tmp_path: Path, *names: str) -> None:
+def same_parameters(tmp_path: Path, *names: str, workload: str = "digits", hidden: str = "[40, 30]") -> None:
     """A job of each, all on one switch; a worker of "killed" is killed in mid-run."""
     first, *others = (
-        JOB.format(id=number, schedule=SCHEDULES[name], compute_ms=6 if name != "killed" else 200)
+        JOB.format(
+            id=number,
+            schedule=SCHEDULES[name],
+            workload=workload,
+            hidden=hidden,
+            compute_ms=6 if name != "killed" else 200,
+        )
         for number, name in enumerate(names, 1)
     )
     with RealRun(tmp_path, config=first, others=others) as run:
@@ -90,3 +99,55 @@ def same_parameters(tmp_path: Path, *names: str) -> None:
                 params.add(lines[-1]["params"])
         assert len(in_force) == 1, "all workers search together"
     assert len(params) == 1
+
+
+DELAYED = """
+[run]
+trials = ["fixed:2"]
+max_iterations = 30
+[job]
+workers = 2
+[model]
+workload = "accelerator"
+compute_ms = 0
+[schedule]
+family = "priority"
+threshold_kb = 64
+[[fault]]
+workers = [0]
+direction = "receive"
+blocks = [8, 9, 10, 11, 12, 13, 14, 15]
+delay_ms = 150
+"""
+
+LAYER = """
+[[layer]]
+elements = 2048
+forward_ms = 2
+error_ms = 2
+weight_ms = 2
+"""
+
+
+def test_what_delays_one_layer_s_packets_delays_its_forward_pass_alone(tmp_path: Path) -> None:
+    """Of four layers of 8 blocks, the last one first: the third one's means come late."""
+    with RealRun(tmp_path, config=DELAYED + 4 * LAYER) as run:
+        run.wait(120)
+        assert run.leftovers() == []
+    lines = iterations(run.out / "fixed-2", 0)[5:]
+    waits = {
+        layer: median(
+            end - begin for line in lines for what, name, begin, end in timeline(line, "wait") if name == layer
+        )
+        for layer in "1234"
+    }
+    assert waits["3"] > 0.1, waits
+    assert max(waits["1"], waits["2"], waits["4"]) < waits["3"] / 3, waits
+    for line in lines:
+        begins = {name: begin for _, name, begin, _ in timeline(line, "forward")}
+        (late,) = [end for _, name, _, end in timeline(line, "wait") if name == "3"]
+        assert begins["1"] < begins["2"] < late <= begins["3"] < begins["4"]
+
+
+def timeline(line: dict[str, Any], what: str) -> list[list[Any]]:
+    return [entry for entry in line["timeline"] if entry[0] == what]

@@ -21,6 +21,7 @@ TARGETS = (
         "clean",
         "test",
         "long",
+        "test-k8s",
         "torch-tests",
         "check",
         "explore",

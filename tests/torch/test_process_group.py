@@ -54,14 +54,16 @@ def join() -> Join:
     return lambda rank: place.join(rank, 20.0)
 
 
-def in_a_group(join: Join, work: Callable[[int], Any]) -> tuple[list[Any], Counter[tuple[str, str]]]:
+def in_a_group(
+    join: Join, work: Callable[[int], Any], backend: str = "kofn"
+) -> tuple[list[Any], Counter[tuple[str, str]]]:
     """What comes of it by rank, and rank 0's calls."""
     store = dist.HashStore()
 
     def one(rank: int) -> tuple[Any, Counter[tuple[str, str]]]:
         with join(rank) as communicator:
             kofn.torch.use(communicator)
-            dist.init_process_group("kofn", rank=rank, world_size=HOSTS, store=store)
+            dist.init_process_group(backend, rank=rank, world_size=HOSTS, store=store)
             group = dist.group.WORLD
             assert isinstance(group, kofn.torch.SwitchGroup)
             found = work(rank)
@@ -107,6 +109,25 @@ def test_what_a_switch_cannot_sum_goes_over_gloo(join: Join) -> None:
     assert found == [(2, 6, 6), (2, 6, 6), (2, 6, 3)]
     assert calls["gloo", "allreduce"] == 2
     assert ("kofn", "allreduce") not in calls
+
+
+@pytest.mark.parametrize("backend", ["cpu:kofn,cuda:gloo", "cuda:gloo,cpu:kofn"])
+def test_beside_a_backend_for_another_device(backend: str, join: Join) -> None:
+    """No such device is here; what calls would take where is asked of the group."""
+
+    def work(rank: int) -> tuple[float, list[str], bool]:
+        summed = torch.full((3,), float(rank))
+        dist.all_reduce(summed)
+        replicated = DistributedDataParallel(nn.Linear(2, 2))
+        replicated(torch.ones(1, 2)).sum().backward()
+        group = dist.group.WORLD
+        ways = [type(group._get_backend(torch.device(device))).__name__ for device in ("cpu", "cuda")]
+        return summed.sum().item(), ways, group._carries(torch.empty(1, device="meta"))
+
+    found, calls = in_a_group(join, work, backend)
+    assert found == [(9, ["ProcessGroupGloo"] * 2, False)] * HOSTS
+    assert calls["kofn", "allreduce"] >= 2
+    assert ("gloo", "allreduce") not in calls
 
 
 def test_fsdp_and_ddp_train_on_it(join: Join) -> None:

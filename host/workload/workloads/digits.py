@@ -3,19 +3,25 @@
 from kofn.config.schema import Config
 from kofn.host.workload.layered import LayeredWorkload
 from kofn.host.workload.model import Perceptron, load_shard
+from kofn.host.workload.neural_network import NeuralNetwork
 
 
 class Digits(LayeredWorkload):
     """The multilayer perceptron on this worker's share of the images."""
 
-    model: Perceptron
+    model: NeuralNetwork
 
     def __init__(self, config: Config, rank: int) -> None:
         run = config.run
         shard = load_shard(rank, config.job.workers, run.seed, config.shard, config.model.dirichlet)
-        self.model, self._train, self._batch = Perceptron(config.model.hidden, run.seed), shard, config.model.batch
+        self.model, self._train, self._batch = self.network(config), shard, config.model.batch
         self._owned = shard.held_out.of(config.owned) if config.owned else None
         self.parameters = self.model.parameters
+
+    @staticmethod
+    def network(config: Config) -> NeuralNetwork:
+        """The same at all workers."""
+        return Perceptron(config.model.hidden, config.run.seed)
 
     def begin(self, iteration: int, batch: int = 0) -> None:
         self.model.begin(self._train.batch(iteration, self._batch, batch))

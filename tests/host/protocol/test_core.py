@@ -388,6 +388,33 @@ def test_an_overtaken_block_is_hardly_waited_for():
     assert sorted(sent_again(p.timer(0.012))) == [2, 3], "block 0 is younger than block 4 now"
 
 
+def test_what_a_higher_level_has_overtaken_is_not_missed():
+    """Others send a block of a higher level as soon as it is there, before what waits of lower ones."""
+    p = protocol(blocks=6, slots=16, window=8)
+    p.begin(1, 0.0)
+    p.in_pieces(np.array([1, 1, 2, 2, 1, 1]))
+    contribute_all(p)
+    p.packet_in(answer(iteration=1, block=3), bytes(256), 0.002)
+    assert due(p) < 0.004
+    assert sent_again(p.timer(due(p))) == [2], "and none of level 1, which was sent before as well"
+    p.packet_in(answer(iteration=1, block=2), bytes(256), 0.004)
+    assert sent_again(p.timer(0.0079)) == [], "before a silence"
+    p.packet_in(answer(iteration=1, block=4), bytes(256), 0.0079)
+    assert sorted(sent_again(p.timer(due(p)))) == [0, 1], "all send those of a level in the same order"
+
+
+def test_what_a_lower_level_has_overtaken_is_missed_later():
+    """Others may have had nothing else to send while they computed it; or it is lost."""
+    p = protocol(blocks=3, slots=16, window=8, rto_s=0.05)
+    p.begin(1, 0.0)
+    p.in_pieces(np.array([2, 1, 1]))
+    contribute_all(p)
+    p.packet_in(answer(iteration=1, block=1), bytes(256), 0.002)
+    p.packet_in(answer(iteration=1, block=2), bytes(256), 0.003)
+    found = next(at for at in np.arange(0.003, 1.0, 0.001) if sent_again(p.timer(at)) == [0])
+    assert 0.004 < found < 0.1
+
+
 def test_patience_grows_when_packets_change_places_and_shrinks_when_they_are_lost():
     p = protocol(blocks=2, slots=16, window=8)
     windows = []

@@ -101,12 +101,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         STEPS["duplicated"] += 1
         self.world.bag.append(self.packet(which))
 
-    @rule(rank=choice, in_pieces=st.booleans())
-    def ready(self, rank, in_pieces=False):
+    @rule(rank=choice, levels=st.sampled_from([None, (0, 0, 0, 0, 0, 0), (0, 1, 2, 0, 1, 2), (2, 2, 1, 1, 0, 0)]))
+    def ready(self, rank, levels=None):
         rank %= self.workers
         worker = self.world.workers[rank]
-        if in_pieces:
-            worker.protocol.in_pieces()
+        if levels is not None:
+            worker.protocol.in_pieces(levels)
         if worker.computing:
             STEPS["computed"] += 1
             self.world.ready(rank)

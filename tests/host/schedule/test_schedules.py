@@ -105,6 +105,15 @@ def test_no_schedule_is_faster_than_the_bound(given: tuple[list[Layer], PassSche
     assert found_s - times.compute_s >= -1e-9, "less than nothing was waited for"
 
 
+def test_the_bound_counts_what_no_order_can_overlap() -> None:
+    """From the last layer's forward pass to the first weight gradient every mean is there, and none is under way."""
+    layers, times = layers_of([1000] * 4), LayerTimes([1.0] * 4, [1.0] * 4, [1.0] * 4)
+    assert bound_s(layers, times, LinkModel(rate=4000 / times.compute_s)) == pytest.approx(times.compute_s + 2)
+    assert bound_s(layers, times, LinkModel(rate=1e9)) == pytest.approx(times.compute_s)
+    large_first = layers_of([100_000, 1, 1, 1])
+    assert bound_s(large_first, times, LinkModel(rate=10_000.0)) == pytest.approx(4 + 3 + 1 + 10, rel=1e-3)
+
+
 EQUAL = layers_of([1000] * 8)
 SAME = LayerTimes([1.0] * 8, [1.0] * 8, [1.0] * 8)
 
@@ -197,6 +206,52 @@ def test_who_comes_back_has_measured_nothing() -> None:
 def test_another_replica_replays_what_was_heard() -> None:
     one, other = (AgreedSearch(lambda: Enumeration(2, PassSchedule("late-front", 100))) for _ in range(2))
     for number in range(1, 60):
-        one.hear([(number % 17 + 1, 1, 1), (3, 1, 1)])
+        one.hear([(number % 17 + 1, 1, 1), (3, 1, 1)], 2)
     other.heard[:] = one.heard
     assert other.schedule == one.schedule and other.search.tried == one.search.tried
+
+
+def agreed() -> AgreedSearch:
+    return AgreedSearch(lambda: Enumeration(0, PassSchedule("priority", 10_000_000)))
+
+
+def settled(search: AgreedSearch, took_us: int = 1000, k: int = 4) -> None:
+    """All schedules take as long."""
+    for _ in range(500):
+        if search.search.done:
+            return
+        search.hear([(took_us, 1, 1)] * 4, k)
+    raise AssertionError("it goes on for ever")
+
+
+@pytest.mark.parametrize(
+    ("took_us", "k", "again"), [(1000, 4, False), (1300, 4, False), (1700, 4, True), (600, 4, True)]
+)
+def test_a_search_begins_anew_where_iterations_take_another_time(took_us: int, k: int, again: bool) -> None:
+    search = agreed()
+    settled(search)
+    for number in range(100):
+        assert search.search.done == (number < 16 or not again), number
+        search.hear([(took_us, 1, 1)] * 4, k)
+        if again and not search.search.done:
+            break
+    settled(search, took_us)
+    assert search.search.done
+    for _ in range(100):
+        search.hear([(took_us, 1, 1)] * 4, k)
+    assert search.search.done, "by what it takes now"
+
+
+def test_a_search_begins_anew_once_another_k_stays() -> None:
+    search = agreed()
+    settled(search)
+    for number in range(40):
+        search.hear([(1000, 1, 1)] * 4, 4 if number % 10 else 2)
+    assert search.search.done, "now and then is no change"
+    for _ in range(16):
+        search.hear([(1000, 1, 1)] * 3, 3)
+    assert not search.search.done
+    other = agreed()
+    settled(other)
+    other.heard[:] = search.heard
+    assert not other.search.done, "a replica that comes back begins anew as well"

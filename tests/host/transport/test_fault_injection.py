@@ -12,6 +12,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import Config, FaultSection
 from kofn.host.transport.fault_injection import Copy, Faults
 from kofn.host.transport.send_queue import HELD_S, SendQueue
+from kofn.host.wire.packet import WORD_BYTES, KofnHeader, encode
 
 
 def faults(*rules: FaultSection, rank: int = 0, direction: str = "send", seed: int = 1) -> Faults:
@@ -68,6 +69,15 @@ def test_corruption_flips_one_bit_anywhere_as_often_as_asked_for() -> None:
 def test_a_script_is_for_the_datagrams_it_names() -> None:
     decider = faults(FaultSection(packets=(3, 4), drop=1.0), FaultSection(packets=(4, 6), duplicate=1.0))
     assert [len(decider.fate(b"x", 0.0)) for _ in range(7)] == [1, 1, 0, 0, 1, 2, 1]
+
+
+def test_a_fault_of_some_blocks_is_for_their_packets_alone() -> None:
+    decider = faults(FaultSection(blocks=(2, 5), drop=1.0))
+    packets = [encode(KofnHeader(job=1, block=block, words=1), bytes(WORD_BYTES)) for block in range(7)]
+    assert [len(decider.fate(packet, 0.0)) for packet in packets] == [1, 1, 0, 1, 1, 0, 1]
+    assert len(decider.fate(b"no packet", 0.0)) == 1
+    with pytest.raises(ConfigError, match=r"fault\.blocks is given, fault\.where 'switch'"):
+        Config.of({"fault": [{"where": "switch", "blocks": [1], "drop": 1.0}]})
 
 
 class VirtualTime:

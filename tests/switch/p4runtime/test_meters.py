@@ -127,7 +127,7 @@ WRONG = {
         "INSERT",
         every("aged", priority=1, time_since_last_hit=p4r.TableEntry.IdleTimeout()),
         "INVALID_ARGUMENT",
-        "time_since_last_hit of an entry of table Tables.aged can only be read",
+        "has_time_since_last_hit must not be set in WriteRequest",
     ),
     "negative timeout": (
         "INSERT",

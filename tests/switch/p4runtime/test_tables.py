@@ -254,7 +254,7 @@ WRONG = {
     ),
     "idle timeout": (
         insert("exacts", exact(b"\1"), action=SENT, idle_timeout_ns=1),
-        ("INVALID_ARGUMENT", "table TestIngress.exacts has no idle timeouts: 0 is allowed, not 1 ns"),
+        ("INVALID_ARGUMENT", "idle_timeout_ns must be set to 0 for tables which do not support idle timeout"),
     ),
     "meter config": (
         insert("exacts", exact(b"\1"), action=SENT, meter_config=p4r.MeterConfig()),

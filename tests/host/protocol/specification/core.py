@@ -258,9 +258,10 @@ class Protocol:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._newest = max(self._newest, iteration)
 
-    def in_pieces(self) -> None:
+    def in_pieces(self, level: Iterable[int] | None = None) -> None:
         """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
         self._in_flight.in_pieces = True
+        self._in_flight.level = None if level is None else [*level]
 
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""

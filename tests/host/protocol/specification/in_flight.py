@@ -52,6 +52,9 @@ class InFlight:
         self.in_pieces = (
             False  # gradients of this iteration come in pieces: in a silence others may compute the next ones
         )
+        self.level: list[int] | None = (
+            None  # by block of such a gradient: those of one leave in the same order everywhere
+        )
         self.probed: set[int] = set()
         """Requests of this iteration that were sent again because of a silence."""
         self._doubts = 0  # answers to repeated requests that are taken for those to the first attempt
@@ -75,6 +78,7 @@ class InFlight:
         """A new iteration; since when its blocks close, if they do already."""
         self._moving_since = moving_since
         self.in_pieces = False
+        self.level = None
         self.probed.clear()
 
     def late(self, request: int) -> None:
@@ -116,12 +120,19 @@ class InFlight:
         """
         flights = [self.by_request.pop(request) for request in requests]
         moving_since = self._learn_wait(flights[0], now)
-        newest = max([self._learn(flight, moving_since, now) for flight in flights])
+        newest: dict[int, int] = {}
+        for flight in flights:
+            level, order = self._level(flight), self._learn(flight, moving_since, now)
+            newest[level] = max(newest.get(level, 0), order)
+        last = max(newest.values())
         self.heard(now)
         for other in self.by_request.values():
-            if other.order > newest:
+            if other.order > last:
                 return
-            other.deadline = min(other.deadline, self._patience_ends(other, now))
+            mine = self._level(other)
+            same = other.order <= newest.get(mine, 0)
+            if same or any(level < mine and other.order <= order for level, order in newest.items()):
+                other.deadline = min(other.deadline, self._patience_ends(other, now, same=same))
             self._soonest = min(self._soonest, other.deadline)
 
     def _learn_wait(self, flight: InFlightRequest, now: float) -> float:
@@ -184,8 +195,20 @@ class InFlight:
             return flight.first_order
         return flight.order
 
-    def _patience_ends(self, flight: InFlightRequest, now: float) -> float:
-        """When an overtaken request is sent again: soon for the first time, then not before its answer can be here."""
+    def _level(self, flight: InFlightRequest) -> int:
+        """What all workers send in one order; what comes after all others, as the summary block, is its own."""
+        block = flight.header.block
+        if self.level is None:
+            return 0
+        return self.level[block] if block < len(self.level) else -(2**63)
+
+    def _patience_ends(self, flight: InFlightRequest, now: float, *, same: bool) -> float:
+        """When an overtaken request is sent again: soon for the first time, then not before its answer can be here.
+
+        What only a lower level has overtaken others may still compute.
+        """
+        if not same:
+            return max(now, flight.sent) + self._answer_timeout.rto_s
         soon = max(now, flight.sent) + self._patience.window_s
         return soon if flight.attempts == 1 else max(soon, flight.sent + self._patience.trip_s)
 

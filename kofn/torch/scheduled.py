@@ -1,0 +1,269 @@
+"""A training by a schedule: gradients leave layer by layer, and a layer's forward pass waits for its own mean alone.
+
+Each layer has a flag: its parameters are those of the latest iteration. Its forward pass waits for its mean, and steps
+its parameters. What no forward pass of its own has shown to be used is waited for before the model's forward pass.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from kofn.config.schedule import AUTO
+from kofn.host.arrays import Floats
+from kofn.host.collectives.job_collective import load_collective
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.schedule.families import FAMILIES, PassSchedule
+from kofn.host.schedule.layers import Layer
+from kofn.host.schedule.partition import Piece, partition
+from kofn.host.schedule.wire_layout import WireLayout
+from kofn.host.training.loop import Step
+from kofn.torch.elastic import check_optimizer
+from kofn.torch.errors import TorchError
+from kofn.torch.exchange import GradientExchange, Update
+from kofn.torch.job import TorchJob
+from kofn.torch.layout import ParameterLayout
+from kofn.torch.session import Session
+from kofn.torch.split import SplitBackward, TorchLayer, layers_of
+
+T = TypeVar("T")
+
+
+class LayeredLayout(ParameterLayout):
+    """Layer by layer, the last one first, each beginning with a block; between them are zeros."""
+
+    def __init__(self, module: nn.Module, layers: Sequence[TorchLayer], block_elements: int) -> None:
+        super().__init__(module)
+        self.layers, at = list[Layer](), 0
+        for layer in layers:
+            end = at + sum(each.numel() for each in layer.parameters)
+            self.layers.append(Layer(layer.name, at, end))
+            at = end
+        self.wire = WireLayout(self.layers, block_elements)
+        for number, layer in enumerate(layers):
+            begin = self.wire.place(number).start
+            for parameter in layer.parameters:
+                self._places[id(parameter)] = begin, begin + parameter.numel()
+                begin += parameter.numel()
+        self.elements = self.wire.elements
+
+
+def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
+    """What [schedule] says; TorchError where that is not to be had of so many layers."""
+    section, collective = job.config.schedule, job.config.job.collective
+    if section.family is None:
+        raise TorchError(f"schedule.family is not given: one of {', '.join(FAMILIES)} is needed")
+    if section.searches:
+        raise TorchError(f"schedule.family is {AUTO!r} or enumerated: kofn.torch.schedule() searches none, name one")
+    if collective == "gloo" or not load_collective(collective).ledger:
+        raise TorchError(f"job.collective is {collective!r}: a schedule needs a switch or a server")
+    if section.front > layers:
+        raise TorchError(f"schedule.front is {section.front}: 0 to {layers}, all of the model's layers, is allowed")
+    found = PassSchedule(section.family, section.threshold, section.front)
+    if clips and found.family.by_layer:
+        whole = ", ".join(name for name, family in FAMILIES.items() if not family.by_layer)
+        raise TorchError(
+            f"max_norm is of all layers' means together, and {found.name} steps layer by layer: {whole} are allowed"
+        )
+    return found
+
+
+class ScheduledSession(Session):
+    """As kofn.torch.schedule() makes it."""
+
+    _exchange: GradientExchange
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        job: TorchJob,
+        max_norm: float | None,
+    ) -> None:
+        check_optimizer(optimizer, scheduler)
+        self._layers = layers_of(module)
+        self._schedule = schedule_of(job, len(self._layers), clips=max_norm is not None)
+        block_elements = JobCoding.of(job.config.job, job.config.compress, 1).layout.elements
+        self._by_layer = LayeredLayout(module, self._layers, block_elements)
+        model: Any = _Undistributed(module)
+        super().__init__(model, job, self._by_layer)
+        self._optimizer, self._scheduler, self._max_norm = optimizer, scheduler, max_norm
+        self._epoch = None if scheduler is None else scheduler.last_epoch
+        self._seen = set[int]()  # layers that have had a forward pass of their own
+        self._stepped = set[int](range(len(self._layers)))
+        self._versions = dict[int, int]()  # of gradients, as backward() has left them
+        self._waiting, self._computed = list[Piece](), set[int]()
+        self._timeline = list[tuple[str, str, float, float]]()
+
+    # -- for the user
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """The loss's gradients, which leave as the schedule says; the layers' forward passes wait for the means."""
+        self.loss = float(loss.detach())
+        self.finish()
+        self._begin()
+        self._timeline = []
+        for begin, end in self._by_layer.wire.padding():
+            self._exchange.put(begin, torch.zeros(end - begin), 0)
+        self._waiting, self._computed = partition(self._by_layer.layers, self._schedule), set()
+        order = self._schedule.order(len(self._layers))
+        last_error = max((at for at, step in enumerate(order) if step.kind == "error"), default=-1)
+        self._split.backward(loss, [step.layer for step in order[last_error + 1 :]])
+        for at in set(range(len(self._layers))) - self._computed:
+            self._layer_computed(at)
+        self._put(self._waiting)
+        self._waiting = []
+        self._versions = {
+            id(each): each.grad._version for each in self.layout.parameters.values() if each.grad is not None
+        }
+        self._stepped.clear()
+        if self.iteration + 1 >= self._last:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until all of the parameters are those of the latest iteration."""
+        self.check()
+        if self._ended is None:
+            return
+        if self._schedule.family.by_layer:
+            for at in range(len(self._layers)):
+                self._take(at)
+        else:
+            self._take_all()
+        self._settle()
+        if self._scheduler is not None:
+            if self._scheduler.last_epoch != self._epoch:
+                raise TorchError("the scheduler was stepped: schedule() does that after every iteration")
+            self._scheduler.step()
+            self._epoch = self._scheduler.last_epoch
+
+    def close(self) -> None:
+        if not self._closed and self._error is None and self._whole:
+            self.finish()
+        super().close()
+        self._split.close()
+        for hook in self._hooks:
+            hook.remove()
+
+    # -- the model's passes
+
+    def _follow_model(self) -> None:
+        self._split = SplitBackward(self._layers, self._layer_computed, self._timed)
+        module: nn.Module = self.model.module
+        self._hooks = [module.register_forward_pre_hook(self._forward_begins)]
+        for at, layer in enumerate(self._layers):
+            self._hooks.append(layer.module.register_forward_pre_hook(partial(self._layer_begins, at)))
+
+    def _forward_begins(self, module: nn.Module, given: Any) -> None:
+        self.check()
+        if self._ended is None:
+            return
+        if not self._schedule.family.by_layer:
+            self._take_all()
+        for at in set(range(len(self._layers))) - self._seen:
+            self._take(at)
+
+    def _layer_begins(self, at: int, module: nn.Module, given: Any) -> None:
+        self._seen.add(at)
+        self._take(at)
+
+    def _layer_computed(self, at: int) -> None:
+        """Its gradient is there; what no pass has given one for is zeros."""
+        self._computed.add(at)
+        if not self._schedule.family.overlaps:
+            return
+        ready = [piece for piece in self._waiting if self._computed.issuperset(piece.layers)]
+        self._waiting = [piece for piece in self._waiting if piece not in ready]
+        self._put(ready)
+
+    def _put(self, pieces: Sequence[Piece]) -> None:
+        flat = dict[int, torch.Tensor]()
+        for piece in pieces:
+            for at, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
+                if at not in flat:
+                    flat[at] = torch.cat([_gradient(each).reshape(-1).float() for each in self._layers[at].parameters])
+                first = self._by_layer.layers[at].begin
+                self._exchange.put(
+                    self._by_layer.wire.at(at, begin), flat[at][begin - first : end - first], piece.level
+                )
+
+    # -- the optimizer's steps
+
+    def _take(self, at: int) -> None:
+        """A layer's parameters become those of the latest iteration."""
+        if self._ended is None or at in self._stepped:
+            return
+        place = self._by_layer.wire.place(at)
+        mean = self._waited(at, lambda: self._exchange.wait(place.start, place.stop))
+        self._stepped.add(at)
+        self._step({at: mean})
+
+    def _take_all(self) -> None:
+        left = set(range(len(self._layers))) - self._stepped
+        if self._ended is None or not left:
+            return
+        mean = self._waited(0, lambda: self._exchange.wait(0, self._by_layer.elements))
+        self._stepped |= left
+        self._step({at: mean[self._by_layer.wire.place(at)] for at in left})
+
+    def _step(self, means: dict[int, Floats]) -> None:
+        """Of these layers, by the user's optimizer, which has nothing of any other."""
+        kept = [(each, each.grad) for layer in self._layers for each in layer.parameters]
+        for each, gradient in kept:
+            if gradient is not None and gradient._version != self._versions.get(id(each), gradient._version):
+                raise TorchError(
+                    "a gradient was changed after backward(), by clipping or a GradScaler: it has left by then;"
+                    " schedule(max_norm=...) clips the means of a family that waits for all of them"
+                )
+            each.grad = None
+        for at, mean in means.items():
+            begin, flat = 0, torch.from_numpy(np.ascontiguousarray(mean))
+            for each in self._layers[at].parameters:
+                each.grad = flat[begin : begin + each.numel()].view_as(each).to(each.dtype)
+                begin += each.numel()
+        if self._max_norm is not None:
+            nn.utils.clip_grad_norm_(list(self.layout.parameters.values()), self._max_norm)
+        self._optimizer.step()
+        stepped = {id(each) for at in means for each in self._layers[at].parameters}
+        for each, gradient in kept:
+            if id(each) not in stepped:
+                each.grad = gradient
+
+    # -- what it says of an iteration
+
+    def ended(self) -> tuple[Step, Sequence[Update]]:
+        step, updates = super().ended()
+        begin_s = self._begun.ready_s if self._begun else 0.0
+        entries = [
+            (what, name, round(at - begin_s, 6), round(end - begin_s, 6)) for what, name, at, end in self._timeline
+        ]
+        return replace(step, schedule=str(self._schedule), timeline=entries), updates
+
+    def _timed(self, what: str, at: int, began_s: float) -> None:
+        self._timeline.append((what, self._layers[at].name, began_s, time.monotonic()))
+
+    def _waited(self, at: int, wait: Callable[[], T]) -> T:
+        began_s = time.monotonic()
+        try:
+            return wait()
+        finally:
+            self._timed("wait", at, began_s)
+
+
+class _Undistributed:
+    """A model without DistributedDataParallel, as a Session wants it."""
+
+    process_group = None
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

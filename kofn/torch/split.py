@@ -1,0 +1,161 @@
+"""A module's weight gradients apart from its error terms, so that a schedule says when each is computed.
+
+A layer of a kind in SPLIT computes its outputs on a graph of its own. In a backward pass that graph is asked twice: for
+the error term of the inputs, and for the weight gradient, now or later. So the gradients are those of PyTorch's own
+kernels, to the bit. Layers of other kinds give both at once, as usual.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from kofn.torch.errors import TorchError
+
+SPLIT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm)
+"""Kinds, not those derived from them: one tensor in, one out, and parameters that nothing else reads."""
+
+Timed = Callable[[str, int, float], object]
+"""A pass of this kind ("error", "weight") of a layer has ended; when it began (time.monotonic)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchLayer:
+    """A module with parameters of its own that are trained."""
+
+    name: str
+    module: nn.Module
+    parameters: tuple[nn.Parameter, ...]
+
+    @property
+    def splits(self) -> bool:
+        return type(self.module) in SPLIT
+
+
+def layers_of(module: nn.Module) -> list[TorchLayer]:
+    """In the order in which the module has them; TorchError where two have a parameter in common."""
+    layers, owners = list[TorchLayer](), dict[int, str]()
+    for name, each in module.named_modules():
+        trained = tuple(one for one in each.parameters(recurse=False) if one.requires_grad)
+        for parameter in trained:
+            other = owners.setdefault(id(parameter), name)
+            if other != name:
+                raise TorchError(f"{other} and {name} have a parameter in common: a schedule needs one layer for each")
+        if trained:
+            layers.append(TorchLayer(name or type(each).__name__, each, trained))
+    if not layers:
+        raise TorchError("the model has no parameters that are trained: at least one is needed")
+    return layers
+
+
+class SplitBackward:
+    """Of layers, whose module's forward passes go through it until close().
+
+    `computed` is called with each layer whose gradient is in its parameters' `grad`; `timed`: with what took time.
+    """
+
+    def __init__(self, layers: Sequence[TorchLayer], computed: Callable[[int], object], timed: Timed) -> None:
+        self._layers, self._computed, self._timed = layers, computed, timed
+        self._later: frozenset[int] = frozenset()
+        self._begun = set[int]()  # split layers that the backward pass has come to
+        self._left = dict[int, Callable[[], None]]()
+        self._missing = dict[int, int]()  # of layers that are not split: parameters without a gradient yet
+        self._hooks = list(self._watched())
+        for at, layer in enumerate(layers):
+            if layer.splits:
+                layer.module.forward = partial(self._forward, at, layer.module.forward)
+
+    def backward(self, loss: torch.Tensor, later: Sequence[int]) -> None:
+        """The gradients of a loss; the weight gradients of layers `later`, as far as they are split, come after all
+        error terms, in this order.
+        """
+        for layer in self._layers:
+            for parameter in layer.parameters:
+                parameter.grad = None
+        self._begun.clear()
+        self._later, self._missing = frozenset(later), {at: len(one.parameters) for at, one in enumerate(self._layers)}
+        try:
+            loss.backward()
+            for at in later:
+                if (weight := self._left.pop(at, None)) is not None:
+                    weight()
+        finally:
+            self._left.clear()
+
+    def close(self) -> None:
+        """The modules are as they were."""
+        for hook in self._hooks:
+            hook.remove()
+        for layer in self._layers:
+            if layer.splits:
+                layer.module.__dict__.pop("forward", None)
+
+    def _watched(self) -> Iterator[Any]:
+        for at, layer in enumerate(self._layers):
+            if not layer.splits:
+                for parameter in layer.parameters:
+                    yield parameter.register_post_accumulate_grad_hook(partial(self._accumulated, at))
+
+    def _accumulated(self, at: int, parameter: torch.Tensor) -> None:
+        self._missing[at] = self._missing.get(at, 0) - 1
+        if self._missing[at] == 0:
+            self._computed(at)
+
+    def _forward(self, at: int, forward: Callable[..., torch.Tensor], *given: Any, **named: Any) -> torch.Tensor:
+        if not torch.is_grad_enabled() or named or len(given) != 1 or not isinstance(given[0], torch.Tensor):
+            return forward(*given, **named)
+        outputs: torch.Tensor = _Split.apply(self, at, forward, given[0], *self._layers[at].parameters)
+        return outputs
+
+    def _backward(self, at: int, weight: Callable[[], None]) -> bool:
+        """Whether the weight gradient of a layer was computed; else it comes later."""
+        if at in self._begun:
+            raise TorchError(f"{self._layers[at].name} is used twice in one backward pass: a schedule needs once")
+        self._begun.add(at)
+        if at in self._later:
+            self._left[at] = weight
+            return False
+        weight()
+        return True
+
+    def _weight(self, at: int, outputs: torch.Tensor, error: torch.Tensor, *, last: bool) -> None:
+        """`last`: nothing else is asked of this graph."""
+        began_s, parameters = time.monotonic(), self._layers[at].parameters
+        gradients = torch.autograd.grad(outputs, parameters, error, retain_graph=not last)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._timed("weight", at, began_s)
+        self._computed(at)
+
+    def _error(self, at: int, outputs: torch.Tensor, inputs: torch.Tensor, error: torch.Tensor, *, last: bool) -> Any:
+        began_s = time.monotonic()
+        (found,) = torch.autograd.grad(outputs, inputs, error, retain_graph=not last)
+        self._timed("error", at, began_s)
+        return found
+
+
+class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says nothing of its type
+    """A layer, of which autograd sees the error term alone."""
+
+    @staticmethod
+    def forward(ctx: Any, split: SplitBackward, at: int, forward: Any, inputs: torch.Tensor, *_: nn.Parameter) -> Any:
+        ctx.split, ctx.at = split, at
+        ctx.inputs = inputs.detach().requires_grad_(inputs.requires_grad)
+        with torch.enable_grad():
+            ctx.outputs = forward(ctx.inputs)
+        return ctx.outputs.detach()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]  # PyTorch's
+    def backward(ctx: Any, error: torch.Tensor) -> Any:
+        split, at, outputs, inputs = ctx.split, ctx.at, ctx.outputs, ctx.inputs
+        wanted = ctx.needs_input_grad[3]
+        del ctx.outputs, ctx.inputs  # freed with the last of both
+        done = split._backward(at, partial(split._weight, at, outputs, error, last=at in split._later or not wanted))
+        found = split._error(at, outputs, inputs, error, last=done) if wanted else None
+        return None, None, None, found, *[None] * (len(ctx.needs_input_grad) - 4)

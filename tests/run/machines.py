@@ -1,0 +1,132 @@
+"""Three machines that share nothing but an IP network: switch and controller on one, two workers on each of the others.
+
+Each has network and mount namespaces of its own, and its own certificates in an otherwise empty folder.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kofn.rpc.certificates import make_certificates
+
+JOB = """
+run = {target = 0.9, max_iterations = 400}
+model = {learning_rate = 0.1, compute_ms = 2.0}
+job = {workers = 4}
+policy = {objective = "progress"}
+"""
+
+SWITCH = "192.0.2.1"
+CONTROLLER = f"{SWITCH}:50052"
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@dataclass
+class Machine:
+    """`folder` is all that it sees of the test's files, at /tmp/machine."""
+
+    address: str
+    folder: Path
+    network: str
+    running: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    def start(self, *arguments: str, out: Path | None = None) -> "subprocess.Popen[bytes]":
+        """`kofn ARGUMENTS`; what it says goes to the log, what it prints to `out`."""
+        # A mount namespace in which the machine's folder alone is at /tmp, with a state folder of its own.
+        script = 'mount --bind "$1" /tmp && mount -t tmpfs none /run && cd /tmp && shift && exec "$@"'
+        place = ["ip", "netns", "exec", self.network, "unshare", "--mount", "bash", "-ec", script, "machine"]
+        argv = [*place, str(self.folder), str(Path(sys.executable).with_name("kofn")), *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+        with (self.folder / "log").open("ab") as log, (out or self.folder / "log").open("ab") as printed:
+            self.running.append(subprocess.Popen(argv, stdout=printed, stderr=log, env=environment))
+        return self.running[-1]
+
+    def words(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[Machine]]:
+    """Behind a bridge, as behind an ordinary switch."""
+    tag = f"kofn-{os.getpid()}"
+    ip("netns", "add", f"{tag}-lan")
+    ip("-n", f"{tag}-lan", "link", "add", "lan", "mtu", "1500", "type", "bridge")
+    ip("-n", f"{tag}-lan", "link", "set", "lan", "up")
+    made = []
+    try:
+        for number in (1, 2, 3):
+            network, folder = f"{tag}-{number}", tmp_path / f"machine-{number}"
+            folder.mkdir()
+            ip("netns", "add", network)
+            made.append(Machine(f"192.0.2.{number}", folder, network))
+            ip("-n", network, "link", "set", "lo", "up")
+            ip(
+                "-n",
+                network,
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"p{number}",
+                "netns",
+                f"{tag}-lan",
+            )
+            ip("-n", f"{tag}-lan", "link", "set", f"p{number}", "master", "lan", "up")
+            ip("-n", network, "address", "add", f"192.0.2.{number}/24", "dev", "eth0")
+            ip("-n", network, "link", "set", "eth0", "up")
+        yield made
+    finally:
+        for machine in made:
+            for process in machine.running:
+                process.kill()
+                process.wait()
+            ip("netns", "delete", machine.network)
+        ip("netns", "delete", f"{tag}-lan")
+
+
+def share_out(tmp_path: Path, machines: list[Machine]) -> None:
+    """The job's file for all; of the certificates to each machine its own."""
+    certs = tmp_path / "certs"
+    make_certificates(certs, {1: 4})
+    own = (["controller"], ["job-1-worker-0", "job-1-worker-1"], ["job-1-worker-2", "job-1-worker-3"])
+    for machine, names in zip(machines, own, strict=True):
+        (machine.folder / "job.toml").write_text(JOB)
+        (machine.folder / "certs").mkdir()
+        for name in ["ca.pem", "job-1.token", *(f"{each}.{kind}" for each in names for kind in ("pem", "key"))]:
+            shutil.copy(certs / name, machine.folder / "certs" / name)
+
+
+def worker(machine: Machine, rank: int) -> "subprocess.Popen[bytes]":
+    place = ("--rank", str(rank), "--switch", SWITCH, "--controller", CONTROLLER)
+    return machine.start("worker", "job.toml", *place, "--certs", "certs", "--metrics", f"worker-{rank}.jsonl")
+
+
+def accuracy(machine: Machine, rank: int) -> float:
+    return max(msgspec.json.decode(line)["accuracy"] or 0.0 for line in lines(machine, rank))
+
+
+def lines(machine: Machine, rank: int) -> list[bytes]:
+    """Of its iterations."""
+    found = (machine.folder / f"worker-{rank}.jsonl").read_bytes().splitlines()
+    return [line for line in found if b'"params"' in line]
+
+
+def until(true: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,259 @@
+"""Backward passes in two parts, and trainings by every schedule: the bits of the usual ones."""
+
+import copy
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+import msgspec
+import torch
+from torch import nn
+
+import kofn.torch
+from kofn.config.errors import ConfigError
+from kofn.config.schedule import FAMILIES, WITH_FRONT, ScheduleSection
+from kofn.config.schema import Config
+from kofn.torch.scheduled import ScheduledSession
+from kofn.torch.split import SplitBackward, layers_of
+from tests.host.collectives.switched import HOSTS
+from tests.torch.crew import Crew, SwitchedJob, crew, parameters_of
+
+STEPS = 6
+
+
+class Words(nn.Module):
+    """Of kinds that are split and others, some of which read parameters of modules that they never call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(50, 32), nn.LayerNorm(32)
+        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.convolution, self.groups = nn.Conv1d(32, 16, 3, padding=1), nn.GroupNorm(4, 16)
+        self.relu, self.out = nn.ReLU(inplace=True), nn.Linear(16, 10)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        hidden = self.encoder(self.norm(self.embedding(text)))
+        out: torch.Tensor = self.out(self.relu(self.groups(self.convolution(hidden.transpose(1, 2))).mean(-1)))
+        return out
+
+
+def images() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.Flatten()),
+        *(nn.Linear(32, 24), nn.LayerNorm(24), nn.ReLU(), nn.Linear(24, 10)),
+    )
+
+
+def batch(name: str, data: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    given = (
+        torch.randint(0, 50, (8, 12), generator=data) if name == "words" else torch.randn(8, 1, 8, 8, generator=data)
+    )
+    return given, torch.randint(0, 10, (8,), generator=data)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"words": Words, "images": images}
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 8)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.line(self.line(values))
+        return out
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {"line": lambda: nn.Linear(8, 8), "twice": Twice}
+
+
+_making = threading.Lock()
+
+
+def made(name: str) -> nn.Module:
+    with _making, torch.random.fork_rng():
+        torch.manual_seed(0)
+        return {**MODELS, **OTHERS}[name]()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("family", [*FAMILIES])
+def test_gradients_are_those_of_the_usual_backward_pass(name: str, family: str) -> None:
+    usual = made(name)
+    split = copy.deepcopy(usual)
+    layers, computed = layers_of(split), list[int]()
+    passes = SplitBackward(layers, computed.append, lambda *ended: None)
+    later = {"front-first": [1, 0, *range(len(layers) - 1, 1, -1)], "late-front": [0, 1, 2]}.get(family, [])
+    given, labels = batch(name, torch.Generator().manual_seed(1))
+    for model, backward in ((usual, torch.Tensor.backward), (split, lambda loss: passes.backward(loss, later))):
+        backward(nn.functional.cross_entropy(model(given), labels))
+    for expected, found in zip(usual.parameters(), split.parameters(), strict=True):
+        assert expected.grad is not None and found.grad is not None
+        assert torch.equal(expected.grad, found.grad)
+    assert sorted(computed) == [*range(len(layers))]
+    behind = [at for at in later if layers[at].splits]
+    assert computed[len(computed) - len(behind) :] == behind
+    passes.close()
+    assert all("forward" not in layer.module.__dict__ for layer in layers)
+
+
+def test_an_input_that_requires_no_gradient_and_frozen_layers() -> None:
+    """Nothing is computed for them, and everything for the others."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].requires_grad_(False)
+    model[2].bias.requires_grad_(False)
+    layers, passes = layers_of(model), list[tuple[str, str]]()
+    assert [layer.name for layer in layers] == ["0", "2"]
+    split = SplitBackward(layers, lambda at: None, lambda kind, at, began_s: passes.append((kind, layers[at].name)))
+    split.backward(model(torch.ones(2, 4)).sum(), [])
+    assert passes == [("weight", "2"), ("error", "2"), ("weight", "0")], "the data's error term is nobody's"
+    assert [each.grad is not None for each in model.parameters()] == [True, True, False, False, True, False]
+
+
+def scheduled(made: Crew, **section: Any) -> None:
+    """All jobs of a crew have this [schedule]."""
+    for job in made.jobs:
+        given = msgspec.structs.replace(job.config.schedule, **section)
+        job.config = msgspec.structs.replace(job.config, schedule=given)
+
+
+def train(name: str, job: SwitchedJob, **options: Any) -> tuple[ScheduledSession, nn.Module]:
+    model = made(name)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    session = kofn.torch.schedule(model, optimizer, scheduler, job=job, **options)
+    data = torch.Generator().manual_seed(job.rank)
+    while not session.done():
+        given, labels = batch(name, data)
+        session.backward(nn.functional.cross_entropy(model(given), labels))
+        with torch.no_grad():
+            model(given)  # an evaluation waits for all means
+    return session, model
+
+
+def trained(folder: Path, name: str, family: str, **options: Any) -> bytes:
+    with crew(folder, STEPS) as workers:
+        scheduled(workers, family=family, threshold_kb=2.0, front=2 if family in WITH_FRONT else 0)
+        ended = workers.all(lambda job: train(name, job, **options))
+        assert [session.iteration for session, _ in ended] == [workers.jobs[0].config.run.max_iterations] * HOSTS
+        for session, _ in ended:
+            session.close()
+        every = {parameters_of(model) for _, model in ended}
+        lines = [msgspec.json.decode(line) for line in workers.jobs[0].metrics.read_text().splitlines()]
+    (parameters,) = every
+    computed = [line for line in lines if "summary" not in line]
+    assert all(line["schedule"].startswith(f"{family}:512") for line in computed)
+    assert {entry[0] for line in computed for entry in line["timeline"]} >= {"error", "weight", "wait"}
+    return parameters
+
+
+def by_hand(name: str) -> bytes:
+    """Without kofn: the mean of all workers' gradients, in fixed point as theirs."""
+    model = made(name)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    data = [torch.Generator().manual_seed(rank) for rank in range(HOSTS)]
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    for _ in range(STEPS):
+        found = []
+        for generator in data:
+            given, labels = batch(name, generator)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(given), labels).backward()
+            found.append([each.grad.clone() for each in model.parameters() if each.grad is not None])
+        for each, *several in zip(model.parameters(), *found, strict=True):
+            each.grad = torch.stack(several).mean(0)
+        optimizer.step()
+        scheduler.step()
+    return parameters_of(model)
+
+
+def test_schedules_give_the_same_parameters(tmp_path: Path) -> None:
+    same_parameters("images", tmp_path, "sequential", "late-front")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+def test_every_schedule_gives_the_same_parameters(name: str, tmp_path: Path) -> None:
+    same_parameters(name, tmp_path, *FAMILIES)
+
+
+def same_parameters(name: str, folder: Path, *families: str) -> None:
+    found = {family: trained(folder / family, name, family) for family in families if not (folder / family).mkdir()}
+    assert len(set(found.values())) == 1
+    ours, usual = (torch.frombuffer(bytearray(raw), dtype=torch.float32) for raw in (*{*found.values()}, by_hand(name)))
+    assert torch.allclose(ours, usual, atol=2e-3), "Adam's first steps are of the sign of gradients near 0, too"
+
+
+def test_clipping_by_the_global_norm_waits_for_all_layers(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    clipped = trained(tmp_path / "one", "images", "buckets", max_norm=0.1)
+    (tmp_path / "two").mkdir()
+    assert clipped != trained(tmp_path / "two", "images", "buckets")
+
+
+def refused(folder: Path, model: nn.Module, words: str, *, optimizer: Any = torch.optim.SGD, **given: Any) -> None:
+    section = {"family": "priority", **{key: given.pop(key) for key in ("family", "front") if key in given}}
+    job = SwitchedJob(
+        msgspec.structs.replace(Config.of({"job": {"workers": HOSTS}}), schedule=ScheduleSection(**section)),
+        *(0, folder / "worker-0.jsonl", None, None, 1.0),  # type: ignore[arg-type]  # nobody joins
+    )
+    with pytest.raises(kofn.torch.TorchError, match=words):
+        kofn.torch.schedule(model, optimizer(model.parameters(), lr=0.1), job=job, **given)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.other.weight = self.one.weight
+
+
+def test_what_cannot_be_scheduled(tmp_path: Path) -> None:
+    line = nn.Linear(4, 4)
+    refused(tmp_path, line, "schedule.family is not given: one of sequential", family=None)
+    refused(tmp_path, line, "schedule.family is 'auto'", family="auto")
+    refused(tmp_path, line, r"schedule.front is 2: 0 to 1, all of the model's layers", family="late-front", front=2)
+    refused(tmp_path, line, "max_norm is of all layers' means together, and priority steps", max_norm=1.0)
+    refused(tmp_path, line, "LBFGS needs several gradients a step", optimizer=torch.optim.LBFGS)
+    refused(tmp_path, Tied(), "one and other have a parameter in common")
+    refused(
+        tmp_path,
+        nn.Flatten(),
+        "no parameters that are trained",
+        optimizer=lambda given, lr: torch.optim.SGD([torch.zeros(1)]),
+    )
+    with pytest.raises(ConfigError, match="threshold_kb"):
+        Config.of({"schedule": {"threshold_kb": 0}})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("twice", "line is used twice in one backward pass: a schedule needs once"),
+        ("line", "a gradient was changed after backward()"),
+    ],
+)
+def test_what_shows_while_it_trains(name: str, words: str, tmp_path: Path) -> None:
+    """Errors at all workers, in one line."""
+    with crew(tmp_path, STEPS, give_up_s=5.0) as workers:
+        scheduled(workers, family="priority")
+
+        def spoil(job: SwitchedJob) -> str:
+            model = made(name)
+            session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+            model(torch.ones(2, 8))  # what has no backward pass counts for nothing
+            with pytest.raises(kofn.torch.TorchError) as caught:
+                session.backward(model(torch.ones(2, 8)).sum())
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                model(torch.ones(2, 8))
+            session.fail(kofn.torch.TorchError("over"))
+            return str(caught.value)
+
+        assert all(words in error for error in workers.all(spoil))
