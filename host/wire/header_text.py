@@ -21,7 +21,7 @@ MEANINGS = {
     "recipient": "255: the sum goes to all workers; else to this rank, to others the header alone (reduce-scatter)",
     "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; [votes](#votes): 4 = counts, 5 = majority",
     "flags": (
-        "CONTRIBUTE: 0, or, where the sender by now uses narrower lanes than planned, 1 + their code (2 to 4);"
+        "CONTRIBUTE: 0, or, where the sender by now uses narrower lanes than planned, 1 + their code (2 to 5);"
         " RESULT: those of the contribution that closed the block; FORMAT_MISMATCH: 1 = the"
         " slot's block has another number of words"
     ),
