@@ -61,7 +61,7 @@ def unpack_sums(data: bytes | memoryview, width: int, elements: int, blocks: int
             f"{blocks} blocks in lanes of {width} bits are {len(data)} bytes: {blocks * elements * width // 8} are"
             f" needed{', or a multiple of it' if width == VOTES else ''}"
         )
-    lanes = unpack(data, width, signed=signed).reshape(blocks, planes, elements)
+    lanes = unpack(data, width, signed=signed and width != VOTES).reshape(blocks, planes, elements)
     return (
         lanes[:, 0]
         if planes == 1

@@ -20,6 +20,7 @@ from kofn.host.wire.packet import (
     Lanes,
     Votes,
     bit_of,
+    count_words,
 )
 
 Answer = tuple[int, KofnHeader, bytes]
@@ -101,12 +102,13 @@ class SlotModel:
     ) -> list[Answer]:
         """What is in a closed slot to each of these ranks: of a block with a recipient the sum to that one alone."""
         state, lanes = self._state(slot, header), slot.format[2]
+        planes = self.room.bit_length() if lanes == Votes.COUNTS else 1
         if lanes in tuple(Votes):
             voted = self._counts(slot) if lanes == Votes.COUNTS else _bits(2 * slot.values >= slot.addends)
-            sums = voted + bytes(values[len(voted) :])
+            sums = voted + bytes(values[planes * min(header.words, VOTE_WORDS) * WORD_BYTES :])
         else:
             sums = to_values(slot.values, lanes)
-        whole = state._replace(words=len(sums) // WORD_BYTES if lanes in tuple(Votes) else header.words)
+        whole = state._replace(words=count_words(header.words, planes))
         short = state._replace(words=0)
         return [
             _answer(whole, kind, rank, sums)
