@@ -24,6 +24,31 @@ ERROR_MAX = {True: 0.9, False: 0.5}
 are fewer than those that half the bytes are worth (measured in docs/explanation/compression.md)."""
 
 
+ONE_BIT = "onebit"
+"""The codec whose lanes are votes."""
+
+VOTE_WORDS = 4
+"""256-byte words of votes in a packet: VOTE_WORDS of p4src/headers.p4."""
+
+BMV2_GROWTH = 2
+"""Words that an answer of BMv2 may have more than its packet."""
+
+
+def check_votes(workers: int, words: int, target: str) -> None:
+    """ConfigError unless this target answers packets of so many words of votes: in a plane for each bit of n."""
+    planes, most = workers.bit_length(), VOTE_WORDS
+    if target == "bmv2" and planes > 1:
+        most = min(most, BMV2_GROWTH // (planes - 1))
+        if not most:
+            raise ConfigError(
+                f"job.workers is {workers}, network.target is 'bmv2': up to 7 are allowed with compress.codec ="
+                f" {ONE_BIT!r}, whose sums of more are longer than BMv2 lets an answer grow"
+            )
+    if words > most:
+        why = f", network.target = 'bmv2' and {workers} workers" if most < VOTE_WORDS else ""
+        raise ConfigError(f"job.words is {words}: 1 to {most} is allowed with compress.codec = {ONE_BIT!r}{why}")
+
+
 def limit_of(width: int, workers: int) -> int:
     """Largest magnitude of a signed lane of so many bits of which `workers` may be added; 0: they have no room."""
     most: int = (1 << (width - 1)) - 1
@@ -67,8 +92,8 @@ class CompressSection(Section, frozen=True):
         fitting = {name: width for name, width in INTEGERS.items() if limit_of(width, workers)}
         return tuple(width for name, width in fitting.items() if self.codec in (name, "auto"))
 
-    def check(self, *, workers: int, words: int) -> None:
-        """What spans keys; ConfigError names the key, its value and what is allowed."""
+    def check(self, *, workers: int, words: int, target: str = "embedded") -> None:
+        """What spans keys; ConfigError names the key, its value and what is allowed.  `target`: of the network."""
         CODECS.check(self.codec, "compress.codec")
         if self.ratio_control != "off" and self.codec != "auto":
             raise ConfigError(
@@ -79,6 +104,8 @@ class CompressSection(Section, frozen=True):
             raise ConfigError(f"compress.pace_mbps is {self.pace_mbps}: 0, or {MBPS[0]:g} to {MBPS[1]:g}, is allowed")
         if self.codec in FIXED_POINT:
             self._check_widths(workers, words)
+        if self.codec == ONE_BIT:
+            check_votes(workers, words, target)
 
     def _check_widths(self, workers: int, words: int) -> None:
         """Lanes that hold the sum of all workers, and whole words."""

@@ -518,7 +518,7 @@ class Config(Section, frozen=True):
         self.model.check()
         self.torch.check(self.model.workload_name, self.job.collective, self.policy.late_gradient, self.cpu)
         self.schedule.check()
-        self.compress.check(workers=self.job.workers, words=self.job.words)
+        self.compress.check(workers=self.job.workers, words=self.job.words, target=self.network.target)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")
         for objective in self.run.trials:
             check_objective(objective, self.job.workers, "run.trials")

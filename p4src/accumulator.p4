@@ -3,9 +3,7 @@
 // Without the lanes' top bits no carry leaves a lane; the top bits are added by exclusive or. So 32-, 16-, 8- and
 // 4-bit lanes need only another `high`, and one wide register access replaces up to 512 small ones.
 
-control Accumulator(inout word_h word, in metadata_t meta) {
-    register<word_t>(SLOTS) sums;
-
+control Accumulator(inout word_h word, in metadata_t meta)(register<word_t> sums) {
     apply {
         if (word.isValid()) {
             if (meta.mode == mode_t.STORE) {

@@ -48,16 +48,13 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
     }
 
     action deny_owner() { meta.verdict = verdict_t.UNKNOWN_RECIPIENT; }
-    action send_to(bit<9> port) {
-        meta.recipient_port = port;
-        meta.group = 0;
-    }
+    action accept_recipient() {}
     table recipients {
         key = {
             hdr.kofn.job: exact;
             hdr.kofn.recipient: exact;
         }
-        actions = { send_to; @defaultonly deny_owner; }
+        actions = { accept_recipient; @defaultonly deny_owner; }
         const default_action = deny_owner();
         size = WORKERS;
     }

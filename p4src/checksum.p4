@@ -5,11 +5,13 @@
 #define IPV4_CHECKSUM_FIELDS(ipv4) { ipv4.version, ipv4.ihl, ipv4.dscp_ecn, ipv4.total_length, ipv4.identification, \
     ipv4.flags, ipv4.fragment_offset, ipv4.ttl, ipv4.protocol, ipv4.src_addr, ipv4.dst_addr }
 
-// Words that a packet does not have are invalid headers: they are left out.
-#define KOFN_CHECKSUM_FIELDS(hdr) { \
+#define KOFN_HEADER_FIELDS(hdr) \
     hdr.kofn.version, hdr.kofn.kind, hdr.kofn.job, hdr.kofn.worker, hdr.kofn.recipient, hdr.kofn.lanes, \
     hdr.kofn.flags, hdr.kofn.words, hdr.kofn.k, hdr.kofn.generation, hdr.kofn.iteration, \
-    hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.part, hdr.kofn.weight, hdr.kofn.members, \
+    hdr.kofn.block, hdr.kofn.slot, hdr.kofn.scale, hdr.kofn.count, hdr.kofn.part, hdr.kofn.weight, hdr.kofn.members
+
+// Words that a packet does not have are invalid headers: they are left out.
+#define KOFN_CHECKSUM_FIELDS(hdr) { KOFN_HEADER_FIELDS(hdr), \
     hdr.words[0].value, hdr.words[1].value, hdr.words[2].value, hdr.words[3].value, \
     hdr.words[4].value, hdr.words[5].value, hdr.words[6].value, hdr.words[7].value, \
     hdr.words[8].value, hdr.words[9].value, hdr.words[10].value, hdr.words[11].value, \
@@ -29,6 +31,10 @@ control CheckSums(inout headers_t hdr, inout metadata_t meta) {
 control RenewSums(inout headers_t hdr, inout metadata_t meta) {
     apply {
         update_checksum(hdr.kofn.isValid(), IPV4_CHECKSUM_FIELDS(hdr.ipv4), hdr.ipv4.checksum, HashAlgorithm.csum16);
-        update_checksum(hdr.kofn.isValid(), KOFN_CHECKSUM_FIELDS(hdr), hdr.kofn.checksum, HashAlgorithm.csum16);
+        update_checksum(hdr.kofn.isValid() && hdr.kofn.words != 0, KOFN_CHECKSUM_FIELDS(hdr), hdr.kofn.checksum,
+            HashAlgorithm.csum16);
+        // A header alone, whose words are cut off when it leaves.
+        update_checksum(hdr.kofn.isValid() && hdr.kofn.words == 0, { KOFN_HEADER_FIELDS(hdr) }, hdr.kofn.checksum,
+            HashAlgorithm.csum16);
     }
 }

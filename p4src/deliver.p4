@@ -1,14 +1,14 @@
 // Where an answer goes, and in whose name.
 //
-// Ingress (Answer): CLOSED to all workers of the job or to the block's recipient; LATE, STALE, FORMAT_MISMATCH back to the sender;
-// everything else ends here. Egress (Deliver): each copy gets its host's addresses and rank.
+// Ingress (Answer): CLOSED to all workers of the job; LATE, STALE, FORMAT_MISMATCH back to the sender; everything else ends
+// here. Egress (Deliver): each copy gets its host's addresses and rank. Of a block with a recipient the sum is for that one
+// alone: the others get the header, which says who is in it.
 
 control Answer(inout headers_t hdr, in metadata_t meta, inout standard_metadata_t standard_metadata) {
     action drop() { mark_to_drop(standard_metadata); }
     action publish() {
         hdr.kofn.kind = kind_t.RESULT;
         standard_metadata.mcast_grp = meta.group;
-        standard_metadata.egress_spec = meta.recipient_port;
     }
     action reply(kind_t kind) {
         hdr.kofn.kind = kind;
@@ -51,5 +51,14 @@ control Deliver(inout headers_t hdr, inout standard_metadata_t standard_metadata
         size = WORKERS;
     }
 
-    apply { hosts.apply(); }
+    apply {
+        hosts.apply();
+        if (hdr.kofn.recipient != EVERYONE && hdr.kofn.recipient != hdr.kofn.worker
+            && (hdr.kofn.kind == kind_t.RESULT || hdr.kofn.kind == kind_t.LATE)) {
+            hdr.kofn.words = 0;
+            hdr.udp.length = UDP_AND_KOFN_LENGTH;
+            hdr.ipv4.total_length = UDP_AND_KOFN_LENGTH + 20;
+            truncate((bit<32>)UDP_AND_KOFN_LENGTH + 34);
+        }
+    }
 }

@@ -17,10 +17,14 @@ const bit<32> WEIGHT_MAX = 261888;
 // 64 workers of 256 jobs.
 #define WORKERS 16384
 
-// The result of this block goes to every worker of the job.
+// The sum of this block goes to every worker of the job; else to one, and the header alone to the others.
 const bit<8> EVERYONE = 255;
 
 typedef bit<2048> word_t;
+
+// Codes of `lanes` from here on are votes, one bit an element: all planes of the counts go back, or the majority.
+const bit<4> COUNTS = 4;
+const bit<4> MAJORITY = 5;
 
 enum bit<4> kind_t {
     CONTRIBUTE = 0,
@@ -144,10 +148,11 @@ struct metadata_t {
     bit<16> room;          // contributions for which a lane's sum has room
     bit<16> most;          // workers for which this sender may speak in one packet
     bit<32> generation;    // of the job's slots
-    bit<16> group;         // where the result goes: multicast group of the job's workers, 0 when it has a recipient
+    bit<16> group;         // where the result goes: multicast group of the job's workers
     bit<32> slot;          // index into every slot register
     word_t high;           // the top bit of every lane
-    bit<9> recipient_port; // where the result goes when it has a recipient
+    bit<4> lanes;          // that the slot's block is summed in
+    bit<16> majority;      // votes for, of those in the sum, from which on they are the majority
     bit<8> remaining;      // words still to parse
 }
 

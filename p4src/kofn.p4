@@ -16,6 +16,7 @@
 #include "admission.p4"
 #include "slot.p4"
 #include "accumulator.p4"
+#include "votes.p4"
 #include "words.p4"
 #include "measure.p4"
 #include "deliver.p4"

@@ -108,6 +108,8 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             dones.write(meta.slot, slot_done);
             formats.write(meta.slot, slot_format);
         }
+        meta.lanes = slot_format[7:4];
+        meta.majority = (slot_addends + 1) >> 1;
         // An answer describes the slot's sum; a STALE one keeps what the sender said.
         if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.FORMAT_MISMATCH) {
             hdr.kofn.members = slot_members;

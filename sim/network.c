@@ -190,8 +190,11 @@ static int64_t handle(void *whom, void *what) {
     struct answer answer;
     const int answers = slots_handle(star->slots, &frame->header, frame->values, frame->size, &answer);
     for (int32_t rank = answers ? answer.first : 0; answers && rank < answer.end; rank++) {
-        answer.header.worker = (uint8_t)rank;
-        link_send(star->links[rank], frame_of(&answer.header, answer.values, answer.size));
+        struct header header = answer.header;
+        const int whole = answer.recipient == KOFN_EVERYONE || answer.recipient == rank;
+        header.worker = (uint8_t)rank;
+        header.words = whole ? header.words : 0;
+        link_send(star->links[rank], frame_of(&header, answer.values, whole ? answer.size : 0));
     }
     const int noted = note(star, &frame->header, answers ? &answer : NULL);
     free(frame);

@@ -47,9 +47,43 @@ static void add4(uint8_t *sum, const uint8_t *values, int32_t count) {
         sum[at] = (uint8_t)(((sum[at] & 0xF0) + (values[at] & 0xF0)) | ((sum[at] + values[at]) & 15));
 }
 
-static void add(struct slot *slot, const uint8_t *values, int32_t size) {
+/* -- votes: one bit an element; bit p of all counts is in plane p, one plane after another */
+
+static int is_votes(int lanes) {
+    return lanes == KOFN_COUNTS || lanes == KOFN_MAJORITY;
+}
+
+static int32_t vote_bytes(int32_t size) {
+    return size < KOFN_VOTE_WORDS * KOFN_WORD_BYTES ? size : KOFN_VOTE_WORDS * KOFN_WORD_BYTES;
+}
+
+static int32_t planes_of(int32_t room) {
+    return room ? 32 - __builtin_clz((uint32_t)room) : 0;
+}
+
+static void add_votes(uint8_t *planes, const uint8_t *values, int32_t size, int32_t count) {
+    for (int32_t at = 0; at < size; at++) {
+        uint8_t carry = values[at];
+        for (int32_t plane = 0; plane < count; plane++) {
+            uint8_t *bits = planes + plane * size + at, old = *bits;
+            *bits = old ^ carry;
+            carry &= old;
+        }
+    }
+}
+
+static uint8_t majority(const uint8_t *planes, int32_t size, int32_t count, int32_t least) {
+    uint8_t most = 0xFF;
+    for (int32_t plane = 0; plane < count; plane++)
+        most = least >> plane & 1 ? planes[plane * size] & most : planes[plane * size] | most;
+    return most;
+}
+
+static void add(struct slot *slot, const uint8_t *values, int32_t size, int32_t planes) {
     const int32_t common = size < slot->size ? size : slot->size;
-    if (slot->lanes == 0)
+    if (is_votes(slot->lanes))
+        add_votes(slot->values, values, vote_bytes(slot->size), planes);
+    else if (slot->lanes == 0)
         add32((uint32_t *)slot->values, (const uint32_t *)values, common / 4);
     else if (slot->lanes == 1)
         add16((uint16_t *)slot->values, (const uint16_t *)values, common / 2);
@@ -91,6 +125,7 @@ static int answered(const struct slots *slots, const struct header *header, int 
     answer->size = header->words * KOFN_WORD_BYTES;
     answer->first = header->worker;
     answer->end = header->worker + 1;
+    answer->recipient = KOFN_EVERYONE;
     return 1;
 }
 
@@ -108,21 +143,39 @@ static int told(const struct slots *slots, const struct slot *slot, const struct
     return 1;
 }
 
-static int summed(const struct slots *slots, const struct slot *slot, const struct header *header, int kind,
-                  struct answer *answer) {
+/* Where counts leave words of the packet over, these are as it brought them. */
+static void put_votes(struct slots *slots, const struct slot *slot, const uint8_t *values, struct answer *answer) {
+    const int32_t planes = planes_of(slots->room), size = vote_bytes(slot->size), counts = planes * size;
+    memcpy(slots->votes, values, (size_t)slot->size);
+    if (slot->lanes == KOFN_COUNTS)
+        memcpy(slots->votes, slot->values, (size_t)counts);
+    else
+        for (int32_t at = 0; at < size; at++)
+            slots->votes[at] = majority(slot->values + at, size, planes, (slot->addends + 1) / 2);
+    answer->values = slots->votes;
+    answer->size = slot->lanes == KOFN_COUNTS && counts > slot->size ? counts : slot->size;
+    answer->header.words = (uint8_t)(answer->size / KOFN_WORD_BYTES);
+}
+
+static int summed(struct slots *slots, const struct slot *slot, const struct header *header, const uint8_t *values,
+                  int kind, struct answer *answer) {
     told(slots, slot, header, kind, answer);
+    answer->recipient = header->recipient;
     answer->values = slot->values;
     answer->size = slot->size;
+    if (is_votes(slot->lanes))
+        put_votes(slots, slot, values, answer);
     return 1;
 }
 
-static int maybe_close(const struct slots *slots, struct slot *slot, const struct header *header, struct answer *answer) {
+static int maybe_close(struct slots *slots, struct slot *slot, const struct header *header, const uint8_t *values,
+                       struct answer *answer) {
     if (slot->count < k_of(slots, header) && slot->addends < slots->room)
         return 0;
     slot->done = 1;
-    summed(slots, slot, header, KOFN_RESULT, answer);
-    answer->first = header->recipient == KOFN_EVERYONE ? 0 : header->recipient;
-    answer->end = header->recipient == KOFN_EVERYONE ? slots->workers : header->recipient + 1;
+    summed(slots, slot, header, values, KOFN_RESULT, answer);
+    answer->first = 0;
+    answer->end = slots->workers;
     return 1;
 }
 
@@ -133,13 +186,18 @@ static void enter(struct slot *slot, const struct header *header) {
     slot->weight += header->weight;
 }
 
-static void open_slot(struct slot *slot, const struct header *header, const uint8_t *values, int32_t size) {
-    if (size > slot->room) {
+static void open_slot(struct slot *slot, const struct header *header, const uint8_t *values, int32_t size,
+                      int32_t planes) {
+    const int votes = is_votes(header->lanes);
+    const int32_t stored = votes ? planes * vote_bytes(size) : size;
+    if (stored > slot->room) {
         free(slot->values);
-        slot->values = wanted((size_t)size);
-        slot->room = size;
+        slot->values = wanted((size_t)stored);
+        slot->room = stored;
     }
-    memcpy(slot->values, values, (size_t)size);
+    if (votes)
+        memset(slot->values, 0, (size_t)stored);
+    memcpy(slot->values, values, (size_t)(votes ? vote_bytes(size) : size));
     *slot = (struct slot){
         .generation = header->generation,
         .iteration = header->iteration,
@@ -165,8 +223,8 @@ int slots_handle(struct slots *slots, const struct header *header, const uint8_t
     if (order > 0) {
         if (pulls || !has_room(slots, header, 0))
             return 0;
-        open_slot(slot, header, values, size);
-        return maybe_close(slots, slot, header, answer);
+        open_slot(slot, header, values, size, planes_of(slots->room));
+        return maybe_close(slots, slot, header, values, answer);
     }
     if (slot->words != header->words) {
         told(slots, slot, header, KOFN_FORMAT_MISMATCH, answer);
@@ -174,7 +232,7 @@ int slots_handle(struct slots *slots, const struct header *header, const uint8_t
         return 1;
     }
     if (slot->done)
-        return summed(slots, slot, header, KOFN_LATE, answer);
+        return summed(slots, slot, header, values, KOFN_LATE, answer);
     if (pulls)
         return 0;
     if (!(slot->members[header->part] >> header->worker & 1)) {
@@ -182,8 +240,8 @@ int slots_handle(struct slots *slots, const struct header *header, const uint8_t
             return told(slots, slot, header, KOFN_FORMAT_MISMATCH, answer);
         if (!has_room(slots, header, slot->addends - slot->count))
             return 0;
-        add(slot, values, size);
+        add(slot, values, size, planes_of(slots->room));
         enter(slot, header);
     }
-    return maybe_close(slots, slot, header, answer);
+    return maybe_close(slots, slot, header, values, answer);
 }

@@ -18,13 +18,16 @@ struct slots {
     int64_t count;
     struct slot *slots;
     uint8_t zeros[KOFN_WORDS_MAX * KOFN_WORD_BYTES];
+    uint8_t votes[KOFN_WORDS_MAX * KOFN_WORD_BYTES]; /* of the last answer */
 };
 
-/* What the switch sends: to workers `first` to `end`, all the same but for `worker`. */
+/* What the switch sends: to workers `first` to `end`, all the same but for `worker`; a sum to `recipient` alone, if that is
+ * not everyone, and the header to the others. */
 struct answer {
     struct header header;
     const uint8_t *values; /* until the next packet */
     int32_t size, first, end;
+    int32_t recipient; /* KOFN_EVERYONE: all */
 };
 
 /* Of a job of `workers` workers, summing until `k` are in or as many addends as there are workers. */

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kofn.config.compress import INTEGERS
+from kofn.config.compress import INTEGERS, ONE_BIT
 from kofn.config.schema import Config
 from kofn.experiments import matrix
 from kofn.experiments.matrix import Scenario, of_scenario
@@ -13,7 +13,7 @@ BASELINE = "int32"
 """The variant that others are compared with."""
 
 ELEMENTS = 512
-"""Of a block, in all lanes."""
+"""Of a block, in all lanes; of votes a word has more."""
 
 NO_FEEDBACK = "-no-feedback"
 """What a codec's name ends with where what encoding leaves over is thrown away."""
@@ -35,13 +35,13 @@ class Variant:
 
     @property
     def settings(self) -> list[str]:
-        widest = 4 if self.codec == "onebit" else INTEGERS.get(self.codec, 32)
+        widest = 1 if self.codec == ONE_BIT else INTEGERS.get(self.codec, 32)
         return [
             f"compress.codec={self.codec}",
             f"compress.ratio={self.ratio}",
             f"compress.error_feedback={str(self.error_feedback).lower()}",
             f"compress.ratio_control={self.ratio_control}",
-            f"job.words={ELEMENTS * widest // WORD_BITS}",
+            f"job.words={max(1, ELEMENTS * widest // WORD_BITS)}",
         ]
 
     def scenario(self, settings: Sequence[str], target: str | None) -> Scenario:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kofn.host.arrays import Values
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.kernels.lanes import unpack, width_of
+from kofn.host.kernels.lanes import unpack_sums, width_of
 from kofn.host.protocol.results import BlockResults
 
 NUMBERS = {"scales": "scale", "lanes": "lanes", "counts": "count", "weights": "weight"}
@@ -55,10 +55,11 @@ class Recorder:
 
     def _sums_of(self, results: BlockResults) -> Values:
         """Of one iteration, shape (B, L)."""
-        sums = np.zeros((self._coding.layout.blocks, self._coding.layout.elements), np.int32)
+        elements = self._coding.layout.elements
+        sums = np.zeros((self._coding.layout.blocks, elements), np.int32)
         for result in results:
             signed = self._coding.codecs[result.lanes].signed
-            sums[result.id.block] = unpack(result.values, width_of(result.lanes), signed=signed)
+            sums[result.id.block] = unpack_sums(result.values, width_of(result.lanes), elements, signed=signed)
         return sums
 
     def _by_block(self, results: BlockResults, of: npt.NDArray[Any]) -> npt.NDArray[Any]:

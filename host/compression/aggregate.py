@@ -26,9 +26,9 @@ from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.compression.side_values import SideValues
 from kofn.host.compression.sums_native import NativeSums, library
 from kofn.host.errors import CodecError
+from kofn.host.kernels.lanes import CODES, WIDTHS
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import Lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +148,11 @@ class Sums:
 
     def _view(self, most: Mapping[int, int]) -> NativeSums:
         """For sums.c."""
-        limits = (most.get(code, -1) for code in Lanes)
+        limits = (most.get(code, -1) for code in CODES)
         gap, unit = (self._gap.ctypes.data, wire.WEIGHT_UNIT * UNIT) if self._by_weight else (None, UNIT)
         places = (array.ctypes.data for array in (self._weights, self.checksums, self.closed))
         elements = self._coding.layout.elements, self._coding.elements
-        return NativeSums(*elements, (ctypes.c_int64 * len(Lanes))(*limits), gap, unit, *places)
+        return NativeSums(*elements, (ctypes.c_int64 * len(WIDTHS))(*limits), gap, unit, *places)
 
     @property
     def _by_weight(self) -> bool:

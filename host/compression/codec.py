@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers, Values
 from kofn.host.errors import CodecError, GradientError
 from kofn.host.kernels.kernel import Weights, kernel
-from kofn.host.kernels.lanes import pack, unpack
+from kofn.host.kernels.lanes import pack, unpack_sums
 from kofn.host.protocol.results import BlockResults
 
 FRACTION_BITS = 40
@@ -65,7 +65,7 @@ class Codec(Protocol):
 
     @property
     def width(self) -> int:
-        """Bits of a lane: 32, 16, 8 or 4."""
+        """Bits of a lane: 32, 16, 8, 4, or 1: a vote.  The sum of votes is their count."""
 
     @property
     def signed(self) -> bool:
@@ -132,11 +132,10 @@ def average_packed(
 
     `scale`, `count`, `factor`: (B, 1).  Returns each block's sum of these values times `weights` (L,), shape (B,).
     """
-    size = len(weights) * codec.width // 8
-    if (results.table["size"] != size).any():
-        sizes = sorted({*results.numbers("size").tolist()})
-        raise CodecError(f"{len(results)} blocks of {sizes} bytes: {size} bytes are needed")
-    lanes = unpack(results.all_values(), codec.width, signed=codec.signed).reshape(-1, len(weights))
+    sizes = sorted({*results.numbers("size").tolist()})
+    if len(sizes) != 1:
+        raise CodecError(f"{len(results)} blocks of {sizes} bytes: all must have the same")
+    lanes = unpack_sums(results.all_values(), codec.width, len(weights), len(results), signed=codec.signed)
     total = codec.decode(lanes, scale, count)
     return kernel().averaged(total, results.blocks, factor, weights=weights, mean=mean)
 

@@ -14,8 +14,10 @@ from kofn.host.compression import summary_block as summary
 from kofn.host.compression.codec import Codec, largest_lanes
 from kofn.host.compression.plan import Planner
 from kofn.host.compression.registry import load_codecs
-from kofn.host.kernels.lanes import code_of
+from kofn.host.errors import CodecError
+from kofn.host.kernels.lanes import VOTES, code_of
 from kofn.host.protocol.block_layout import WORD_BITS, BlockLayout
+from kofn.host.wire.packet import VOTE_WORDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,10 @@ class JobCoding:
         widths = tuple(codecs)
         by_code: dict[int, Codec] = {code_of(width): codec for width, codec in codecs.items()}
         adaptive = compress.ratio_control != "off"
+        if widths[0] == VOTES and job.words > VOTE_WORDS:
+            raise CodecError(
+                f"job.words is {job.words}: at most {VOTE_WORDS} are allowed where lanes are of one bit alone"
+            )
         blocks = -(-elements // (job.words * WORD_BITS // widths[0]))
         everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive
         return cls(
@@ -57,6 +63,7 @@ class JobCoding:
                 words=job.words,
                 widest=widths[0],
                 summary_words=note.WORDS * notes + (0 if everything else summary.words(blocks)),
+                planes=job.workers.bit_length(),
             ),
             codecs=by_code,
             planner=Planner(

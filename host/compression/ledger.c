@@ -161,11 +161,6 @@ static int is_away(const struct ledger *ledger, int part, int64_t iteration, int
            ledger->records[block].settled >> PARTS < iteration;
 }
 
-/* Bits of lanes of a code. */
-static int width_of(int lanes) {
-    return 32 >> lanes;
-}
-
 static int64_t waiting(const struct record *record) {
     return record->entered_weight - record->aggregated_weight - record->discarded_weight;
 }
@@ -231,7 +226,7 @@ void ledger_add(const struct ledger *ledger, const struct gradient *gradient, co
  * was added. */
 static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const struct sent *sent, int64_t sign,
                         const int64_t *before, int64_t *values) {
-    const int width = width_of(sent->lanes), votes = !ledger->most[sent->lanes];
+    const int width = (int)LANE_WIDTHS[sent->lanes], votes = !ledger->most[sent->lanes];
     const int shift = FRACTION_BITS - sent->scale;
     int32_t lanes[CHUNK_LANES];
     uint64_t sum = 0;
@@ -264,16 +259,18 @@ static const int64_t *values_for(const struct ledger *ledger, int part, int64_t 
 
 /* Values as lanes of this code at a scale, to a row. */
 static void encode(const struct ledger *ledger, const int64_t *values, int code, int64_t scale, uint8_t *row) {
-    const int width = width_of(code), shift = (int)(FRACTION_BITS - scale);
+    const int width = (int)LANE_WIDTHS[code], shift = (int)(FRACTION_BITS - scale);
     const int64_t most = ledger->most[code];
     int32_t lanes[CHUNK_LANES];
     for (int64_t at = 0, size; at < ledger->lanes; at += size) {
         size = ledger->lanes - at < CHUNK_LANES ? ledger->lanes - at : CHUNK_LANES;
-        if (most)
-            round_all(values + at, size, shift, most, lanes);
-        else
-            vote_all(values + at, size, lanes);
-        pack(lanes, size, width, row + at * width / 8);
+        uint8_t *packed = row + at * width / 8;
+        if (!most) {
+            pack_votes(values + at, size, packed);
+            continue;
+        }
+        round_all(values + at, size, shift, most, lanes);
+        pack(lanes, size, width, packed);
     }
 }
 
@@ -332,7 +329,7 @@ int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *block
             return at;
         found[at] = (struct packed){
             .values = ledger->packed + place * ledger->room,
-            .size = (int32_t)(ledger->lanes * width_of(sent->lanes) / 8),
+            .size = (int32_t)(ledger->lanes * LANE_WIDTHS[sent->lanes] / 8),
             .block = (int32_t)blocks[at],
             .scale = sent->scale,
             .lanes = sent->lanes,

@@ -11,8 +11,8 @@ from kofn.host.arrays import Fixed, Floats, Integers
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import LedgerError
 from kofn.host.kernels.kernel import Weights
+from kofn.host.kernels.lanes import CODES, WIDTHS
 from kofn.host.native import compiled
-from kofn.host.wire.packet import Lanes
 from kofn.nativebuild.errors import BuildError
 from kofn.nativebuild.library import Signatures, load_library
 
@@ -38,7 +38,7 @@ class View(ctypes.Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("blocks", "lanes", "room")),
-        ("most", c_int64 * len(Lanes)),
+        ("most", c_int64 * len(WIDTHS)),
         *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "packed")),
         ("busy", c_int64),
     )
@@ -76,7 +76,7 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
     blocks, lanes = storage.pending.shape
     arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.packed
     places = (array.ctypes.data for array in arrays)
-    limits = (c_int64 * len(Lanes))(*(most.get(code, 0) for code in Lanes))
+    limits = (c_int64 * len(WIDTHS))(*(most.get(code, 0) for code in CODES))
     return View(blocks, lanes, storage.packed.shape[-1], limits, factors_of(lanes).ctypes.data, *places)
 
 

@@ -16,7 +16,7 @@ from kofn.config.plugins import CODECS, in_words
 from kofn.host.arrays import Exponents, Fixed, Values
 from kofn.host.compression.codec import FRACTION_BITS, MAGNITUDE_MAX, Codec, statistics
 from kofn.host.errors import CodecError
-from kofn.host.kernels.lanes import code_of
+from kofn.host.kernels.lanes import VOTES, code_of
 
 LANES = 64
 """Of a trial block."""
@@ -67,6 +67,8 @@ def check_codec(codec: Codec, workers: int) -> None:
     are worth, exactly.
     """
     code_of(codec.width)
+    if codec.width == VOTES and codec.signed:
+        raise CodecError("lanes of one bit are signed: only votes are counted, 0 or 1, which are not")
     values = [_trial(np.random.default_rng(worker)) for worker in range(workers)]
     scale = _checked_scale(codec, values)
     for exponent in (scale[:, None], np.zeros_like(scale)[:, None], np.full_like(scale, FRACTION_BITS)[:, None]):
@@ -115,7 +117,7 @@ def _checked_lanes(codec: Codec, values: Fixed, scale: Exponents, workers: int) 
     _check_array("encode", lanes, np.dtype(np.int32), values.shape)
     if not np.array_equal(values, before):
         raise CodecError("encode changed the values: what it leaves over is found from them")
-    least, most = _range(codec)
+    least, most = _range(codec, workers)
     smallest, largest = workers * int(lanes.min()), workers * int(lanes.max())
     if smallest < least or largest > most:
         raise CodecError(
@@ -134,7 +136,10 @@ def _checked_values(codec: Codec, lanes: Values, scale: Exponents, count: int) -
     return values
 
 
-def _range(codec: Codec) -> tuple[int, int]:
+def _range(codec: Codec, workers: int) -> tuple[int, int]:
+    """Of a sum: votes are counted, however many they are."""
+    if codec.width == VOTES:
+        return 0, workers
     if codec.signed:
         return -(2 ** (codec.width - 1)), 2 ** (codec.width - 1) - 1
     return 0, 2**codec.width - 1

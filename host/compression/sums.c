@@ -30,7 +30,8 @@ static int64_t addends(const struct result *result) {
 
 /* A total of votes is what all of them come to if none is for, and two steps for each one that is. */
 static void take(const struct sums *sums, int64_t block, const struct result *result, float *mean) {
-    const int width = 32 >> result->lanes, votes = !sums->most[result->lanes];
+    const int width = (int)LANE_WIDTHS[result->lanes], votes = !sums->most[result->lanes];
+    const int64_t plane = sums->lanes / 8; /* octets */
     const int step = FRACTION_BITS - result->scale;
     const uint64_t base = votes ? (uint64_t)addends(result) << step : 0;
     const double factor = sums->gap ? (double)sums->gap[block] / (double)result->weight * sums->unit
@@ -42,7 +43,10 @@ static void take(const struct sums *sums, int64_t block, const struct result *re
     for (int64_t at = 0, size; at < sums->lanes; at += size) {
         size = sums->lanes - at < CHUNK_LANES ? sums->lanes - at : CHUNK_LANES;
         float *out = at + size <= held ? mean + first + at : means;
-        unpack(result->values + at * width / 8, size, width, !votes, lanes);
+        if (votes)
+            unpack_counts(result->values + at / 8, size, (int)(result->size / plane), plane, lanes);
+        else
+            unpack(result->values + at * width / 8, size, width, 1, lanes);
         sum += spread(lanes, size, step + votes, base, factor, sums->factors + at, out);
         if (out == means && at < held)
             memcpy(mean + first + at, means, (size_t)(held - at) * sizeof *means);
@@ -52,8 +56,11 @@ static void take(const struct sums *sums, int64_t block, const struct result *re
 }
 
 static int fits(const struct sums *sums, const struct result *result) {
-    return result->lanes >= 0 && result->lanes < LANE_CODES && sums->most[result->lanes] >= 0 && result->scale >= 0 &&
-           result->scale <= FRACTION_BITS && result->size == sums->lanes * (32 >> result->lanes) / 8;
+    if (result->lanes < 0 || result->lanes >= LANE_CODES || sums->most[result->lanes] < 0)
+        return 0;
+    const int64_t size = sums->lanes * LANE_WIDTHS[result->lanes] / 8, planes = result->size / size;
+    return result->scale >= 0 && result->scale <= FRACTION_BITS && result->size == planes * size &&
+           (sums->most[result->lanes] ? planes == 1 : planes >= 1 && planes <= PLANES_MOST);
 }
 
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,

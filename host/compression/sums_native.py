@@ -5,8 +5,8 @@ from ctypes import c_double, c_int64, c_void_p
 from functools import cache
 
 from kofn.host.errors import LedgerError
+from kofn.host.kernels.lanes import WIDTHS
 from kofn.host.native import compiled
-from kofn.host.wire.packet import Lanes
 from kofn.nativebuild.errors import BuildError
 from kofn.nativebuild.library import Signatures, load_library
 
@@ -17,7 +17,7 @@ class NativeSums(ctypes.Structure):
     _fields_ = (
         ("lanes", c_int64),
         ("elements", c_int64),
-        ("most", c_int64 * len(Lanes)),
+        ("most", c_int64 * len(WIDTHS)),
         ("gap", c_void_p),
         ("unit", c_double),
         *((name, c_void_p) for name in ("factors", "checksums", "closed")),

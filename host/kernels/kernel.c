@@ -151,13 +151,9 @@ void kernel_encode(const int64_t *values, int64_t rows, int64_t lanes, const int
     }
 }
 
-/* kernel_votes, and packed. `buffer` has room for CHUNK_LANES lanes. */
-void kernel_encode_votes(const int64_t *values, int64_t size, int width, int32_t *buffer, uint8_t *packed) {
-    for (int64_t at = 0, chunk; at < size; at += chunk) {
-        chunk = size - at < CHUNK_LANES ? size - at : CHUNK_LANES;
-        kernel_votes(values + at, chunk, buffer);
-        pack(buffer, chunk, width, packed + at * width / 8);
-    }
+/* kernel_votes, and packed. */
+void kernel_encode_votes(const int64_t *values, int64_t size, uint8_t *packed) {
+    pack_votes(values, size, packed);
 }
 
 /* Lanes of 32 bits of blocks that are each somewhere. */

@@ -108,6 +108,8 @@ class Kernel:
         if width > 8:
             return lanes.astype(f">i{width // 8}").tobytes()
         octets = lanes.astype(np.uint8)
+        if width == 1:
+            return np.packbits(octets & 1).tobytes()
         return (octets if width == 8 else _halved(octets)).tobytes()
 
     def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
@@ -122,10 +124,9 @@ class Kernel:
             octets[rows] = _steps(values[rows], by, limit, None if chances is None else chances[rows])
         return (_halved(octets) if width == 4 else octets).tobytes()
 
-    def encode_votes(self, values: Integers, width: int) -> bytes:
+    def encode_votes(self, values: Integers) -> bytes:
         """votes() and pack(), of blocks of whole bytes."""
-        octets = (values >= 0).view(np.uint8)
-        return (_halved(octets) if width == 4 else octets).tobytes()
+        return np.packbits(values >= 0).tobytes()
 
     def gathered(self, places: Addresses, lanes: int) -> Values:
         """Lanes of 32 bits of blocks at these addresses (B,), shape (B, lanes)."""
@@ -223,6 +224,9 @@ def _unpacked(data: bytes | memoryview, width: int, *, signed: bool) -> npt.NDAr
     """Lanes of `width` bits in the narrowest type that holds them."""
     if width > 4:
         return np.frombuffer(data, f">{'i' if signed or width == 32 else 'u'}{width // 8}")
+    if width == 1:
+        bits = np.unpackbits(np.frombuffer(data, np.uint8)).view(np.int8)
+        return -bits if signed else bits
     pairs = np.frombuffer(data, np.uint8).astype("<u2")
     octets = (pairs >> 4 | (pairs & 15) << 8).view(np.int8)
     if signed:

@@ -40,7 +40,7 @@ SIGNATURES: Signatures = {
     "kernel_pack": (None, [c_void_p, c_int64, c_int, c_void_p]),
     "kernel_unpack": (None, [c_void_p, c_int64, c_int, c_int, c_void_p]),
     "kernel_encode": (None, [*ROWS, c_void_p, c_int64, c_int64, c_int, c_void_p, c_void_p]),
-    "kernel_encode_votes": (None, [c_void_p, c_int64, c_int, c_void_p, c_void_p]),
+    "kernel_encode_votes": (None, [c_void_p, c_int64, c_void_p]),
     "kernel_gather": (None, [*ROWS, c_void_p]),
 }
 
@@ -128,10 +128,10 @@ class NativeKernel(Kernel):
         self._library.kernel_encode(*_rows(values), by.ctypes.data, limit, chance, width, buffer.ctypes.data, at)
         return packed
 
-    def encode_votes(self, values: Integers, width: int) -> bytes:
-        values, buffer = np.ascontiguousarray(values, np.int64), _buffer(0)
-        packed, at = _new_bytes(values.size * width // 8)
-        self._library.kernel_encode_votes(values.ctypes.data, values.size, width, buffer.ctypes.data, at)
+    def encode_votes(self, values: Integers) -> bytes:
+        values = np.ascontiguousarray(values, np.int64)
+        packed, at = _new_bytes(values.size // 8)
+        self._library.kernel_encode_votes(values.ctypes.data, values.size, at)
         return packed
 
     def gathered(self, places: Addresses, lanes: int) -> Values:

@@ -6,8 +6,8 @@ A block has the same elements for ever; the lanes that they are sent in may chan
 from dataclasses import dataclass
 
 from kofn.host.errors import ProtocolError
-from kofn.host.kernels.lanes import WIDTHS, width_of
-from kofn.host.wire.packet import WORD_BYTES, Lanes
+from kofn.host.kernels.lanes import CODES, WIDTHS, width_of
+from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Lanes, Votes
 
 WORD_BITS = 8 * WORD_BYTES
 
@@ -16,18 +16,19 @@ WORD_BITS = 8 * WORD_BYTES
 class BlockLayout:
     """`blocks` of a gradient, each of `words` 256-byte words in lanes of `widest` bits, the widest that are used.
 
-    With `summary_words` an iteration may have one block more: the summary block, always in 32-bit lanes.  ProtocolError
-    where a field is out of range.
+    With `summary_words` an iteration may have one block more: the summary block, always in 32-bit lanes.  Sums of votes
+    come in so many `planes`, each of the block's words.  ProtocolError where a field is out of range.
     """
 
     blocks: int
     words: int
     widest: int
     summary_words: int = 0
+    planes: int = 1
 
     def __post_init__(self) -> None:
-        if self.blocks < 1 or self.words < 1 or self.summary_words < 0:
-            raise ProtocolError(f"{self}: blocks and words of 1 or more, summary_words of 0 or more are allowed")
+        if min(self.blocks, self.words, self.planes) < 1 or self.summary_words < 0:
+            raise ProtocolError(f"{self}: blocks, words, planes of 1 or more, summary_words of 0 or more are allowed")
         if self.widest not in WIDTHS:
             raise ProtocolError(f"widest is {self.widest}: lanes of {', '.join(map(str, WIDTHS))} bits are allowed")
 
@@ -49,7 +50,8 @@ class BlockLayout:
     @property
     def words_most(self) -> int:
         """Words of the longest packet."""
-        return max(self.words, self.summary_words)
+        sums = [self.sum_words_of(0, code) for code in CODES if self.allows(0, code)]
+        return max(*sums, self.summary_words)
 
     def words_of(self, block: int, lanes_code: int) -> int:
         """Words of a block in lanes of this code (wire.packet.Lanes); ProtocolError where it cannot be sent in them."""
@@ -59,11 +61,19 @@ class BlockLayout:
             return self.summary_words
         return self.words * width_of(lanes_code) // self.widest
 
+    def sum_words_of(self, block: int, lanes_code: int) -> int:
+        """Words of a block's sum in lanes of this code; ProtocolError as words_of()."""
+        return self.words_of(block, lanes_code) * (self.planes if lanes_code == Votes.COUNTS else 1)
+
     def allows(self, block: int, lanes_code: int) -> bool:
-        """Whether a block may be sent in lanes of this code: there is such a block, and it takes whole words."""
-        if not 0 <= block < self.total or not 0 <= lanes_code < len(Lanes):
+        """Whether a block may be sent in lanes of this code: there is such a block, and it takes whole words.
+
+        Of votes these are at most VOTE_WORDS.
+        """
+        if not 0 <= block < self.total or not 0 <= lanes_code < len(WIDTHS):
             return False
         if block == self.summary:
             return lanes_code == Lanes.BITS_32
         width = width_of(lanes_code)
-        return width <= self.widest and self.words * width % self.widest == 0
+        words, rest = divmod(self.words * width, self.widest)
+        return width <= self.widest and not rest and (lanes_code != Votes.COUNTS or words <= VOTE_WORDS)

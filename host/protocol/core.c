@@ -10,8 +10,6 @@
 enum { PULLS_BEFORE_PEERS = 3 }; /* unanswered requests for a closed block after which its slot is taken to be lost */
 enum { SHOWN = 8 };              /* blocks that an error lists */
 
-static const int64_t WIDTHS[LANE_CODES] = {32, 16, 8, 4};
-
 static int fail(struct core *core, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -40,12 +38,24 @@ static int64_t layout_words(const struct layout *layout, int64_t block, int lane
         return 0;
     if (block == summary_of(layout))
         return lanes ? 0 : layout->summary_words;
-    const int64_t bits = layout->words * WIDTHS[lanes];
-    return WIDTHS[lanes] <= layout->widest && bits % layout->widest == 0 ? bits / layout->widest : 0;
+    const int64_t bits = layout->words * LANE_WIDTHS[lanes], words = bits / layout->widest;
+    if (LANE_WIDTHS[lanes] > layout->widest || bits % layout->widest || (lanes == KOFN_COUNTS && words > KOFN_VOTE_WORDS))
+        return 0;
+    return words;
+}
+
+/* Of what a sum comes in: of votes that is planes. */
+static int64_t sum_words(const struct layout *layout, int64_t block, int lanes) {
+    return layout_words(layout, block, lanes) * (lanes == KOFN_COUNTS ? layout->planes : 1);
 }
 
 static int64_t most_words(const struct layout *layout) {
-    return layout->words > layout->summary_words ? layout->words : layout->summary_words;
+    int64_t most = layout->summary_words;
+    for (int lanes = 0; lanes < LANE_CODES; lanes++) {
+        const int64_t words = sum_words(layout, 0, lanes);
+        most = words > most ? words : most;
+    }
+    return most;
 }
 
 static int64_t words_of(const struct core *core, int64_t block, int lanes) {
@@ -539,10 +549,13 @@ static int go_on(struct core *core, double now) {
 
 /* -- answers */
 
-/* An answer has as many words as what it answers: those of the slot's block, unless it is FORMAT_MISMATCH for having
- * others. */
+/* A sum has the words of one in these lanes. A refusal has as many as what it answers: those of the slot's block, unless
+ * it is FORMAT_MISMATCH for having others. */
 static int check_words(struct core *core, const struct header *answer) {
-    const int64_t words = answer->block < core->total ? layout_words(&core->layout, answer->block, answer->lanes) : 0;
+    const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
+    const int64_t words = answer->block >= core->total ? 0
+                          : sum                        ? sum_words(&core->layout, answer->block, answer->lanes)
+                                                       : layout_words(&core->layout, answer->block, answer->lanes);
     const int other = answer->kind == KOFN_FORMAT_MISMATCH && answer->flags == KOFN_OTHER_WORDS;
     if (words && other != (answer->words == words))
         return 0;

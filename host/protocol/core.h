@@ -34,11 +34,15 @@
 #include "history.h"
 #include "in_flight.h"
 
-enum { LANE_CODES = 4, ERROR_BYTES = 1024 };
+enum { LANE_CODES = 5, PLANES_MOST = 7, ERROR_BYTES = 1024 };
 
-/* As BlockLayout: blocks of a gradient, of so many words in lanes of `widest` bits; 0 summary words: no summary block. */
+/* Bits of a lane, by its code; of the last one lanes are votes. */
+static const int64_t LANE_WIDTHS[LANE_CODES] = {32, 16, 8, 4, 1};
+
+/* As BlockLayout: blocks of a gradient, of so many words in lanes of `widest` bits; 0 summary words: no summary block;
+ * votes are answered with so many planes. */
 struct layout {
-    int64_t blocks, words, widest, summary_words;
+    int64_t blocks, words, widest, summary_words, planes;
 };
 
 enum instruction_kind { SEND, DELIVER, COMPLETE, ENCODE_AGAIN, ASK_PEERS };

@@ -11,7 +11,7 @@ Only one thread may call it.
 import ctypes
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -119,7 +119,7 @@ class Protocol:
         check_window(window, slots)
         self.rank, self.layout, self.slots, self._lazy = rank, layout, slots, lazy
         self.library = library()
-        shape = np.array([layout.blocks, layout.words, layout.widest, layout.summary_words], np.int64)
+        shape = np.array(astuple(layout), np.int64)
         opened = self.library.core_open(job, rank, shape.ctypes.data, slots, window, rto_s, keep, keep_members)
         if not opened:
             raise ProtocolError(f"no memory for {layout.total} blocks")

@@ -3,12 +3,25 @@
 One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from kofn.host.arrays import Fixed
-from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Flag, Kind, KofnHeader, Lanes, bit_of
+from kofn.host.wire.packet import (
+    EVERYONE,
+    VOTE_WORDS,
+    WORD_BYTES,
+    Flag,
+    Kind,
+    KofnHeader,
+    Lanes,
+    Votes,
+    bit_of,
+    count_words,
+)
 
 Answer = tuple[int, KofnHeader, bytes]
 
@@ -54,13 +67,11 @@ class SlotModel:
             numbers, addends = to_numbers(values, header.lanes), max(header.count, 1)
             slot = SlotState(block_id, me, header.count, addends, header.weight, False, form, numbers)
             self.slots[index] = slot
-            return self._maybe_close(slot, header)
+            return self._maybe_close(slot, header, values)
         if slot.format[1] != header.words:
             return [self._refusal(slot, header._replace(flags=Flag.OTHER_WORDS))]
         if slot.done:
-            return [
-                _answer(self._state(slot, header), Kind.LATE, header.worker, to_values(slot.values, slot.format[2]))
-            ]
+            return self._sums(slot, header, values, Kind.LATE, [header.worker])
         if header.kind == Kind.PULL:
             return []
         if not slot.members & me:
@@ -73,20 +84,43 @@ class SlotModel:
             slot.count += header.count
             slot.addends += max(header.count, 1)
             slot.weight += header.weight
-        return self._maybe_close(slot, header)
+        return self._maybe_close(slot, header, values)
 
     def _has_room(self, header: KofnHeader, *, merged: int) -> bool:
         """Whether k that count still fit a sum that has so many which do not, when this one is added."""
         return header.count > 0 or merged + (header.k or self.k) < self.room
 
-    def _maybe_close(self, slot: SlotState, header: KofnHeader) -> list[Answer]:
+    def _maybe_close(self, slot: SlotState, header: KofnHeader, values: bytes | memoryview) -> list[Answer]:
         k = header.k or self.k
         if slot.count < k and slot.addends < self.room:
             return []
         slot.done = True
-        ranks = range(self.workers) if header.recipient == EVERYONE else [header.recipient]
-        state, values = self._state(slot, header._replace(k=k)), to_values(slot.values, slot.format[2])
-        return [_answer(state, Kind.RESULT, rank, values) for rank in ranks]
+        return self._sums(slot, header._replace(k=k), values, Kind.RESULT, range(self.workers))
+
+    def _sums(
+        self, slot: SlotState, header: KofnHeader, values: bytes | memoryview, kind: Kind, ranks: Iterable[int]
+    ) -> list[Answer]:
+        """What is in a closed slot to each of these ranks: of a block with a recipient the sum to that one alone."""
+        state, lanes = self._state(slot, header), slot.format[2]
+        planes = self.room.bit_length() if lanes == Votes.COUNTS else 1
+        if lanes in tuple(Votes):
+            voted = self._counts(slot) if lanes == Votes.COUNTS else _bits(2 * slot.values >= slot.addends)
+            sums = voted + bytes(values[planes * min(header.words, VOTE_WORDS) * WORD_BYTES :])
+        else:
+            sums = to_values(slot.values, lanes)
+        whole = state._replace(words=count_words(header.words, planes))
+        short = state._replace(words=0)
+        return [
+            _answer(whole, kind, rank, sums)
+            if header.recipient in (EVERYONE, rank)
+            else _answer(short, kind, rank, b"")
+            for rank in ranks
+        ]
+
+    def _counts(self, slot: SlotState) -> bytes:
+        """Planes of counts that go up to the room."""
+        planes = self.room.bit_length()
+        return b"".join(_bits(slot.values >> plane & 1) for plane in range(planes))
 
     def _refusal(self, slot: SlotState, header: KofnHeader) -> Answer:
         return _answer(self._state(slot, header), Kind.FORMAT_MISMATCH, header.worker, bytes(header.words * WORD_BYTES))
@@ -108,8 +142,15 @@ def _answer(header: KofnHeader, kind: Kind, rank: int, values: bytes) -> Answer:
     return rank, header._replace(kind=kind, worker=rank), values
 
 
+def _bits(numbers: Fixed | npt.NDArray[np.bool_]) -> bytes:
+    """0 and 1 as one bit each, the first in the high bit."""
+    return np.packbits(numbers.astype(np.uint8)).tobytes()
+
+
 def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
-    """A packet's lanes, of this code, as signed numbers."""
+    """A packet's lanes, of this code, as signed numbers; of votes 0 and 1."""
+    if lanes in tuple(Votes):
+        return np.unpackbits(np.frombuffer(values[: VOTE_WORDS * WORD_BYTES], np.uint8)).astype(np.int64)
     if lanes == Lanes.BITS_4:
         octets = np.frombuffer(values, np.int8)
         return np.stack((octets >> 4, octets << 4 >> 4), axis=-1).ravel().astype(np.int64)

@@ -71,6 +71,20 @@ class Lanes(IntEnum):
     BITS_4 = 3
 
 
+class Votes(IntEnum):
+    """`lanes` of blocks of one bit an element: what the switch answers with, and how many elements a packet has."""
+
+    COUNTS = 4
+    """The planes of how many bits were 1: bit p of all counts in plane p, the lowest first."""
+
+    MAJORITY = 5
+    """One bit an element: whether at least half of the bits were 1."""
+
+
+VOTE_WORDS = 4
+"""Words of a packet that are votes; further ones are room for planes, which a packet of COUNTS need not have."""
+
+
 class KofnHeader(NamedTuple):
     """The bytes before the values: fields in wire order, big-endian, each with its bits.
 
@@ -215,6 +229,11 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
     whole = len(data) // 4
     rest = int.from_bytes(data[4 * whole :], "little")
     return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
+
+
+def count_words(words: int, planes: int) -> int:
+    """Words of the answer to a packet of COUNTS with so many words."""
+    return max(words, planes * min(words, VOTE_WORDS))
 
 
 def bit_of(rank: int, part: int) -> int:

@@ -1,8 +1,9 @@
-/* A gradient's values in fixed point, and lanes of 32, 16, 8 or 4 bits as on the wire: big-endian, the first in the high
- * bits. Sizes are numbers of values, or lanes. */
+/* A gradient's values in fixed point, and lanes of 32, 16, 8, 4 bits or one as on the wire: big-endian, the first in the
+ * high bits. Sizes are numbers of values, or lanes. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 /* A float in units of 1 / `unit`. */
 static inline int64_t fixed_of(float value, double unit) {
@@ -48,6 +49,25 @@ static inline void pack_4(const int32_t *lanes, int64_t size, uint8_t *out) {
         out[i] = (uint8_t)((uint32_t)lanes[2 * i] << 4 | ((uint32_t)lanes[2 * i + 1] & 15));
 }
 
+static inline void pack_1(const int32_t *lanes, int64_t size, uint8_t *out) {
+    for (int64_t i = 0; i < size / 8; i++, lanes += 8) {
+        uint32_t bits = 0;
+        for (int bit = 0; bit < 8; bit++)
+            bits = bits << 1 | ((uint32_t)lanes[bit] & 1);
+        out[i] = (uint8_t)bits;
+    }
+}
+
+/* Votes: 1 for 0 and more. */
+static inline void pack_votes(const int64_t *values, int64_t size, uint8_t *out) {
+    for (int64_t i = 0; i < size / 8; i++, values += 8) {
+        uint32_t against = 0;
+        for (int bit = 0; bit < 8; bit++)
+            against = against << 1 | (uint32_t)((uint64_t)values[bit] >> 63);
+        out[i] = (uint8_t)~against;
+    }
+}
+
 /* And back. */
 static inline void unpack_32(const uint32_t *in, int64_t size, int is_signed, int32_t *lanes) {
     (void)is_signed; /* 32 bits are all there is */
@@ -75,12 +95,42 @@ static inline void unpack_4(const uint8_t *in, int64_t size, int is_signed, int3
     }
 }
 
+/* The bits of an octet as 0 and 1 in eight octets, the high bit's first in memory. */
+static inline uint64_t bits_apart(uint8_t octet) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint64_t each = 0x0102040810204080u;
+#else
+    const uint64_t each = 0x8040201008040201u;
+#endif
+    return (((octet * 0x0101010101010101u & each) + 0x7F7F7F7F7F7F7F7Fu) >> 7) & 0x0101010101010101u;
+}
+
+/* Counts of votes from `planes` that are `apart` octets, bit p of all counts in plane p. */
+static inline void unpack_counts(const uint8_t *in, int64_t size, int planes, int64_t apart, int32_t *lanes) {
+    for (int64_t i = 0; i < size / 8; i++) {
+        uint64_t counts = 0;
+        for (int plane = 0; plane < planes; plane++)
+            counts += bits_apart(in[plane * apart + i]) << plane;
+        uint8_t octets[8];
+        memcpy(octets, &counts, sizeof octets);
+        for (int at = 0; at < 8; at++)
+            lanes[8 * i + at] = octets[at];
+    }
+}
+
+static inline void unpack_1(const uint8_t *in, int64_t size, int is_signed, int32_t *lanes) {
+    unpack_counts(in, size, 1, 0, lanes);
+    for (int64_t i = 0; is_signed && i < size; i++)
+        lanes[i] = -lanes[i];
+}
+
 static inline void pack(const int32_t *lanes, int64_t size, int width, void *out) {
     switch (width) {
     case 32: pack_32(lanes, size, out); break;
     case 16: pack_16(lanes, size, out); break;
     case 8: pack_8(lanes, size, out); break;
-    default: pack_4(lanes, size, out);
+    case 4: pack_4(lanes, size, out); break;
+    default: pack_1(lanes, size, out);
     }
 }
 
@@ -89,6 +139,7 @@ static inline void unpack(const void *in, int64_t size, int width, int is_signed
     case 32: unpack_32(in, size, is_signed, lanes); break;
     case 16: unpack_16(in, size, is_signed, lanes); break;
     case 8: unpack_8(in, size, is_signed, lanes); break;
-    default: unpack_4(in, size, is_signed, lanes);
+    case 4: unpack_4(in, size, is_signed, lanes); break;
+    default: unpack_1(in, size, is_signed, lanes);
     }
 }

@@ -108,6 +108,18 @@ BAD = [
     ),
     ("[compress]\ncodec = 'auto'", "job.words is 4: a multiple of 8 is allowed with compress.codec = 'auto'"),
     ("[compress]\ncodec = 'auto'\n[job]\nworkers = 8\nwords = 6", "job.words is 6: a multiple of 4 is allowed"),
+    (
+        "[compress]\ncodec = 'onebit'\n[job]\nwords = 5",
+        "job.words is 5: 1 to 4 is allowed with compress.codec = 'onebit'",
+    ),
+    (
+        "[compress]\ncodec = 'onebit'\n[network]\ntarget = 'bmv2'\n[job]\nworkers = 3",
+        "job.words is 4: 1 to 2 is allowed with compress.codec = 'onebit', network.target = 'bmv2' and 3 workers",
+    ),
+    (
+        "[compress]\ncodec = 'onebit'\n[network]\ntarget = 'bmv2'\n[job]\nworkers = 8\nwords = 1",
+        "job.workers is 8, network.target is 'bmv2': up to 7 are allowed with compress.codec = 'onebit'",
+    ),
     ("[policy]\nobjective = 'fixed:x'", "policy.objective is 'fixed:x'"),
     ("[policy]\nmargin = -0.1", "policy.margin"),
     ("[model]\nmomentum = 1.0", "model.momentum is 1.0: 0 to less than 1 is allowed"),

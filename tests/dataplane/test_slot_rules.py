@@ -116,12 +116,21 @@ def test_a_packet_may_override_k(plane: DataPlane) -> None:
     assert np.array_equal(answers[1].values, VALUES[2])
 
 
-def test_an_owner_alone_gets_the_result(plane: DataPlane) -> None:
+def test_the_recipient_gets_the_sum_and_the_others_who_is_in_it(plane: DataPlane) -> None:
     plane.install(k=2)
     exchange(plane, contribution(0, 1, 0, VALUES[0], recipient=3))
     answers = exchange(plane, contribution(1, 1, 0, VALUES[1], recipient=3))
-    assert answers.keys() == {4}
-    assert answers[4].kind == Kind.RESULT
+    assert answers.keys() == {1, 2, 3, 4}
+    assert np.array_equal(answers[4].values, VALUES[0] + VALUES[1])
+    for port, answer in answers.items():
+        assert (answer.kind, answer.header.members, answer.header.count) == (Kind.RESULT, 0b0011, 2)
+        assert (answer.header.worker, answer.header.words) == (port - 1, 4 if port == 4 else 0)
+        assert answer.ether[IP].len == 28 + 64 + 256 * answer.header.words
+    assert answers[1].values.size == 0
+    late = exchange(plane, contribution(0, 1, 0, VALUES[0], recipient=3))
+    assert {port: (a.kind, a.header.members, a.header.words) for port, a in late.items()} == {1: (Kind.LATE, 3, 0)}
+    pulled = exchange(plane, pull(0, 1, 0, words=4))[1]
+    assert np.array_equal(pulled.values, VALUES[0] + VALUES[1]), "who asks for the sum gets it"
     assert exchange(plane, contribution(0, 1, 1, VALUES[0], recipient=77)) == {}
     assert plane.count()["UNKNOWN_RECIPIENT"] == 1
 
@@ -192,7 +201,7 @@ INTRUDERS = {
     "WRONG_PORT": [frame(1, header(worker=1), bytes(256)), frame(1, header(worker=200), bytes(256))],
     "UNKNOWN_JOB": [frame(1, header(job=2), bytes(256))],
     "OLD_GENERATION": [frame(1, header(generation=generation), bytes(256)) for generation in (0, GENERATION + 1)],
-    "UNKNOWN_LANES": [frame(1, header(lanes=4), bytes(256))],
+    "UNKNOWN_LANES": [frame(1, header(lanes=6), bytes(256))],
     "BAD_KIND": [frame(1, header(kind=kind), bytes(256)) for kind in (2, 3, 4, 5, 15)],
     "BAD_VERSION": [frame(1, header(version=version), bytes(256)) for version in (0, 1, 2, 4)],
     "BAD_LENGTH": [

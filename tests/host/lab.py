@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from kofn.host.arrays import Fixed, Integers
+from kofn.host.arrays import Fixed, Integers, Values
 from kofn.host.compression.codec import Codec, statistics
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.kernels.lanes import code_of, unpack
+from kofn.host.kernels.lanes import VOTES, code_of, pack, unpack
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.wire.packet import WEIGHT_UNIT
@@ -65,3 +65,10 @@ def sums_of(blocks: Sequence[bytes]) -> BlockResults:
     return BlockResults.of(
         [Result(BlockId(1, block), 0, 0, 1, 1, WEIGHT_UNIT, 1, values) for block, values in enumerate(blocks)]
     )
+
+
+def packed_sums(total: Values, width: int, planes: int) -> bytes:
+    """Sums of blocks (B, L) as a switch answers with them: lanes, or of votes so many planes a block."""
+    if width != VOTES:
+        return pack(total, width)
+    return pack(total[:, None] >> np.arange(planes, dtype=np.int32)[:, None] & 1, VOTES)

@@ -20,22 +20,23 @@ from kofn.host.agent.driver import Driver
 from kofn.host.compression.age_weight import AgeWeight
 from kofn.host.compression.codec import Codec, to_fixed
 from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.kernels.lanes import width_of
+from kofn.host.kernels.lanes import CODES, VOTES, unpack_sums, width_of
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Packed, Send
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.protocol.slot_model import SlotModel, to_numbers
-from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
+from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, Kind, KofnHeader, Votes, bit_of
 from tests.host.protocol.specification.both import Both as Protocol
 
 SWITCH = -1
-LANES = 4
+LANES = 8
 """The first of a block's elements are enough."""
 WORDS = 8
-"""At 32 bits a lane; 1 at 4."""
+"""At 32 bits a lane; 1 at 4, and of votes."""
 KEEP = 1 << 20
 """Iterations: nobody here takes a peer's replica when sums are gone."""
 
@@ -62,17 +63,33 @@ def gradient(rank: int, key: Key, elements: int) -> np.ndarray:
     return np.random.default_rng((rank, *key)).uniform(-0.5, 0.5, elements).astype(np.float32)
 
 
+class Vote(OneBit):
+    exponent = 10
+    """Its own scale."""
+
+
 @lru_cache
-def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint:
+def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint | Vote:
     """A codec for lanes of this code, whose own scale is so much below the usual one.
 
     Narrow lanes are clipped rather than 0: the ledger must see that something was added.
     """
+    if lanes == Votes.COUNTS:
+        vote = Vote()
+        vote.exponent -= below
+        return vote
     codec = copy(FixedPoint(workers=workers, gradient_range=1.0))
     codec.width = width_of(lanes)
     codec.limit = (2 ** (codec.width - 1) - 1) // workers
     codec.exponent = math.floor(math.log2(codec.limit)) + 6 * bool(lanes) - below
     return codec
+
+
+def sums_in(values: bytes, lanes: int) -> np.ndarray:
+    """The first sums of an answer; of votes their counts."""
+    if lanes == Votes.COUNTS:
+        return unpack_sums(values, VOTES, LANES)[0]
+    return to_numbers(values, lanes)[:LANES]
 
 
 Part = tuple[int, int]
@@ -150,7 +167,7 @@ class SwitchAccount:
         assert answer.weight == sum(self.weights[id].values()), "weight"
         if answer.kind == Kind.FORMAT_MISMATCH:
             return
-        assert np.array_equal(to_numbers(sums, answer.lanes)[:LANES], sum(addends.values())), "values"
+        assert np.array_equal(sums_in(sums, answer.lanes), sum(addends.values())), "values"
         if answer.kind == Kind.RESULT:
             assert id not in self.closed, f"{id} was closed twice"
             full = len(addends) >= workers
@@ -170,7 +187,7 @@ class Worker:
 
     protocol: Protocol
     ledger: Ledger
-    codec: FixedPoint
+    codec: FixedPoint | Vote
     lanes: int
     """That it sends in, and `codec` is for."""
     working: int = 1
@@ -337,15 +354,17 @@ class World:
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
         self.account = SwitchAccount(slots)
-        lanes = lanes or (planned,) * workers
-        shape = BlockLayout(blocks=blocks, words=WORDS, widest=32)
+        votes = planned == Votes.COUNTS
+        lanes = (planned,) * workers if votes or not lanes else lanes
+        words, widest = (1, VOTES) if votes else (WORDS, 32)
+        shape = BlockLayout(blocks=blocks, words=words, widest=widest, planes=workers.bit_length())
         self.bag: list[Packet] = []
         self.results: dict[BlockId, Result] = {}
         self.now = 0.0
         self.generation = 0
         self.uninformed: frozenset[int] = frozenset()  # of the regroup that is going on
         self.resuming: frozenset[int] = frozenset()
-        codecs: dict[int, Codec] = {code: codec_in(code, workers) for code in Lanes}
+        codecs: dict[int, Codec] = {code: codec_in(code, workers) for code in CODES}
         self.workers = [
             Worker(
                 Protocol(job=1, rank=rank, layout=shape, slots=slots, window=window, rto_s=0.05, keep=KEEP),
@@ -521,7 +540,7 @@ class World:
         assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
         addends = self.account.added[id]
         assert result.members == self.account.closed[id] == members_in(addends)
-        assert np.array_equal(to_numbers(result.values, result.lanes)[:LANES], sum(addends.values()))
+        assert np.array_equal(sums_in(result.values, result.lanes), sum(addends.values()))
         worker.ledger.settle_results(result)
         for part in range(PARTS):
             if result.has(rank, part):

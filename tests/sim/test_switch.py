@@ -5,13 +5,14 @@ from random import Random
 
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.fault_injection import Faults
-from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Kind, KofnHeader
+from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Kind, KofnHeader, Lanes, Votes
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link, VirtualSwitch
 
 WORKERS, SLOTS = 3, 2
-GAMES, PACKETS = 40, 100
+GAMES, PACKETS = 60, 100
+LANES = [*Lanes, *Votes]
 
 Said = list[tuple[int, KofnHeader, bytes]]
 
@@ -24,7 +25,7 @@ def drawn(random: Random, lanes: int) -> KofnHeader:
         recipient=random.choice([EVERYONE, EVERYONE, EVERYONE, 0, 2]),
         lanes=random.choice([lanes] * 9 + [0]),
         flags=random.randrange(5),
-        words=random.choice([1] * 9 + [2]),
+        words=random.choice([1] * 9 + [2, 6]),
         k=random.choice([0, 0, 0, 1, 2]),
         generation=random.choice([0] * 9 + [1]),
         iteration=random.choice([2] * 9 + [1]) + random.randrange(3),
@@ -82,17 +83,19 @@ class Pair:
 
 
 def test_answers_are_those_of_the_slot_model() -> None:
-    random, kinds = Random(1), Counter[tuple[int, int]]()
+    random, kinds, shorts = Random(1), Counter[tuple[int, int]](), 0
     for game in range(GAMES):
         pair = Pair(k=random.randint(1, WORKERS))
         for _ in range(PACKETS):
-            header = drawn(random, game % 4)
+            header = drawn(random, game % len(LANES))
             pair.send(header, random.randbytes(header.words * WORD_BYTES))
             kinds += Counter((Kind(answer.kind), answer.lanes) for _, answer, _ in pair.said)
+            shorts += sum(not values for _, _, values in pair.said)
             if not random.randrange(10):
                 pair.set_k(random.randint(1, WORKERS))
     answers = (Kind.RESULT, Kind.LATE, Kind.STALE, Kind.FORMAT_MISMATCH)
-    assert all(kinds[kind, lanes] > 10 for kind in answers for lanes in range(4)), kinds
+    assert all(kinds[kind, lanes] > 10 for kind in answers for lanes in LANES), kinds
+    assert shorts > 100
 
 
 def test_the_switch_reports_the_first_contribution_that_counts() -> None:

@@ -5,6 +5,7 @@ import math
 from kofn.host.arrays import Exponents, Fixed, Floats64, Values
 from kofn.host.compression.codec import Counts, exponent_of, shift_of
 from kofn.host.kernels.kernel import kernel
+from kofn.host.kernels.lanes import VOTES
 
 VOTE = 1.6
 """A vote's step in mean magnitudes.  1 leaves the least over at once, but then large values are far behind; with more
@@ -14,15 +15,15 @@ than 2 error feedback no longer shrinks what is left over."""
 class OneBit:
     """Votes: 1 for values of 0 and more, else 0; each stands for plus or minus one step.
 
-    Up to 15 votes fit lanes of 4 bits, up to 255 lanes of 8.  (Seide et al. 2014.)
+    (Seide et al. 2014.)
     """
 
+    width = VOTES
     signed = False
     limit = 0
     by_chance = False
 
-    def __init__(self, *, workers: int) -> None:
-        self.width = 4 if workers <= 15 else 8
+    def __init__(self) -> None:
         kernel()
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
@@ -39,7 +40,7 @@ class OneBit:
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
         """encode() and pack() in one pass."""
-        return kernel().encode_votes(values, self.width)
+        return kernel().encode_votes(values)
 
 
 onebit = OneBit

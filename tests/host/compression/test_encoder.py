@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
@@ -21,7 +22,8 @@ from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, bit_of
+from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, VOTE_WORDS, WEIGHT_UNIT, bit_of
+from tests.host.lab import packed_sums
 
 ELEMENTS = 3000
 JOB = JobSection(workers=3, words=8)
@@ -32,7 +34,8 @@ class Team:
 
     def __init__(self, elements: int = ELEMENTS, **compress: Any) -> None:
         self.compress = CompressSection(**compress)
-        self.codings = [JobCoding.of(JOB, self.compress, elements) for _ in range(JOB.workers)]
+        job = replace(JOB, words=VOTE_WORDS) if self.compress.codec == "onebit" else JOB
+        self.codings = [JobCoding.of(job, self.compress, elements) for _ in range(JOB.workers)]
         self.coding = self.codings[0]
         self.storage = [self._storage() for _ in self.codings]
         self.encoders = [self.encoder(rank) for rank in range(JOB.workers)]
@@ -80,7 +83,7 @@ class Team:
             count=len(ranks),
             weight=sum(addend.weight for addend in addends),
             members=sum(1 << rank for rank in ranks),
-            values=pack(lanes.astype(np.uint32).view(np.int32) if width == 32 else lanes.astype(np.int32), width),
+            values=packed_sums(lanes.astype(np.uint32).view(np.int32)[None], width, self.coding.layout.planes),
         )
 
     def _as(self, claim: Packed, block: int, rank: int) -> Packed:

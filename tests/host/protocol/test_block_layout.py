@@ -43,9 +43,17 @@ def test_a_summary_block_has_32_bit_lanes_alone() -> None:
     assert not shape.allows(1, 1)
 
 
+def test_sums_of_votes_come_in_planes() -> None:
+    shape = BlockLayout(blocks=1, words=4, widest=1, planes=3)
+    assert (shape.elements, shape.words_of(0, 4), shape.sum_words_of(0, 4), shape.words_most) == (8192, 4, 12, 12)
+    assert not BlockLayout(blocks=1, words=5, widest=1).allows(0, 4), "of votes four words are counted"
+    wide = BlockLayout(blocks=1, words=32, widest=32, planes=7)
+    assert [wide.sum_words_of(0, code) for code in (0, 3, 4)] == [32, 4, 7]
+
+
 @pytest.mark.parametrize(
     "fields",
-    [{"blocks": 0}, {"words": 0}, {"summary_words": -1}, {"widest": 12}],
+    [{"blocks": 0}, {"words": 0}, {"summary_words": -1}, {"widest": 12}, {"planes": 0}],
     ids=lambda fields: next(iter(fields)),
 )
 def test_fields_out_of_range(fields: dict[str, int]) -> None:

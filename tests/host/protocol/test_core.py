@@ -226,8 +226,10 @@ def test_lowered_k_closes_waiting_blocks():
     assert all(result.members == 0b011 for result in cluster.workers[0].results.values())
 
 
-def protocol(*, blocks: int = 2, words: int = 1, widest: int = 32, summary_words: int = 0, **options: Any) -> Protocol:
-    shape = BlockLayout(blocks=blocks, words=words, widest=widest, summary_words=summary_words)
+def protocol(
+    *, blocks: int = 2, words: int = 1, widest: int = 32, summary_words: int = 0, planes: int = 1, **options: Any
+) -> Protocol:
+    shape = BlockLayout(blocks=blocks, words=words, widest=widest, summary_words=summary_words, planes=planes)
     most: dict[str, Any] = {"job": 1, "rank": 0, "layout": shape, "slots": 8, "window": 2, "rto_s": 0.05}
     return Protocol(**(most | options))
 
@@ -323,6 +325,21 @@ def test_stale_asks_the_peers_once_for_each_timeout():
     assert p.timer(0.06) == []
     assert len(p.timer(0.08)) == 1
     assert p.packet_in(stale, bytes(256), 0.09) == [AskPeers(id=BlockId(1, 0))]
+
+
+def test_sums_of_votes_have_the_planes_of_this_job():
+    p = protocol(blocks=1, widest=1, planes=3)
+    p.begin(1, 0.0, lanes=4)
+    [sent] = p.contribute(0, Packed(bytes(256), 7, 4, 1), now=0.0)
+    assert (sent.header.lanes, sent.header.words) == (4, 1)
+    counts = answer(iteration=1, block=0, lanes=4, words=3, scale=7)
+    refused = answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=0, lanes=4, words=1, scale=7)
+    assert p.packet_in(refused, bytes(256), 0.01) == [], "a refusal is as long as what it refuses"
+    for words in (1, 2, 4):
+        with pytest.raises(ProtocolError, match="number of words"):
+            p.packet_in(counts._replace(words=words), bytes(256 * words), 0.01)
+    assert p.packet_in(counts, bytes(range(256)) * 3, 0.01)[-1] == Complete(iteration=1)
+    assert [result.values for result in p.results_of(1)] == [bytes(range(256)) * 3]
 
 
 def test_refused_is_encoded_again_at_the_slots_scale():

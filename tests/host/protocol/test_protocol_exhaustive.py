@@ -259,7 +259,7 @@ def explore(start: Small) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Setting:
-    """k and then the k it is changed to, faults allowed, workers' scales and lanes, one block in so many is sent."""
+    """k and then the k it is changed to, faults allowed, workers' scales and lanes, planned lanes, which blocks."""
 
     k: tuple[int, ...]
     losses: int = 0
@@ -269,7 +269,9 @@ class Setting:
     slots: int = 2
     scales: tuple[int, ...] = ()
     lanes: tuple[int, ...] = ()
+    planned: int = 0
     every: int = 1
+    """One block in so many is sent."""
     rule: str = "stash"
 
 
@@ -283,6 +285,7 @@ def small(setting: Setting) -> Small:
         last=LAST,
         scales=setting.scales,
         lanes=setting.lanes,
+        planned=setting.planned,
         every=setting.every,
         rule=setting.rule,
     )
@@ -298,6 +301,7 @@ def small(setting: Setting) -> Small:
         (Setting(k=(3,), restarts=1, blocks=1), 2372),
         (Setting(k=(2,), every=2, lanes=(0, 1, 0)), 4945),
         (Setting(k=(2,), blocks=1, rule="merge"), 2480),
+        (Setting(k=(2,), blocks=1, rule="merge", planned=4), 2480),
         (Setting(k=(2,), blocks=1, rule="async"), 1634),
         (Setting(k=(2,), blocks=1, rule="abort"), 1679),
     ],
@@ -309,7 +313,7 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("KOFN_NIGHTLY") != "1", reason="minutes: `make explore` runs it")
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("setting", "states"),
     [
@@ -319,6 +323,8 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(2,), losses=1), 61580),
         (Setting(k=(2,)), 7952),
         (Setting(k=(2,), duplications=1), 96218),
+        (Setting(k=(2,), losses=1, planned=4), 61580),
+        (Setting(k=(3,), losses=1, duplications=1, scales=(0, 3, 0), planned=4), 47558),
         (Setting(k=(3, 2)), 43950),
         (Setting(k=(2, 3)), 18425),
         (Setting(k=(2,), restarts=1), 59821),
@@ -326,9 +332,9 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(3,), losses=1, duplications=1, blocks=1, lanes=(0, 1, 0)), 27369),
         (Setting(k=(2,), duplications=1, blocks=1, lanes=(0, 1, 0)), 60066),
         (Setting(k=(2,), blocks=4, every=2), 7952),
-        (Setting(k=(2,), rule="merge"), 20000),
-        (Setting(k=(2,), blocks=1, losses=1, duplications=1, rule="merge"), 20000),
-        (Setting(k=(2,), blocks=1, losses=1, rule="async"), 10000),
+        (Setting(k=(2,), rule="merge"), 9026),
+        (Setting(k=(2,), blocks=1, losses=1, duplications=1, rule="merge"), 187659),
+        (Setting(k=(2,), blocks=1, losses=1, rule="async"), 11741),
         (Setting(k=(2,), blocks=1, rule="batch-sync"), 20000),
     ],
 )

@@ -36,7 +36,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         stalled=st.permutations(range(4)),
         scales=st.lists(st.sampled_from([0, 0, 3]), min_size=4, max_size=4),
         lanes=st.just([]) | st.lists(st.sampled_from([0, 0, 1, 3]), min_size=4, max_size=4),
-        planned=st.sampled_from([0, 0, 1]),
+        planned=st.sampled_from([0, 0, 1, 4]),
         every=st.sampled_from([1, 1, 2, 3]),
         rule=st.sampled_from([*RULES]),
     )

@@ -53,7 +53,7 @@ def _set_up_kofn(engine: Engine) -> list[tuple[int, bytes]]:
     _insert(engine, "ingress.admission.lanes", [0], "ingress.admission.set_lanes", [HIGH_BITS])
     for port in (1, 2):
         _insert(engine, "ingress.admission.members", [port, 1, port - 1], "ingress.admission.admit", [1])
-        _insert(engine, "ingress.admission.recipients", [1, port - 1], "ingress.admission.send_to", [port])
+        _insert(engine, "ingress.admission.recipients", [1, port - 1], "ingress.admission.accept_recipient", [])
         _insert(engine, "egress.deliver.hosts", [port, 1], "egress.deliver.to_host", [port, port, port - 1])
     return [(port, _contribution(port - 1, words)) for port in (1, 2) for words in (1, 4, 32)]
 

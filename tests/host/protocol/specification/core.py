@@ -365,7 +365,7 @@ class Protocol:
         block, blocks = header.block, self._blocks
         if block >= blocks.total:  # of another job: nothing is done about it
             return
-        if block == blocks.layout.blocks or blocks.words.get(header.lanes) != header.words:
+        if block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words:
             check_words(blocks.layout, header)
         self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
 

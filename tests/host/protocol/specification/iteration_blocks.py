@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kofn.host.errors import ProtocolError
+from kofn.host.kernels.lanes import CODES, WIDTHS
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
 
@@ -23,6 +24,8 @@ class IterationBlocks:
     """Lanes that slots have said that they sum in, by block."""
     words: Mapping[int, int] = field(default_factory=dict)
     """Of all blocks but the summary block, by the code of their lanes."""
+    sums: Mapping[int, int] = field(default_factory=dict)
+    """Words of their sums."""
     total: int = 0
     """As Shape.total."""
     first: int = 0
@@ -69,7 +72,7 @@ def iteration_blocks(
             f"blocks of iteration {iteration} are {chosen}: one or more of 0 to {total - 1}, ascending, are allowed"
         )
     layout.words_of(0, lanes)  # refuses lanes that no block can be sent in
-    words = {int(code): layout.words_of(0, code) for code in Lanes if layout.allows(0, code)}
+    words = {code: layout.words_of(0, code) for code in CODES if layout.allows(0, code)}
     return IterationBlocks(
         first=iteration * total if first is None else first,
         layout=layout,
@@ -78,24 +81,26 @@ def iteration_blocks(
         planned=lanes,
         open=set(chosen),
         words=words,
+        sums={code: layout.sum_words_of(0, code) for code in words},
         total=total,
     )
 
 
 def hint(answer: KofnHeader) -> int | None:
     """Lanes that the worker that closed a block uses by now, as its RESULT says; None where they are as planned."""
-    return answer.flags - 1 if 1 < answer.flags <= len(Lanes) else None
+    return answer.flags - 1 if 1 < answer.flags <= len(WIDTHS) else None
 
 
 def check_words(layout: BlockLayout, answer: KofnHeader) -> None:
     """ProtocolError when the block in a slot has not the words that this worker's has in the same lanes.
 
-    An answer has as many words as what it answers: those of the slot's block, unless it is FORMAT_MISMATCH for having
-    others.
+    A sum has the words of one in these lanes.  A refusal has as many as what it answers: those of the slot's block,
+    unless it is FORMAT_MISMATCH for having others.
     """
     block, lanes = answer.block, answer.lanes
     other = answer.kind == Kind.FORMAT_MISMATCH and answer.flags == Flag.OTHER_WORDS
-    if not layout.allows(block, lanes) or other == (answer.words == layout.words_of(block, lanes)):
+    words = layout.words_of if answer.kind == Kind.FORMAT_MISMATCH else layout.sum_words_of
+    if not layout.allows(block, lanes) or other == (answer.words == words(block, lanes)):
         raise ProtocolError(
             f"block {block} of iteration {answer.iteration} is summed in lanes of code {lanes} with another number of"
             f" words than by {layout}: all workers of a job must have the same job.words and compress.codec"

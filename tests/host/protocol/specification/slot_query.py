@@ -4,8 +4,9 @@ A PULL with a number of words that the block never has is FORMAT_MISMATCH as lon
 closed, and a refusal tells who is in it.
 """
 
+from kofn.host.kernels.lanes import CODES
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.wire.packet import Kind, KofnHeader, Lanes, members_of
+from kofn.host.wire.packet import Kind, KofnHeader, members_of
 
 
 class SlotQuery:
@@ -17,7 +18,7 @@ class SlotQuery:
 
     def ask(self, request: KofnHeader, layout: BlockLayout) -> KofnHeader:
         """What to send instead of this request, for a block of this shape, to hear who is in it."""
-        known = {layout.words_of(request.block, code) for code in Lanes if layout.allows(request.block, code)}
+        known = {layout.words_of(request.block, code) for code in CODES if layout.allows(request.block, code)}
         other = next(words for words in range(1, len(known) + 2) if words not in known)
         before, self._asked = self._asked, request._replace(kind=Kind.PULL, words=other)
         if before is None or _block(before) != _block(self._asked):

@@ -1,0 +1,95 @@
+// 2,048 votes of one bit, counted: bit p of all counts is in plane p, one register each. Adding a vote to a count is adding
+// with carry, for all of them in one expression: (plane, carry) = (plane ^ carry, plane & carry).
+//
+// Counts go up to `room`: three planes are enough for 7 contributions, seven for 64, so none overflows. The answer is
+// COUNTS: the planes that `room` needs, the lowest first, four words apart; or MAJORITY: one bit, whether a count is at
+// least meta.majority, looked at from the lowest plane up.
+
+control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h p3, inout word_h p4, inout word_h p5, inout word_h p6, in metadata_t meta)
+        (register<word_t> sums0, register<word_t> sums1, register<word_t> sums2, register<word_t> sums3, register<word_t> sums4, register<word_t> sums5, register<word_t> sums6) {
+    apply {
+        if (vote.isValid()) {
+            word_t n0 = vote.value;
+            word_t n1 = 0;
+            word_t n2 = 0;
+            word_t n3 = 0;
+            word_t n4 = 0;
+            word_t n5 = 0;
+            word_t n6 = 0;
+            if (meta.mode != mode_t.STORE) {
+                word_t carry = n0;
+                word_t old;
+                sums0.read(n0, meta.slot);
+                sums1.read(n1, meta.slot);
+                sums2.read(n2, meta.slot);
+                if (meta.room > 7) {
+                    sums3.read(n3, meta.slot);
+                    sums4.read(n4, meta.slot);
+                    sums5.read(n5, meta.slot);
+                    sums6.read(n6, meta.slot);
+                }
+                if (meta.mode == mode_t.ADD) {
+                    old = n0; n0 = old ^ carry; carry = old & carry;
+                    old = n1; n1 = old ^ carry; carry = old & carry;
+                    old = n2; n2 = old ^ carry; carry = old & carry;
+                    if (meta.room > 7) {
+                        old = n3; n3 = old ^ carry; carry = old & carry;
+                        old = n4; n4 = old ^ carry; carry = old & carry;
+                        old = n5; n5 = old ^ carry; carry = old & carry;
+                        old = n6; n6 = old ^ carry; carry = old & carry;
+                    }
+                }
+            }
+            if (meta.mode != mode_t.READ) {
+                sums0.write(meta.slot, n0);
+                sums1.write(meta.slot, n1);
+                sums2.write(meta.slot, n2);
+                if (meta.room > 7) {
+                    sums3.write(meta.slot, n3);
+                    sums4.write(meta.slot, n4);
+                    sums5.write(meta.slot, n5);
+                    sums6.write(meta.slot, n6);
+                }
+            }
+            if (meta.lanes == COUNTS) {
+                vote.value = n0;
+                if (meta.room >= 2) { p1.setValid(); p1.value = n1; }
+                if (meta.room >= 4) { p2.setValid(); p2.value = n2; }
+                if (meta.room >= 8) { p3.setValid(); p3.value = n3; }
+                if (meta.room >= 16) { p4.setValid(); p4.value = n4; }
+                if (meta.room >= 32) { p5.setValid(); p5.value = n5; }
+                if (meta.room >= 64) { p6.setValid(); p6.value = n6; }
+            } else {
+                word_t most = ~(word_t)0;
+                most = meta.majority[0:0] == 1 ? n0 & most : n0 | most;
+                most = meta.majority[1:1] == 1 ? n1 & most : n1 | most;
+                most = meta.majority[2:2] == 1 ? n2 & most : n2 | most;
+                most = meta.majority[3:3] == 1 ? n3 & most : n3 | most;
+                most = meta.majority[4:4] == 1 ? n4 & most : n4 | most;
+                most = meta.majority[5:5] == 1 ? n5 & most : n5 | most;
+                most = meta.majority[6:6] == 1 ? n6 & most : n6 | most;
+                vote.value = most;
+            }
+        }
+    }
+}
+
+// Planes that a packet had no words for make it longer. Its first four words are votes; further ones, which it need not
+// have, are room for planes: BMv2 lets no packet grow by more than two words.
+control AnswerLength(inout headers_t hdr, in metadata_t meta) {
+    apply {
+        bit<8> votes = hdr.kofn.words < 4 ? hdr.kofn.words : 4;
+        bit<8> words = votes;
+        if (meta.room >= 2) { words = words + votes; }
+        if (meta.room >= 4) { words = words + votes; }
+        if (meta.room >= 8) { words = words + votes; }
+        if (meta.room >= 16) { words = words + votes; }
+        if (meta.room >= 32) { words = words + votes; }
+        if (meta.room >= 64) { words = words + votes; }
+        if (meta.lanes == COUNTS && words > hdr.kofn.words) {
+            hdr.kofn.words = words;
+            hdr.udp.length = UDP_AND_KOFN_LENGTH + ((bit<16>)words << 8);
+            hdr.ipv4.total_length = hdr.udp.length + 20;
+        }
+    }
+}

@@ -1,0 +1,89 @@
+"""Votes counted by a real switch are NumPy's counts, for every number of workers: every plane, every count, ties."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Votes, bit_of
+from tests.dataplane.conftest import HOSTS, DataPlane
+from tests.dataplane.frames import GENERATION, Answer, frame, parse
+from tests.targets import COMMANDS
+
+pytestmark = pytest.mark.root
+
+WORKERS_MAX = 64
+EDGES = [1, 2, 3, 4, 7, 8, 16, 32, 63, 64]
+"""The least and the most of a number of planes."""
+
+GROWS = 2
+"""Words by which BMv2 lets a packet grow."""
+
+
+def votes_of(workers: int, words: int) -> np.ndarray:
+    """Of all workers, shape (workers, elements): every count from none to all occurs, at places drawn anew."""
+    random, elements = np.random.default_rng(workers), words * WORD_BYTES * 8
+    counts = random.permutation(np.arange(elements) % (workers + 1))
+    order = random.permuted(np.tile(np.arange(workers), (elements, 1)), axis=1).T
+    return order < counts
+
+
+def sent(bits: np.ndarray, worker: int, block: int, lanes: int, words: int) -> tuple[int, bytes]:
+    """Port and frame of a worker's votes in a packet of so many words; what is behind them is noise."""
+    base = KofnHeader(job=1, worker=worker, lanes=lanes, words=words, block=block, slot=block)
+    body = np.packbits(bits).tobytes().ljust(words * WORD_BYTES, b"\x5a")
+    return worker % HOSTS + 1, frame(worker % HOSTS + 1, base._replace(generation=GENERATION), body)
+
+
+def shapes(plane: DataPlane, workers: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """(words of votes, words) of packets that the switch under test can answer."""
+    planes = workers.bit_length() if lanes == Votes.COUNTS else 1
+    yield VOTE_WORDS, max(VOTE_WORDS, VOTE_WORDS * planes - GROWS)
+    for words in range(1, VOTE_WORDS + 1 if workers <= 8 else 1):
+        if plane.switch.command != COMMANDS["bmv2"] or words * (planes - 1) <= GROWS:
+            yield words, words
+
+
+def closed(plane: DataPlane, votes: np.ndarray, block: int, lanes: int, words: int) -> Answer:
+    """What the last of all workers is answered."""
+    for worker, bits in enumerate(votes):
+        received = plane.lab.exchange(*sent(bits, worker, block, lanes, words))
+        assert bool(received) == (worker == len(votes) - 1), "the last one closes the block"
+    answers = [parse(one) for frames in received.values() for one in frames]
+    assert len(answers) == HOSTS
+    assert {answer.values.tobytes() for answer in answers} == {answers[0].values.tobytes()}
+    return answers[0]
+
+
+def check(plane: DataPlane, workers: int, blocks: Iterator[int]) -> None:
+    plane.put_job(k=workers, generation=GENERATION, slots=4096, workers=workers)
+    for lanes in Votes:
+        for vote_words, words in shapes(plane, workers, lanes):
+            votes = votes_of(workers, vote_words)
+            answer = closed(plane, votes, next(blocks), lanes, words)
+            assert (answer.kind, answer.header.count, answer.header.lanes) == (Kind.RESULT, workers, lanes)
+            assert answer.header.members == sum(bit_of(worker, 0) for worker in range(workers))
+            found = np.unpackbits(np.frombuffer(answer.values.astype(">i4").tobytes(), np.uint8)).astype(np.int64)
+            if lanes == Votes.MAJORITY:
+                assert np.array_equal(found[: votes.shape[1]], 2 * votes.sum(axis=0) >= workers)
+            else:
+                planes = workers.bit_length()
+                assert answer.header.words == max(words, planes * vote_words)
+                counted = found[: planes * votes.shape[1]].reshape(planes, -1) << np.arange(planes)[:, None]
+                assert np.array_equal(counted.sum(axis=0), votes.sum(axis=0))
+
+
+@pytest.mark.parametrize("workers", EDGES)
+def test_votes_of_the_least_and_the_most_workers_of_each_plane(plane: DataPlane, workers: int) -> None:
+    plane.install(k=HOSTS)
+    plane.crowd(WORKERS_MAX)
+    check(plane, workers, iter(range(4096)))
+
+
+@pytest.mark.long
+def test_votes_of_every_number_of_workers(plane: DataPlane) -> None:
+    plane.install(k=HOSTS)
+    plane.crowd(WORKERS_MAX)
+    blocks = iter(range(4096))
+    for workers in range(1, WORKERS_MAX + 1):
+        check(plane, workers, blocks)
