@@ -19,11 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Floats
-from kofn.host.collectives.communicator import Communicator
-from kofn.host.collectives.work import Work
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import LIMIT_S, CompressedMean
-from kofn.host.zero.exact_calls import ExactCalls
+from kofn.host.zero.exact_calls import ExactCalls, Pending
 from kofn.host.zero.memory import Memory
 from kofn.host.zero.settings import ZeroSettings
 from kofn.host.zero.shard_optimizer import ShardAdam, ShardLamb, ShardOptimizer
@@ -50,13 +48,13 @@ class ZeroOptimizer:
         settings: ZeroSettings,
         parameters: Floats,
         units: Sequence[Sequence[int]],
-        communicator: Communicator,
+        calls: ExactCalls,
         compressed: CompressedMean | None = None,
     ) -> None:
         self.settings, self.steps = settings, 0
-        self.shards = shards = Shards([sum(tensors) for tensors in units], communicator.workers)
+        self.shards = shards = Shards([sum(tensors) for tensors in units], calls.workers)
         _check(settings, parameters, shards, compressed)
-        self.rank, self._calls, self._compressed = communicator.rank, ExactCalls(communicator), compressed
+        self.rank, self._calls, self._compressed = calls.rank, calls, compressed
         self._parameters = parameters
         self._momentum = _Momentum(shards, self.rank) if settings.votes_on_momentum else None
         tensors = [size for unit in units for size in unit]
@@ -72,7 +70,7 @@ class ZeroOptimizer:
             gather=self._calls.gather,
         )
         self._gradient: Floats | None = None  # all of it, where it leaves as a whole
-        self._arriving = dict[int, Work[Floats]]()  # the own part of units that leave one by one
+        self._arriving = dict[int, Pending[Floats]]()  # the own part of units that leave one by one
         self._put = set[int]()
 
     # -- gradients
@@ -94,6 +92,11 @@ class ZeroOptimizer:
         self._gradient[one.begin : one.end] = gradient
 
     @property
+    def missing(self) -> list[int]:
+        """Units that have no gradient in this step yet."""
+        return sorted({*range(len(self.shards.units))} - self._put)
+
+    @property
     def _now_compressed(self) -> bool:
         return self.settings.compresses(self.steps + 1)
 
@@ -101,7 +104,7 @@ class ZeroOptimizer:
 
     def step(self, rate: float) -> None:
         """With the mean gradient, at this learning rate; the parameters are then to be gathered."""
-        if missing := sorted({*range(len(self.shards.units))} - self._put):
+        if missing := self.missing:
             raise ZeroError(f"units {missing} have no gradient in step {self.steps + 1}: all need one")
         if self._momentum is not None and self._now_compressed:
             self._vote_on_momentum(self._momentum)
@@ -179,13 +182,13 @@ class ZeroOptimizer:
 
     # -- parameters
 
-    def gather(self, unit: int, out: Floats) -> Work[Floats]:
+    def gather(self, unit: int, out: Floats) -> Pending[Floats]:
         """A unit's parameters to `out`, (workers * chunk,): the elements, and zeros."""
         return self._calls.gather_unit(self.shard, self.shards.units[unit], out)
 
     def gathered(self) -> Floats:
         """All parameters (elements,)."""
-        found, arriving = np.empty(self.shards.elements, np.float32), list[Work[Floats]]()
+        found, arriving = np.empty(self.shards.elements, np.float32), list[Pending[Floats]]()
         for unit, one in enumerate(self.shards.units):
             arriving.append(self.gather(unit, np.empty(self.shards.workers * one.chunk, np.float32)))
         for one, work in zip(self.shards.units, arriving, strict=True):

@@ -12,6 +12,7 @@ from kofn.host.arrays import Floats
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import SwitchMean
+from kofn.host.zero.exact_calls import CommunicatorCalls
 from kofn.host.zero.settings import ZeroSettings
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
 from tests.host.collectives.crews import threads
@@ -79,7 +80,9 @@ def whole(settings: ZeroSettings, steps: int) -> npt.NDArray[np.float64]:
 def test_32_bits_are_the_optimizer_itself(stage: int, given: dict[str, Any]) -> None:
     settings = ZeroSettings(stage=stage, bits=32, **given)
     with threads("ring", WORKERS) as crew:
-        found = crew.run(lambda one: train(ZeroOptimizer(settings, INITIAL.copy(), units_of(settings), one), 20))
+        found = crew.run(
+            lambda one: train(ZeroOptimizer(settings, INITIAL.copy(), units_of(settings), CommunicatorCalls(one)), 20)
+        )
     assert np.abs(found[0] - whole(settings, 20)).max() < 2e-6
     assert len({each.tobytes() for each in found}) == 1
 
@@ -107,7 +110,9 @@ def test_few_bits_keep_replicas_alike_and_lose_nothing(stage: int, bits: int, op
         means = [Watched(each) for each in crew]
 
         def one(rank: int) -> tuple[Floats, Floats]:
-            zero = ZeroOptimizer(settings, INITIAL.copy(), units_of(settings), crew[rank], means[rank])
+            zero = ZeroOptimizer(
+                settings, INITIAL.copy(), units_of(settings), CommunicatorCalls(crew[rank]), means[rank]
+            )
             train(zero, 10)
             variance = zero._optimizer.exp_avg_sq.copy()
             return train(zero, 30), variance - zero._optimizer.exp_avg_sq
@@ -154,7 +159,9 @@ def test_what_was_late_waits_without_the_momentum_that_all_have(stage: int, aver
 
         def one(rank: int) -> tuple[Floats, Sequence[Floats]]:
             mean = InTurn(crew[rank], ELEMENTS)
-            zero = zero_of[rank] = ZeroOptimizer(settings, INITIAL.copy(), [[ELEMENTS]], crew[rank], mean)
+            zero = zero_of[rank] = ZeroOptimizer(
+                settings, INITIAL.copy(), [[ELEMENTS]], CommunicatorCalls(crew[rank]), mean
+            )
             momenta = list[Floats]()
             for _ in range(8):
                 train(zero, 1, lambda rank, step, _: gradient(rank, step, INITIAL))
@@ -202,7 +209,9 @@ def test_what_never_had_a_gradient_does_not_move(stage: int) -> None:
     with beneath_a_switch(WORKERS, ELEMENTS, "onebit", average=average_of(settings)) as crew:
 
         def one(rank: int) -> Floats:
-            zero = ZeroOptimizer(settings, INITIAL.copy(), [[ELEMENTS]], crew[rank], SwitchMean(crew[rank], ELEMENTS))
+            zero = ZeroOptimizer(
+                settings, INITIAL.copy(), [[ELEMENTS]], CommunicatorCalls(crew[rank]), SwitchMean(crew[rank], ELEMENTS)
+            )
             return train(zero, 15, without)
 
         found = all_of(WORKERS, one)
@@ -230,7 +239,7 @@ def test_a_unit_has_one_gradient_in_a_step() -> None:
     settings = ZeroSettings(stage=2, bits=32)
     with threads("ring", 1) as crew:
         (one,) = crew.communicators
-        zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, one)
+        zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(one))
         with pytest.raises(ZeroError, match=r"shape \(2,\): \(17,\) is allowed"):
             zero.put(1, np.zeros(2, np.float32))
         zero.put(1, np.zeros(17, np.float32))
@@ -239,4 +248,4 @@ def test_a_unit_has_one_gradient_in_a_step() -> None:
         with pytest.raises(ZeroError, match=r"units \[0, 2\] have no gradient in step 1"):
             zero.step(RATE)
         with pytest.raises(ZeroError, match="bits is 1: a CompressedMean"):
-            ZeroOptimizer(ZeroSettings(), INITIAL, [[ELEMENTS]], one)
+            ZeroOptimizer(ZeroSettings(), INITIAL, [[ELEMENTS]], CommunicatorCalls(one))
