@@ -8,7 +8,7 @@ call.  All other calls are those of exact_sums.py.
 import math
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,15 @@ class Nobody:
 
     async def state(self) -> ReplicaState | None:
         return None
+
+
+class MeanMembers(NamedTuple):
+    """Who is in an elastic mean; `late`: whether this worker is missing in any block."""
+
+    k: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    ranks: list[int]
+    late: bool
 
 
 class InNetwork(Communicator):
@@ -104,6 +113,8 @@ class InNetwork(Communicator):
         """For those who serve its results to other workers, and for its statistics."""
         self.results: Integers = np.zeros(self._coding.layout.blocks, np.int64)
         """Checksums of all elastic means, added up (as of a Replica)."""
+        self.latest: MeanMembers | None = None
+        """Of the elastic mean that was made last."""
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody()))
         if exact is None:
@@ -225,6 +236,7 @@ class InNetwork(Communicator):
                     f" {dimensions} dimensions, worker {self.rank} calls {task}"
                 )
         self.results += update.checksums
+        self.latest = MeanMembers(update.k, update.count, update.members, update.late)
         return update
 
     def _leave(self, trouble: str) -> None:

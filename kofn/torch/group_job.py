@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Average, Config
 from kofn.host.agent.peer_source import PeerSource
-from kofn.host.collectives.in_network import InNetwork
+from kofn.host.collectives.in_network import InNetwork, MeanMembers
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.engine.pacing_rate import pacing_rate
@@ -162,15 +162,19 @@ class GroupJob:
     def stepped(self, params: str) -> None:
         """An iteration has ended; `params`: a fingerprint of what all workers have alike."""
         self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
+        everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)
+        made = self.communicator.latest or everyone  # exact calls are of all
+        self.communicator.latest = None
         self.metrics.write(
             iteration=self._iteration,
             started=started,
             time=self._ended,
             iteration_s=self._ended - started,
             params=params,
-            k=self.workers,
-            count=self.workers,
-            members=list(range(self.workers)),
+            k=made.k,
+            count=made.count,
+            members=made.ranks,
+            late=made.late,
         )
 
     def close(self) -> None:
