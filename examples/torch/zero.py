@@ -22,6 +22,7 @@ asked = parser.parse_args()
 
 dist.init_process_group("gloo")
 text, characters = read_text()
+torch.manual_seed(1)
 model = GPT(characters)
 optimizer = kofn.torch.zero(
     model,

@@ -20,7 +20,8 @@ class ZeroSettings:
     freeze_step: with 1 bit the first so many steps are in full precision; then the variance is frozen, and the momentum
     (stage 1) or the gradient (stages 2 and 3) is voted on.  weight_decay: added to the gradient, or with `decoupled`
     taken off the parameters (AdamW); LAMB adds it to the update.  variance_floor: the least sqrt(variance) once it is
-    frozen, in root mean squares of its block: a block's values share one step.  ZeroError names what is not allowed.
+    frozen, in root mean squares of its block: a block's values share one step.  mask: what never had a gradient until
+    then has no momentum.  ZeroError names what is not allowed.
     """
 
     optimizer: OptimizerName = "adam"
@@ -32,6 +33,7 @@ class ZeroSettings:
     weight_decay: float = 0.0
     decoupled: bool = False
     variance_floor: float = 0.1
+    mask: bool = True
 
     def __post_init__(self) -> None:
         if self.optimizer not in get_args(OptimizerName):

@@ -78,12 +78,14 @@ class ShardOptimizer(ABC):
         for number, place in blocks:
             values = self.exp_avg_sq[place]
             least = np.float32(self._settings.variance_floor**2 * means[number])
-            values[...] = np.where(values > 0, np.maximum(values, least), 0)
+            values[...] = np.where(values > 0, np.maximum(values, least), 0 if self._settings.mask else least)
         self.frozen = True
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Of the shard's elements, those that ever had a gradient until the variance was frozen."""
+        """Which of the shard's elements have a momentum: those that had a gradient before the variance was frozen."""
+        if not self._settings.mask:
+            return np.ones(self.exp_avg_sq.shape, np.bool_)
         found: npt.NDArray[np.bool_] = self.exp_avg_sq > 0
         return found
 

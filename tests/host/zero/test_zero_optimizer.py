@@ -101,7 +101,7 @@ class Watched(SwitchMean):
         return found
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("lamb", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("stage", "bits"), [(1, 1), (2, 1), (3, 1), (1, 8), (3, 8)])
 def test_few_bits_keep_replicas_alike_and_lose_nothing(stage: int, bits: int, optimizer: Any) -> None:
     settings = ZeroSettings(optimizer=optimizer, stage=stage, bits=bits, freeze_step=10)

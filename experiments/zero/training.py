@@ -1,0 +1,149 @@
+"""One training of a contender: its held-out losses."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+import kofn
+from kofn.config.compress import CompressSection
+from kofn.config.schema import Config
+from kofn.experiments.zero.contenders import WORKERS, ZeroContender
+from kofn.experiments.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
+from kofn.host.arrays import Floats
+from kofn.host.workload.model import Batch, Perceptron, load_shard
+from kofn.host.workload.workload import load_workload
+from kofn.host.zero.compressed_mean import CompressedMean
+from kofn.host.zero.settings import CODECS
+from kofn.host.zero.two_sided import TwoSidedMean
+from kofn.host.zero.zero_optimizer import ZeroOptimizer
+
+GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
+"""Of a checkout."""
+
+BATCH = 16
+"""Images of a worker in a step."""
+
+
+class Learner(Protocol):
+    """One worker's model and data; `units`: the sizes of tensors of its layers."""
+
+    parameters: Floats
+    units: list[list[int]]
+
+    def gradient(self, step: int) -> Floats:
+        """Of the `step`-th batch, from 1, shape of `parameters`."""
+
+    def held_out_loss(self) -> float: ...
+
+
+class DigitsLearner:
+    """A perceptron on 8 x 8 images of digits, in NumPy."""
+
+    def __init__(self, rank: int, seed: int) -> None:
+        self._model, self._data = Perceptron((64,), seed), load_shard(rank, WORKERS, seed)
+        self.parameters, self.units = self._model.parameters, [[64 * 64, 64], [64 * 10, 10]]
+
+    def gradient(self, step: int) -> Floats:
+        return self._model.gradient(self._data.batch(step, BATCH))[1]
+
+    def held_out_loss(self) -> float:
+        held_out: Batch = self._data.held_out
+        return float(self._model.gradient(held_out)[0])
+
+
+class WorkloadLearner:
+    """A configuration's workload, whose metric is the held-out loss."""
+
+    def __init__(self, rank: int, seed: int, path: Path) -> None:
+        config = Config.load(path, [f"run.seed={seed}", f"job.workers={WORKERS}"])
+        self._workload = load_workload(config, rank)
+        self.parameters = self._workload.parameters
+        self.units = [list(unit) for unit in getattr(self._workload, "units", [[self.parameters.size]])]
+
+    def gradient(self, step: int) -> Floats:
+        return self._workload.gradient(step)[1]
+
+    def held_out_loss(self) -> float:
+        return self._workload.evaluate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """`words` of a block; `every`: steps between two looks at the held-out loss."""
+
+    make: Callable[[int, int], Learner]
+    rate: float
+    steps: int
+    freeze_step: int
+    words: int
+    every: int
+
+
+TASKS: Mapping[str, Task] = {
+    "digits": Task(make=DigitsLearner, rate=2e-3, steps=400, freeze_step=60, words=1, every=5),
+    "gpt": Task(
+        make=lambda rank, seed: WorkloadLearner(rank, seed, GPT),
+        rate=2e-3,
+        steps=300,
+        freeze_step=60,
+        words=4,
+        every=10,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`losses`: held-out, by step; `conserved`: whether every ledger is; None: there is none."""
+
+    losses: dict[int, float]
+    conserved: bool | None
+    alike: bool
+
+
+def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
+    """All workers, each a thread."""
+    team, settings = Lockstep(WORKERS), contender.settings(task.freeze_step)
+    learners = [task.make(rank, seed) for rank in range(WORKERS)]
+    elements, switch = learners[0].parameters.size, None
+    calls = [LockstepCalls(team, rank) for rank in range(WORKERS)]
+    means: list[CompressedMean | None] = [None] * WORKERS
+    if contender.two_sided:
+        means = [TwoSidedMean(each, elements) for each in calls]
+    elif settings.bits < 32:
+        job = Config.of({"job": {"workers": WORKERS, "words": task.words}}).job
+        switch = LockstepSwitch(
+            team,
+            elements,
+            job=job,
+            compress=CompressSection(codec=CODECS[settings.bits], error_feedback=contender.error_feedback),
+            average="contributors" if settings.votes_on_momentum else "gradients",
+            k=contender.k,
+            seed=seed,
+            majority=contender.majority,
+        )
+        means = [LockstepMean(switch, rank) for rank in range(WORKERS)]
+
+    def one(rank: int) -> dict[int, float]:
+        learner = learners[rank]
+        units = [[size for unit in learner.units for size in unit]] if settings.stage == 1 else learner.units
+        zero = ZeroOptimizer(settings, learner.parameters, units, calls[rank], means[rank])
+        losses = dict[int, float]()
+        for step in range(1, (steps or task.steps) + 1):
+            gradient = learner.gradient(step)
+            for number, unit in enumerate(zero.shards.units):
+                zero.put(number, gradient[unit.begin : unit.end])
+            zero.step(task.rate)
+            learner.parameters[:] = zero.gathered()
+            if rank == 0 and step % task.every == 0:
+                losses[step] = learner.held_out_loss()
+        return losses
+
+    with np.errstate(all="ignore"):  # controls diverge
+        losses = team.run(one)[0]
+    first, *others = (learner.parameters.tobytes() for learner in learners)
+    conserved = None if switch is None else all(each.ledger.totals().conserved for each in switch.encoders)
+    return Learned(losses=losses, conserved=conserved, alike=all(each == first for each in others))

@@ -1,0 +1,92 @@
+"""`kofn experiment zero`: workers in lockstep are those at a switch; what is shown of trainings."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.experiments.command import command
+from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
+from kofn.experiments.zero.lockstep import Lockstep, LockstepMean, LockstepSwitch
+from kofn.experiments.zero.tables import arms
+from kofn.experiments.zero.training import TASKS, Learned, train
+from kofn.host.arrays import Floats
+from kofn.host.zero.compressed_mean import SwitchMean
+from tests.host.zero.crews import WORDS, all_of, beneath_a_switch
+
+WORKERS, ELEMENTS, STEPS = 3, 3000, 6
+
+
+def given(rank: int, step: int) -> Floats:
+    """Of the same magnitudes at all workers: whoever is first says the first step's scale."""
+    magnitudes = np.random.default_rng(step).lognormal(sigma=2, size=ELEMENTS)
+    return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], ELEMENTS)).astype(np.float32)
+
+
+@pytest.mark.parametrize("codec", ["onebit", "int8"])
+def test_lockstep_is_a_switch_to_the_bit(codec: str) -> None:
+    compress, team = CompressSection(codec=codec), Lockstep(WORKERS)
+    job = JobSection(workers=WORKERS, words=WORDS)
+    switch = LockstepSwitch(team, ELEMENTS, job=job, compress=compress, average="gradients", k=WORKERS, seed=1)
+    means = [LockstepMean(switch, rank) for rank in range(WORKERS)]
+    found = team.run(lambda rank: [means[rank].all_reduce(given(rank, step)) for step in range(STEPS)])
+    with beneath_a_switch(WORKERS, ELEMENTS, codec) as crew:
+        real = [SwitchMean(each, ELEMENTS) for each in crew]
+        wanted = all_of(WORKERS, lambda rank: [real[rank].all_reduce(given(rank, step)) for step in range(STEPS)])
+        ledgers = [each.agent.ledger.pending.copy() for each in crew]
+    assert np.array_equal(found, wanted)
+    assert all(np.array_equal(own.ledger.pending, other) for own, other in zip(switch.encoders, ledgers, strict=True))
+
+
+@pytest.mark.long
+def test_who_is_late_is_the_seeds() -> None:
+    contender = CONTENDERS["stage 1, 1 bit, k = 3 of 4"]
+    one, again, other = (train(TASKS["digits"], contender, seed, 90) for seed in (1, 1, 2))
+    assert one == again
+    assert one.losses != other.losses
+    assert one.alike and one.conserved
+    assert one.losses[90] < 0.6 < one.losses[60]
+
+
+def test_one_worker_s_error_ends_all() -> None:
+    def fail(rank: int) -> None:
+        if rank == 1:
+            raise ValueError("worker 1 fails")
+        team.all(rank, rank, sum)
+
+    team = Lockstep(WORKERS)
+    with pytest.raises(ValueError, match="worker 1 fails"):
+        team.run(fail)
+
+
+def test_the_command_shows_and_writes_every_training(tmp_path: Path) -> None:
+    words = ["zero", "--convergence", "--task", "digits", "--seeds", "1", "--steps", "65", "--out", str(tmp_path)]
+    result = CliRunner().invoke(command, [*words, "--contender", "stage 3, 1 bit"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "zero.json").read_text())["digits"]
+    assert [row["training"] for row in rows] == [REFERENCE, "stage 3, 1 bit"]
+    assert all(row["sound"] and len(row["curves"][0]) == 13 for row in rows)
+    assert rows[0]["curves"][0]["60"] == rows[1]["curves"][0]["60"], "the warm-up is exact"
+    refused = CliRunner().invoke(command, ["zero", "--convergence", "--contender", "stage 3, 1 bits"])
+    assert refused.exit_code == 2
+    assert "did you mean 'stage 3, 1 bit'?" in refused.output
+
+
+def test_what_never_gets_there_is_infinite() -> None:
+    def learned(*losses: float) -> Learned:
+        return Learned(losses=dict(enumerate(losses, 1)), conserved=True, alike=True)
+
+    found = arms(
+        {
+            (REFERENCE, 1): learned(2.0, 1.0),
+            ("good", 1): learned(1.004, 1.0),
+            ("bad", 1): learned(1.5, 1.006),
+            ("diverged", 1): learned(1.5, float("nan")),
+        }
+    )
+    assert [arm.steps for arm in found] == [[2], [1], [float("inf")], [float("inf")]]
+    assert [arm.near for arm in found] == [1, 1, 0, 0]
