@@ -1,10 +1,9 @@
 """`kofn experiment zero`: what few bits cost a sharded training in steps."""
 
-import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
@@ -12,8 +11,11 @@ import click
 from rich.console import Console
 
 from kofn.config.suggestion import did_you_mean
+from kofn.experiments.claims import judge, lines
+from kofn.experiments.zero.claims import CLAIMS
 from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
-from kofn.experiments.zero.tables import LEGEND, Trainings, arms, document, table
+from kofn.experiments.zero.results import Training, ZeroResults
+from kofn.experiments.zero.tables import LEGEND, arms, table
 from kofn.experiments.zero.training import TASKS, Learned, train
 from kofn.report.table import make_console
 from kofn.results.folder import default_path
@@ -26,7 +28,8 @@ Examples:
   kofn experiment zero --convergence --task digits --contender "stage 2, 1 bit" --seeds 5
 
 \b
-Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so; 2 the command line is wrong.
+Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so; 2 the command line is wrong. Claims
+do not count: they are said.
 """
 
 
@@ -37,7 +40,9 @@ Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so;
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Seeds 1 to N.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Of each training.  [default: the task's]")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="A folder for zero.json.  [default: runs/experiment-zero-TIME]"
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results; what is finished in it is not trained again.  [default: runs/experiment-zero-TIME]",
 )
 @click.option(
     "--processes",
@@ -47,6 +52,7 @@ Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so;
     metavar="N",
     help="Trainings at a time.",
 )
+@click.option("--report-only", is_flag=True, help="Train nothing: what the results in --out show.")
 def zero(
     *,
     convergence: bool,
@@ -56,6 +62,7 @@ def zero(
     steps: int | None,
     out: Path | None,
     processes: int,
+    report_only: bool,
 ) -> None:
     """What do few bits cost a sharded training? Steps to the loss of uncompressed Adam.
 
@@ -69,32 +76,36 @@ def zero(
             known = did_you_mean(name, CONTENDERS) or f": {'; '.join(CONTENDERS)} are known"
             raise click.UsageError(f"no contender {name!r}{known}")
     names = [name for name in CONTENDERS if not chosen or name in (*chosen, REFERENCE)]
-    folder = out or default_path("experiment-zero")
-    folder.mkdir(parents=True, exist_ok=True)
-    console, sound, documents = make_console(), True, dict[str, object]()
+    results, console, sound = ZeroResults.at(out or default_path("experiment-zero")), make_console(), True
     for task in tasks or TASKS:
-        found = arms(_trained(task, names, range(1, seeds + 1), steps, processes))
-        console.print(table(f"{task}: {steps or TASKS[task].steps} steps, {seeds} seeds", found))
+        asked = [
+            Training(task=task, contender=name, seed=seed, steps=steps or TASKS[task].steps)
+            for name in names
+            for seed in range(1, seeds + 1)
+        ]
+        if not report_only:
+            _train_all(results, [each for each in asked if each not in results.learned], processes)
+        found = arms({(each.contender, each.seed): results.learned[each] for each in asked if each in results.learned})
+        console.print(table(f"{task}: {asked[0].steps} steps, {seeds} seeds", found))
+        console.print(
+            "\n".join(lines(judge(CLAIMS, {arm.name: arm for arm in found}))), highlight=False, soft_wrap=True
+        )
         sound = sound and all(arm.sound for arm in found)
-        documents[task] = [document(arm) for arm in found]
     console.print(LEGEND)
-    (folder / "zero.json").write_text(json.dumps(documents, indent=1))
-    console.print(f"results: {folder / 'zero.json'}")
+    console.print(f"results: {results.path}")
     sys.exit(0 if sound else 1)
 
 
-def _trained(task: str, names: Iterable[str], seeds: Iterable[int], steps: int | None, processes: int) -> Trainings:
+def _train_all(results: ZeroResults, asked: Sequence[Training], processes: int) -> None:
     """Each in a process, so that they go on at the same time."""
-    console, wanted = Console(stderr=True), [(name, seed) for name in names for seed in seeds]
-    found = dict[tuple[str, int], Learned]()
+    console = Console(stderr=True)
     with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
-        futures = {pool.submit(_train, task, name, seed, steps): (name, seed) for name, seed in wanted}
+        futures = {pool.submit(_train, each): each for each in asked}
         for number, future in enumerate(as_completed(futures), 1):
-            name, seed = futures[future]
-            found[name, seed] = future.result()
-            console.print(f"{task} {number} of {len(wanted)}: {name}, seed {seed}", highlight=False)
-    return {each: found[each] for each in wanted}
+            each = futures[future]
+            results.add(each, future.result())
+            console.print(f"{number} of {len(asked)}: {each.task}, {each.contender}, seed {each.seed}", highlight=False)
 
 
-def _train(task: str, name: str, seed: int, steps: int | None) -> Learned:
-    return train(TASKS[task], CONTENDERS[name], seed, steps)
+def _train(asked: Training) -> Learned:
+    return train(TASKS[asked.task], CONTENDERS[asked.contender], asked.seed, asked.steps)

@@ -76,34 +76,22 @@ def table(title: str, found: Sequence[ZeroArm]) -> TextTable:
         "loss": lambda arm: shown(Spread.of(arm.losses).median, "{:.4f}"),
         "x 32 bits": lambda arm: shown(Spread.of(arm.ratios).median, "{:.3f}"),
         "min .. max": lambda arm: span(Spread.of(arm.ratios), lambda value: shown(value, "{:.3f}")),
-        "steps": lambda arm: count(Spread.of(arm.steps).median, never="never"),
+        "steps": lambda arm: steps_of(Spread.of(arm.steps).median),
         "within 0.5 %": lambda arm: f"{arm.near} of {len(arm.own)}",
         "sound": lambda arm: "yes" if arm.sound else "NO",
     }
     return TextTable.of(columns, found, title=title)
 
 
-def document(arm: ZeroArm) -> dict[str, object]:
-    """Steps that were never reached are null, and so are losses that are not finite."""
-    return {
-        "training": arm.name,
-        "losses": [_finite(each) for each in arm.losses],
-        "ratios": [_finite(each) for each in arm.ratios],
-        "steps": [_finite(each) for each in arm.steps],
-        "within": arm.near,
-        "sound": arm.sound,
-        "curves": [{str(step): _finite(loss) for step, loss in each.losses.items()} for each in arm.own],
-    }
+def steps_of(value: float) -> str:
+    return count(value, never="never")
 
 
 def _last(learned: Learned) -> float:
     loss = learned.losses[max(learned.losses)]
-    return loss if math.isfinite(loss) else math.inf
+    return math.inf if loss is None else loss
 
 
 def _reached(learned: Learned, loss: float) -> float:
-    return next((step for step, each in learned.losses.items() if each <= loss * (1 + NEAR)), math.inf)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    near = (step for step, each in learned.losses.items() if each is not None and each <= loss * (1 + NEAR))
+    return next(near, math.inf)

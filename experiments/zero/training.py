@@ -1,5 +1,6 @@
 """One training of a contender: its held-out losses."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,9 +98,11 @@ TASKS: Mapping[str, Task] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`losses`: held-out, by step; `conserved`: whether every ledger is; None: there is none."""
+    """`losses`: held-out, by step, None where not finite; `conserved`: whether every ledger is, None where none is;
+    `alike`: whether all workers have the same parameters.
+    """
 
-    losses: dict[int, float]
+    losses: dict[int, float | None]
     conserved: bool | None
     alike: bool
 
@@ -127,11 +130,11 @@ def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = N
         )
         means = [LockstepMean(switch, rank) for rank in range(WORKERS)]
 
-    def one(rank: int) -> dict[int, float]:
+    def one(rank: int) -> dict[int, float | None]:
         learner = learners[rank]
         units = [[size for unit in learner.units for size in unit]] if settings.stage == 1 else learner.units
         zero = ZeroOptimizer(settings, learner.parameters, units, calls[rank], means[rank])
-        losses = dict[int, float]()
+        losses = dict[int, float | None]()
         for step in range(1, (steps or task.steps) + 1):
             gradient = learner.gradient(step)
             for number, unit in enumerate(zero.shards.units):
@@ -139,7 +142,8 @@ def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = N
             zero.step(task.rate)
             learner.parameters[:] = zero.gathered()
             if rank == 0 and step % task.every == 0:
-                losses[step] = learner.held_out_loss()
+                loss = learner.held_out_loss()
+                losses[step] = loss if math.isfinite(loss) else None
         return losses
 
     with np.errstate(all="ignore"):  # controls diverge
