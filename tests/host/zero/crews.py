@@ -17,7 +17,7 @@ from tests.loopback import loopback
 
 T = TypeVar("T")
 
-WORDS = 4
+WORDS = 1
 """Of a block."""
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,65 @@ def test_32_bits_are_the_optimizer_itself(stage: int, given: dict[str, Any]) -> 
         )
     assert np.abs(found[0] - whole(settings, 20)).max() < 2e-6
     assert len({each.tobytes() for each in found}) == 1
+
+
+def frozen(settings: ZeroSettings, steps: int, block: int) -> npt.NDArray[np.float64]:
+    """1-bit Adam and LAMB whose votes are exact, not sharded, in float64; as DeepSpeed writes LAMB's factor."""
+    w, (m, v, fresh) = INITIAL.astype(np.float64), np.zeros((3, ELEMENTS))
+    (b1, b2), decay, eps = settings.betas, settings.weight_decay, settings.eps
+    edges = np.cumsum([size for unit in UNITS for size in unit])[:-1]
+    ratios, last = np.zeros(len(edges) + 1), np.ones(len(edges) + 1)
+
+    def norms(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.array([np.linalg.norm(each) for each in np.split(values, edges)])
+
+    for t in range(1, steps + 1):
+        g = np.mean([gradient(rank, t - 1, w.astype(np.float32)) for rank in range(WORKERS)], axis=0)
+        m = b1 * m + (1 - b1) * g
+        if t <= settings.freeze_step:
+            v = b2 * v + (1 - b2) * g * g
+            prelim = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
+        else:
+            prelim = m / (1 - b1**t) / (np.sqrt(v) + eps)
+        coefficient = np.ones(len(edges) + 1)
+        update = prelim + decay * w * (settings.optimizer == "lamb")
+        if settings.optimizer == "lamb" and t <= settings.freeze_step:
+            coefficient = np.clip(norms(w) / norms(update), 0.01, 10)
+            ratios = 0.9 * ratios + 0.1 * coefficient
+        elif settings.optimizer == "lamb":
+            fresh = b2 * fresh + (1 - b2) * g * g
+            shares = np.split((np.sqrt(v) + eps) / (np.sqrt(fresh) + eps), edges)
+            factor = np.array([each.max() for each in shares])
+            share = np.minimum(1, norms(prelim) / norms(update))
+            last = np.clip(np.clip(factor * share + 1 - share, 0.5, 4), 0.9 * last, 1.1 * last)
+            coefficient = ratios * last
+        sizes = np.diff(edges, prepend=0, append=ELEMENTS)
+        w = w - RATE * np.repeat(coefficient, sizes) * update
+        if t == settings.freeze_step:
+            v = v / (1 - b2**t)
+            for begin in range(0, ELEMENTS, block):
+                part = v[begin : begin + block]
+                part[:] = np.maximum(part, settings.variance_floor**2 * part.mean())
+            fresh = v.copy()
+    return w
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("given", [{}, {"optimizer": "lamb"}, {"optimizer": "lamb", "weight_decay": 0.1}], ids=str)
+def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, given: dict[str, Any]) -> None:
+    """In 32-bit lanes votes are exact; a floor of 0.5 is above a part of each block."""
+    settings = ZeroSettings(stage=stage, bits=1, freeze_step=8, variance_floor=0.5, **given)
+    with beneath_a_switch(WORKERS, ELEMENTS, "int32", average=average_of(settings)) as crew:
+
+        def one(rank: int) -> Floats:
+            calls, mean = CommunicatorCalls(crew[rank]), SwitchMean(crew[rank], ELEMENTS)
+            return train(ZeroOptimizer(settings, INITIAL.copy(), units_of(settings), calls, mean), 25)
+
+        found = all_of(WORKERS, one)
+        block = crew[0].block_elements
+    assert block < ELEMENTS
+    assert np.abs(found[0] - frozen(settings, 25, block)).max() < 1e-5
+    assert np.abs(found[0] - frozen(replace(settings, variance_floor=0.0), 25, block)).max() > 1e-3
 
 
 class Watched(SwitchMean):
