@@ -50,7 +50,7 @@ class ZeroArm:
 
     @property
     def sound(self) -> bool:
-        return all(each.alike and each.conserved is not False for each in self.own)
+        return all(each.alike is not False and each.conserved is not False for each in self.own)
 
 
 def arms(trainings: Trainings) -> list[ZeroArm]:

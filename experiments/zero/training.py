@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 import kofn
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Config
 from kofn.experiments.zero.contenders import WORKERS, ZeroContender
 from kofn.experiments.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
 from kofn.host.arrays import Floats
+from kofn.host.errors import GradientError
 from kofn.host.workload.model import Batch, Perceptron, load_shard
 from kofn.host.workload.workload import load_workload
 from kofn.host.zero.compressed_mean import CompressedMean
@@ -99,43 +98,28 @@ TASKS: Mapping[str, Task] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """`losses`: held-out, by step, None where not finite; `conserved`: whether every ledger is, None where none is;
-    `alike`: whether all workers have the same parameters.
+    `alike`: whether all workers have the same parameters, None where the training has diverged.
     """
 
     losses: dict[int, float | None]
     conserved: bool | None
-    alike: bool
+    alike: bool | None
 
 
 def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
     """All workers, each a thread."""
-    team, settings = Lockstep(WORKERS), contender.settings(task.freeze_step)
+    team, settings, last = Lockstep(WORKERS), contender.settings(task.freeze_step), steps or task.steps
     learners = [task.make(rank, seed) for rank in range(WORKERS)]
-    elements, switch = learners[0].parameters.size, None
     calls = [LockstepCalls(team, rank) for rank in range(WORKERS)]
-    means: list[CompressedMean | None] = [None] * WORKERS
-    if contender.two_sided:
-        means = [TwoSidedMean(each, elements) for each in calls]
-    elif settings.bits < 32:
-        job = Config.of({"job": {"workers": WORKERS, "words": task.words}}).job
-        switch = LockstepSwitch(
-            team,
-            elements,
-            job=job,
-            compress=CompressSection(codec=CODECS[settings.bits], error_feedback=contender.error_feedback),
-            average="contributors" if settings.votes_on_momentum else "gradients",
-            k=contender.k,
-            seed=seed,
-            majority=contender.majority,
-        )
-        means = [LockstepMean(switch, rank) for rank in range(WORKERS)]
+    elements = learners[0].parameters.size
+    switch = None if settings.bits == 32 or contender.two_sided else _switch(team, elements, task, contender, seed)
+    losses = dict[int, float | None]()
 
-    def one(rank: int) -> dict[int, float | None]:
-        learner = learners[rank]
+    def one(rank: int) -> None:
+        learner, mean = learners[rank], _mean_of(contender, calls[rank], switch, elements)
         units = [[size for unit in learner.units for size in unit]] if settings.stage == 1 else learner.units
-        zero = ZeroOptimizer(settings, learner.parameters, units, calls[rank], means[rank])
-        losses = dict[int, float | None]()
-        for step in range(1, (steps or task.steps) + 1):
+        zero = ZeroOptimizer(settings, learner.parameters, units, calls[rank], mean)
+        for step in range(1, last + 1):
             gradient = learner.gradient(step)
             for number, unit in enumerate(zero.shards.units):
                 zero.put(number, gradient[unit.begin : unit.end])
@@ -144,10 +128,33 @@ def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = N
             if rank == 0 and step % task.every == 0:
                 loss = learner.held_out_loss()
                 losses[step] = loss if math.isfinite(loss) else None
-        return losses
 
-    with np.errstate(all="ignore"):  # controls diverge
-        losses = team.run(one)[0]
-    first, *others = (learner.parameters.tobytes() for learner in learners)
+    alike: bool | None = None
+    try:
+        team.run(one)
+        alike = len({learner.parameters.tobytes() for learner in learners}) == 1
+    except GradientError:  # a control diverges: not finite, or too large for a ledger
+        losses[last] = None
     conserved = None if switch is None else all(each.ledger.totals().conserved for each in switch.encoders)
-    return Learned(losses=losses, conserved=conserved, alike=all(each == first for each in others))
+    return Learned(losses=losses, conserved=conserved, alike=alike)
+
+
+def _switch(team: Lockstep, elements: int, task: Task, contender: ZeroContender, seed: int) -> LockstepSwitch:
+    return LockstepSwitch(
+        team,
+        elements,
+        job=Config.of({"job": {"workers": WORKERS, "words": task.words}}).job,
+        compress=CompressSection(codec=CODECS[contender.bits], error_feedback=contender.error_feedback),
+        average="contributors" if contender.settings(1).votes_on_momentum else "gradients",
+        k=contender.k,
+        seed=seed,
+        majority=contender.majority,
+    )
+
+
+def _mean_of(
+    contender: ZeroContender, calls: LockstepCalls, switch: LockstepSwitch | None, elements: int
+) -> CompressedMean | None:
+    if contender.two_sided:
+        return TwoSidedMean(calls, elements)
+    return None if switch is None else LockstepMean(switch, calls.rank)

@@ -1,6 +1,7 @@
 """`kofn experiment zero`: workers in lockstep are those at a switch; what is shown of trainings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,13 @@ def test_who_is_late_is_the_seeds() -> None:
     assert one.alike and one.conserved
     losses = [one.losses[step] or 0 for step in (60, 90)]
     assert losses[1] < 0.6 < losses[0]
+
+
+def test_a_training_that_diverges_is_an_outcome() -> None:
+    task = replace(TASKS["digits"], rate=1e9, steps=6, freeze_step=3, every=2)
+    found = train(task, CONTENDERS["stage 2, 1 bit"], 1)
+    assert found.losses[6] is found.alike is None
+    assert found.conserved
 
 
 def test_one_worker_s_error_ends_all() -> None:
