@@ -1,7 +1,9 @@
 """`kofn experiment zero`: workers in lockstep are those at a switch; what is shown of trainings."""
 
 import json
+import math
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +61,16 @@ def test_a_training_that_diverges_is_an_outcome() -> None:
     found = train(task, CONTENDERS["stage 2, 1 bit"], 1)
     assert found.losses[6] is found.alike is None
     assert found.conserved
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch")
+def test_the_gpt_learns_in_few_bits() -> None:
+    task = replace(TASKS["gpt"], freeze_step=10)
+    found = train(task, CONTENDERS["stage 3, 1 bit, k = 3 of 4"], 1, 30)
+    assert found.alike and found.conserved
+    losses = [found.losses[step] or math.inf for step in (10, 20, 30)]
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_one_worker_s_error_ends_all() -> None:
