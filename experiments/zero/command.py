@@ -66,10 +66,10 @@ def zero(
 ) -> None:
     """What do few bits cost a sharded training? Steps to the loss of uncompressed Adam.
 
-    Four workers, stages 1 to 3 in 8 bits and 1, all of them and three of four with a stash; DeepSpeed's two-sided
-    scheme; and one bit without error feedback, without mask and floor, and by majority alone. Digits in NumPy, and a
-    small GPT in PyTorch (in a checkout). All workers are in one process, with their own ledgers and codecs, and blocks
-    are summed by the slots' rules; there is no network.
+    Four workers, stages 1 to 3 in 8 bits and 1, with all of them and with three of four and a stash; 32 bits with a
+    frozen variance; DeepSpeed's two-sided scheme; and one bit without error feedback, without mask and floor, and by
+    majority alone. Digits in NumPy, and a small GPT in PyTorch (in a checkout). All workers are in one process, with
+    their own ledgers and codecs, and blocks are summed by the slots' rules; there is no network.
     """
     for name in chosen:
         if name not in CONTENDERS:

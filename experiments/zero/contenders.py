@@ -12,13 +12,15 @@ REFERENCE = "32 bits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroContender:
-    """`k`: workers in time in each step, drawn anew; the others' contributions are stashed.  `two_sided`: DeepSpeed's
-    scheme; `majority`: of a block's votes the sign alone comes back.
+    """`codec`: of the lanes, where it is not that of the bits.  `k`: workers in time in each step, drawn anew; the
+    others' contributions are stashed.  `two_sided`: DeepSpeed's scheme.  `majority`: of a block's votes the sign alone
+    comes back.
     """
 
     name: str
     stage: int = 2
     bits: int = 1
+    codec: str = ""
     k: int = WORKERS
     two_sided: bool = False
     error_feedback: bool = True
@@ -49,8 +51,9 @@ def _contenders() -> list[ZeroContender]:
             replace(one, name=f"{one.name}, majority", majority=True),
         )
     ]
+    frozen = ZeroContender(name=f"{REFERENCE}, variance frozen", codec="int32")
     two_sided = ZeroContender(name="stage 1, 1 bit, two-sided", stage=1, two_sided=True)
-    return [ZeroContender(name=REFERENCE, bits=32), *few, *stashed, two_sided, *controls]
+    return [ZeroContender(name=REFERENCE, bits=32), frozen, *few, *stashed, two_sided, *controls]
 
 
 CONTENDERS = {one.name: one for one in _contenders()}

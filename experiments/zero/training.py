@@ -144,7 +144,9 @@ def _switch(team: Lockstep, elements: int, task: Task, contender: ZeroContender,
         team,
         elements,
         job=Config.of({"job": {"workers": WORKERS, "words": task.words}}).job,
-        compress=CompressSection(codec=CODECS[contender.bits], error_feedback=contender.error_feedback),
+        compress=CompressSection(
+            codec=contender.codec or CODECS[contender.bits], error_feedback=contender.error_feedback
+        ),
         average="contributors" if contender.settings(1).votes_on_momentum else "gradients",
         k=contender.k,
         seed=seed,
