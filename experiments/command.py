@@ -5,6 +5,7 @@ import click
 from kofn.experiments.codecs.command import codecs
 from kofn.experiments.k.command import k
 from kofn.experiments.schedule.command import schedule
+from kofn.experiments.zero.command import zero
 
 
 @click.group()
@@ -15,3 +16,4 @@ def command() -> None:
 command.add_command(k)
 command.add_command(codecs)
 command.add_command(schedule)
+command.add_command(zero)

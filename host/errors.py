@@ -43,3 +43,7 @@ class CollectiveError(HostError):
 
 class ReplayError(HostError):
     """Recorded gradients that cannot be used; names the file."""
+
+
+class ZeroError(HostError):
+    """A sharded training that is asked for what it cannot do, or whose workers do not train the same."""

@@ -120,6 +120,8 @@ class Agent:
             if ledger_file is None
             else LedgerStorage.in_file(ledger_file, job=job.id, rank=rank, **sizes)
         )
+        self.residual_bytes: int = storage.pending.nbytes + storage.packed[0].nbytes
+        """Of memory: what is pending, and what was sent in two iterations."""
         self.encoder = Encoder.of(coding, compress, storage, rank)
         self.encoder.window = job.window
         if transport.pace is not None:

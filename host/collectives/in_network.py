@@ -8,7 +8,7 @@ call.  All other calls are those of exact_sums.py.
 import math
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from kofn.host.agent.agent import Agent
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
 from kofn.host.agent.peer_source import PeerSource
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.call import Array, CollectiveCall, check_elements
 from kofn.host.collectives.communicator import Communicator, Task
 from kofn.host.collectives.exact_sums import ExactSums, exact_protocol
@@ -48,6 +48,15 @@ class Nobody:
 
     async def state(self) -> ReplicaState | None:
         return None
+
+
+class MeanMembers(NamedTuple):
+    """Who is in an elastic mean; `late`: whether this worker is missing in any block."""
+
+    k: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    ranks: list[int]
+    late: bool
 
 
 class InNetwork(Communicator):
@@ -102,6 +111,10 @@ class InNetwork(Communicator):
             beside=exact,
         )
         """For those who serve its results to other workers, and for its statistics."""
+        self.results: Integers = np.zeros(self._coding.layout.blocks, np.int64)
+        """Checksums of all elastic means, added up (as of a Replica)."""
+        self.latest: MeanMembers | None = None
+        """Of the elastic mean that was made last."""
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody()))
         if exact is None:
@@ -113,6 +126,11 @@ class InNetwork(Communicator):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def block_elements(self) -> int:
+        """Of an elastic call: so many neighbours are in one block."""
+        return self._coding.layout.elements
 
     def _begin(
         self, call: CollectiveCall, given: Array, out: Array, name: str, stream: GradientStream | None = None
@@ -217,6 +235,8 @@ class InNetwork(Communicator):
                     f"the workers' calls differ: worker {rank} calls an all_reduce of {elements} elements in"
                     f" {dimensions} dimensions, worker {self.rank} calls {task}"
                 )
+        self.results += update.checksums
+        self.latest = MeanMembers(update.k, update.count, update.members, update.late)
         return update
 
     def _leave(self, trouble: str) -> None:

@@ -1,4 +1,5 @@
-"""PyTorch through the switch: a communication hook for DistributedDataParallel, an elastic optimizer, a process group.
+"""PyTorch through the switch: a communication hook for DistributedDataParallel, an elastic optimizer, a process
+group, an optimizer that is sharded (ZeRO).
 
 Needs kofn[torch]; nothing else of kofn imports this.  How to: docs/howto/pytorch.md.
 """
@@ -8,10 +9,12 @@ from kofn.torch.errors import TorchError
 from kofn.torch.process_group import SwitchGroup, follow, use
 from kofn.torch.scheduled import ScheduledSession
 from kofn.torch.session import Session
+from kofn.torch.zero import ShardedOptimizer, zero
 
 __all__ = [
     "ScheduledSession",
     "Session",
+    "ShardedOptimizer",
     "SwitchGroup",
     "TorchError",
     "ddp_hook",
@@ -19,4 +22,5 @@ __all__ = [
     "follow",
     "schedule",
     "use",
+    "zero",
 ]

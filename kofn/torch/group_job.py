@@ -1,18 +1,25 @@
-"""A process group "kofn" whose ranks are the workers of the job that the environment says."""
+"""A worker's place in the job that the environment says, whose calls go through the switch's exact slots.
 
+A process group "kofn" makes such calls alone; a sharded optimizer (kofn.torch.zero) has elastic ones beside them.
+"""
+
+import asyncio
 import atexit
 import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 
-import numpy as np
+from msgspec.structs import replace
 
-from kofn.config.schema import Config
-from kofn.host.arrays import Floats
-from kofn.host.collectives.in_network import InNetwork
+from kofn.config.compress import CompressSection
+from kofn.config.schema import Average, Config
+from kofn.host.agent.peer_source import PeerSource
+from kofn.host.collectives.in_network import InNetwork, MeanMembers
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import HostError
-from kofn.host.kernels.sample import fingerprint
+from kofn.host.protocol.results import Result
 from kofn.host.training.metrics import Metrics
 from kofn.host.training.peer_to_peer import PeerToPeer
 from kofn.host.transport.event_loop import EventLoop
@@ -22,18 +29,64 @@ from kofn.host.workload.replica import ReplicaState
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
 
-ELEMENTS = 1
-"""Of an elastic call, of which a process group makes none."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticCalls:
+    """Elastic means of so many elements, in this codec (compress.codec); None: there are none."""
+
+    elements: int = 1
+    codec: str | None = None
+    average: Average = "gradients"
+
+    def compress(self, config: Config) -> CompressSection:
+        """The job's [compress], with this codec; TorchError for what does not go with it."""
+        if self.codec is None:
+            return CompressSection()
+        given, default = config.compress, CompressSection()
+        if given.codec not in (default.codec, self.codec):
+            raise TorchError(f"compress.codec is {given.codec!r}: {self.codec!r} is allowed here, or none")
+        if (given.ratio, given.ratio_control) != (default.ratio, default.ratio_control):
+            raise TorchError("compress.ratio or ratio_control is given: none is allowed, all is sent in every step")
+        compress = replace(given, codec=self.codec)
+        compress.check(workers=config.job.workers, words=config.job.words)
+        return compress
+
+
+class PeersOfLoop:
+    """A PeerSource that lives on another event loop."""
+
+    def __init__(self, source: PeerSource, loop: asyncio.AbstractEventLoop) -> None:
+        self._source, self._loop = source, loop
+
+    async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
+        async def fetch() -> list[list[Result]]:
+            return [results async for results in self._source.fetch(first, last, everyone=everyone)]
+
+        for results in await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(fetch(), self._loop)):
+            yield results
+
+    async def state(self) -> ReplicaState | None:
+        """Nobody has one to give."""
+        return None
 
 
 class GroupReducer(PeerToPeer):
     """Whose communicator is the switch's, of the generation that the controller has admitted."""
 
-    def __init__(self, config: Config, place: JobPlace) -> None:
-        coding = JobCoding.of(config.job, config.compress, ELEMENTS)
-        self.blocks = coding.layout.blocks
+    def __init__(self, config: Config, place: JobPlace, calls: ElasticCalls) -> None:
+        self._compress = compress = calls.compress(config)
+        coding = JobCoding.of(config.job, compress, calls.elements)
         super().__init__(lambda: self._through_the_switch(coding), coding.planner.first())
-        self._config, self._place = config, place
+        self._config, self._place, self._calls = config, place, calls
+        self._peers: PeerSource | None = None
+
+    async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
+        self._peers = PeersOfLoop(peer_source, asyncio.get_running_loop())
+        await super().join_first(iteration, generation, peer_source)
+
+    def held(self, first: int, last: int) -> Iterable[Result]:
+        """Of elastic calls."""
+        return () if self._communicator is None else self.communicator.agent.held(first, last)
 
     @property
     def communicator(self) -> InNetwork:
@@ -50,7 +103,7 @@ class GroupReducer(PeerToPeer):
         return self.communicator.agent.statistics()
 
     def totals(self) -> LedgerTotals | None:
-        """Of the agent beside which the exact sums are, to which nothing is given."""
+        """Of the elastic calls."""
         return self.communicator.agent.totals()
 
     async def close(self) -> None:
@@ -62,10 +115,13 @@ class GroupReducer(PeerToPeer):
         words = coding.layout.words_most
         return InNetwork(
             self._place.rank,
-            ELEMENTS,
+            self._calls.elements,
             job=self._config.job,
             transport=Transport(self._place.service, pace=pacing_rate(self._config.pace_mbps(1), words)),
             addresses=self._place.workers,
+            compress=self._compress,
+            average=self._calls.average,
+            peer_source=self._peers,
             first_iteration=self.iteration,
             generation=self.generation,
         )
@@ -85,33 +141,40 @@ class NoReplica:
 
 
 class GroupJob:
-    """This worker's place in the job of a process group, until close(); `communicator` goes through the switch."""
+    """This worker's place in the job, until close(); `communicator` goes through the switch.
 
-    def __init__(self, rank: int, size: int) -> None:
+    `rank`, `size`: of the process group that it trains in; 0 and 1 where each worker has one of its own.
+    """
+
+    def __init__(self, rank: int, size: int, calls: ElasticCalls = ElasticCalls()) -> None:  # frozen
         self.place = place = JobPlace.find((rank, size))
         config, self._loop = Config.load(place.config), EventLoop()
-        if (workers := config.job.workers) != size:
+        if (workers := config.job.workers) != size and (calls.codec is None or size > 1):
             raise TorchError(f"WORLD_SIZE is {size}, job.workers is {workers}: the same is needed")
-        self.workers, self.reducer, self.metrics = workers, GroupReducer(config, place), Metrics(place.metrics)
-        at = WorkerPlace(rank=rank, address=place.address, controller=place.controller, service=place.service)
+        self.workers, self.reducer, self.metrics = workers, GroupReducer(config, place, calls), Metrics(place.metrics)
+        at = WorkerPlace(rank=place.rank, address=place.address, controller=place.controller, service=place.service)
         self._member = self._loop.run(member_of(config, at, self.reducer, NoReplica(), place.certs))
         self._loop.run(self._member.join())
         self.communicator = self.reducer.communicator
         self._iteration, self._ended = 0, time.time()
         atexit.register(self.close)
 
-    def stepped(self, parameters: Floats) -> None:
-        """An iteration has ended, with these parameters of the whole model."""
+    def stepped(self, params: str) -> None:
+        """An iteration has ended; `params`: a fingerprint of what all workers have alike."""
         self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
+        everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)
+        made = self.communicator.latest or everyone  # exact calls are of all
+        self.communicator.latest = None
         self.metrics.write(
             iteration=self._iteration,
             started=started,
             time=self._ended,
             iteration_s=self._ended - started,
-            params=fingerprint(parameters),
-            k=self.workers,
-            count=self.workers,
-            members=list(range(self.workers)),
+            params=params,
+            k=made.k,
+            count=made.count,
+            members=made.ranks,
+            late=made.late,
         )
 
     def close(self) -> None:
@@ -122,4 +185,4 @@ class GroupJob:
         finally:
             self._loop.run(self._member.leave())
             self._loop.close()
-            self.metrics.sum_up(self.reducer, "iterations", np.zeros(self.reducer.blocks, np.int64))
+            self.metrics.sum_up(self.reducer, "iterations", self.communicator.results)

@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from kofn.host.collectives.call import Array, Op
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.work import Work
+from kofn.host.kernels.sample import fingerprint
 from kofn.torch.errors import TorchError
 from kofn.torch.group_job import GroupJob
 from kofn.torch.rendezvous import RENDEZVOUS
@@ -240,7 +241,7 @@ def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     def stepped(*_: object) -> None:
         whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
-        job.stepped(torch.cat([each.detach().reshape(-1).float() for each in whole]).numpy())
+        job.stepped(fingerprint(torch.cat([each.detach().reshape(-1).float() for each in whole]).numpy()))
 
     optimizer.register_step_post_hook(stepped)
 

@@ -55,6 +55,21 @@ mean_ms = 40
 """
 
 
+SHARDED = f"""
+[run]
+trials = ["fixed:3"]
+[job]
+workers = 4
+words = 16
+exact_slots = 256
+[model]
+compute_ms = 0
+[torch]
+script = "{EXAMPLES / "zero.py"}"
+arguments = ["--steps", "40", "--freeze-step", "10", "--stage", "STAGE"]
+"""
+
+
 BY_RENDEZVOUS = f"""
 import os
 import runpy
@@ -83,6 +98,21 @@ def test_ddp_in_one_process_group(tmp_path: Path) -> None:
     last = log.splitlines()[-1]
     assert last.startswith("step 200: ")
     assert float(last.rpartition(" ")[2].rstrip("%")) > 93
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("stage", [1, 3])
+def test_an_optimizer_that_is_sharded_votes_on_three_of_four(stage: int, tmp_path: Path) -> None:
+    with RealRun(tmp_path, config=SHARDED.replace("STAGE", str(stage))) as run:
+        assert run.wait(200) == 0, run.text()
+        assert run.leftovers() == []
+        found = trial(run)
+        log = next(run.out.glob("fixed*3/logs/worker-0.log")).read_text()
+    assert found["iterations"] == 40
+    assert found["k_iterations"] == {"3": 30, "4": 10}
+    assert sum(found["late_by_worker"]) > 0
+    losses = [float(line.rpartition(" ")[2]) for line in log.splitlines() if line.startswith("step ")]
+    assert losses[1] < losses[0] < 4
 
 
 @pytest.mark.timeout(240)

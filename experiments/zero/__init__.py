@@ -1,0 +1,1 @@
+"""`kofn experiment zero`: what few bits cost a sharded training in steps."""

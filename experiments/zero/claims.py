@@ -1,0 +1,55 @@
+"""The claims about few bits, task by task."""
+
+from collections.abc import Iterator, Mapping
+
+from kofn.experiments.claims import Claim, Verdict
+from kofn.experiments.statistics import Spread
+from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE, WORKERS, ZeroContender
+from kofn.experiments.zero.tables import NEAR, ZeroArm, steps_of
+
+ZeroArms = Mapping[str, ZeroArm]
+"""By contender."""
+
+
+def _is_control(one: ZeroContender) -> bool:
+    return not (one.error_feedback and one.mask) or one.majority
+
+
+def as_good_as_32_bits(arms: ZeroArms) -> Iterator[Verdict]:
+    """Each stage, with all workers and with three of four."""
+    for name, arm in arms.items():
+        if name != REFERENCE and not _is_control(CONTENDERS[name]):
+            yield Verdict(
+                claim=f"{name}: at most {NEAR:.1%} above 32 bits after as many steps, with every seed",
+                holds=arm.near == len(arm.own),
+                numbers=f"{arm.near} of {len(arm.own)}, {', '.join(f'{ratio:.3f}' for ratio in arm.ratios)}",
+            )
+
+
+def controls_fail(arms: ZeroArms) -> Iterator[Verdict]:
+    for name, arm in arms.items():
+        if _is_control(CONTENDERS[name]):
+            yield Verdict(
+                claim=f"{name}: never gets there",
+                holds=all(ratio > 1 + NEAR for ratio in arm.ratios),
+                numbers=", ".join(f"{ratio:.3f}" for ratio in arm.ratios),
+            )
+
+
+def one_quantisation(arms: ZeroArms) -> Iterator[Verdict]:
+    """Counted votes against the scheme that quantises the sum again."""
+    others = [arm for name, arm in arms.items() if CONTENDERS[name].two_sided]
+    for name, arm in arms.items():
+        one = CONTENDERS[name]
+        if one.bits > 1 or one.codec or one.two_sided or one.k < WORKERS or _is_control(one):
+            continue
+        for other in others:
+            own, theirs = (Spread.of(each.steps).median for each in (arm, other))
+            yield Verdict(
+                claim=f"{name}: no more steps than two-sided",
+                holds=own <= theirs,
+                numbers=f"{steps_of(own)} and {steps_of(theirs)} steps, medians",
+            )
+
+
+CLAIMS: list[Claim[ZeroArms]] = [as_good_as_32_bits, controls_fail, one_quantisation]

@@ -1,0 +1,60 @@
+"""The trainings of `kofn experiment zero`: stages and bits, and what they are without a part of the algorithm."""
+
+from dataclasses import dataclass, replace
+
+from kofn.host.zero.settings import ZeroSettings
+
+WORKERS = 4
+
+REFERENCE = "32 bits"
+"""Uncompressed Adam: all stages step alike with 32 bits, so one of them stands for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroContender:
+    """`codec`: of the lanes, where it is not that of the bits.  `k`: workers in time in each step, drawn anew; the
+    others' contributions are stashed.  `two_sided`: DeepSpeed's scheme.  `majority`: of a block's votes the sign alone
+    comes back.
+    """
+
+    name: str
+    stage: int = 2
+    bits: int = 1
+    codec: str = ""
+    k: int = WORKERS
+    two_sided: bool = False
+    error_feedback: bool = True
+    majority: bool = False
+    mask: bool = True
+    floor: float = 0.1
+
+    def settings(self, freeze_step: int) -> ZeroSettings:
+        return ZeroSettings(
+            stage=self.stage, bits=self.bits, freeze_step=freeze_step, mask=self.mask, variance_floor=self.floor
+        )
+
+
+def _contenders() -> list[ZeroContender]:
+    few = [
+        ZeroContender(name=f"stage {stage}, {bits} bit{'s' * (bits > 1)}", stage=stage, bits=bits)
+        for bits in (8, 1)
+        for stage in (1, 2, 3)
+    ]
+    stashed = [replace(one, name=f"{one.name}, k = 3 of 4", k=3) for one in few]
+    voting = [one for one in few if one.bits == 1 and one.stage < 3]
+    controls = [
+        change
+        for one in voting
+        for change in (
+            replace(one, name=f"{one.name}, no error feedback", error_feedback=False),
+            replace(one, name=f"{one.name}, no mask, no floor", mask=False, floor=0.0),
+            replace(one, name=f"{one.name}, majority", majority=True),
+        )
+    ]
+    frozen = ZeroContender(name=f"{REFERENCE}, variance frozen", codec="int32")
+    two_sided = ZeroContender(name="stage 1, 1 bit, two-sided", stage=1, two_sided=True)
+    return [ZeroContender(name=REFERENCE, bits=32), frozen, *few, *stashed, two_sided, *controls]
+
+
+CONTENDERS = {one.name: one for one in _contenders()}
+"""By name."""

@@ -1,0 +1,245 @@
+"""All workers of a sharded training in one process, each a thread, step by step together.
+
+Encoders, ledgers and codecs are the workers' own; blocks are summed by the slots' rules (host.protocol.slot_model), the
+switch's oracle.  There is no network, and a seed says who is late: the same seed is the same training.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import Average, JobSection
+from kofn.host.arrays import Floats
+from kofn.host.collectives.call import Array
+from kofn.host.compression.aggregate import aggregate
+from kofn.host.compression.codec import UNIT
+from kofn.host.compression.encoder import Encoder
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.protocol.instructions import Packed
+from kofn.host.protocol.results import BlockId, BlockResults, Result
+from kofn.host.protocol.slot_model import Answer, SlotModel
+from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader
+from kofn.host.zero.shards import Shards, Unit
+from kofn.host.zero.two_sided import Bytes
+
+T = TypeVar("T")
+
+LIMIT_S = 120.0
+"""For the slowest worker to come."""
+
+
+@dataclass
+class Lockstep:
+    """What `workers` threads tell each other."""
+
+    workers: int
+    given: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._barrier = threading.Barrier(self.workers)
+
+    def run(self, work: Callable[[int], T]) -> list[T]:
+        """What comes of it, by rank; where one fails, all end."""
+
+        def one(rank: int) -> T:
+            try:
+                with np.errstate(all="ignore"):  # floats overflow as they do
+                    return work(rank)
+            except BaseException:
+                self._barrier.abort()
+                raise
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            futures = [pool.submit(one, rank) for rank in range(self.workers)]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error
+        return [future.result() for future in futures]
+
+    def all(self, rank: int, own: Any, join: Callable[[list[Any]], T]) -> T:
+        """What `join` makes of all workers' own, which each calls for itself."""
+        self.given[rank] = own
+        self._barrier.wait(LIMIT_S)
+        found = join([self.given[other] for other in range(self.workers)])
+        self._barrier.wait(LIMIT_S)
+        return found
+
+    def once(self, rank: int, own: Any, join: Callable[[list[Any]], Sequence[T]]) -> T:
+        """As all(), where one worker makes everybody's."""
+        self.given[rank] = own
+        if self._barrier.wait(LIMIT_S) == 0:
+            self.given = dict(enumerate(join([self.given[other] for other in range(self.workers)])))
+        self._barrier.wait(LIMIT_S)
+        found: T = self.given[rank]
+        self._barrier.wait(LIMIT_S)
+        return found
+
+
+class Done:
+    """A call that is over."""
+
+    def __init__(self, value: Floats) -> None:
+        self._value = value
+
+    def result(self, timeout: float | None = None) -> Floats:
+        return self._value
+
+
+class LockstepCalls:
+    """ExactCalls, and the exchange of the two-sided scheme; means are rounded once, from float64."""
+
+    def __init__(self, team: Lockstep, rank: int) -> None:
+        self.rank, self.workers, self._team = rank, team.workers, team
+
+    def all_reduce(self, values: Floats) -> Floats:
+        return self._team.all(self.rank, values, _mean)
+
+    def reduce_scatter(self, values: Floats, unit: Unit) -> Done:
+        rows = unit.padded(values, self.workers)
+        return Done(self._team.all(self.rank, rows, lambda all: _mean([each[self.rank] for each in all])))
+
+    def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> Done:
+        out[...] = self._team.all(self.rank, shard[unit.in_shard], np.concatenate)
+        return Done(out)
+
+    def gather(self, values: Array) -> Array:
+        return self._team.all(self.rank, values, np.stack)
+
+    def broadcast(self, values: Floats) -> Floats:
+        return self._team.all(self.rank, values, lambda all: all[0].copy())
+
+    def all_to_all(self, rows: Bytes) -> Bytes:
+        return self._team.all(self.rank, rows, lambda all: np.stack([each[self.rank] for each in all]))
+
+    def all_gather(self, row: Bytes) -> Bytes:
+        return self.gather(row)
+
+
+def _mean(all: list[Floats]) -> Floats:
+    return np.asarray(np.mean(all, axis=0, dtype=np.float64), np.float32)
+
+
+class LockstepSwitch:
+    """Sums of so many elements from the first k workers, in an order that the seed draws; `majority`: the sign of each
+    sum comes back, times its block's step.
+    """
+
+    def __init__(
+        self,
+        team: Lockstep,
+        elements: int,
+        *,
+        job: JobSection,
+        compress: CompressSection,
+        average: Average,
+        k: int,
+        seed: int,
+        majority: bool = False,
+    ) -> None:
+        self.coding = JobCoding.of(job, compress, elements)
+        layout = self.coding.layout
+        self.encoders = [
+            Encoder.of(
+                self.coding,
+                compress,
+                LedgerStorage.in_memory(blocks=layout.blocks, lanes=layout.elements, width=layout.widest),
+                rank,
+            )
+            for rank in range(job.workers)
+        ]
+        self._slots = SlotModel(workers=job.workers, k=k, slots=layout.total)
+        self._team, self._average, self._k, self._majority = team, average, k, majority
+        self._random, self._iteration = np.random.default_rng([seed, 99]), 0
+
+    def mean(self, rank: int, values: Floats) -> Floats:
+        return self._team.once(rank, values, self._iterate)
+
+    def _iterate(self, given: list[Floats]) -> list[Floats]:
+        self._iteration += 1
+        for encoder, values in zip(self.encoders, given, strict=True):
+            encoder.begin(self._iteration)
+            encoder.enter(values, self._iteration)
+            encoder.encode(self._iteration)
+        in_time = self._random.permutation(len(given))[: self._k].tolist()
+        results = BlockResults.of([self._sum(block, in_time) for block in self.encoders[0].blocks])
+        return [self._end(rank, results) for rank in range(len(given))]
+
+    def _sum(self, block: int, in_time: Sequence[int]) -> Result:
+        for rank in in_time:
+            answers = self._contribute(rank, block, self.encoders[rank].packed(block))
+            if answers and answers[0][1].kind == Kind.FORMAT_MISMATCH:
+                (_, slot, _), *_ = answers
+                again = self.encoders[rank].reencode(block, self._iteration, slot.scale, slot.lanes)
+                answers = self._contribute(rank, block, again)
+        (_, header, values), *_ = answers
+        return Result(
+            id=BlockId(self._iteration, block),
+            scale=header.scale,
+            lanes=header.lanes,
+            k=header.k,
+            count=header.count,
+            weight=header.weight,
+            members=header.members,
+            values=values,
+        )
+
+    def _contribute(self, rank: int, block: int, packed: Packed) -> list[Answer]:
+        header = KofnHeader(
+            worker=rank,
+            lanes=packed.lanes,
+            words=len(packed.values) // WORD_BYTES,
+            iteration=self._iteration,
+            block=block,
+            slot=block,
+            scale=packed.scale,
+            weight=packed.weight,
+        )
+        return self._slots.handle(header, packed.values)
+
+    def _end(self, rank: int, results: BlockResults) -> Floats:
+        """The iteration is over for a worker."""
+        encoder = self.encoders[rank]
+        encoder.settle(results, np.full(len(results), -1), np.zeros(len(results)))
+        done = aggregate(encoder.follow(results, 0), self.coding, rank=rank, average=self._average)
+        if not self._majority:
+            return done.mean
+        blocks = results.below(self.coding.layout.blocks)
+        steps = np.repeat(2.0 ** -blocks.numbers("scale"), self.coding.layout.elements)[: done.mean.size]
+        signs: Floats = (np.sign(done.mean) * steps).astype(np.float32)
+        return signs
+
+
+class LockstepMean:
+    """A worker's CompressedMean."""
+
+    def __init__(self, switch: LockstepSwitch, rank: int) -> None:
+        self.block_elements = switch.coding.layout.elements
+        self._switch, self._rank, self._elements = switch, rank, switch.coding.elements
+        self._ledger = switch.encoders[rank].ledger
+
+    def all_reduce(self, values: Floats) -> Floats:
+        return self._switch.mean(self._rank, values)
+
+    def reduce_scatter(self, values: Floats, shards: Shards) -> Floats:
+        return shards.cut(self.all_reduce(values), self._rank)
+
+    @property
+    def late(self) -> npt.NDArray[np.bool_] | None:
+        blocks = self._ledger.waiting > 0
+        return np.repeat(blocks, self.block_elements)[: self._elements] if blocks.any() else None
+
+    @property
+    def residual_bytes(self) -> int:
+        return self._ledger.pending.nbytes
+
+    @property
+    def residual(self) -> float:
+        """Mean magnitude of what is pending."""
+        return float(np.abs(self._ledger.pending).mean() * UNIT)

@@ -1,0 +1,46 @@
+"""The trainings of `kofn experiment zero` that are finished, in a file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from kofn.experiments.zero.training import Learned
+
+
+class Training(msgspec.Struct, frozen=True, kw_only=True):
+    """What is trained: names of TASKS and CONTENDERS."""
+
+    task: str
+    contender: str
+    seed: int
+    steps: int
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    training: Training
+    learned: Learned
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroResults:
+    """What has come of trainings; `path`: the file."""
+
+    path: Path
+    learned: dict[Training, Learned]
+
+    @classmethod
+    def at(cls, folder: Path) -> Self:
+        """What is in a folder, which is made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "zero.json"
+        rows = msgspec.json.decode(path.read_bytes(), type=list[_Row]) if path.exists() else []
+        return cls(path, {row.training: row.learned for row in rows})
+
+    def add(self, training: Training, learned: Learned) -> None:
+        self.learned[training] = learned
+        rows = [_Row(training=each, learned=of) for each, of in self.learned.items()]
+        new = self.path.with_suffix(".new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
+        new.replace(self.path)

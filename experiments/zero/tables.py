@@ -1,0 +1,97 @@
+"""What `kofn experiment zero` shows of its trainings, as text and as JSON."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kofn.experiments.statistics import Spread
+from kofn.experiments.tables import Columns, TextTable, count, shown, span
+from kofn.experiments.zero.contenders import REFERENCE
+from kofn.experiments.zero.training import Learned
+
+NEAR = 0.005
+"""By so much a loss may be above the reference's."""
+
+LEGEND = (
+    "loss: held-out, after the last step, median over the seeds; x 32 bits: in shares of that of uncompressed Adam with"
+    " the same seed; steps: until it is within 0.5 % of what uncompressed Adam has after the last step; within 0.5 %:"
+    " of how many seeds it is so after the last step; sound: all workers have the same parameters, and every ledger is"
+    " conserved. With 32 bits all stages are the same training."
+)
+
+Trainings = Mapping[tuple[str, int], Learned]
+"""By contender and seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroArm:
+    """A contender's trainings, and the reference's, by seed."""
+
+    name: str
+    own: Sequence[Learned]
+    reference: Sequence[Learned]
+
+    @property
+    def losses(self) -> list[float]:
+        return [_last(each) for each in self.own]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [_last(each) / _last(to) for each, to in zip(self.own, self.reference, strict=True)]
+
+    @property
+    def steps(self) -> list[float]:
+        """Infinite where it never got there."""
+        return [_reached(each, _last(to)) for each, to in zip(self.own, self.reference, strict=True)]
+
+    @property
+    def near(self) -> int:
+        return sum(ratio <= 1 + NEAR for ratio in self.ratios)
+
+    @property
+    def sound(self) -> bool:
+        return all(each.alike is not False and each.conserved is not False for each in self.own)
+
+
+def arms(trainings: Trainings) -> list[ZeroArm]:
+    """In the order in which contenders come; those whose seeds the reference has too."""
+    names = list(dict.fromkeys(name for name, _ in trainings))
+    seeds = {
+        name: [seed for one, seed in trainings if one == name and (REFERENCE, seed) in trainings] for name in names
+    }
+    return [
+        ZeroArm(
+            name=name,
+            own=[trainings[name, seed] for seed in seeds[name]],
+            reference=[trainings[REFERENCE, seed] for seed in seeds[name]],
+        )
+        for name in names
+        if seeds[name]
+    ]
+
+
+def table(title: str, found: Sequence[ZeroArm]) -> TextTable:
+    columns: Columns[ZeroArm] = {
+        "training": lambda arm: arm.name,
+        "loss": lambda arm: shown(Spread.of(arm.losses).median, "{:.4f}"),
+        "x 32 bits": lambda arm: shown(Spread.of(arm.ratios).median, "{:.3f}"),
+        "min .. max": lambda arm: span(Spread.of(arm.ratios), lambda value: shown(value, "{:.3f}")),
+        "steps": lambda arm: steps_of(Spread.of(arm.steps).median),
+        "within 0.5 %": lambda arm: f"{arm.near} of {len(arm.own)}",
+        "sound": lambda arm: "yes" if arm.sound else "NO",
+    }
+    return TextTable.of(columns, found, title=title)
+
+
+def steps_of(value: float) -> str:
+    return count(value, never="never")
+
+
+def _last(learned: Learned) -> float:
+    loss = learned.losses[max(learned.losses)]
+    return math.inf if loss is None else loss
+
+
+def _reached(learned: Learned, loss: float) -> float:
+    near = (step for step, each in learned.losses.items() if each is not None and each <= loss * (1 + NEAR))
+    return next(near, math.inf)

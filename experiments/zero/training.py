@@ -1,0 +1,162 @@
+"""One training of a contender: its held-out losses."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import kofn
+from kofn.config.compress import CompressSection
+from kofn.config.schema import Config
+from kofn.experiments.zero.contenders import WORKERS, ZeroContender
+from kofn.experiments.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
+from kofn.host.arrays import Floats
+from kofn.host.errors import GradientError
+from kofn.host.workload.model import Batch, Perceptron, load_shard
+from kofn.host.workload.workload import load_workload
+from kofn.host.zero.compressed_mean import CompressedMean
+from kofn.host.zero.settings import CODECS
+from kofn.host.zero.two_sided import TwoSidedMean
+from kofn.host.zero.zero_optimizer import ZeroOptimizer
+
+GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
+"""Of a checkout."""
+
+BATCH = 16
+"""Images of a worker in a step."""
+
+
+class Learner(Protocol):
+    """One worker's model and data; `units`: the sizes of tensors of its layers."""
+
+    parameters: Floats
+    units: list[list[int]]
+
+    def gradient(self, step: int) -> Floats:
+        """Of the `step`-th batch, from 1, shape of `parameters`."""
+
+    def held_out_loss(self) -> float: ...
+
+
+class DigitsLearner:
+    """A perceptron on 8 x 8 images of digits, in NumPy."""
+
+    def __init__(self, rank: int, seed: int) -> None:
+        self._model, self._data = Perceptron((64,), seed), load_shard(rank, WORKERS, seed)
+        self.parameters, self.units = self._model.parameters, [[64 * 64, 64], [64 * 10, 10]]
+
+    def gradient(self, step: int) -> Floats:
+        return self._model.gradient(self._data.batch(step, BATCH))[1]
+
+    def held_out_loss(self) -> float:
+        held_out: Batch = self._data.held_out
+        return float(self._model.gradient(held_out)[0])
+
+
+class WorkloadLearner:
+    """A configuration's workload, whose metric is the held-out loss."""
+
+    def __init__(self, rank: int, seed: int, path: Path) -> None:
+        config = Config.load(path, [f"run.seed={seed}", f"job.workers={WORKERS}"])
+        self._workload = load_workload(config, rank)
+        self.parameters = self._workload.parameters
+        self.units = [list(unit) for unit in getattr(self._workload, "units", [[self.parameters.size]])]
+
+    def gradient(self, step: int) -> Floats:
+        return self._workload.gradient(step)[1]
+
+    def held_out_loss(self) -> float:
+        return self._workload.evaluate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """`words` of a block; `every`: steps between two looks at the held-out loss."""
+
+    make: Callable[[int, int], Learner]
+    rate: float
+    steps: int
+    freeze_step: int
+    words: int
+    every: int
+
+
+TASKS: Mapping[str, Task] = {
+    "digits": Task(make=DigitsLearner, rate=2e-3, steps=400, freeze_step=60, words=1, every=5),
+    "gpt": Task(
+        make=lambda rank, seed: WorkloadLearner(rank, seed, GPT),
+        rate=2e-3,
+        steps=300,
+        freeze_step=60,
+        words=4,
+        every=10,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`losses`: held-out, by step, None where not finite; `conserved`: whether every ledger is, None where none is;
+    `alike`: whether all workers have the same parameters, None where the training has diverged.
+    """
+
+    losses: dict[int, float | None]
+    conserved: bool | None
+    alike: bool | None
+
+
+def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
+    """All workers, each a thread."""
+    team, settings, last = Lockstep(WORKERS), contender.settings(task.freeze_step), steps or task.steps
+    learners = [task.make(rank, seed) for rank in range(WORKERS)]
+    calls = [LockstepCalls(team, rank) for rank in range(WORKERS)]
+    elements = learners[0].parameters.size
+    switch = None if settings.bits == 32 or contender.two_sided else _switch(team, elements, task, contender, seed)
+    losses = dict[int, float | None]()
+
+    def one(rank: int) -> None:
+        learner, mean = learners[rank], _mean_of(contender, calls[rank], switch, elements)
+        units = [[size for unit in learner.units for size in unit]] if settings.stage == 1 else learner.units
+        zero = ZeroOptimizer(settings, learner.parameters, units, calls[rank], mean)
+        for step in range(1, last + 1):
+            gradient = learner.gradient(step)
+            for number, unit in enumerate(zero.shards.units):
+                zero.put(number, gradient[unit.begin : unit.end])
+            zero.step(task.rate)
+            learner.parameters[:] = zero.gathered()
+            if rank == 0 and step % task.every == 0:
+                loss = learner.held_out_loss()
+                losses[step] = loss if math.isfinite(loss) else None
+
+    alike: bool | None = None
+    try:
+        team.run(one)
+        alike = len({learner.parameters.tobytes() for learner in learners}) == 1
+    except GradientError:  # a control diverges: not finite, or too large for a ledger
+        losses[last] = None
+    conserved = None if switch is None else all(each.ledger.totals().conserved for each in switch.encoders)
+    return Learned(losses=losses, conserved=conserved, alike=alike)
+
+
+def _switch(team: Lockstep, elements: int, task: Task, contender: ZeroContender, seed: int) -> LockstepSwitch:
+    return LockstepSwitch(
+        team,
+        elements,
+        job=Config.of({"job": {"workers": WORKERS, "words": task.words}}).job,
+        compress=CompressSection(
+            codec=contender.codec or CODECS[contender.bits], error_feedback=contender.error_feedback
+        ),
+        average="contributors" if contender.settings(1).votes_on_momentum else "gradients",
+        k=contender.k,
+        seed=seed,
+        majority=contender.majority,
+    )
+
+
+def _mean_of(
+    contender: ZeroContender, calls: LockstepCalls, switch: LockstepSwitch | None, elements: int
+) -> CompressedMean | None:
+    if contender.two_sided:
+        return TwoSidedMean(calls, elements)
+    return None if switch is None else LockstepMean(switch, calls.rank)

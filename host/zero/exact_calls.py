@@ -1,0 +1,65 @@
+"""What workers tell each other exactly: shards to everybody, means to their owners, small arrays to all."""
+
+from typing import Protocol, TypeVar
+
+from kofn.host.arrays import Floats
+from kofn.host.collectives.call import Array
+from kofn.host.collectives.communicator import Communicator
+from kofn.host.collectives.work import Work
+from kofn.host.zero.compressed_mean import LIMIT_S
+from kofn.host.zero.shards import Unit
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """A call under way."""
+
+    def result(self, timeout: float | None = None) -> T_co: ...
+
+
+class ExactCalls(Protocol):
+    """Calls of worker `rank` of `workers`; those that return a Pending come in the same order at all workers."""
+
+    rank: int
+    workers: int
+
+    def all_reduce(self, values: Floats) -> Floats:
+        """The mean (elements,)."""
+
+    def reduce_scatter(self, values: Floats, unit: Unit) -> Pending[Floats]:
+        """The mean of a unit's values (size,), of which this worker gets its own (chunk,)."""
+
+    def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> Pending[Floats]:
+        """A unit's elements of all shards to `out`, (workers * chunk,)."""
+
+    def gather(self, values: Array) -> Array:
+        """All workers' arrays, by rank (workers, ...)."""
+
+    def broadcast(self, values: Floats) -> Floats:
+        """Worker 0's."""
+
+
+class CommunicatorCalls:
+    """ExactCalls over a Communicator."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.rank, self.workers = communicator.rank, communicator.workers
+        self._communicator = communicator
+
+    def all_reduce(self, values: Floats) -> Floats:
+        return self._communicator.all_reduce(values, op="mean").result(LIMIT_S)
+
+    def reduce_scatter(self, values: Floats, unit: Unit) -> Work[Floats]:
+        rows = unit.padded(values, self.workers)
+        return self._communicator.reduce_scatter(rows, op="mean", name=f"mean {unit.begin}")
+
+    def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> Work[Floats]:
+        rows = out.reshape(self.workers, unit.chunk)
+        return self._communicator.all_gather(shard[unit.in_shard], out=rows, name=f"unit {unit.begin}")
+
+    def gather(self, values: Array) -> Array:
+        return self._communicator.all_gather(values).result(LIMIT_S)
+
+    def broadcast(self, values: Floats) -> Floats:
+        return self._communicator.broadcast(values).result(LIMIT_S)

@@ -1,0 +1,205 @@
+"""Adam and LAMB of one worker's shard: their state, and a step with it.
+
+Once the variance is frozen (1 bit), values of a block share one step s, so that an element whose variance is far below
+its block's would be thrown about by s / sqrt(variance): the variance has a floor then, and what never had a gradient
+has no momentum (DeepSpeed's exp_avg_mask).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Floats, Floats64
+from kofn.host.zero.settings import ZeroSettings
+
+Segments = Sequence[tuple[int, slice]]
+"""The shard by pieces of the flat parameters: number of the piece, and where it is (shards.Shards.segments)."""
+
+Gather = Callable[[Floats], Floats]
+"""All workers' arrays (...), by rank (workers, ...), exact."""
+
+COEFFICIENT = (0.01, 10.0)
+"""Least and most of LAMB's trust ratio, as DeepSpeed's."""
+
+COEFFICIENT_BETA = 0.9
+"""Of the moving average that a trust ratio is frozen at."""
+
+FACTOR, FACTOR_CHANGE = (0.5, 4.0), 0.1
+"""Least and most of what a frozen trust ratio is multiplied by, and the share by which that changes in a step."""
+
+
+class ShardOptimizer(ABC):
+    """`parameters`: the shard's, which change in place; `exp_avg`: where the momentum is; `tensors`: the shard by the
+    `count` tensors of the model.
+    """
+
+    def __init__(
+        self,
+        settings: ZeroSettings,
+        parameters: Floats,
+        *,
+        exp_avg: Floats,
+        tensors: Segments,
+        count: int,
+        gather: Gather,
+    ) -> None:
+        self.parameters, self.exp_avg, self.exp_avg_sq = parameters, exp_avg, np.zeros_like(parameters)
+        self.frozen = False
+        self._settings, self._tensors, self._count, self._gather = settings, tensors, count, gather
+
+    @property
+    def arrays(self) -> list[Floats]:
+        """The state that is held, without the momentum."""
+        return [self.exp_avg_sq]
+
+    def take(self, gradient: Floats, *, momentum: bool = True) -> None:
+        """A step's mean gradient (shard_elements,); `momentum`: into that as well, else somebody else does it."""
+        first, second = self._settings.betas
+        if momentum:
+            self.exp_avg *= np.float32(first)
+            self.exp_avg += np.float32(1 - first) * gradient
+            if self.frozen:
+                self.exp_avg[~self.mask] = 0
+        if self.frozen:
+            self._look(gradient)
+        else:
+            self.exp_avg_sq *= np.float32(second)
+            self.exp_avg_sq += np.float32(1 - second) * np.square(gradient)
+
+    def freeze(self, step: int, blocks: Segments, elements: npt.NDArray[np.int64]) -> None:
+        """The variance stays as it is after this step; `blocks`: the shard by blocks, which have so many elements."""
+        self.exp_avg_sq /= np.float32(1 - self._settings.betas[1] ** step)
+        sums = np.zeros(len(elements), np.float32)
+        for number, place in blocks:
+            sums[number] += self.exp_avg_sq[place].sum(dtype=np.float64)
+        means = self._gather(sums).sum(0, dtype=np.float64) / elements
+        for number, place in blocks:
+            values = self.exp_avg_sq[place]
+            least = np.float32(self._settings.variance_floor**2 * means[number])
+            values[...] = np.where(values > 0, np.maximum(values, least), 0 if self._settings.mask else least)
+        self.frozen = True
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Which of the shard's elements have a momentum: those that had a gradient before the variance was frozen."""
+        if not self._settings.mask:
+            return np.ones(self.exp_avg_sq.shape, np.bool_)
+        found: npt.NDArray[np.bool_] = self.exp_avg_sq > 0
+        return found
+
+    @abstractmethod
+    def step(self, step: int, rate: float) -> None:
+        """The `step`-th, from 1."""
+
+    @abstractmethod
+    def _look(self, gradient: Floats) -> None:
+        """At a mean gradient once the variance is frozen."""
+
+    def _direction(self, step: int) -> Floats:
+        """The momentum over the variance's root, each with its bias correction; a frozen variance has had its own."""
+        first, second = self._settings.betas
+        direction = np.sqrt(self.exp_avg_sq)
+        if not self.frozen:
+            direction /= np.float32(np.sqrt(1 - second**step))
+        direction += np.float32(self._settings.eps)
+        np.divide(self.exp_avg, direction, out=direction)
+        direction /= np.float32(1 - first**step)
+        return direction
+
+
+class ShardAdam(ShardOptimizer):
+    """As torch.optim.Adam, or AdamW where weight_decay is decoupled; 1-bit Adam once the variance is frozen."""
+
+    def step(self, step: int, rate: float) -> None:
+        if self._settings.decoupled:
+            self.parameters *= np.float32(1 - rate * self._settings.weight_decay)
+        self.parameters -= np.float32(rate) * self._direction(step)
+
+    def _look(self, gradient: Floats) -> None:
+        """Nothing goes on."""
+
+
+class ShardLamb(ShardOptimizer):
+    """LAMB (You et al., ICLR 2020); 1-bit LAMB once the variance is frozen.
+
+    Then each tensor's trust ratio is frozen too, at its moving average, times the largest share by which the frozen
+    root is above that of a variance that goes on; DeepSpeed's scaling of momenta is not needed, blocks have steps of
+    their own.
+    """
+
+    def __init__(
+        self,
+        settings: ZeroSettings,
+        parameters: Floats,
+        *,
+        exp_avg: Floats,
+        tensors: Segments,
+        count: int,
+        gather: Gather,
+    ) -> None:
+        super().__init__(settings, parameters, exp_avg=exp_avg, tensors=tensors, count=count, gather=gather)
+        self._frozen_ratio: Floats64 = np.zeros(count)
+        self._factor: Floats64 = np.ones(count)
+        self._fresh: Floats | None = None
+
+    @property
+    def arrays(self) -> list[Floats]:
+        return [self.exp_avg_sq] if self._fresh is None else [self.exp_avg_sq, self._fresh]
+
+    def freeze(self, step: int, blocks: Segments, elements: npt.NDArray[np.int64]) -> None:
+        super().freeze(step, blocks, elements)
+        self._fresh = self.exp_avg_sq.copy()
+
+    def step(self, step: int, rate: float) -> None:
+        update = self._direction(step)
+        before = self._sums(update) if self.frozen else None
+        if self._settings.weight_decay:
+            update += np.float32(self._settings.weight_decay) * self.parameters
+        ratios = self._ratios(update) if before is None else self._frozen_ratios(before, update)
+        for number, place in self._tensors:
+            self.parameters[place] -= np.float32(rate * ratios[number]) * update[place]
+
+    def _look(self, gradient: Floats) -> None:
+        assert self._fresh is not None
+        second = self._settings.betas[1]
+        self._fresh *= np.float32(second)
+        self._fresh += np.float32(1 - second) * np.square(gradient)
+
+    def _ratios(self, update: Floats) -> Floats64:
+        """Each tensor's trust ratio."""
+        parts = np.stack([self._sums(self.parameters), self._sums(update)])
+        weights, updates = np.sqrt(self._all(parts).sum(0))
+        known = (weights > 0) & (updates > 0)
+        ratios = np.where(known, np.clip(weights / np.where(known, updates, 1), *COEFFICIENT), 1.0)
+        self._frozen_ratio = COEFFICIENT_BETA * self._frozen_ratio + (1 - COEFFICIENT_BETA) * ratios
+        return ratios
+
+    def _frozen_ratios(self, before: Floats64, update: Floats) -> Floats64:
+        """The same without looking at the parameters."""
+        assert self._fresh is not None
+        eps, shares = self._settings.eps, np.zeros(self._count)
+        for number, place in self._tensors:
+            share = (np.sqrt(self.exp_avg_sq[place]) + eps) / (np.sqrt(self._fresh[place]) + eps)
+            shares[number] = max(shares[number], share.max())
+        told = self._all(np.stack([shares, before, self._sums(update)]))
+        factor = told[:, 0].max(0)
+        if self._settings.weight_decay:
+            plain, decayed = np.sqrt(told[:, 1:].sum(0))
+            share = np.where(decayed > 0, np.minimum(1.0, plain / np.where(decayed > 0, decayed, 1)), 1.0)
+            factor = factor * share + (1 - share)
+        factor = np.clip(factor, *FACTOR)
+        self._factor = np.clip(factor, self._factor * (1 - FACTOR_CHANGE), self._factor * (1 + FACTOR_CHANGE))
+        return self._frozen_ratio * self._factor
+
+    def _sums(self, values: Floats) -> Floats64:
+        """Of squares, by tensor, of this shard."""
+        sums = np.zeros(self._count)
+        for number, place in self._tensors:
+            sums[number] += np.square(values[place], dtype=np.float64).sum()
+        return sums
+
+    def _all(self, own: Floats64) -> Floats64:
+        """All workers', by rank."""
+        return self._gather(own.astype(np.float32)).astype(np.float64)

@@ -1,0 +1,87 @@
+"""How parameters are parted over workers: unit by unit, each worker an equal part, zeros behind the last element.
+
+A unit is what is gathered and reduced at once: all parameters, or those of a layer.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from kofn.host.arrays import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """`begin` of its elements in the flat parameters, and how many; `chunk` of them a worker has, from `at` on in its
+    shard.
+    """
+
+    begin: int
+    size: int
+    chunk: int
+    at: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.size
+
+    @property
+    def in_shard(self) -> slice:
+        return slice(self.at, self.at + self.chunk)
+
+    def padded(self, values: Floats, workers: int) -> Floats:
+        """Its elements (size,) as rows of workers (workers, chunk)."""
+        rows = np.zeros(workers * self.chunk, np.float32)
+        rows[: self.size] = values
+        return rows.reshape(workers, self.chunk)
+
+
+class Shards:
+    """Of units of so many elements, among workers; `elements` of all, `shard_elements` of a worker's shard.
+
+    >>> shards = Shards([5, 3], 2)
+    >>> shards.elements, shards.shard_elements
+    (8, 5)
+    >>> shards.cut(np.arange(8, dtype=np.float32), 1)
+    array([3., 4., 0., 7., 0.], dtype=float32)
+    >>> [part for part in shards.parts(1)]
+    [(slice(3, 5, None), slice(0, 2, None)), (slice(7, 8, None), slice(3, 4, None))]
+    """
+
+    def __init__(self, sizes: Sequence[int], workers: int) -> None:
+        chunks = [-(-size // workers) for size in sizes]
+        begins, ats = accumulate(sizes, initial=0), accumulate(chunks, initial=0)
+        self.workers = workers
+        self.units = [
+            Unit(begin=begin, size=size, chunk=chunk, at=at)
+            for begin, size, chunk, at in zip(begins, sizes, chunks, ats, strict=False)
+        ]
+        self.elements, self.shard_elements = sum(sizes), sum(chunks)
+
+    def parts(self, rank: int) -> Iterator[tuple[slice, slice]]:
+        """Where a worker's elements are in the flat parameters, and where in its shard."""
+        for unit in self.units:
+            begin = min(unit.begin + rank * unit.chunk, unit.end)
+            size = min(begin + unit.chunk, unit.end) - begin
+            if size > 0:
+                yield slice(begin, begin + size), slice(unit.at, unit.at + size)
+
+    def cut(self, flat: Floats, rank: int) -> Floats:
+        """A worker's shard (shard_elements,) of what is there for all elements."""
+        shard = np.zeros(self.shard_elements, flat.dtype)
+        for there, here in self.parts(rank):
+            shard[here] = flat[there]
+        return shard
+
+    def segments(self, rank: int, edges: Sequence[int]) -> Iterator[tuple[int, slice]]:
+        """The shard cut where the flat elements have `edges`: number of the piece between two edges, and its place."""
+        for there, here in self.parts(rank):
+            first = int(np.searchsorted(edges, there.start, side="right")) - 1
+            for number in range(first, len(edges) - 1):
+                begin, end = max(there.start, edges[number]), min(there.stop, edges[number + 1])
+                if begin >= there.stop:
+                    break
+                if begin < end:
+                    yield number, slice(here.start + begin - there.start, here.start + end - there.start)

@@ -1,0 +1,81 @@
+"""The baseline: DeepSpeed's compressed_allreduce, which quantises twice.
+
+Workers exchange the signs of chunks; who has a chunk adds its mean to what was left over there (server_error), and
+gives signs to all.  (Tang et al., ICML 2021; deepspeed/runtime/comm.)
+"""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Floats
+from kofn.host.zero.shards import Shards
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ChunkExchange(Protocol):
+    """What workers send each other; `rank`, `workers`: this one's place."""
+
+    rank: int
+    workers: int
+
+    def all_to_all(self, rows: Bytes) -> Bytes:
+        """Row r (workers, bytes) goes to worker r; the others' rows for this one, by rank."""
+
+    def all_gather(self, row: Bytes) -> Bytes:
+        """All workers' (bytes,), by rank (workers, bytes)."""
+
+
+class TwoSidedMean:
+    """A CompressedMean of so many elements."""
+
+    late = None
+
+    def __init__(self, exchange: ChunkExchange, elements: int) -> None:
+        whole = 8 * exchange.workers
+        self.block_elements = elements  # one scale for all
+        self._exchange, self._elements, self._padded = exchange, elements, -(-elements // whole) * whole
+        self.worker_error = np.zeros(self._padded, np.float32)
+        self.server_error = np.zeros(self._padded // exchange.workers, np.float32)
+
+    def all_reduce(self, values: Floats) -> Floats:
+        given = self.worker_error
+        given[: self._elements] += values
+        scale, positive = _quantise(given)
+        chunks = np.packbits(positive).reshape(self._exchange.workers, -1)
+        arrived = self._exchange.all_to_all(np.concatenate([_rows(scale, len(chunks)), chunks], axis=1))
+        mean = _decoded(arrived).mean(0, dtype=np.float32)
+        mean += self.server_error
+        self.server_error = mean
+        scale, positive = _quantise(mean)
+        gathered = self._exchange.all_gather(np.concatenate([_rows(scale, 1)[0], np.packbits(positive)]))
+        return _decoded(gathered).reshape(-1)[: self._elements]
+
+    def reduce_scatter(self, values: Floats, shards: Shards) -> Floats:
+        return shards.cut(self.all_reduce(values), self._exchange.rank)
+
+    @property
+    def residual_bytes(self) -> int:
+        return self.worker_error.nbytes + self.server_error.nbytes
+
+
+def _quantise(values: Floats) -> tuple[np.float32, npt.NDArray[np.bool_]]:
+    """The scale ||v|| / sqrt(d), and where signs are plus (0 is); the values become what that leaves over."""
+    scale = np.float32(np.sqrt(np.square(values, dtype=np.float64).mean()))
+    positive: npt.NDArray[np.bool_] = values >= 0
+    values -= np.where(positive, scale, -scale)
+    return scale, positive
+
+
+def _rows(scale: np.float32, rows: int) -> Bytes:
+    """Its bytes in front of each row."""
+    return np.tile(np.frombuffer(scale.tobytes(), np.uint8), (rows, 1))
+
+
+def _decoded(rows: Bytes) -> Floats:
+    """A scale and signs in each row."""
+    scales = np.ascontiguousarray(rows[:, :4]).view(np.float32)
+    found: Floats = np.where(np.unpackbits(rows[:, 4:], axis=1) == 1, scales, -scales)
+    return found

@@ -1,0 +1,247 @@
+"""The three stages of ZeRO: who has what of a step, and which calls it makes.
+
+    stage 1   mean gradient or momentum: all-reduce; each steps its shard; all-gather of parameters
+    stage 2   gradients: reduce-scatter to their owners, who keep the momentum; all-gather of parameters
+    stage 3   as stage 2, layer by layer; parameters are gathered before each pass, and discarded after it
+
+With one bit the momentum is voted on in stage 1 (1-bit Adam): every worker has all of it, and gives
+
+    x = beta * momentum + (1 - beta) * gradient
+
+Where x came too late for a block, all of it waits in the ledger and goes with the next one.  The others' sum had
+beta * momentum without it, so the worker takes its own off the next x there: what waits is its gradient's part alone.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Floats
+from kofn.host.errors import ZeroError
+from kofn.host.zero.compressed_mean import LIMIT_S, CompressedMean
+from kofn.host.zero.exact_calls import ExactCalls, Pending
+from kofn.host.zero.memory import Memory
+from kofn.host.zero.settings import ZeroSettings
+from kofn.host.zero.shard_optimizer import ShardAdam, ShardLamb, ShardOptimizer
+from kofn.host.zero.shards import Shards
+
+OPTIMIZERS: dict[str, type[ShardOptimizer]] = {"adam": ShardAdam, "lamb": ShardLamb}
+
+
+class ZeroOptimizer:
+    """One worker's part of a training: put() each unit's gradient, then step(), then gather() of each unit.
+
+        for unit, gradient in backward():
+            zero.put(unit, gradient)
+        zero.step(rate)
+        parameters = zero.gathered()
+
+    `parameters`: flat, the same at all workers, and in stage 1 where they are gathered; `units`: of each, the sizes of
+    its tensors; stage 1 has one unit.  `compressed`: with 8 bits and 1.  A ZeroError says what was put twice or not at
+    all.
+    """
+
+    def __init__(
+        self,
+        settings: ZeroSettings,
+        parameters: Floats,
+        units: Sequence[Sequence[int]],
+        calls: ExactCalls,
+        compressed: CompressedMean | None = None,
+    ) -> None:
+        self.settings, self.steps = settings, 0
+        self.shards = shards = Shards([sum(tensors) for tensors in units], calls.workers)
+        _check(settings, parameters, shards, compressed)
+        self.rank, self._calls, self._compressed = calls.rank, calls, compressed
+        self._parameters = parameters
+        self._momentum = _Momentum(shards, self.rank) if settings.votes_on_momentum else None
+        tensors = [size for unit in units for size in unit]
+        edges = [*accumulate(tensors, initial=0)]
+        self.shard = shards.cut(parameters, self.rank)
+        """This worker's parameters, (shard_elements,)."""
+        self._optimizer = OPTIMIZERS[settings.optimizer](
+            settings,
+            self.shard,
+            exp_avg=np.zeros_like(self.shard) if self._momentum is None else self._momentum.own,
+            tensors=[*shards.segments(self.rank, edges)],
+            count=len(tensors),
+            gather=self._calls.gather,
+        )
+        self._gradient: Floats | None = None  # all of it, where it leaves as a whole
+        self._arriving = dict[int, Pending[Floats]]()  # the own part of units that leave one by one
+        self._put = set[int]()
+
+    # -- gradients
+
+    def put(self, unit: int, gradient: Floats) -> None:
+        """A unit's gradient (size,), which may be used again at once."""
+        one = self.shards.units[unit]
+        if unit in self._put:
+            raise ZeroError(f"unit {unit} has its gradient already: one is allowed in a step")
+        if gradient.shape != (one.size,):
+            raise ZeroError(f"the gradient of unit {unit} has shape {gradient.shape}: ({one.size},) is allowed")
+        self._put.add(unit)
+        if self.settings.stage > 1 and not self._now_compressed:
+            self._gradient = None
+            self._arriving[unit] = self._calls.reduce_scatter(gradient, one)
+            return
+        if self._gradient is None:
+            self._gradient = np.zeros(self.shards.elements, np.float32)
+        self._gradient[one.begin : one.end] = gradient
+
+    @property
+    def missing(self) -> list[int]:
+        """Units that have no gradient in this step yet."""
+        return sorted({*range(len(self.shards.units))} - self._put)
+
+    @property
+    def _now_compressed(self) -> bool:
+        return self.settings.compresses(self.steps + 1)
+
+    # -- a step
+
+    def step(self, rate: float) -> None:
+        """With the mean gradient, at this learning rate; the parameters are then to be gathered."""
+        if missing := self.missing:
+            raise ZeroError(f"units {missing} have no gradient in step {self.steps + 1}: all need one")
+        if self._momentum is not None and self._now_compressed:
+            self._vote_on_momentum(self._momentum)
+        elif self._momentum is not None:
+            self._warm_up(self._momentum)
+        else:
+            self._optimizer.take(self._decayed(self._own_mean()))
+        self.steps += 1
+        self._put.clear()
+        self._optimizer.step(self.steps, rate)
+        if self.settings.bits == 1 and self.steps == self.settings.freeze_step:
+            self._freeze()
+
+    def _own_mean(self) -> Floats:
+        """Of the gradients, this worker's shard."""
+        if self._arriving:
+            mean = np.empty(self.shards.shard_elements, np.float32)
+            for unit, work in self._arriving.items():
+                mean[self.shards.units[unit].in_shard] = work.result(LIMIT_S)
+            self._arriving.clear()
+            return mean
+        assert self._gradient is not None
+        if not self._now_compressed:
+            return self.shards.cut(self._calls.all_reduce(self._gradient), self.rank)
+        assert self._compressed is not None
+        if self.settings.stage == 1:
+            return self.shards.cut(self._compressed.all_reduce(self._gradient), self.rank)
+        return self._compressed.reduce_scatter(self._gradient, self.shards)
+
+    def _decayed(self, gradient: Floats) -> Floats:
+        """With what Adam adds to it for the parameters' size; those of this shard."""
+        settings = self.settings
+        if not settings.weight_decay or settings.decoupled or settings.optimizer == "lamb":
+            return gradient
+        return gradient + np.float32(settings.weight_decay) * self.shard
+
+    def _warm_up(self, momentum: "_Momentum") -> None:
+        """In full precision, all of the momentum."""
+        assert self._gradient is not None
+        mean = self._calls.all_reduce(self._decayed_whole(self._gradient))
+        momentum.add(mean, self.settings.betas[0])
+        self._optimizer.take(self.shards.cut(mean, self.rank), momentum=False)
+
+    def _vote_on_momentum(self, momentum: "_Momentum") -> None:
+        assert self._compressed is not None
+        assert self._gradient is not None
+        beta, before = np.float32(self.settings.betas[0]), momentum.own.copy()
+        before *= beta
+        given = momentum.given(self._decayed_whole(self._gradient), beta)
+        mean = self._compressed.all_reduce(given)
+        momentum.replace(mean, beta, self._compressed.late)
+        gradient = momentum.own - before
+        gradient /= 1 - beta
+        self._optimizer.take(gradient, momentum=False)
+
+    def _decayed_whole(self, gradient: Floats) -> Floats:
+        """As _decayed(), of all parameters."""
+        settings = self.settings
+        if settings.weight_decay and not settings.decoupled and settings.optimizer == "adam":
+            gradient += np.float32(settings.weight_decay) * self._parameters
+        return gradient
+
+    def _freeze(self) -> None:
+        assert self._compressed is not None
+        block, elements = self._compressed.block_elements, self.shards.elements
+        edges = [*range(0, elements, block), elements]
+        self._optimizer.freeze(self.steps, [*self.shards.segments(self.rank, edges)], np.diff(edges))
+        if self._momentum is not None:
+            (unit,) = self.shards.units
+            bits = np.packbits(self._optimizer.mask)
+            words = np.frombuffer(bits.tobytes().ljust(-(-bits.size // 4) * 4, b"\0"), np.int32)
+            gathered = self._calls.gather(words).view(np.uint8)
+            rows = np.unpackbits(gathered, axis=1, count=unit.chunk)
+            self._momentum.masked = np.flatnonzero(rows.reshape(-1)[: unit.size] == 0)
+
+    # -- parameters
+
+    def gather(self, unit: int, out: Floats) -> Pending[Floats]:
+        """A unit's parameters to `out`, (workers * chunk,): the elements, and zeros."""
+        return self._calls.gather_unit(self.shard, self.shards.units[unit], out)
+
+    def gathered(self) -> Floats:
+        """All parameters (elements,)."""
+        found, arriving = np.empty(self.shards.elements, np.float32), list[Pending[Floats]]()
+        for unit, one in enumerate(self.shards.units):
+            arriving.append(self.gather(unit, np.empty(self.shards.workers * one.chunk, np.float32)))
+        for one, work in zip(self.shards.units, arriving, strict=True):
+            found[one.begin : one.end] = work.result(LIMIT_S).reshape(-1)[: one.size]
+        return found
+
+    def memory(self) -> Memory:
+        """Of this worker, without what its model holds."""
+        momentum = self._optimizer.exp_avg if self._momentum is None else self._momentum.values
+        return Memory(
+            parameters=self.shard.nbytes,
+            gradients=0 if self._gradient is None else self._gradient.nbytes,
+            optimizer=momentum.nbytes + sum(each.nbytes for each in self._optimizer.arrays),
+            residuals=0 if self._compressed is None else self._compressed.residual_bytes,
+        )
+
+
+class _Momentum:
+    """All of it, at every worker, (workers * chunk,); `own`: of this worker's shard; `masked`: elements that stay 0."""
+
+    def __init__(self, shards: Shards, rank: int) -> None:
+        (unit,) = shards.units
+        self.values: Floats = np.zeros(shards.workers * unit.chunk, np.float32)
+        self.own = self.values[rank * unit.chunk : (rank + 1) * unit.chunk]
+        self.masked: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._all = self.values[: unit.size]
+        self._late: tuple[npt.NDArray[np.bool_], Floats] | None = None
+
+    def add(self, mean: Floats, beta: float) -> None:
+        """A mean gradient (elements,)."""
+        self._all *= np.float32(beta)
+        self._all += np.float32(1 - beta) * mean
+
+    def given(self, gradient: Floats, beta: np.float32) -> Floats:
+        """This worker's vote, in the gradient's place."""
+        gradient *= 1 - beta
+        gradient += beta * self._all
+        if self._late is not None:
+            where, waiting = self._late
+            gradient[where] -= waiting
+        return gradient
+
+    def replace(self, mean: Floats, beta: np.float32, late: npt.NDArray[np.bool_] | None) -> None:
+        """By what all have voted for; `late`: where this worker's vote waits."""
+        self._late = None if late is None else (late, beta * self._all[late])
+        self._all[...] = mean
+        self._all[self.masked] = 0
+
+
+def _check(settings: ZeroSettings, parameters: Floats, shards: Shards, compressed: CompressedMean | None) -> None:
+    if parameters.shape != (shards.elements,):
+        raise ZeroError(f"parameters have shape {parameters.shape}: ({shards.elements},) is allowed")
+    if settings.stage == 1 and len(shards.units) != 1:
+        raise ZeroError(f"stage is 1 with {len(shards.units)} units: 1 is allowed, all parameters are gathered at once")
+    if (settings.bits < 32) != (compressed is not None):
+        raise ZeroError(f"bits is {settings.bits}: a CompressedMean is allowed with 1 and 8, and needed there")

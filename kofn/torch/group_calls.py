@@ -1,0 +1,71 @@
+"""What a sharded optimizer is compared with: the same calls over a process group (gloo), without a switch."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from kofn.host.arrays import Floats
+from kofn.host.collectives.call import Array
+from kofn.host.zero.shards import Unit
+from kofn.host.zero.two_sided import Bytes
+
+
+class GroupWork:
+    """A call of the group under way, which has filled `out` then."""
+
+    def __init__(self, work: Any, out: torch.Tensor) -> None:
+        self._work, self._out = work, out
+
+    def result(self, timeout: float | None = None) -> Floats:
+        self._work.wait()
+        found: Floats = self._out.numpy()
+        return found
+
+
+class GroupCalls:
+    """ExactCalls by a process group; its sums are PyTorch's."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.workers, self._group = dist.get_rank(group), dist.get_world_size(group), group
+
+    def all_reduce(self, values: Floats) -> Floats:
+        mean = torch.from_numpy(values / np.float32(self.workers))
+        dist.all_reduce(mean, group=self._group)
+        found: Floats = mean.numpy()
+        return found
+
+    def reduce_scatter(self, values: Floats, unit: Unit) -> GroupWork:
+        rows = torch.from_numpy(unit.padded(values, self.workers) / np.float32(self.workers)).reshape(-1)
+        out = torch.empty(unit.chunk)
+        return GroupWork(dist.reduce_scatter_tensor(out, rows, group=self._group, async_op=True), out)
+
+    def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> GroupWork:
+        target, own = torch.from_numpy(out).reshape(-1), torch.from_numpy(shard[unit.in_shard].copy())
+        return GroupWork(dist.all_gather_into_tensor(target, own, group=self._group, async_op=True), target)
+
+    def gather(self, values: Array) -> Array:
+        own = torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1).copy())
+        rows = torch.empty(self.workers * own.numel(), dtype=torch.uint8)
+        dist.all_gather_into_tensor(rows, own, group=self._group)
+        found: Array = rows.numpy().view(values.dtype).reshape(self.workers, *values.shape)
+        return found
+
+    def broadcast(self, values: Floats) -> Floats:
+        found = torch.from_numpy(values.copy())
+        dist.broadcast(found, group_src=0, group=self._group)
+        whole: Floats = found.numpy()
+        return whole
+
+    # -- as a ChunkExchange
+
+    def all_to_all(self, rows: Bytes) -> Bytes:
+        given = torch.from_numpy(np.ascontiguousarray(rows))
+        out = torch.empty_like(given)
+        dist.all_to_all_single(out, given, group=self._group)
+        found: Bytes = out.numpy()
+        return found
+
+    def all_gather(self, row: Bytes) -> Bytes:
+        return self.gather(row)

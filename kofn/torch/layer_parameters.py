@@ -1,0 +1,217 @@
+"""A model's parameters in units that are gathered and reduced at once: flat arrays, of which parameters are views.
+
+Where parameters are sharded (ZeRO-3) the array of a unit has memory from the gather before a pass to the end of that
+pass.  What autograd has saved for the backward pass is in the same memory, and is there again when it is needed.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from kofn.host.arrays import Floats
+from kofn.torch.errors import TorchError
+from kofn.torch.split import layers_of
+
+Named = list[tuple[str, nn.Parameter]]
+
+
+class Arriving(Protocol):
+    """A unit's elements on their way."""
+
+    def result(self) -> Floats: ...
+
+
+class LayerParameters:
+    """Of a unit: `named` in order; `chunk` elements for each of `workers`."""
+
+    def __init__(self, named: Named, workers: int) -> None:
+        self.named, self.sizes = named, [each.numel() for _, each in named]
+        self.size = sum(self.sizes)
+        self.padded = -(-self.size // workers) * workers
+        self.flat = torch.zeros(self.padded)
+        self._places = [*accumulate(self.sizes, initial=0)]
+        with torch.no_grad():
+            for (_, parameter), begin, size in zip(named, self._places, self.sizes, strict=False):
+                self.flat[begin : begin + size] = parameter.reshape(-1)
+                parameter.data = self.flat[begin : begin + size].view_as(parameter)
+
+    def take_gradient(self) -> Floats:
+        """All of its gradients (size,), which the parameters do not have any more; TorchError where one is missing."""
+        flat = torch.empty(self.size)
+        for (name, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False):
+            if parameter.grad is None:
+                raise TorchError(
+                    f"{name} has no gradient: every parameter that is trained must be in the loss, and backward() comes"
+                    " before step()"
+                )
+            flat[begin : begin + size] = parameter.grad.reshape(-1)
+            parameter.grad = None
+        found: Floats = flat.numpy()
+        return found
+
+    @property
+    def held(self) -> bool:
+        """Whether it has memory."""
+        return self.nbytes > 0
+
+    @property
+    def nbytes(self) -> int:
+        found: int = self.flat.untyped_storage().nbytes()
+        return found
+
+    def fill(self, values: Floats) -> None:
+        """With (padded,)."""
+        storage = self.flat.untyped_storage()
+        if not self.held:
+            storage.resize_(4 * self.padded)
+        with torch.no_grad():
+            self.flat.copy_(torch.from_numpy(values.reshape(-1)))
+
+    def discard(self) -> None:
+        """Its memory is given back."""
+        self.flat.untyped_storage().resize_(0)
+
+
+def units_of(model: nn.Module, stage: int) -> list[Named]:
+    """Of all parameters that are trained: one unit in stage 1, else one for each module that has any of its own."""
+    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    if not named:
+        raise TorchError("the model has no parameters that are trained: at least one is needed")
+    for name, each in named:
+        if each.dtype != torch.float32 or each.device.type != "cpu":
+            kind = str(each.dtype).removeprefix("torch.")
+            raise TorchError(f"{name} is of {kind} on {each.device}: float32 on the cpu is allowed")
+    if stage == 1:
+        return [named]
+    if stage == 3:
+        layers_of(model)  # no parameter in two of them
+    units = dict[str, Named]()
+    for name, each in named:
+        units.setdefault(name.rpartition(".")[0], []).append((name, each))
+    return list(units.values())
+
+
+def digest_of(units: Sequence[Named]) -> int:
+    """31 bits that are others for other names and shapes."""
+    described = [(name, tuple(each.shape)) for unit in units for name, each in unit]
+    return zlib.crc32(repr(described).encode()) >> 1
+
+
+class GatheredLayers:
+    """ZeRO-3: each layer's parameters are there for its passes alone, and the next layer's come meanwhile.
+
+    `gather`: begins the gather of a unit.  `computed`: is called with each unit whose gradients are there; then it is
+    discarded.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        units: Sequence[LayerParameters],
+        gather: Callable[[int], Arriving],
+        computed: Callable[[int], object],
+    ) -> None:
+        self._units, self._gather, self._computed = units, gather, computed
+        self._arriving = dict[int, Arriving]()
+        self._order, self._known = list[int](), list[int]()  # of forward passes: of this step, and of the one before
+        self._left = [len(unit.named) for unit in units]
+        self.peak_bytes = 0
+        """The most that was held at once."""
+        self._keep = False
+        number = {id(parameter): at for at, unit in enumerate(units) for _, parameter in unit.named}
+        for module in model.modules():
+            own = [one for one in module.parameters(recurse=False) if one.requires_grad]
+            if own:
+                at = number[id(own[0])]
+                module.register_forward_pre_hook(partial(self._before_forward, at), prepend=True)
+                module.register_forward_hook(partial(self._after_forward, at))
+                for parameter in own:
+                    parameter.register_post_accumulate_grad_hook(partial(self._accumulated, at))
+        for unit in units:
+            unit.discard()
+
+    def begin(self) -> None:
+        """A step has changed the parameters: what has come of those before is not used."""
+        for work in self._arriving.values():
+            work.result()
+        self._arriving.clear()
+        self._known, self._order = self._order, []
+        for unit in self._units:
+            unit.discard()
+
+    def hold_all(self, hold: bool) -> None:
+        """Gather all units and keep them, or discard them."""
+        self._keep = False
+        for at, unit in enumerate(self._units):
+            if hold:
+                self._bring(at, None)
+            else:
+                unit.discard()
+        self._keep = hold
+
+    # -- hooks
+
+    def _before_forward(self, at: int, *_: Any) -> None:
+        if torch.is_grad_enabled() and at not in self._order:
+            self._order.append(at)
+        self._bring(at, self._next(at, 1))
+
+    def _after_forward(self, at: int, module: nn.Module, given: Any, outputs: Any) -> None:
+        for output in tree_leaves(outputs):
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(partial(self._before_backward, at))
+        self._drop(at)
+
+    def _before_backward(self, at: int, error: torch.Tensor) -> None:
+        self._bring(at, self._next(at, -1))
+
+    def _accumulated(self, at: int, parameter: nn.Parameter) -> None:
+        self._left[at] -= 1
+        if self._left[at] == 0:
+            self._left[at] = len(self._units[at].named)
+            self._computed(at)
+            self._drop(at)
+
+    # -- memory
+
+    def _next(self, at: int, step: int) -> int | None:
+        """What follows in this pass, as far as the step before has shown."""
+        order = self._known or self._order
+        if at not in order:
+            return None
+        place = order.index(at) + step
+        return order[place] if 0 <= place < len(order) else None
+
+    def _bring(self, at: int, following: int | None) -> None:
+        """A unit is there when this returns, and the following one is on its way."""
+        if self._keep:
+            return
+        unit = self._units[at]
+        if not unit.held:
+            unit.fill((self._arriving.pop(at, None) or self._gather(at)).result())
+        if following is not None and not self._units[following].held and following not in self._arriving:
+            self._arriving[following] = self._gather(following)
+        arriving = sum(4 * self._units[one].padded for one in self._arriving)
+        self.peak_bytes = max(self.peak_bytes, arriving + sum(unit.nbytes for unit in self._units))
+
+    def _drop(self, at: int) -> None:
+        if not self._keep:
+            self._units[at].discard()
+
+
+def values_of(units: Sequence[LayerParameters]) -> Iterator[Floats]:
+    """A copy of each unit's parameters, (size,)."""
+    for unit in units:
+        yield unit.flat[: unit.size].clone().numpy()
+
+
+def joined(units: Sequence[LayerParameters]) -> Floats:
+    """All parameters (elements,)."""
+    return np.concatenate([*values_of(units)])

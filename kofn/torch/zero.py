@@ -1,0 +1,204 @@
+"""An optimizer whose state, gradients and parameters are sharded over the job's workers (ZeRO), in 32, 8 or 1 bit."""
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from kofn.host.errors import ZeroError
+from kofn.host.zero.exact_calls import ExactCalls
+from kofn.host.zero.memory import Memory
+from kofn.host.zero.settings import OptimizerName, ZeroSettings
+from kofn.host.zero.zero_optimizer import ZeroOptimizer
+from kofn.torch.errors import TorchError
+from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
+from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
+
+
+def zero(
+    model: nn.Module,
+    optimizer: OptimizerName = "adam",
+    *,
+    lr: float = 1e-3,
+    stage: int = 1,
+    bits: int = 1,
+    freeze_step: int = 100,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+    through: Literal["switch", "gloo"] = "switch",
+    job: ZeroJob | None = None,
+) -> "ShardedOptimizer":
+    """An optimizer of a model that is sharded over the workers; all begin with worker 0's parameters.
+
+        optimizer = kofn.torch.zero(model, lr=1e-3, stage=2, bits=1, freeze_step=100)
+        for batch in batches:
+            loss(model, batch).backward()
+            optimizer.step()
+
+    The model is in no DistributedDataParallel.  stage: 1 shards the optimizer's state, 2 the gradients too, 3 the
+    parameters too.  bits, freeze_step, decoupled and others: as ZeroSettings.  `through`: "gloo" is the baseline over
+    the process group.  `job`: None: that of the environment (docs/howto/zero.md).
+
+    Returns when all workers are there.  TorchError says what of model, settings or environment is not allowed, and
+    which worker trains another model; CollectiveError who is missing.
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise TorchError("the model is a DistributedDataParallel, which reduces by itself: the module in it is needed")
+    if through not in ("switch", "gloo"):
+        raise TorchError(f"through is {through!r}: 'switch' or 'gloo' is allowed")
+    try:
+        settings = ZeroSettings(
+            optimizer=optimizer,
+            stage=stage,
+            bits=bits,
+            freeze_step=freeze_step,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            decoupled=decoupled,
+        )
+    except ZeroError as error:
+        raise TorchError(str(error)) from error
+    return ShardedOptimizer(model, settings, lr, job or (SwitchedZero() if through == "switch" else GroupZero()))
+
+
+class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types of PyTorch's are read
+    """What zero() returns; learning rate schedulers work with it.
+
+    In stages 2 and 3 gradients leave while backward goes on: parameters have none afterwards.
+    """
+
+    def __init__(self, model: nn.Module, settings: ZeroSettings, rate: float, job: ZeroJob) -> None:
+        named = units_of(model, settings.stage)
+        super().__init__([parameter for unit in named for _, parameter in unit], {"lr": rate})
+        elements = sum(parameter.numel() for unit in named for _, parameter in unit)
+        calls, compressed = job.connect(elements, settings)
+        _check_alike(calls, digest_of(named), settings)
+        self._units = [LayerParameters(unit, calls.workers) for unit in named]
+        self._job, self._settings, self._calls = job, settings, calls
+        parameters = calls.broadcast(joined(self._units))
+        if settings.stage == 1:  # where they are gathered
+            (unit,) = self._units
+            unit.flat[: unit.size] = torch.from_numpy(parameters)
+            parameters = unit.flat[: unit.size].numpy()
+        self._zero = ZeroOptimizer(settings, parameters, [unit.sizes for unit in self._units], calls, compressed)
+        self._gather_all()
+        self._layers: GatheredLayers | None = None
+        if settings.stage == 3:
+            self._layers = GatheredLayers(model, self._units, self._gather, self._computed)
+        elif settings.stage == 2:
+            for at, unit in enumerate(self._units):
+                left = [len(unit.named)]
+                for _, parameter in unit.named:
+                    parameter.register_post_accumulate_grad_hook(partial(self._counted, at, left))
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """With the mean gradient of all workers; afterwards all have the same parameters."""
+        if closure is not None:
+            raise TorchError("step() is given a closure: none is allowed, it would need several gradients a step")
+        if self._settings.stage == 1:
+            self._zero.put(0, self._units[0].take_gradient())
+        else:
+            self._check_whole()
+        self._zero.step(self.param_groups[0]["lr"])
+        if self._layers is not None:
+            self._layers.begin()
+            self._job.stepped(self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)])))
+        else:
+            self._gather_all()
+            self._job.stepped(joined(self._units))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Gradients are taken by step(): there is nothing left but what no step has seen."""
+        if self._settings.stage == 1:
+            super().zero_grad(set_to_none)
+
+    @property
+    def steps(self) -> int:
+        """So far."""
+        return self._zero.steps
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the next step is in one bit."""
+        return self._settings.bits == 1 and self._zero.steps >= self._settings.freeze_step
+
+    @contextmanager
+    def whole_parameters(self) -> Iterator[None]:
+        """All parameters are there, to be read (a checkpoint in stage 3); all workers enter it together."""
+        if self._layers is None:
+            yield
+            return
+        self._layers.hold_all(True)
+        try:
+            yield
+        finally:
+            self._layers.hold_all(False)
+
+    def memory(self) -> Memory:
+        """Of this worker, in bytes; parameters of stage 3: with the most that was gathered at once."""
+        own = self._zero.memory()
+        model = sum(unit.nbytes for unit in self._units) if self._layers is None else self._layers.peak_bytes
+        gradients = sum(4 * each.numel() for unit in self._units for _, each in unit.named if each.grad is not None)
+        return Memory(
+            parameters=own.parameters + model,
+            gradients=own.gradients + gradients,
+            optimizer=own.optimizer,
+            residuals=own.residuals,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        raise TorchError("the optimizer's state is sharded: it cannot be saved yet, save the model's parameters")
+
+    # -- within
+
+    def _counted(self, unit: int, left: list[int], parameter: nn.Parameter) -> None:
+        """Stage 2: one more parameter of a unit has its gradient."""
+        left[0] -= 1
+        if left[0] == 0:
+            left[0] = len(self._units[unit].named)
+            self._computed(unit)
+
+    def _computed(self, unit: int) -> None:
+        try:
+            self._zero.put(unit, self._units[unit].take_gradient())
+        except ZeroError as error:
+            raise TorchError(f"{error}; gradients of several batches cannot be added up in stages 2 and 3") from error
+
+    def _check_whole(self) -> None:
+        missing = self._zero.missing
+        if missing:
+            name = next(
+                (name for name, each in self._units[missing[0]].named if each.grad is None),
+                self._units[missing[0]].named[0][0],
+            )
+            raise TorchError(
+                f"{name} has no gradient: every parameter that is trained must be in the loss, and backward() comes"
+                " before step()"
+            )
+
+    def _gather(self, unit: int) -> Any:
+        return self._zero.gather(unit, np.empty(self._units[unit].padded, np.float32))
+
+    def _gather_all(self) -> None:
+        arriving = [self._gather(at) for at in range(len(self._units))]
+        for unit, work in zip(self._units, arriving, strict=True):
+            unit.fill(work.result())
+
+
+def _check_alike(calls: ExactCalls, digest: int, settings: ZeroSettings) -> None:
+    """TorchError names the worker whose model or settings are others."""
+    told = calls.gather(np.array([digest, zlib.crc32(repr(settings).encode())], np.int64))
+    for rank, (model, asked) in enumerate(told.tolist()):
+        if model != told[0][0]:
+            raise TorchError(f"worker {rank} trains another model than worker 0: names or shapes of parameters differ")
+        if asked != told[0][1]:
+            raise TorchError(f"worker {rank} has other settings than worker 0: stage, bits and all others must agree")

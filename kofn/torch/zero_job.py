@@ -1,0 +1,70 @@
+"""Who makes a sharded optimizer's calls: the job's switch, or a process group."""
+
+from typing import Protocol
+
+import torch.distributed as dist
+
+from kofn.config.schema import Average
+from kofn.host.collectives.call import Array
+from kofn.host.kernels.sample import fingerprint
+from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
+from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
+from kofn.host.zero.settings import CODECS, ZeroSettings
+from kofn.host.zero.two_sided import TwoSidedMean
+from kofn.torch.errors import TorchError
+from kofn.torch.group_calls import GroupCalls
+from kofn.torch.group_job import ElasticCalls, GroupJob
+
+
+class ZeroJob(Protocol):
+    """What a sharded optimizer needs of its job."""
+
+    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        """Once all workers are there; the second: with 8 bits and 1."""
+
+    def stepped(self, shared: Array) -> None:
+        """A step is done; `shared`: what all workers have alike."""
+
+
+class SwitchedZero:
+    """In the job that the environment says (docs/howto/zero.md), until the process ends."""
+
+    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        self._job = GroupJob(*_group(), elastic_calls(elements, settings))
+        communicator = self._job.communicator
+        compressed = SwitchMean(communicator, elements) if settings.bits < 32 else None
+        return CommunicatorCalls(communicator), compressed
+
+    def stepped(self, shared: Array) -> None:
+        self._job.stepped(fingerprint(shared))
+
+
+class GroupZero:
+    """The baseline, over a process group: float32, or DeepSpeed's two-sided compressed_allreduce."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+
+    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        if not dist.is_initialized():
+            raise TorchError('through is "gloo", and there is no process group: init_process_group("gloo") is needed')
+        if settings.bits == 8:
+            raise TorchError('bits is 8 and through is "gloo": 1 (two-sided) or 32 is allowed there')
+        calls = GroupCalls(self._group)
+        return calls, TwoSidedMean(calls, elements) if settings.bits == 1 else None
+
+    def stepped(self, shared: Array) -> None:
+        """Nobody is told."""
+
+
+def elastic_calls(elements: int, settings: ZeroSettings) -> ElasticCalls:
+    """A momentum is divided by the workers in it: what waits of a late one has none of it."""
+    if settings.bits == 32:
+        return ElasticCalls()
+    average: Average = "contributors" if settings.votes_on_momentum else "gradients"
+    return ElasticCalls(elements=elements, codec=CODECS[settings.bits], average=average)
+
+
+def _group() -> tuple[int, int]:
+    """Rank and size of the process group; where there is none each worker is one of its own."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -1,0 +1,118 @@
+"""`kofn experiment zero`: workers in lockstep are those at a switch; what is shown of trainings."""
+
+import json
+import math
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.experiments.command import command
+from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
+from kofn.experiments.zero.lockstep import Lockstep, LockstepMean, LockstepSwitch
+from kofn.experiments.zero.tables import arms
+from kofn.experiments.zero.training import TASKS, Learned, train
+from kofn.host.arrays import Floats
+from kofn.host.zero.compressed_mean import SwitchMean
+from tests.host.zero.crews import WORDS, all_of, beneath_a_switch
+
+WORKERS, ELEMENTS, STEPS = 3, 3000, 6
+
+
+def given(rank: int, step: int) -> Floats:
+    """Of the same magnitudes at all workers: whoever is first says the first step's scale."""
+    magnitudes = np.random.default_rng(step).lognormal(sigma=2, size=ELEMENTS)
+    return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], ELEMENTS)).astype(np.float32)
+
+
+@pytest.mark.parametrize("codec", ["onebit", "int8"])
+def test_lockstep_is_a_switch_to_the_bit(codec: str) -> None:
+    compress, team = CompressSection(codec=codec), Lockstep(WORKERS)
+    job = JobSection(workers=WORKERS, words=WORDS)
+    switch = LockstepSwitch(team, ELEMENTS, job=job, compress=compress, average="gradients", k=WORKERS, seed=1)
+    means = [LockstepMean(switch, rank) for rank in range(WORKERS)]
+    found = team.run(lambda rank: [means[rank].all_reduce(given(rank, step)) for step in range(STEPS)])
+    with beneath_a_switch(WORKERS, ELEMENTS, codec) as crew:
+        real = [SwitchMean(each, ELEMENTS) for each in crew]
+        wanted = all_of(WORKERS, lambda rank: [real[rank].all_reduce(given(rank, step)) for step in range(STEPS)])
+        ledgers = [each.agent.ledger.pending.copy() for each in crew]
+    assert np.array_equal(found, wanted)
+    assert all(np.array_equal(own.ledger.pending, other) for own, other in zip(switch.encoders, ledgers, strict=True))
+
+
+@pytest.mark.long
+def test_who_is_late_is_the_seeds() -> None:
+    contender = CONTENDERS["stage 1, 1 bit, k = 3 of 4"]
+    one, again, other = (train(TASKS["digits"], contender, seed, 90) for seed in (1, 1, 2))
+    assert one == again
+    assert one.losses != other.losses
+    assert one.alike and one.conserved
+    losses = [one.losses[step] or 0 for step in (60, 90)]
+    assert losses[1] < 0.6 < losses[0]
+
+
+def test_a_training_that_diverges_is_an_outcome() -> None:
+    task = replace(TASKS["digits"], rate=1e9, steps=6, freeze_step=3, every=2)
+    found = train(task, CONTENDERS["stage 2, 1 bit"], 1)
+    assert found.losses[6] is found.alike is None
+    assert found.conserved
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch")
+def test_the_gpt_learns_in_few_bits() -> None:
+    task = replace(TASKS["gpt"], freeze_step=10)
+    found = train(task, CONTENDERS["stage 3, 1 bit, k = 3 of 4"], 1, 30)
+    assert found.alike and found.conserved
+    losses = [found.losses[step] or math.inf for step in (10, 20, 30)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_one_worker_s_error_ends_all() -> None:
+    def fail(rank: int) -> None:
+        if rank == 1:
+            raise ValueError("worker 1 fails")
+        team.all(rank, rank, sum)
+
+    team = Lockstep(WORKERS)
+    with pytest.raises(ValueError, match="worker 1 fails"):
+        team.run(fail)
+
+
+def test_the_command_shows_and_writes_every_training(tmp_path: Path) -> None:
+    words = ["zero", "--convergence", "--task", "digits", "--seeds", "1", "--steps", "65", "--out", str(tmp_path)]
+    result = CliRunner().invoke(command, [*words, "--contender", "stage 3, 1 bit"])
+    assert result.exit_code == 0, result.output
+    rows = {row["training"]["contender"]: row for row in json.loads((tmp_path / "zero.json").read_text())}
+    reference, voted = (rows[name]["learned"] for name in (REFERENCE, "stage 3, 1 bit"))
+    assert len(voted["losses"]) == 13
+    assert reference["losses"]["60"] == voted["losses"]["60"], "the warm-up is exact"
+    again = CliRunner().invoke(command, [*words, "--report-only"])
+    assert again.exit_code == 0
+    shown = [[line for line in one.output.splitlines() if line[:5] in {"32 bi", "stage"}] for one in (result, again)]
+    assert len(shown[0]) == 2
+    assert shown[0] == shown[1]
+    refused = CliRunner().invoke(command, ["zero", "--convergence", "--contender", "stage 3, 1 bits"])
+    assert refused.exit_code == 2
+    assert "did you mean 'stage 3, 1 bit'?" in refused.output
+
+
+def test_what_never_gets_there_is_infinite() -> None:
+    def learned(*losses: float | None) -> Learned:
+        return Learned(losses=dict(enumerate(losses, 1)), conserved=True, alike=True)
+
+    found = arms(
+        {
+            (REFERENCE, 1): learned(2.0, 1.0),
+            ("good", 1): learned(1.004, 1.0),
+            ("bad", 1): learned(1.5, 1.006),
+            ("diverged", 1): learned(1.5, None),
+        }
+    )
+    assert [arm.steps for arm in found] == [[2], [1], [float("inf")], [float("inf")]]
+    assert [arm.near for arm in found] == [1, 1, 0, 0]

@@ -1,0 +1,311 @@
+"""Stages and bits, each worker a thread: against an optimizer that is not sharded, and beneath a switch."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kofn.host.arrays import Floats
+from kofn.host.collectives.in_network import InNetwork
+from kofn.host.errors import ZeroError
+from kofn.host.zero.compressed_mean import SwitchMean
+from kofn.host.zero.exact_calls import CommunicatorCalls
+from kofn.host.zero.settings import ZeroSettings
+from kofn.host.zero.zero_optimizer import ZeroOptimizer
+from tests.host.collectives.crews import threads
+from tests.host.zero.crews import all_of, beneath_a_switch
+
+WORKERS, RATE = 3, 0.01
+
+UNITS = [[40, 3], [17], [5]]
+"""Tensors of layers; the last layers' chunks are not all full."""
+
+ELEMENTS = sum(map(sum, UNITS))
+
+INITIAL = np.random.default_rng(1).normal(size=ELEMENTS).astype(np.float32)
+
+
+def gradient(rank: int, step: int, parameters: Floats) -> Floats:
+    """Towards 0, with noise, of very unlike layers."""
+    noise = np.random.default_rng([rank, step]).normal(size=ELEMENTS)
+    return ((parameters + 0.3 * noise) * np.geomspace(1, 0.01, ELEMENTS)).astype(np.float32)
+
+
+def train(zero: ZeroOptimizer, steps: int, made: Callable[..., Floats] = gradient) -> Floats:
+    """What the parameters come to."""
+    parameters = INITIAL.copy()
+    for _ in range(steps):
+        own = made(zero.rank, zero.steps, parameters)
+        for unit, one in enumerate(zero.shards.units):
+            zero.put(unit, own[one.begin : one.end])
+        zero.step(RATE)
+        parameters[:] = zero.gathered()
+    return parameters
+
+
+def units_of(settings: ZeroSettings) -> list[list[int]]:
+    return [[size for unit in UNITS for size in unit]] if settings.stage == 1 else UNITS
+
+
+def whole(settings: ZeroSettings, steps: int) -> npt.NDArray[np.float64]:
+    """Textbook Adam or LAMB, not sharded, in float64."""
+    parameters, m, v = INITIAL.astype(np.float64), np.zeros(ELEMENTS), np.zeros(ELEMENTS)
+    (b1, b2), decay = settings.betas, settings.weight_decay
+    edges = np.cumsum([size for unit in UNITS for size in unit])[:-1]
+    for step in range(1, steps + 1):
+        g = np.mean([gradient(rank, step - 1, parameters.astype(np.float32)) for rank in range(WORKERS)], axis=0)
+        if settings.optimizer == "adam" and not settings.decoupled:
+            g = g + decay * parameters
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        update = (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + settings.eps)
+        if settings.optimizer == "lamb":
+            update += decay * parameters
+            tensors = zip(np.split(parameters, edges), np.split(update, edges), strict=True)
+            update = np.concatenate([u * np.clip(np.linalg.norm(p) / np.linalg.norm(u), 0.01, 10) for p, u in tensors])
+        if settings.decoupled:
+            parameters = parameters * (1 - RATE * decay)
+        parameters = parameters - RATE * update
+    return parameters
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "decoupled": True}, {"optimizer": "lamb", "weight_decay": 0.1}],
+    ids=["adam", "decay", "adamw", "lamb"],
+)
+def test_32_bits_are_the_optimizer_itself(stage: int, given: dict[str, Any]) -> None:
+    settings = ZeroSettings(stage=stage, bits=32, **given)
+    with threads("ring", WORKERS) as crew:
+        found = crew.run(
+            lambda one: train(ZeroOptimizer(settings, INITIAL.copy(), units_of(settings), CommunicatorCalls(one)), 20)
+        )
+    assert np.abs(found[0] - whole(settings, 20)).max() < 2e-6
+    assert len({each.tobytes() for each in found}) == 1
+
+
+def frozen(settings: ZeroSettings, steps: int, block: int) -> npt.NDArray[np.float64]:
+    """1-bit Adam and LAMB whose votes are exact, not sharded, in float64; as DeepSpeed writes LAMB's factor."""
+    w, (m, v, fresh) = INITIAL.astype(np.float64), np.zeros((3, ELEMENTS))
+    (b1, b2), decay, eps = settings.betas, settings.weight_decay, settings.eps
+    edges = np.cumsum([size for unit in UNITS for size in unit])[:-1]
+    ratios, last = np.zeros(len(edges) + 1), np.ones(len(edges) + 1)
+
+    def norms(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.array([np.linalg.norm(each) for each in np.split(values, edges)])
+
+    for t in range(1, steps + 1):
+        g = np.mean([gradient(rank, t - 1, w.astype(np.float32)) for rank in range(WORKERS)], axis=0)
+        m = b1 * m + (1 - b1) * g
+        if t <= settings.freeze_step:
+            v = b2 * v + (1 - b2) * g * g
+            prelim = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps)
+        else:
+            prelim = m / (1 - b1**t) / (np.sqrt(v) + eps)
+        coefficient = np.ones(len(edges) + 1)
+        update = prelim + decay * w * (settings.optimizer == "lamb")
+        if settings.optimizer == "lamb" and t <= settings.freeze_step:
+            coefficient = np.clip(norms(w) / norms(update), 0.01, 10)
+            ratios = 0.9 * ratios + 0.1 * coefficient
+        elif settings.optimizer == "lamb":
+            fresh = b2 * fresh + (1 - b2) * g * g
+            shares = np.split((np.sqrt(v) + eps) / (np.sqrt(fresh) + eps), edges)
+            factor = np.array([each.max() for each in shares])
+            share = np.minimum(1, norms(prelim) / norms(update))
+            last = np.clip(np.clip(factor * share + 1 - share, 0.5, 4), 0.9 * last, 1.1 * last)
+            coefficient = ratios * last
+        sizes = np.diff(edges, prepend=0, append=ELEMENTS)
+        w = w - RATE * np.repeat(coefficient, sizes) * update
+        if t == settings.freeze_step:
+            v = v / (1 - b2**t)
+            for begin in range(0, ELEMENTS, block):
+                part = v[begin : begin + block]
+                part[:] = np.maximum(part, settings.variance_floor**2 * part.mean())
+            fresh = v.copy()
+    return w
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("given", [{}, {"optimizer": "lamb"}, {"optimizer": "lamb", "weight_decay": 0.1}], ids=str)
+def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, given: dict[str, Any]) -> None:
+    """In 32-bit lanes votes are exact; a floor of 0.5 is above a part of each block."""
+    settings = ZeroSettings(stage=stage, bits=1, freeze_step=8, variance_floor=0.5, **given)
+    with beneath_a_switch(WORKERS, ELEMENTS, "int32", average=average_of(settings)) as crew:
+
+        def one(rank: int) -> Floats:
+            calls, mean = CommunicatorCalls(crew[rank]), SwitchMean(crew[rank], ELEMENTS)
+            return train(ZeroOptimizer(settings, INITIAL.copy(), units_of(settings), calls, mean), 25)
+
+        found = all_of(WORKERS, one)
+        block = crew[0].block_elements
+    assert block < ELEMENTS
+    assert np.abs(found[0] - frozen(settings, 25, block)).max() < 1e-5
+    assert np.abs(found[0] - frozen(replace(settings, variance_floor=0.0), 25, block)).max() > 1e-3
+
+
+class Watched(SwitchMean):
+    """Keeps what was given, and what came of it."""
+
+    def __init__(self, communicator: InNetwork) -> None:
+        super().__init__(communicator, ELEMENTS)
+        self.given, self.found = list[Floats](), list[Floats]()
+
+    def all_reduce(self, values: Floats) -> Floats:
+        self.given.append(values.copy())
+        found = super().all_reduce(values)
+        self.found.append(found.copy())
+        return found
+
+
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("lamb", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("stage", "bits"), [(1, 1), (2, 1), (3, 1), (1, 8), (3, 8)])
+def test_few_bits_keep_replicas_alike_and_lose_nothing(stage: int, bits: int, optimizer: Any) -> None:
+    settings = ZeroSettings(optimizer=optimizer, stage=stage, bits=bits, freeze_step=10)
+    codec = {1: "onebit", 8: "int8"}[bits]
+    with beneath_a_switch(WORKERS, ELEMENTS, codec, average=average_of(settings)) as crew:
+        means = [Watched(each) for each in crew]
+
+        def one(rank: int) -> tuple[Floats, Floats]:
+            zero = ZeroOptimizer(
+                settings, INITIAL.copy(), units_of(settings), CommunicatorCalls(crew[rank]), means[rank]
+            )
+            train(zero, 10)
+            variance = zero._optimizer.exp_avg_sq.copy()
+            return train(zero, 30), variance - zero._optimizer.exp_avg_sq
+
+        found = all_of(WORKERS, one)
+        totals = [each.agent.totals() for each in crew]
+        pending = [each.agent.ledger.pending.ravel()[:ELEMENTS] * 2.0**-40 for each in crew]
+    assert len({parameters.tobytes() for parameters, _ in found}) == 1
+    assert all(total.conserved for total in totals)
+    assert np.array_equal(sum(each.aggregated for each in totals), crew[0].results)
+    given = np.sum([values for mean in means for values in mean.given], axis=0, dtype=np.float64)
+    counted = WORKERS * np.sum(means[0].found, axis=0, dtype=np.float64) + np.sum(pending, axis=0)
+    assert np.abs(given - counted).max() < 1e-4, "what was given is in a mean, or waits"
+    assert all((difference == 0).all() for _, difference in found) == (bits == 1), "1 bit: the variance is frozen"
+
+
+def average_of(settings: ZeroSettings) -> Any:
+    return "contributors" if settings.votes_on_momentum else "gradients"
+
+
+@pytest.mark.parametrize(("stage", "average"), [(1, "contributors"), (2, "gradients")])
+def test_what_was_late_waits_without_the_momentum_that_all_have(stage: int, average: Any) -> None:
+    """In 32-bit lanes nothing is left over: the momentum is known to the last bits.  Worker 2 is late in some steps."""
+    settings, late_in = ZeroSettings(stage=stage, bits=1, freeze_step=2), {3, 5, 6}
+    with beneath_a_switch(WORKERS, ELEMENTS, "int32", k=WORKERS - 1, average=average) as crew:
+        done = {step: threading.Barrier(WORKERS) for step in range(20)}
+
+        class InTurn(SwitchMean):
+            """Worker 2 gives first, or once the others are done."""
+
+            def all_reduce(self, values: Floats) -> Floats:
+                step, rank = zero_of[crew.index(self._communicator)].steps, self._communicator.rank
+                if rank == 2 and step in late_in:
+                    done[step].wait(20)
+                    return super().all_reduce(values)
+                if rank == 0 and step not in late_in:
+                    done[step].wait(20)  # worker 0 is late then
+                    return super().all_reduce(values)
+                found = super().all_reduce(values)
+                done[step].wait(20)
+                return found
+
+        zero_of = dict[int, ZeroOptimizer]()
+
+        def one(rank: int) -> tuple[Floats, Sequence[Floats]]:
+            mean = InTurn(crew[rank], ELEMENTS)
+            zero = zero_of[rank] = ZeroOptimizer(
+                settings, INITIAL.copy(), [[ELEMENTS]], CommunicatorCalls(crew[rank]), mean
+            )
+            momenta = list[Floats]()
+            for _ in range(8):
+                train(zero, 1, lambda rank, step, _: gradient(rank, step, INITIAL))
+                shard = zero._momentum.own if zero._momentum is not None else zero._optimizer.exp_avg
+                momenta.append(shard.copy())
+            return zero.gathered(), momenta
+
+        found = all_of(WORKERS, one)
+        assert all(each.agent.totals().conserved for each in crew)
+    assert len({parameters.tobytes() for parameters, _ in found}) == 1
+    shards = zero_of[0].shards
+    own = np.stack([[shards.cut(expected, rank) for expected in momenta_of(late_in, stage)] for rank in range(WORKERS)])
+    for rank, (_, momenta) in enumerate(found):
+        assert np.abs(np.stack(momenta) - own[rank]).max() < 1e-6
+
+
+def momenta_of(late_in: set[int], stage: int) -> list[Floats]:
+    """As the definition has it: each gradient in the sum of the first step that its worker is in time for."""
+    m, waiting, found = np.zeros(ELEMENTS), {rank: np.zeros(ELEMENTS) for rank in range(WORKERS)}, []
+    counts = dict.fromkeys(range(WORKERS), 0)
+    for step in range(8):
+        late = [] if step < 2 else [2] if step in late_in else [0]
+        total, gradients = np.zeros(ELEMENTS), 0
+        for rank in range(WORKERS):
+            waiting[rank] = waiting[rank] + gradient(rank, step, INITIAL)
+            counts[rank] += 1
+            if rank not in late:
+                total, gradients = total + waiting[rank], gradients + counts[rank]
+                waiting[rank], counts[rank] = np.zeros(ELEMENTS), 0
+        m = 0.9 * m + 0.1 * total / ((WORKERS - len(late)) if stage == 1 else gradients)
+        found.append(m.astype(np.float32))
+    return found
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_what_never_had_a_gradient_does_not_move(stage: int) -> None:
+    """Its votes are all the same: without the mask they would be steps."""
+    settings, dead = ZeroSettings(stage=stage, bits=1, freeze_step=5), slice(30, 41)
+
+    def without(rank: int, step: int, parameters: Floats) -> Floats:
+        own = gradient(rank, step, parameters)
+        own[dead] = 0
+        return own
+
+    with beneath_a_switch(WORKERS, ELEMENTS, "onebit", average=average_of(settings)) as crew:
+
+        def one(rank: int) -> Floats:
+            zero = ZeroOptimizer(
+                settings, INITIAL.copy(), [[ELEMENTS]], CommunicatorCalls(crew[rank]), SwitchMean(crew[rank], ELEMENTS)
+            )
+            return train(zero, 15, without)
+
+        found = all_of(WORKERS, one)
+    assert np.array_equal(found[0][dead], INITIAL[dead])
+    assert (np.delete(found[0], np.r_[dead]) != np.delete(INITIAL, np.r_[dead])).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"stage": 4}, "stage is 4: 1, 2 or 3 is allowed"),
+        ({"bits": 2}, "bits is 2: 1, 8 or 32 is allowed"),
+        ({"freeze_step": 0}, "freeze_step is 0: 1 or more is allowed with bits = 1"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd': 'adam' or 'lamb' is allowed"),
+        ({"betas": (0.9, 1.0)}, "betas are"),
+        ({"eps": -1.0}, "eps is -1.0: 0 or more is allowed"),
+    ],
+)
+def test_what_is_not_allowed_is_said(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ZeroError, match=words):
+        ZeroSettings(**given)
+
+
+def test_a_unit_has_one_gradient_in_a_step() -> None:
+    settings = ZeroSettings(stage=2, bits=32)
+    with threads("ring", 1) as crew:
+        (one,) = crew.communicators
+        zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(one))
+        with pytest.raises(ZeroError, match=r"shape \(2,\): \(17,\) is allowed"):
+            zero.put(1, np.zeros(2, np.float32))
+        zero.put(1, np.zeros(17, np.float32))
+        with pytest.raises(ZeroError, match="unit 1 has its gradient already"):
+            zero.put(1, np.zeros(17, np.float32))
+        with pytest.raises(ZeroError, match=r"units \[0, 2\] have no gradient in step 1"):
+            zero.step(RATE)
+        with pytest.raises(ZeroError, match="bits is 1: a CompressedMean"):
+            ZeroOptimizer(ZeroSettings(), INITIAL, [[ELEMENTS]], CommunicatorCalls(one))

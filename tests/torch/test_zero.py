@@ -1,0 +1,319 @@
+"""Sharded optimizers: against PyTorch's own over the same sums, and in few bits by the slots' rules."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.multi_threaded_pg import _install_threaded_pg, _uninstall_threaded_pg
+
+with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+import kofn.torch
+from kofn.host.collectives.call import Array
+from kofn.host.collectives.communicator import Communicator
+from kofn.host.collectives.in_network import InNetwork
+from kofn.host.errors import HostError
+from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
+from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
+from kofn.host.zero.memory import Memory
+from kofn.host.zero.settings import CODECS, ZeroSettings
+from kofn.torch.zero_job import elastic_calls
+from tests.host.collectives.crews import threads
+from tests.host.collectives.switched import MODEL as SLOTS
+from tests.host.zero.crews import all_of, beneath_a_switch
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
+
+WORKERS, STEPS = 3, 20
+
+
+@dataclass
+class Job:
+    """A ZeroJob of a communicator that is there."""
+
+    communicator: Communicator
+    shared: list[bytes] = field(default_factory=list)
+
+    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        if settings.bits == 32:
+            return CommunicatorCalls(self.communicator), None
+        assert isinstance(self.communicator, InNetwork)
+        return CommunicatorCalls(self.communicator), SwitchMean(self.communicator, elements)
+
+    def stepped(self, shared: Array) -> None:
+        self.shared.append(shared.tobytes())
+
+
+class Residual(nn.Module):
+    """Parameters beside its children's, an activation in place, and a layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice, self.norm = nn.Linear(8, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+        self.scale, self.last = nn.Parameter(torch.ones(16)), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu_(self.first(x))
+        x = x + torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        return self.last(self.norm(x) * self.scale)
+
+
+torch.manual_seed(1)
+MODEL = Residual()
+ELEMENTS = sum(each.numel() for each in MODEL.parameters())
+
+
+def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+    given = torch.from_numpy(np.random.default_rng([rank, step]).normal(size=(2, 4, 8)).astype(np.float32))
+    return (model(given[0]) - given[1, :, :4]).square().mean()
+
+
+def flat(parameters: Any) -> torch.Tensor:
+    return torch.cat([each.detach().reshape(-1) for each in parameters])
+
+
+def trained(job: Job, rank: int, steps: int = STEPS, **given: Any) -> tuple[torch.Tensor, Any]:
+    """The parameters, and the optimizer."""
+    model = deepcopy(MODEL)
+    optimizer = kofn.torch.zero(model, lr=0.01, job=job, **given)
+    for step in range(steps):
+        loss_of(model, rank, step).backward()
+        optimizer.step()
+    with optimizer.whole_parameters():
+        return flat(model.parameters()), optimizer
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    """Each rank is a thread, with process groups of its own."""
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    _install_threaded_pg()
+    yield
+    _uninstall_threaded_pg()
+    torch._C._distributed_c10d._set_thread_isolation_mode(False)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize(
+    ("kind", "stage"),
+    [
+        ("ring", 1),
+        ("ring", 3),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in (("ring", 2), (SLOTS, 1), (SLOTS, 3))),
+    ],
+)
+def test_32_bits_are_pytorchs_own_sharded_optimizers(kind: str, stage: int) -> None:
+    """ZeroRedundancyOptimizer's and fully_shard's parameters; the sums of both are a ring's, or a switch's."""
+
+    def of_pytorch(rank: int) -> torch.Tensor:
+        model = deepcopy(MODEL)
+        if stage == 3:
+            mesh = init_device_mesh("cpu", (WORKERS,))
+            for layer in (model.first, model.twice, model.norm, model.last, model):
+                fully_shard(layer, mesh=mesh)
+            called: nn.Module = model
+            optimizer: Any = torch.optim.Adam(model.parameters(), lr=0.01)
+        else:
+            called = DistributedDataParallel(model)
+            optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(called, rank, step).backward()
+            optimizer.step()
+        return flat(each.full_tensor() if stage == 3 else each for each in model.parameters())
+
+    with threads(kind, WORKERS) as crew:
+        store = dist.HashStore()
+
+        def one(communicator: Communicator) -> tuple[torch.Tensor, torch.Tensor]:
+            kofn.torch.use(communicator)
+            dist.init_process_group("kofn", rank=communicator.rank, world_size=WORKERS, store=store)
+            theirs = of_pytorch(communicator.rank)
+            dist.barrier()
+            dist.destroy_process_group()
+            ours, _ = trained(Job(communicator), communicator.rank, stage=stage, bits=32)
+            return theirs, ours
+
+        found = crew.run(one)
+    moved = (found[0][0] - flat(MODEL.parameters())).abs().max()
+    assert moved > 0.05
+    for theirs, ours in found:
+        assert (ours - theirs).abs().max() < 5e-7
+
+
+@pytest.mark.parametrize(
+    ("stage", "bits"),
+    [(1, 1), (3, 1), *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, 1), (1, 8), (2, 8), (3, 8)))],
+)
+def test_few_bits_train_and_keep_workers_alike(stage: int, bits: int) -> None:
+    settings = ZeroSettings(stage=stage, bits=bits)
+    average = elastic_calls(ELEMENTS, settings).average
+    with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], average=average) as crew:
+        jobs = [Job(each) for each in crew]
+        found = all_of(WORKERS, lambda rank: trained(jobs[rank], rank, 60, stage=stage, bits=bits, freeze_step=15))
+        assert all(each.agent.totals().conserved for each in crew)
+    parameters, optimizer = found[0]
+    assert all(torch.equal(each, parameters) for each, _ in found)
+    assert jobs[0].shared == jobs[1].shared == jobs[2].shared
+    assert len({*jobs[0].shared}) == 60
+    model = deepcopy(MODEL)
+    nn.utils.vector_to_parameters(parameters, model.parameters())
+    losses = [np.mean([loss_of(each, 0, step).item() for step in range(60)]) for each in (MODEL, model)]
+    assert losses[1] < 0.85 * losses[0]
+    assert optimizer.frozen == (bits == 1)
+
+
+def _held(crew: list[InNetwork], stage: int, bits: int, rank: int) -> Memory:
+    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(4)))
+    optimizer = kofn.torch.zero(model, stage=stage, bits=bits, freeze_step=1, job=Job(crew[rank]))
+    for _ in range(2):
+        model(torch.ones(1, 32)).sum().backward()
+        optimizer.step()
+    return optimizer.memory()
+
+
+@pytest.mark.parametrize("workers", [4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
+def test_memory_is_as_the_formulas_have_it(workers: int) -> None:
+    """Of a perceptron with equal layers, in all stages."""
+
+    layer = 32 * 32 + 32
+    elements = 4 * layer
+    with beneath_a_switch(workers, elements, "onebit") as crew:
+        layout = crew[0]._coding.layout
+        lanes = layout.blocks * layout.elements
+        for stage, bits in ((1, 32), (2, 32), (3, 32), (1, 1), (2, 1), (3, 1)):
+            settings = ZeroSettings(stage=stage, bits=bits)
+            expected = Memory.of(settings, elements, workers, layer=layer, lane_bits=layout.widest)
+            for memory in all_of(workers, partial(_held, crew, stage, bits)):
+                assert memory.parameters == pytest.approx(expected.parameters, rel=0.1)
+                assert memory.gradients == expected.gradients
+                assert memory.optimizer == pytest.approx(expected.optimizer, rel=0.1)
+                assert memory.residuals * elements == pytest.approx(expected.residuals * lanes), "of whole blocks"
+
+
+def test_a_learning_rate_scheduler_steps_it() -> None:
+    with threads("ring", 1) as crew:
+        model = nn.Linear(8, 4)
+        optimizer = kofn.torch.zero(model, lr=1.0, bits=32, job=Job(crew.communicators[0]))
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+        before = []
+        for step in range(3):
+            before.append(flat(model.parameters()))
+            loss_of(model, 0, step).backward()
+            optimizer.step()
+            scheduler.step()
+    assert (before[1] - before[0]).abs().min() > 0.9
+    assert torch.equal(before[1], before[2])
+
+
+def test_a_layer_is_held_for_its_passes_alone() -> None:
+    """ZeRO-3: of four equal layers two are there at most, the one that computes and the next one."""
+    with threads("ring", 1) as crew:
+        model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+        optimizer = kofn.torch.zero(model, stage=3, bits=32, job=Job(crew.communicators[0]))
+        for _ in range(2):
+            assert sum(each.untyped_storage().nbytes() for each in model.parameters()) == 0
+            model(torch.ones(1, 64)).sum().backward()
+            optimizer.step()
+        layer = 4 * (64 * 64 + 64)
+        assert optimizer.memory().parameters - 4 * layer <= 2 * layer
+
+
+def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list[str]:
+    def fails(communicator: Communicator) -> str:
+        try:
+            return f"nothing is wrong: {run(communicator.rank, communicator)}"
+        except HostError as error:
+            return f"{type(error).__name__}: {error}"
+
+    with threads("ring", workers, 2.0) as crew:
+        return crew.run(fails)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"stage": 4}, "stage is 4: 1, 2 or 3 is allowed"),
+        ({"bits": 2}, "bits is 2: 1, 8 or 32 is allowed"),
+        ({"freeze_step": 0}, "freeze_step is 0: 1 or more is allowed with bits = 1"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd': 'adam' or 'lamb' is allowed"),
+        ({"through": "ring"}, "through is 'ring': 'switch' or 'gloo' is allowed"),
+        ({"through": "gloo", "bits": 8}, "there is no process group"),
+    ],
+)
+def test_settings_that_are_not_allowed(given: dict[str, Any], words: str) -> None:
+    if dist.is_initialized() and given.get("through") == "gloo":
+        pytest.skip("another test has made a process group")
+    with pytest.raises(kofn.torch.TorchError, match=words):
+        kofn.torch.zero(nn.Linear(2, 2), **given)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_parameter_without_a_gradient_is_named(stage: int) -> None:
+    def run(rank: int, communicator: Communicator) -> None:
+        model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+        optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=Job(communicator))
+        model["used"](torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    assert errors(run, 1)[0].startswith("TorchError: unused.weight has no gradient: every parameter")
+
+
+def test_another_model_or_other_settings_at_one_worker() -> None:
+    def model(rank: int, communicator: Communicator) -> None:
+        kofn.torch.zero(nn.Linear(2, 2 + rank), bits=32, job=Job(communicator))
+
+    def settings(rank: int, communicator: Communicator) -> None:
+        kofn.torch.zero(nn.Linear(2, 2), bits=32, eps=1e-8 * (1 + rank), job=Job(communicator))
+
+    assert all("TorchError: worker 1 trains another model than worker 0" in each for each in errors(model))
+    assert all("TorchError: worker 1 has other settings than worker 0" in each for each in errors(settings))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_of_two_batches_in_a_step_are_refused(stage: int) -> None:
+    def run(rank: int, communicator: Communicator) -> None:
+        model = nn.Linear(8, 4)
+        kofn.torch.zero(model, stage=stage, bits=32, job=Job(communicator))
+        loss_of(model, 0, 0).backward()
+        loss_of(model, 0, 1).backward()
+
+    assert "gradients of several batches cannot be added up in stages 2 and 3" in errors(run, 1)[0]
+
+
+def test_models_that_cannot_be_sharded() -> None:
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    for model, stage, words in (
+        (nn.Linear(2, 2).double(), 1, "weight is of float64 on cpu: float32 on the cpu is allowed"),
+        (nn.Linear(2, 2).requires_grad_(False), 2, "no parameters that are trained"),
+        (tied, 3, "have a parameter in common"),
+    ):
+        with pytest.raises(kofn.torch.TorchError, match=words):
+            kofn.torch.zero(model, stage=stage)
+
+
+def test_its_state_cannot_be_saved_yet() -> None:
+    with threads("ring", 1) as crew:
+        optimizer = kofn.torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
+        with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be saved yet"):
+            optimizer.state_dict()
+        with pytest.raises(kofn.torch.TorchError, match="closure"):
+            optimizer.step(lambda: 0.0)
