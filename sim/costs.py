@@ -141,6 +141,8 @@ def _packet_s(coding: JobCoding) -> float:
     slots = _power_of_two(shape.blocks)
     protocol = Protocol(job=1, rank=0, layout=shape, slots=slots, window=slots // 2, rto_s=1e9)
     packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, wire.WEIGHT_UNIT)
+    sum_words = shape.sum_words_of(0, plan.lanes)
+    sums = bytes(sum_words * wire.WORD_BYTES)
     numbers = iter(range(1, 10_000))
     receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
     with receiving, sending:
@@ -153,7 +155,8 @@ def _packet_s(coding: JobCoding) -> float:
             for begin in range(0, len(blocks), TOGETHER):
                 ready = [(block, packed) for block in blocks[begin : begin + TOGETHER]]
                 sent = [one for one in protocol.contribute_all(ready, now=0.0) if isinstance(one, Send)]
-                answers = [(header._replace(kind=wire.Kind.RESULT, members=1), values) for header, values, _ in sent]
+                answer = {"kind": wire.Kind.RESULT, "members": 1, "words": sum_words}
+                answers = [(header._replace(**answer), sums) for header, _, _ in sent]
                 protocol.packets_in(exchange(answers), 0.0)
 
         return _median_s(iterate) / (2 * len(blocks))

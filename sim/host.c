@@ -56,8 +56,7 @@ static int64_t release(void *whom, void *what) {
 static void pace(struct host *host, struct frame *frame) {
     struct frames going = {0};
     const int64_t request = (int64_t)frame->header.block * KOFN_PARTS + frame->header.part, launch = frame->launch;
-    const int64_t size = KOFN_HEADER_BYTES + frame->size + KOFN_FRAME_BYTES;
-    const double leaves_s = pacer_send(&host->pacer, 0, size, host->machine->clock->now_s);
+    const double leaves_s = pacer_send(&host->pacer, 0, frame->link_bytes, host->machine->clock->now_s);
     if (leaves_s < 0)
         abort(); /* without memory */
     frames_add(leaves_s > 0 ? &host->waiting : &going, frame);
@@ -80,6 +79,7 @@ static void make(struct host *host, const struct instruction *wanted_sent) {
     const struct header header = header_read(wanted_sent->header);
     struct frame *frame = frame_of(&header, wanted_sent->values, (int32_t)wanted_sent->size);
     frame->launch = wanted_sent->launch;
+    frame->link_bytes = core_link_bytes(host->core, wanted_sent->header, wanted_sent->size);
     machine_work(host->machine, host->packet_s, made, host, frame);
 }
 

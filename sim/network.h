@@ -13,6 +13,7 @@
 struct frame {
     struct header header;
     int64_t launch;  /* which attempt of its sender's it is */
+    int64_t link_bytes; /* what its sender's pacer takes it for */
     double leaves_s; /* its last byte, while a link has it */
     struct frame *next;
     int32_t size;

@@ -159,7 +159,7 @@ static void give_back(struct engine *engine, int64_t place) {
 static void send_paced(const struct port *port, const struct instruction *send, double now) {
     struct engine *engine = port->engine;
     const int64_t request = send->block * KOFN_PARTS + send->part, place = place_for(engine);
-    const int64_t bytes = KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + send->size;
+    const int64_t bytes = core_link_bytes(port->core, send->header, send->size);
     const double leaves_s = place < 0 ? -1 : pacer_send(&engine->pacer, place, bytes, now);
     if (leaves_s < 0) {
         fail(engine, "no memory for packets that wait for their turn");

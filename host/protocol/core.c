@@ -179,6 +179,11 @@ int core_left_behind(const struct core *core) {
     return core->newest > core->iteration;
 }
 
+int64_t core_link_bytes(const struct core *core, const uint8_t *header, int64_t size) {
+    const int votes = core->words[KOFN_COUNTS] && header_read(header).lanes == KOFN_COUNTS;
+    return KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + size * (votes ? core->layout.planes : 1);
+}
+
 double core_deadline_s(const struct core *core) {
     return in_flight_deadline_s(&core->in_flight);
 }

@@ -197,8 +197,9 @@ def test_what_else_is_not_simulated(tmp_path: Path, costs: Path, old: str, new: 
     assert words in result.stderr
 
 
-def test_costs_of_this_machine_are_all_there(tmp_path: Path) -> None:
-    found = measure(Config.load(written(tmp_path)))
+@pytest.mark.parametrize("codec", ["int32", "onebit"])
+def test_costs_of_this_machine_are_all_there(tmp_path: Path, codec: str) -> None:
+    found = measure(Config.load(written(tmp_path, f'[compress]\ncodec = "{codec}"\n')))
     assert found.cores >= 1
     times_s = (found.encode_s, found.packet_s, found.apply_s, found.report_s, found.decide_s)
     assert all(0 < time_s < 1 for time_s in times_s)

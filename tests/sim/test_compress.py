@@ -54,6 +54,19 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: st
     assert discarded.any() == ("thrown" in name) or rule == "drop"
 
 
+def test_votes_leave_as_their_answers_come(tmp_path: Path) -> None:
+    """These are three times as long: a link that is full of them would lose some, and delay all."""
+    path = written(tmp_path, '[network]\nlink_mbps = 2\n[compress]\ncodec = "onebit"\n', objective="all", iterations=4)
+    text = path.read_text().replace("hidden = [16]", "hidden = [640, 640]").replace("words = 2", "words = 1")
+    path.write_text(text.replace("mean_ms = 20", "mean_ms = 2").replace("workers = 3", "workers = 4"))
+    run = Trained(Config.load(path), tmp_path / "out", FREE).run()
+    run.check()
+    ends = [json.loads(run.entry.metrics(rank).read_text().splitlines()[-1])["summary"] for rank in range(4)]
+    share = sum(end["retransmissions"] for end in ends) / sum(end["packets_sent"] for end in ends)
+    print(f"{share:.3f} of all packets were sent again")
+    assert share < 0.15
+
+
 def iterations(tmp_path: Path, name: str, compress: str, words: int) -> int:
     """To 90 %, at a rate that leaves room for what comes later than it should."""
     folder = tmp_path / name
