@@ -13,6 +13,7 @@ COLUMNS = (
     ("Ready", "string", ".status.ready"),
     ("k", "integer", ".status.k"),
     ("Iteration", "integer", ".status.iteration"),
+    ("Metric", "number", ".status.metric"),
     ("Age", "date", ".metadata.creationTimestamp"),
     ("Message", "string", ".status.message"),
 )

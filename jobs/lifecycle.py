@@ -55,6 +55,7 @@ class Observed:
     k: int | None = None
     iteration: int | None = None
     late_workers: tuple[int, ...] = ()
+    metric: float | None = None
     now: datetime.datetime = EPOCH
 
 
@@ -182,6 +183,8 @@ def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]
     found: dict[str, object] = {"ready": f"{observed.ready}/{request.spec.accelerators}"}
     if observed.k is not None:
         found |= {"k": observed.k, "iteration": observed.iteration, "late_workers": observed.late_workers}
+    if observed.metric is not None:
+        found["metric"] = round(observed.metric, 6)
     return found
 
 

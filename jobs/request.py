@@ -131,6 +131,7 @@ class TrainingStatus(ApiStruct, frozen=True):
     k: int | None = None
     iteration: int | None = None
     late_workers: tuple[int, ...] = ()
+    metric: Annotated[float, Meta(description="Of the parameters, such as the accuracy.")] | None = None
     next_attempt_time: Annotated[
         str, Meta(extra_json_schema={"format": "date-time"}, description="Not before it, while Retrying.")
     ] = ""

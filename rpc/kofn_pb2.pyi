@@ -146,6 +146,7 @@ class Report(_message.Message):
     LATE_FIELD_NUMBER: _builtins.int
     ITERATION_S_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     K_LEAST_FIELD_NUMBER: _builtins.int
     K_MOST_FIELD_NUMBER: _builtins.int
@@ -174,6 +175,8 @@ class Report(_message.Message):
     """from parameters ready to parameters ready"""
     loss: _builtins.float
     """of this worker's gradient, where the workload has one"""
+    metric: _builtins.float
+    """of the parameters that this worker has by now, where the workload has one"""
     decision: _builtins.int
     """number of the last Decision (or Welcome) that it had heard when it began the iteration"""
     k_least: _builtins.int
@@ -222,6 +225,7 @@ class Report(_message.Message):
         late: _builtins.bool = ...,
         iteration_s: _builtins.float = ...,
         loss: _builtins.float | None = ...,
+        metric: _builtins.float | None = ...,
         decision: _builtins.int = ...,
         k_least: _builtins.int = ...,
         k_most: _builtins.int = ...,
@@ -240,13 +244,18 @@ class Report(_message.Message):
         discarded: _builtins.float = ...,
         oldest: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_metric", b"_metric", "loss", b"loss", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "loss", b"loss", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "loss", b"loss", "metric", b"metric", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
+    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
 
@@ -701,6 +710,7 @@ class Status(_message.Message):
     AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     TIME_MODEL_FIELD_NUMBER: _builtins.int
     HIDDEN_S_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     workers: _builtins.int
@@ -748,6 +758,8 @@ class Status(_message.Message):
     """what predicted times rest on, and why: Poisson, own distributions, or iterations as measured"""
     hidden_s: _builtins.float
     """by so much s may be blocking that was always there: intervals of lambda include it"""
+    metric: _builtins.float
+    """of the parameters, as a worker has reported it last"""
     waiting: _builtins.str
     """what the job waits for, and since when, if it does not move: "regrouping: worker 2" """
     @_builtins.property
@@ -807,13 +819,16 @@ class Status(_message.Message):
         age_weight: _builtins.float = ...,
         time_model: _builtins.str = ...,
         hidden_s: _builtins.float = ...,
+        metric: _builtins.float | None = ...,
         waiting: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "hidden_s", b"hidden_s", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "time_model", b"time_model", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metric", b"_metric", "age_weight", b"age_weight", "alignment", b"alignment", "changes", b"changes", "counters", b"counters", "event_s", b"event_s", "expected", b"expected", "generation", b"generation", "hidden_s", b"hidden_s", "iteration", b"iteration", "job", b"job", "jobs", b"jobs", "k", b"k", "k_certain", b"k_certain", "k_first", b"k_first", "k_torn", b"k_torn", "late_gradient", b"late_gradient", "live", b"live", "metric", b"metric", "noise_scale", b"noise_scale", "objective", b"objective", "objective_fault", b"objective_fault", "overhead_s", b"overhead_s", "regroups", b"regroups", "service_s", b"service_s", "switch_address", b"switch_address", "switch_connected", b"switch_connected", "switch_differs", b"switch_differs", "switch_k", b"switch_k", "switch_k_age_s", b"switch_k_age_s", "time_model", b"time_model", "uptime_s", b"uptime_s", "waiting", b"waiting", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
+    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
 
 Global___Status: _TypeAlias = Status  # noqa: Y015
 

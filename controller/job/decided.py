@@ -19,6 +19,7 @@ def decided(control_loop: ControlLoop) -> pb.Status:
         objective=control_loop.goal.name,
         objective_fault=control_loop.chooser.fault,
         iteration=control_loop.iteration,
+        metric=control_loop.metric,
         service_s=estimate.service_s if estimate else 0.0,
         event_s=estimate.event_s if estimate else 0.0,
         hidden_s=estimate.hidden_s if estimate else 0.0,

@@ -3,6 +3,7 @@
 The session drives it in real time; a simulation may drive the same object in virtual time.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class ControlLoop:
     worth_model: WorthModel = field(init=False)
     history: HistoryLog = field(init=False)
     pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
+    metric: float | None = None  # the workload's, as reported last
     _chosen_at: int = 0  # iteration of the latest choice
     _now_s: float = 0.0  # of the latest forecast
 
@@ -115,6 +117,8 @@ class ControlLoop:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
+        if report.HasField("metric") and math.isfinite(report.metric):
+            self.metric = report.metric
         self.worth_model.report(rank, report)
         self.history.report(rank, report, self.k, now_s)
         if self.iteration > before:

@@ -149,7 +149,10 @@ class Training:
             step, updates, reason = self._iterate(reducer, metrics, ready)
             if step.work is not None:
                 spent_s = time.monotonic() - ready
-                report(report_of_updates(step, step.work, updates, self._direction, spent_s, decision))
+                done = report_of_updates(step, step.work, updates, self._direction, spent_s, decision)
+                if (metric := self.replica.evaluator.value(updates[-1].iteration)) is not None:
+                    done.metric = metric
+                report(done)
         return reason
 
     def _iterate(

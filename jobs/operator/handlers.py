@@ -122,7 +122,7 @@ class Handlers:
         found = await self._followed.ask(request, here[0].address)
         if found is None:
             return seen
-        return replace(seen, k=found.k, iteration=found.iteration, late_workers=found.late_workers)
+        return replace(seen, k=found.k, iteration=found.iteration, late_workers=found.late_workers, metric=found.metric)
 
     def _observed(self, request: TrainingRequest, indices: Mapping[str, Any]) -> Observed:
         uid = request.metadata.uid

@@ -18,11 +18,12 @@ TIMEOUT_S = 2.0
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """`late_workers` came too late in their latest iteration."""
+    """`late_workers` came too late in their latest iteration; `metric`: the workload's, where it has one."""
 
     k: int
     iteration: int
     late_workers: tuple[int, ...]
+    metric: float | None = None
 
 
 async def ask_controller(credentials: Credentials, address: str) -> Progress | None:
@@ -34,7 +35,8 @@ async def ask_controller(credentials: Credentials, address: str) -> Progress | N
     except grpc.aio.AioRpcError:
         return None
     late = tuple(worker.rank for worker in status.worker if worker.late_in_a_row)
-    return Progress(status.k, status.iteration, late) if status.iteration else None
+    metric = status.metric if status.HasField("metric") else None
+    return Progress(status.k, status.iteration, late, metric) if status.iteration else None
 
 
 def credentials_of(data: Mapping[str, str]) -> Credentials:

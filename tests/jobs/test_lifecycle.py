@@ -199,11 +199,12 @@ def test_a_pod_that_takes_the_place_of_a_dead_one_is_started_too() -> None:
 def test_a_running_request_says_its_k() -> None:
     made = frozenset({(Role.CONTROL, 1), (Role.WORKLOAD, 1)})
     cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Running", attempt=1), made=made)
-    seen = replace_seen(cluster, ready=3, k=2, iteration=40, late_workers=(1,))
+    seen = replace_seen(cluster, ready=3, k=2, iteration=40, late_workers=(1,), metric=0.9)
     (become,) = step(cluster.request, seen)
     assert isinstance(become, Become)
     status = become.status
     assert (status.k, status.iteration, status.late_workers, status.ready) == (2, 40, (1,), "3/3")
+    assert status.metric == 0.9
     assert step(msgspec.structs.replace(cluster.request, status=status), seen) == ()
 
 

@@ -41,6 +41,8 @@ async def asked(folder: Path, status: kofn_pb2.Status) -> Progress | None:
 def test_k_iteration_and_who_is_late(tmp_path: Path) -> None:
     make_certificates(tmp_path / "certs", {1: 4})
     assert asyncio.run(asked(tmp_path / "certs", STATUS)) == Progress(3, 40, (3,))
+    measured = kofn_pb2.Status(k=3, iteration=40, metric=0.0)
+    assert asyncio.run(asked(tmp_path / "certs", measured)) == Progress(3, 40, (), 0.0)
 
 
 def test_nothing_before_the_first_report(tmp_path: Path) -> None:

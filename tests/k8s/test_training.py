@@ -55,7 +55,9 @@ def test_a_request_trains_through_the_switch(tmp_path: Path, workers: int) -> No
             assert made.phase("digits") == "Succeeded", made.status("digits")
             await made.until(lambda: not made.left() and not kubelet.running)
             status = made.status("digits")
-            print(f"k = {status.get('k')}, iteration {status.get('iteration')}, started within {spread[0]:.1f} s")
+            told = {name: status.get(name) for name in ("k", "iteration", "lateWorkers", "metric")}
+            print(f"{told}, started within {spread[0]:.1f} s")
+            assert 0 < status["metric"] <= 1
 
     run(course, tmp_path)
     reached = accuracies(folder)
