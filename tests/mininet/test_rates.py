@@ -27,3 +27,17 @@ def test_a_busy_machine_may_be_too_slow_twice(
     check = checks.shaping(host("h1"), host("h2"), 1500, 0.2)
     assert (check["measured_mbps"], check["ok"]) == (taken, good)
     assert next(rates, None) is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "good"), [(41.0, 40.0, True), (80.0, 40.0, False), (0.0, 0.0, False), (130.0, 125.0, False)]
+)
+def test_a_link_that_is_never_full_is_not_the_limit(
+    monkeypatch: pytest.MonkeyPatch, sent: float, received: float, good: bool
+) -> None:
+    """Unless something is lost, or nothing comes at all, or too much does."""
+    found = Rates(sent=sent, received=received, waited=not sent)
+    monkeypatch.setattr(checks, "measure", lambda *_: found)
+    check = checks.shaping(host("h1"), host("h2"), 1500, 0.2)
+    assert check["ok"] == good
+    assert ("processors" in check["detail"]) == good
