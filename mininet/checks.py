@@ -15,7 +15,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface
 from typing import Any
 
@@ -199,7 +199,9 @@ def _best(once: Callable[[], Rates], low: float) -> Rates:
     for _ in range(RATE_TRIES - 1):
         if best.received >= low:
             break
-        best = max(best, once(), key=lambda rates: rates.received)
+        again = once()
+        waited = best.waited or again.waited
+        best = replace(max(best, again, key=lambda rates: rates.received), waited=waited)
     return best
 
 

@@ -79,7 +79,7 @@ def test_a_wrong_rate_is_caught(machine: Machine, driver: str, rate: str, expect
         machine.run(*(part.format("s1-eth2") for part in change))
         machine.run(*(part.format("h1-eth0") for part in change), inside=ready["hosts"]["h1"]["namespace"])
         good, found = boot.check()
-        assert not good
+        assert not good, found
         wrong = found["rate h1 -> h2"]
         assert not wrong["ok"]
         assert wrong["measured_mbps"] < 60 if expected == "slow" else wrong["measured_mbps"] > 105
@@ -111,7 +111,7 @@ def test_a_switch_that_does_not_forward_is_caught(machine: Machine) -> None:
     with machine.boot("--hosts", "2", "--driver", "netns") as boot:
         boot.expect("ready")
         good, found = boot.check()
-        assert not good
+        assert not good, found
         assert "10.0.0.2 did not answer" in found["ping h1 -> h2"]["detail"]
         assert found["management h1 -> root"]["ok"]
         assert not any(name.startswith("rate") for name in found)
@@ -122,7 +122,7 @@ def test_a_firewalled_management_network_is_caught(machine: Machine) -> None:
         boot.expect("ready")
         machine.run("ip", "link", "set", "kofn-mgmt", "down")
         good, found = boot.check()
-        assert not good
+        assert not good, found
         assert "172.30.255.2 cannot connect to 172.30.255.1" in found["management h1 -> root"]["detail"]
 
 
