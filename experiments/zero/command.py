@@ -14,7 +14,7 @@ from kofn.config.suggestion import did_you_mean
 from kofn.experiments.claims import judge, lines
 from kofn.experiments.zero.claims import CLAIMS
 from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
-from kofn.experiments.zero.results import Training, ZeroResults
+from kofn.experiments.zero.results import ShardedTraining, ZeroResults
 from kofn.experiments.zero.tables import LEGEND, arms, table
 from kofn.experiments.zero.training import TASKS, Learned, train
 from kofn.report.table import make_console
@@ -79,7 +79,7 @@ def zero(
     results, console, sound = ZeroResults.at(out or default_path("experiment-zero")), make_console(), True
     for task in tasks or TASKS:
         asked = [
-            Training(task=task, contender=name, seed=seed, steps=steps or TASKS[task].steps)
+            ShardedTraining(task=task, contender=name, seed=seed, steps=steps or TASKS[task].steps)
             for name in names
             for seed in range(1, seeds + 1)
         ]
@@ -96,7 +96,7 @@ def zero(
     sys.exit(0 if sound else 1)
 
 
-def _train_all(results: ZeroResults, asked: Sequence[Training], processes: int) -> None:
+def _train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes: int) -> None:
     """Each in a process, so that they go on at the same time."""
     console = Console(stderr=True)
     with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
@@ -107,5 +107,5 @@ def _train_all(results: ZeroResults, asked: Sequence[Training], processes: int) 
             console.print(f"{number} of {len(asked)}: {each.task}, {each.contender}, seed {each.seed}", highlight=False)
 
 
-def _train(asked: Training) -> Learned:
+def _train(asked: ShardedTraining) -> Learned:
     return train(TASKS[asked.task], CONTENDERS[asked.contender], asked.seed, asked.steps)

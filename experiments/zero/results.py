@@ -9,7 +9,7 @@ import msgspec
 from kofn.experiments.zero.training import Learned
 
 
-class Training(msgspec.Struct, frozen=True, kw_only=True):
+class ShardedTraining(msgspec.Struct, frozen=True, kw_only=True):
     """What is trained: names of TASKS and CONTENDERS."""
 
     task: str
@@ -19,7 +19,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    training: Training
+    training: ShardedTraining
     learned: Learned
 
 
@@ -28,7 +28,7 @@ class ZeroResults:
     """What has come of trainings; `path`: the file."""
 
     path: Path
-    learned: dict[Training, Learned]
+    learned: dict[ShardedTraining, Learned]
 
     @classmethod
     def at(cls, folder: Path) -> Self:
@@ -38,7 +38,7 @@ class ZeroResults:
         rows = msgspec.json.decode(path.read_bytes(), type=list[_Row]) if path.exists() else []
         return cls(path, {row.training: row.learned for row in rows})
 
-    def add(self, training: Training, learned: Learned) -> None:
+    def add(self, training: ShardedTraining, learned: Learned) -> None:
         self.learned[training] = learned
         rows = [_Row(training=each, learned=of) for each, of in self.learned.items()]
         new = self.path.with_suffix(".new")

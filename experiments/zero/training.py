@@ -71,7 +71,7 @@ class WorkloadLearner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class ZeroTask:
     """`words` of a block; `every`: steps between two looks at the held-out loss."""
 
     make: Callable[[int, int], Learner]
@@ -82,9 +82,9 @@ class Task:
     every: int
 
 
-TASKS: Mapping[str, Task] = {
-    "digits": Task(make=DigitsLearner, rate=2e-3, steps=400, freeze_step=60, words=1, every=5),
-    "gpt": Task(
+TASKS: Mapping[str, ZeroTask] = {
+    "digits": ZeroTask(make=DigitsLearner, rate=2e-3, steps=400, freeze_step=60, words=1, every=5),
+    "gpt": ZeroTask(
         make=lambda rank, seed: WorkloadLearner(rank, seed, GPT),
         rate=2e-3,
         steps=300,
@@ -106,7 +106,7 @@ class Learned:
     alike: bool | None
 
 
-def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
+def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
     """All workers, each a thread."""
     team, settings, last = Lockstep(WORKERS), contender.settings(task.freeze_step), steps or task.steps
     learners = [task.make(rank, seed) for rank in range(WORKERS)]
@@ -139,7 +139,7 @@ def train(task: Task, contender: ZeroContender, seed: int, steps: int | None = N
     return Learned(losses=losses, conserved=conserved, alike=alike)
 
 
-def _switch(team: Lockstep, elements: int, task: Task, contender: ZeroContender, seed: int) -> LockstepSwitch:
+def _switch(team: Lockstep, elements: int, task: ZeroTask, contender: ZeroContender, seed: int) -> LockstepSwitch:
     return LockstepSwitch(
         team,
         elements,
