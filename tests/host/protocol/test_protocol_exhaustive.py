@@ -335,7 +335,6 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(2,), rule="merge"), 9026),
         (Setting(k=(2,), blocks=1, losses=1, duplications=1, rule="merge"), 187659),
         (Setting(k=(2,), blocks=1, losses=1, rule="async"), 11741),
-        (Setting(k=(2,), blocks=1, rule="batch-sync"), 20000),
     ],
 )
 def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
