@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
@@ -29,6 +30,9 @@ _PR_SET_PDEATHSIG = 1
 
 GRACE_S = 3.0
 """For a child that is to end."""
+
+HARMLESS = weakref.WeakSet[threading.Thread]()
+"""Threads that hold no lock that a child would wait for: beside them this process may be forked."""
 
 
 @contextlib.contextmanager
@@ -51,7 +55,7 @@ def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
 
 def alone() -> bool:
     """Whether this process has no other threads: a child might wait for ever for a lock that one of them holds."""
-    return threading.active_count() == 1
+    return all(thread is threading.current_thread() or thread in HARMLESS for thread in threading.enumerate())
 
 
 def processors() -> int:

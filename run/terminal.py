@@ -11,6 +11,8 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from kofn.forked import HARMLESS
+
 PERIOD_S = 0.5
 GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
@@ -25,6 +27,7 @@ def watched() -> Iterator[None]:
     over = threading.Event()
     copies = [os.dup(descriptor) for descriptor in terminals]  # 1 and 2 are given up once the terminal is gone
     watcher = threading.Thread(target=_watch, args=(copies, over), name="terminal", daemon=True)
+    HARMLESS.add(watcher)  # it polls and waits
     watcher.start()
     try:
         yield

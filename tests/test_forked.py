@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from kofn.config.errors import ConfigError, KofnError
-from kofn.forked import alone, forked
+from kofn.forked import HARMLESS, alone, forked
 
 ONE = len(os.sched_getaffinity(0)) == 1
 
@@ -150,3 +150,18 @@ def test_a_process_with_another_thread_is_not_alone() -> None:
     ended.set()
     thread.join()
     assert alone() == before
+
+
+def test_a_thread_forbids_children_unless_it_is_harmless() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    others = {other for other in threading.enumerate() if other is not threading.current_thread()} - {*HARMLESS}
+    thread.start()
+    try:
+        assert not alone()
+        HARMLESS.update({thread, *others})
+        assert alone()
+    finally:
+        HARMLESS.difference_update(others)
+        over.set()
+        thread.join()

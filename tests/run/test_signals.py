@@ -4,6 +4,8 @@ import asyncio
 import os
 import pty
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -60,6 +62,20 @@ def test_a_signal_passed_on_as_the_loop_is_closed_is_too_late() -> None:
     thread.start()
     thread.join()
     listeners[0](signal.SIGINT)
+
+
+def test_a_process_may_be_forked_while_its_terminal_is_watched() -> None:
+    master, slave = pty.openpty()
+    code = (
+        "import threading; from kofn.forked import alone; from kofn.run.terminal import watched\n"
+        "with watched(): print(threading.active_count(), alone())"
+    )
+    try:
+        ended = subprocess.run([sys.executable, "-c", code], stdin=slave, capture_output=True, check=True)
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert ended.stdout == b"2 True\n"
 
 
 @pytest.mark.parametrize("close", [True, False])
