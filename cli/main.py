@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import click
 
+from kofn.config.suggestion import did_you_mean
+
 LAZY = {
     "run": ("kofn.run.runner", "command"),
     "simulate": ("kofn.sim.runner", "command"),
@@ -58,6 +60,14 @@ class LazyGroup(click.Group):
             command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of these words; of a misspelt one, what it may have been."""
+        if args[0] not in LAZY and (meant := did_you_mean(args[0], LAZY)):
+            context.fail(f"no command {args[0]!r}{meant}")
+        return super().resolve_command(context, args)
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ def conclude(
         say(console, note)
     say(console, report_line(lambda: _write_report(folder, configs, summary)))
     for reason in summary.failures:
-        say(errors or Console(stderr=True), f"kofn run: {reason}", style="red")
+        say(errors or Console(stderr=True), f"kofn: {reason}", style="red")
     if as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0

@@ -71,7 +71,7 @@ def conclude_seeds(folder: RunFolder, console: Console, *, as_json: bool, early_
         say(console, note)
     say(console, report_line(lambda: _write_page(folder, summary)))
     for reason in summary.failures:
-        say(Console(stderr=True), f"kofn run: {reason}", style="red")
+        say(Console(stderr=True), f"kofn: {reason}", style="red")
     if as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0

@@ -150,7 +150,7 @@ class Driver:
         """Begin an iteration by its plan; what has waited for a whole one is merged into it."""
         self.finish_encoding()
         self.encoder.begin(iteration)
-        self._wire_bytes = self.protocol.statistics.wire_bytes
+        self._wire_bytes = self.protocol.wire_bytes
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         plan = self.encoder.plan
         self._follow(begin(iteration, now, self.encoder.blocks, plan.lanes, plan.first), now)
@@ -219,7 +219,7 @@ class Driver:
     def end(self) -> Finished:
         """The current iteration is over, with results of all its blocks."""
         self.finish_encoding()
-        wire_bytes = self.protocol.statistics.wire_bytes - self._wire_bytes
+        wire_bytes = self.protocol.wire_bytes - self._wire_bytes
         return self.encoder.follow(self.protocol.results_of(self.protocol.iteration), wire_bytes)
 
     # -- events

@@ -117,7 +117,7 @@ class ExactSums(PeerCommunicator):
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         """While an iteration is summed, the next one is encoded, and the one before is decoded."""
-        watch, before = task.watch, self._protocol.statistics.wire_bytes
+        watch, before = task.watch, self._protocol.wire_bytes
         watch.turn("encode")
         lane_sum, summed = self._lane_sum(task), None
         parts = self._parts(lane_sum)
@@ -136,7 +136,7 @@ class ExactSums(PeerCommunicator):
         watch.turn("decode")
         if summed is not None:
             lane_sum.decode(*summed)
-        sent = self._protocol.statistics.wire_bytes - before
+        sent = self._protocol.wire_bytes - before
         return WorkOutcome(
             value=task.out,
             count=self.workers,

@@ -70,6 +70,9 @@ _PLACES = 5
 COUNTED = 8
 """Numbers of struct statistics."""
 
+_WIRE_BYTES = 7
+"""The place of one of them."""
+
 _ROOM = 512
 """Instructions that are taken at a time."""
 
@@ -318,6 +321,11 @@ class Protocol:
         for field, number in zip(fields(Statistics), self._counted, strict=False):
             setattr(self._own, field.name, number)
         return self._own
+
+    @property
+    def wire_bytes(self) -> int:
+        """Of the statistics, alone."""
+        return self._counted[_WIRE_BYTES]
 
     @property
     def deadline(self) -> float | None:

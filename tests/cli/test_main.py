@@ -230,3 +230,10 @@ def test_ctrl_c_while_libraries_are_loaded(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from kofn.cli.start import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_misspelt_command_is_answered_with_what_it_may_have_been() -> None:
+    result = invoke("simulat")
+    assert result.exit_code == 2
+    assert "no command 'simulat': did you mean 'simulate'?" in result.stderr
+    assert "No such command 'xyzzy'" in invoke("xyzzy").stderr

@@ -31,6 +31,7 @@ STATE = (
     "missing",
     "share",
     "waiting_count",
+    "wire_bytes",
 )
 EVENTS = (
     *("begin", "jump", "contribute", "contribute_all", "packet_in", "packets_in", "result_in", "timer", "ask_slot"),

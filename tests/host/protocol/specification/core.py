@@ -313,6 +313,11 @@ class Protocol:
         return self._in_flight.deadline
 
     @property
+    def wire_bytes(self) -> int:
+        """Of the statistics, alone."""
+        return self.statistics.wire_bytes
+
+    @property
     def left_behind(self) -> bool:
         """Whether the others have finished the current iteration: results of a later one were seen."""
         return self._newest > self.iteration
