@@ -9,10 +9,13 @@ import ctypes
 import json
 import logging
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +39,7 @@ START_S = 30
 EMBEDDED = [sys.executable, "-m", "kofn.switch"]
 COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": ["simple_switch_grpc"]}
 TARGETS = (*COMMANDS, "reflector")
+TIMES = "time for each packet received:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,16 @@ class LoadTarget:
         """The workers' command line; `size` in bytes of values."""
         numbers = (seconds, size, window, GENERATION, int(check))
         return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
+
+    def times(self) -> dict[str, float]:
+        """What each packet received has taken so far, in microseconds: receiving, program, sending.  Not of BMv2."""
+        log = self.folder / f"{self.name}.log"
+        before = log.read_text().count(TIMES)
+        os.kill(self.pid, signal.SIGUSR1)
+        while log.read_text().count(TIMES) == before:
+            time.sleep(0.01)
+        line = log.read_text().rsplit(TIMES, 1)[1].splitlines()[0]
+        return {name: float(us) for name, us in re.findall(r"(\w+) ([\d.]+) us", line)}
 
     def turn(self, *, seconds: float, size: int, window: int) -> Turn:
         """Let the workers run for so long."""
@@ -134,10 +148,12 @@ def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[by
 
 @contextlib.contextmanager
 def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
-    with process([str(folder / "reflector"), *interfaces], stdout=subprocess.PIPE) as started:
-        assert started.stdout is not None
-        if started.stdout.readline() != b"ready\n":
-            raise SystemExit("the reflector ended; what it said is above")
+    log = folder / "reflector.log"
+    with log.open("wb") as out, process([str(folder / "reflector"), *interfaces], stdout=out) as started:
+        while b"ready\n" not in log.read_bytes():
+            if started.poll() is not None:
+                raise SystemExit("the reflector ended; what it said is above")
+            time.sleep(0.01)
         yield started.pid
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from kofn.switch.engine.faults import FaultRule, native_rules
 from kofn.switch.errors import FaultError, PortError, SwitchError
-from kofn.switch.native import DROPS, PORT_DOWN, runtime
-from kofn.switch.state.entries import FaultCounts, PortStats, Stats
+from kofn.switch.native import DROPS, PORT_DOWN, CSpent, runtime
+from kofn.switch.state.entries import FaultCounts, PortStats, Spent, Stats
 
 LOG = logging.getLogger(__name__)
 DIRECTIONS = ("in", "out")  # enum fault_direction of runtime/faults.h
@@ -110,7 +110,12 @@ class Ports:
                     faults_in=self._fault_counts(port, 0),
                     faults_out=self._fault_counts(port, 1),
                 )
-        return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))
+        return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)), spent=self._spent())
+
+    def _spent(self) -> Spent:
+        spent = CSpent()
+        self._native.core_spent(self._core, spent)
+        return Spent(receiving=spent.receiving, processing=spent.processing, sending=spent.sending)
 
     def _fault_counts(self, port: int, direction: int) -> FaultCounts:
         """Direction 0: into the switch."""

@@ -377,3 +377,9 @@ void core_stats(struct core *core, uint32_t port, uint64_t *four, uint64_t *drop
     memcpy(drops, core->drops, sizeof core->drops);
     core_unlock(core);
 }
+
+void core_spent(struct core *core, struct spent *spent) {
+    core_lock(core);
+    *spent = core->spent;
+    core_unlock(core);
+}
