@@ -14,7 +14,7 @@ from kofn.switch.compiler.ir.program import Field, HeaderType, Program, Stack, T
 
 META = "standard_metadata"
 VECTOR = 8
-"""Limbs of a vector, WIDE_VECTOR of runtime/wide.h.  Fields of whole vectors begin where none lies in two cache lines."""
+"""Limbs of a vector, as WIDE_VECTOR of runtime/wide.h.  Fields of whole vectors begin a cache line."""
 COPIES = ("clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress", "resubmit", "recirculate")
 
 
