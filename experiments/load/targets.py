@@ -109,8 +109,8 @@ def laboratory() -> Iterator[Path]:
 
 
 def _compile_into(folder: Path) -> None:
-    """The workers and the reflector."""
-    for name in ("switch_loop", "reflector"):
+    """The workers, the reflector, the sender."""
+    for name in ("switch_loop", "reflector", "flood"):
         command = ["cc", "-O2", "-march=native", f"-I{HEADER}", "-o", str(folder / name), str(HERE / f"{name}.c")]
         subprocess.run(command, check=True)
 
@@ -124,14 +124,23 @@ def _new_namespace() -> None:
 @contextlib.contextmanager
 def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
     """A target with so many ports, set up for a job of as many workers that waits for all of them."""
+    with (
+        links(name, ports) as (inner, outer),
+        reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid,
+    ):
+        yield LoadTarget(name=name, folder=folder, interfaces=outer, pid=pid)
+
+
+@contextlib.contextmanager
+def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Links of a target: the switch's ends and the hosts', NAME-s1 and NAME-h1 and so on."""
     pairs = [(f"{name}-s{port}", f"{name}-h{port}") for port in range(1, ports + 1)]
     for switch_end, host_end in pairs:
         link = f"ip link add {switch_end} mtu 9000 type veth peer name {host_end} mtu 9000"
         for command in (link, f"ip link set {switch_end} up", f"ip link set {host_end} up"):
             subprocess.run(command.split(), check=True)
     inner, outer = zip(*pairs, strict=True)
-    with reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid:
-        yield LoadTarget(name=name, folder=folder, interfaces=outer, pid=pid)
+    yield inner, outer
     for switch_end, _ in pairs:
         subprocess.run(["ip", "link", "del", switch_end], check=True)
 
