@@ -32,7 +32,7 @@ TURN_S = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class LpmEntry:
     """A program, its entry, and a packet that the entry sends to port 2."""
 
     document: bytes
@@ -54,8 +54,8 @@ class Route:
         return p4r.Update(type=p4r.Update.INSERT, entity=p4r.Entity(table_entry=row))
 
 
-def bare_route() -> Route:
-    return Route(
+def bare_entry() -> LpmEntry:
+    return LpmEntry(
         document=PROGRAM,
         p4info=P4INFO,
         table="Entries.routes",
@@ -66,11 +66,11 @@ def bare_route() -> Route:
     )
 
 
-def basic_route(folder: Path) -> Route:
+def basic_entry(folder: Path) -> LpmEntry:
     """IPv4: a TTL that goes down, other addresses, a new checksum."""
     p4info = next(iter(sorted(folder.glob("basic*p4info.tx*"))), folder / "basic.p4.p4info.txtpb")
     ip = bytes.fromhex("4500003200000000400064970a0001010a000202")
-    return Route(
+    return LpmEntry(
         document=(folder / "basic.json").read_bytes(),
         p4info=text_format.Parse(p4info.read_text(), p4i.P4Info()),
         table="MyIngress.ipv4_lpm",
@@ -82,7 +82,7 @@ def basic_route(folder: Path) -> Route:
 
 
 @contextlib.contextmanager
-def switch(name: str, folder: Path, route: Route) -> Iterator[None]:
+def switch(name: str, folder: Path, entry: LpmEntry) -> Iterator[None]:
     """Between two links, with the program and its entry."""
     address = f"unix:{folder}/{name}.sock"
     with links(name, 2) as (inner, _):
@@ -92,8 +92,8 @@ def switch(name: str, folder: Path, route: Route) -> Iterator[None]:
         with process(command, stdout=quiet, stderr=quiet), grpc.insecure_channel(address) as channel:
             grpc.channel_ready_future(channel).result(START_S)
             stub = p4r_grpc.P4RuntimeStub(channel)
-            with primary(stub, route.p4info, route.document):
-                stub.Write(p4r.WriteRequest(device_id=1, election_id=PRIMARY, updates=[route.update()]))
+            with primary(stub, entry.p4info, entry.document):
+                stub.Write(p4r.WriteRequest(device_id=1, election_id=PRIMARY, updates=[entry.update()]))
                 yield
 
 
@@ -123,15 +123,15 @@ def main() -> None:
     parser.add_argument("--basic", type=Path, help="a folder with the tutorials' basic, compiled")
     parser.add_argument("--rounds", type=int, default=5, help="turns at each rate (default 5)")
     told = parser.parse_args()
-    route = bare_route() if told.basic is None else basic_route(told.basic)
+    entry = bare_entry() if told.basic is None else basic_entry(told.basic)
     names = [name for name in ("embedded", "bmv2") if shutil.which(COMMANDS[name][0])]
     with laboratory() as folder, contextlib.ExitStack() as stack:
         for name in names:
-            stack.enter_context(switch(name, folder, route))
+            stack.enter_context(switch(name, folder, entry))
         found: dict[str, tuple[float, float]] = {}
         for name in names:
             found[name] = max(
-                (best([turn(name, folder, route.frame, rate) for _ in range(told.rounds)]) for rate in RATES),
+                (best([turn(name, folder, entry.frame, rate) for _ in range(told.rounds)]) for rate in RATES),
                 key=lambda rates: rates[1],
             )
             sent, came = found[name]

@@ -378,8 +378,8 @@ void core_stats(struct core *core, uint32_t port, uint64_t *four, uint64_t *drop
     core_unlock(core);
 }
 
-void core_spent(struct core *core, struct spent *spent) {
+void core_packet_time(struct core *core, struct packet_time *time) {
     core_lock(core);
-    *spent = core->spent;
+    *time = core->time;
     core_unlock(core);
 }

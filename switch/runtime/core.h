@@ -45,7 +45,7 @@ struct sending {
 };
 
 // Where the packet thread's time went, but for waiting; in nanoseconds.
-struct spent {
+struct packet_time {
     uint64_t receiving, processing, sending;
 };
 
@@ -78,7 +78,7 @@ struct core {
 
     pthread_t thread;
     int running, wake;  // wake: an eventfd
-    struct spent spent;
+    struct packet_time time;
     atomic_int stopping;
     uint8_t *buffers;   // BATCH of PACKET_BYTES
     struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];

@@ -123,9 +123,9 @@ static void handle_batch(struct core *core, uint32_t number, struct mmsghdr *mes
     process_batch(core, number, messages, count);
     const uint64_t processed = core_clock_ns();
     core_flush(core);
-    core->spent.receiving += received - began;
-    core->spent.processing += processed - received;
-    core->spent.sending += core_clock_ns() - processed;
+    core->time.receiving += received - began;
+    core->time.processing += processed - received;
+    core->time.sending += core_clock_ns() - processed;
     core_unlock(core);
 }
 

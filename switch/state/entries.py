@@ -213,7 +213,7 @@ class PortStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class PacketTime:
     """Where the time of the thread that moves packets went, but for waiting; in nanoseconds since start."""
 
     receiving: int
@@ -227,4 +227,4 @@ class Stats:
 
     ports: dict[int, PortStats]
     drops: dict[str, int]
-    spent: Spent
+    packet_time: PacketTime
