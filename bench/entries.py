@@ -64,7 +64,7 @@ def running(target: str) -> Iterator[p4r_grpc.P4RuntimeStub]:
 
 
 @contextlib.contextmanager
-def primary(stub: p4r_grpc.P4RuntimeStub) -> Iterator[None]:
+def primary(stub: p4r_grpc.P4RuntimeStub, p4info: p4i.P4Info = P4INFO, program: bytes = PROGRAM) -> Iterator[None]:
     """Be primary, with the program pushed."""
     ended = threading.Event()
 
@@ -75,7 +75,7 @@ def primary(stub: p4r_grpc.P4RuntimeStub) -> Iterator[None]:
 
     stream = stub.StreamChannel(requests())
     next(stream)
-    config = p4r.ForwardingPipelineConfig(p4info=P4INFO, p4_device_config=PROGRAM)
+    config = p4r.ForwardingPipelineConfig(p4info=p4info, p4_device_config=program)
     push = p4r.SetForwardingPipelineConfigRequest(device_id=1, election_id=PRIMARY, config=config)
     push.action = push.VERIFY_AND_COMMIT
     stub.SetForwardingPipelineConfig(push)

@@ -23,7 +23,8 @@ from typing import Any
 
 from kofn.nativebuild.errors import CompileError, CompilerMissing
 
-FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
+FASTEST = ("-O3",)
 KEPT = 32
 MISSING = (
     "no C compiler ({command}) was found; P4 programs and a worker's ledger are compiled to native code, and "
@@ -50,14 +51,22 @@ def load_library(path: Path, signatures: Signatures) -> ctypes.CDLL:
     return library
 
 
-def compile_texts(texts: Mapping[str, str], sources: Sequence[str], *, include: Path | None = None) -> Path:
+def compile_texts(
+    texts: Mapping[str, str],
+    sources: Sequence[str],
+    *,
+    include: Path | None = None,
+    optimise: Sequence[str] = FASTEST,
+) -> Path:
     """The shared library of `sources`: names in `texts`, or paths of files in `include`, where headers are found too.
 
+    `optimise`: the compiler's flags of how long it may take for how fast a result.
     Built unless the cache has it.  Raises CompilerMissing, CompileError.
     """
     compiler = _compiler()
     included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
-    library = _cache() / f"{_digest(texts, included, compiler)}.so"
+    flags = (*FLAGS, *optimise)
+    library = _cache() / f"{_digest(texts, included, compiler, flags)}.so"
     if library.exists():
         _note_use(library)
         return library
@@ -67,10 +76,10 @@ def compile_texts(texts: Mapping[str, str], sources: Sequence[str], *, include: 
         built = Path(folder, "library.so")
         headers = ("-I", str(include)) if include else ()
         objects = [f"{number}.o" for number in range(len(sources))]
-        commands = [[*compiler, *FLAGS, *headers, "-c", "-o", *pair] for pair in zip(objects, sources, strict=True)]
+        commands = [[*compiler, *flags, *headers, "-c", "-o", *pair] for pair in zip(objects, sources, strict=True)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(partial(_run, folder), commands))
-        _run(folder, [*compiler, *FLAGS, "-o", str(built), *objects])
+        _run(folder, [*compiler, *flags, "-o", str(built), *objects])
         if os.environ.get("KOFN_KEEP_C"):
             for name, text in texts.items():
                 library.with_suffix(f".{name}").write_text(text)
@@ -113,10 +122,12 @@ def _cache() -> Path:
     return folder
 
 
-def _digest(texts: Mapping[str, str], included: Mapping[str, str], compiler: Sequence[str]) -> str:
+def _digest(
+    texts: Mapping[str, str], included: Mapping[str, str], compiler: Sequence[str], flags: tuple[str, ...]
+) -> str:
     """All that the library depends on: texts, headers, flags, compiler and, for -march=native, the CPU."""
     digest = hashlib.sha256()
-    for part in (included, texts, FLAGS, tuple(compiler), _version(tuple(compiler)), _cpu()):
+    for part in (included, texts, flags, tuple(compiler), _version(tuple(compiler)), _cpu()):
         digest.update(repr(sorted(part.items()) if isinstance(part, Mapping) else part).encode())
     return digest.hexdigest()[:40]
 

@@ -1,7 +1,6 @@
 """`python -m kofn.switch`: the embedded switch as a process with simple_switch_grpc's command line."""
 
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
@@ -13,10 +12,8 @@ from kofn.switch.cli.counts import count_lines, fault_lines
 from kofn.switch.cli.inspection import Inside
 from kofn.switch.cli.options import Options, check_address, check_interfaces, check_log_file, parse
 from kofn.switch.commands.server import serving_commands
-from kofn.switch.compiler.build import compile_program, compile_runtime
-from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.build import Built, build_program, compile_runtime
 from kofn.switch.compiler.ir.program import Target
-from kofn.switch.compiler.reader.reader import read_program
 from kofn.switch.engine.engine import Engine, Trace
 from kofn.switch.engine.pcap_replay import PcapReplay, open_inputs
 from kofn.switch.errors import PcapError, ProgramError, SwitchError
@@ -67,7 +64,7 @@ async def run(options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     credentials = None if options.tls is None else options.tls.credentials()
-    await _compile(options)
+    built = await _build(options)
     engine = Engine(
         options.ports,
         cpu_port=options.cpu_port,
@@ -83,8 +80,8 @@ async def run(options: Options) -> None:
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, report, engine, options)
     inputs = open_inputs(options.ports) if options.inside.files else []
-    if options.program is not None:
-        await asyncio.to_thread(_load, engine, options.program)
+    if built is not None:
+        await asyncio.to_thread(engine.run, built)
     engine.start()
     reports = Uplink("log messages", engine.take_reports, write_reports)
     try:
@@ -129,25 +126,24 @@ def write_reports(reports: list[LogReport]) -> None:
         LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
 
 
-async def _compile(options: Options) -> None:
-    """Runtime and program side by side, for the cache.  A program that is not executed is refused when it is loaded."""
+async def _build(options: Options) -> Built | None:
+    """The program of the command line; beside it the runtime is compiled, for the cache."""
     target = Target(
         drop_port=options.drop_port, priority_queues=options.priority_queues, trace=bool(options.inside.trace)
     )
+    runtime = asyncio.to_thread(compile_runtime)
+    if options.program is None:
+        await runtime
+        return None
+    built, _ = await asyncio.gather(asyncio.to_thread(_program, options.program, target), runtime)
+    return built
 
-    def program(path: Path) -> None:
-        with contextlib.suppress(ProgramError):
-            compile_program(generate(read_program(path.read_bytes()), target))
 
-    programs = [] if options.program is None else [asyncio.to_thread(program, options.program)]
-    await asyncio.gather(asyncio.to_thread(compile_runtime), *programs)
-
-
-def _load(engine: Engine, program: Path) -> None:
+def _program(path: Path, target: Target) -> Built:
     try:
-        engine.load(program.read_bytes())
+        return build_program(path.read_bytes(), target)
     except ProgramError as error:
-        raise ProgramError(f"{program}: {error}") from error
+        raise ProgramError(f"{path}: {error}") from error
 
 
 def _set_up_logging(options: Options) -> None:

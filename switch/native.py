@@ -46,6 +46,12 @@ class CReplica(ctypes.Structure):
     _fields_ = [("port", ctypes.c_uint16), ("instance", ctypes.c_uint16)]
 
 
+class CPacketTime(ctypes.Structure):
+    """struct packet_time."""
+
+    _fields_ = [("receiving", c_uint64), ("processing", c_uint64), ("sending", c_uint64)]
+
+
 class CFaultRule(ctypes.Structure):
     """struct fault_rule."""
 
@@ -85,6 +91,7 @@ SIGNATURES: Signatures = {
     "core_take_reports": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_take_packet_ins": (c_int64, [c_void_p, c_void_p, c_uint64, c_int]),
     "core_stats": (None, [c_void_p, c_uint32, Limbs, Limbs]),
+    "core_packet_time": (None, [c_void_p, POINTER(CPacketTime)]),
     "core_set_faults": (
         c_int,
         [c_void_p, POINTER(CFaultRule), c_uint32, POINTER(c_uint32), c_uint32, c_uint64, c_uint32],

@@ -9,10 +9,13 @@ import ctypes
 import json
 import logging
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +39,7 @@ START_S = 30
 EMBEDDED = [sys.executable, "-m", "kofn.switch"]
 COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": ["simple_switch_grpc"]}
 TARGETS = (*COMMANDS, "reflector")
+TIMES = "time for each packet received:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,16 @@ class LoadTarget:
         numbers = (seconds, size, window, GENERATION, int(check))
         return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
 
+    def times(self) -> dict[str, float]:
+        """What each packet received has taken so far, in microseconds: receiving, program, sending.  Not of BMv2."""
+        log = self.folder / f"{self.name}.log"
+        before = log.read_text().count(TIMES)
+        os.kill(self.pid, signal.SIGUSR1)
+        while log.read_text().count(TIMES) == before:
+            time.sleep(0.01)
+        line = log.read_text().rsplit(TIMES, 1)[1].splitlines()[0]
+        return {name: float(us) for name, us in re.findall(r"(\w+) ([\d.]+) us", line)}
+
     def turn(self, *, seconds: float, size: int, window: int) -> Turn:
         """Let the workers run for so long."""
         command = self.command(seconds=seconds, size=size, window=window)
@@ -95,8 +109,8 @@ def laboratory() -> Iterator[Path]:
 
 
 def _compile_into(folder: Path) -> None:
-    """The workers and the reflector."""
-    for name in ("switch_loop", "reflector"):
+    """The workers, the reflector, the sender."""
+    for name in ("switch_loop", "reflector", "flood"):
         command = ["cc", "-O2", "-march=native", f"-I{HEADER}", "-o", str(folder / name), str(HERE / f"{name}.c")]
         subprocess.run(command, check=True)
 
@@ -110,14 +124,23 @@ def _new_namespace() -> None:
 @contextlib.contextmanager
 def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
     """A target with so many ports, set up for a job of as many workers that waits for all of them."""
+    with (
+        links(name, ports) as (inner, outer),
+        reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid,
+    ):
+        yield LoadTarget(name=name, folder=folder, interfaces=outer, pid=pid)
+
+
+@contextlib.contextmanager
+def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Links of a target: the switch's ends and the hosts', NAME-s1 and NAME-h1 and so on."""
     pairs = [(f"{name}-s{port}", f"{name}-h{port}") for port in range(1, ports + 1)]
     for switch_end, host_end in pairs:
         link = f"ip link add {switch_end} mtu 9000 type veth peer name {host_end} mtu 9000"
         for command in (link, f"ip link set {switch_end} up", f"ip link set {host_end} up"):
             subprocess.run(command.split(), check=True)
     inner, outer = zip(*pairs, strict=True)
-    with reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid:
-        yield LoadTarget(name=name, folder=folder, interfaces=outer, pid=pid)
+    yield inner, outer
     for switch_end, _ in pairs:
         subprocess.run(["ip", "link", "del", switch_end], check=True)
 
@@ -134,10 +157,12 @@ def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[by
 
 @contextlib.contextmanager
 def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
-    with process([str(folder / "reflector"), *interfaces], stdout=subprocess.PIPE) as started:
-        assert started.stdout is not None
-        if started.stdout.readline() != b"ready\n":
-            raise SystemExit("the reflector ended; what it said is above")
+    log = folder / "reflector.log"
+    with log.open("wb") as out, process([str(folder / "reflector"), *interfaces], stdout=out) as started:
+        while b"ready\n" not in log.read_bytes():
+            if started.poll() is not None:
+                raise SystemExit("the reflector ended; what it said is above")
+            time.sleep(0.01)
         yield started.pid
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
+from kofn.switch.compiler.build import Built, build_program
 from kofn.switch.compiler.codegen.codegen import generate
 from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX, Target
-from kofn.switch.compiler.reader.reader import read_program
 from kofn.switch.engine.cell_controls import CellControls
 from kofn.switch.engine.copy_controls import CopyControls
 from kofn.switch.engine.faults import FaultRule
@@ -135,9 +135,13 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
 
         Raises ProgramError for what is not executed, CompilerMissing, CompileError.
         """
+        self.run(build_program(document, self._target))
+
+    def run(self, built: Built) -> None:
+        """As `load`, of a program that was built for this target."""
         if self._dump_c is not None or LOG.isEnabledFor(logging.DEBUG):
-            self._show_c(generate(read_program(document), replace(self._target, comments=True)))
-        loaded = Loaded(document, self._core, self._target)
+            self._show_c(generate(built.program, replace(self._target, comments=True)))
+        loaded = Loaded(built, self._core)
         with self._lock:
             self._forget_copies()
             self._swap(loaded)

@@ -5,12 +5,10 @@ Not thread-safe against itself (the engine serialises control operations); safe 
 
 import ctypes
 
-from kofn.switch.compiler.build import compile_program
-from kofn.switch.compiler.codegen.codegen import generate
+from kofn.switch.compiler.build import Built
 from kofn.switch.compiler.codegen.layout import c_type, limbs, mask_of
 from kofn.switch.compiler.codegen.messages import message_of, numbered_messages
-from kofn.switch.compiler.ir.program import Array, Program, Target
-from kofn.switch.compiler.reader.reader import read_program
+from kofn.switch.compiler.ir.program import Array, Program
 from kofn.switch.errors import InvalidEntry, SwitchError
 from kofn.switch.native import CCount, load_program, runtime
 from kofn.switch.state.entries import Count, Digest, Key, LogReport
@@ -23,10 +21,10 @@ from kofn.switch.state.value_sets import ValueSets
 class Loaded:
     """One instance of one program, bound to the runtime's `core`."""
 
-    def __init__(self, document: bytes, core: int, target: Target | None = None) -> None:
-        """Read, generate, compile, allocate, install the program's entries.  Raises ProgramError, CompilerMissing."""
-        self.program: Program = read_program(document)
-        descriptor = load_program(compile_program(generate(self.program, target)))
+    def __init__(self, built: Built, core: int) -> None:
+        """Allocate, install the program's entries.  Raises SwitchError."""
+        self.program: Program = built.program
+        descriptor = load_program(built.library)
         self._native = runtime()
         self._core = core
         self.instance: int = self._native.instance_new(descriptor)

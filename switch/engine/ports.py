@@ -13,8 +13,8 @@ from typing import Any
 
 from kofn.switch.engine.faults import FaultRule, native_rules
 from kofn.switch.errors import FaultError, PortError, SwitchError
-from kofn.switch.native import DROPS, PORT_DOWN, runtime
-from kofn.switch.state.entries import FaultCounts, PortStats, Stats
+from kofn.switch.native import DROPS, PORT_DOWN, CPacketTime, runtime
+from kofn.switch.state.entries import FaultCounts, PacketTime, PortStats, Stats
 
 LOG = logging.getLogger(__name__)
 DIRECTIONS = ("in", "out")  # enum fault_direction of runtime/faults.h
@@ -110,7 +110,14 @@ class Ports:
                     faults_in=self._fault_counts(port, 0),
                     faults_out=self._fault_counts(port, 1),
                 )
-        return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)))
+        return Stats(ports=ports, drops=dict(zip(DROPS, drops, strict=True)), packet_time=self._packet_time())
+
+    def _packet_time(self) -> PacketTime:
+        packet_time = CPacketTime()
+        self._native.core_packet_time(self._core, packet_time)
+        return PacketTime(
+            receiving=packet_time.receiving, processing=packet_time.processing, sending=packet_time.sending
+        )
 
     def _fault_counts(self, port: int, direction: int) -> FaultCounts:
         """Direction 0: into the switch."""

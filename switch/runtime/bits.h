@@ -67,6 +67,7 @@ static inline void reverse_vector(void *to, const void *from) {
 // Limbs from whole words: width is a multiple of 64 and the first bit begins a byte.
 static inline void load_words(uint64_t *to, const uint8_t *from, unsigned limbs) {
     unsigned i = 0;
+#pragma GCC unroll 4
     for (; i + VECTOR_LIMBS <= limbs; i += VECTOR_LIMBS) reverse_vector(to + i, from + 8 * (limbs - VECTOR_LIMBS - i));
     for (; i < limbs; i++) {
         uint64_t word;
@@ -77,6 +78,7 @@ static inline void load_words(uint64_t *to, const uint8_t *from, unsigned limbs)
 
 static inline void store_words(uint8_t *to, const uint64_t *from, unsigned limbs) {
     unsigned i = 0;
+#pragma GCC unroll 4
     for (; i + VECTOR_LIMBS <= limbs; i += VECTOR_LIMBS) reverse_vector(to + 8 * i, from + limbs - VECTOR_LIMBS - i);
     for (; i < limbs; i++) {
         uint64_t word = __builtin_bswap64(from[limbs - 1 - i]);

@@ -377,3 +377,9 @@ void core_stats(struct core *core, uint32_t port, uint64_t *four, uint64_t *drop
     memcpy(drops, core->drops, sizeof core->drops);
     core_unlock(core);
 }
+
+void core_packet_time(struct core *core, struct packet_time *time) {
+    core_lock(core);
+    *time = core->time;
+    core_unlock(core);
+}

@@ -100,7 +100,6 @@ static uint8_t *restore_tag(uint8_t *packet, uint32_t *length, struct msghdr *me
 
 static void process_batch(struct core *core, uint32_t number, struct mmsghdr *messages, int count) {
     struct port *port = &core->ports[number];
-    core_lock(core);
     const int faulty = faults_at(core, FAULT_IN, number);
     for (int i = 0; i < count; i++) {
         uint32_t length = messages[i].msg_len;
@@ -115,14 +114,26 @@ static void process_batch(struct core *core, uint32_t number, struct mmsghdr *me
         else
             core_process(core, number, packet, length);
     }
+}
+
+// What was received since `began`, through the program and out of the ports.
+static void handle_batch(struct core *core, uint32_t number, struct mmsghdr *messages, int count, uint64_t began) {
+    const uint64_t received = core_clock_ns();
+    core_lock(core);
+    process_batch(core, number, messages, count);
+    const uint64_t processed = core_clock_ns();
     core_flush(core);
+    core->time.receiving += received - began;
+    core->time.processing += processed - received;
+    core->time.sending += core_clock_ns() - processed;
     core_unlock(core);
 }
 
 static int receive_batch(struct core *core, uint32_t number, struct mmsghdr *messages) {
+    const uint64_t began = core_clock_ns();
     for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_controllen = sizeof core->control[i];
     int count = recvmmsg(core->ports[number].socket, messages, BATCH, MSG_DONTWAIT, NULL);
-    if (count > 0) process_batch(core, number, messages, count);
+    if (count > 0) handle_batch(core, number, messages, count, began);
     // The kernel says it once for each time that an interface goes down, and when it is removed.
     if (count < 0 && errno == ENETDOWN) core->port_down(number);
     return count;

@@ -4,9 +4,6 @@
 
 #include <stdint.h>
 #include <string.h>
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
 #define WIDE_MAX 256  // limbs; the generator refuses what needs more
 
@@ -16,9 +13,9 @@ typedef uint64_t wide_vector __attribute__((vector_size(8 * WIDE_VECTOR)));
 static const uint64_t wide_zero[WIDE_MAX];
 
 static inline uint8_t add_carry(uint8_t carry, uint64_t a, uint64_t b, uint64_t *sum) {
-#ifdef __x86_64__
+#ifdef __x86_64__  // not by immintrin.h's name, for which the compiler reads a megabyte of headers
     unsigned long long result;
-    carry = _addcarry_u64(carry, a, b, &result);
+    carry = __builtin_ia32_addcarryx_u64(carry, a, b, &result);
     *sum = result;
     return carry;
 #else

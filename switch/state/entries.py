@@ -213,8 +213,18 @@ class PortStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PacketTime:
+    """Where the time of the thread that moves packets went, but for waiting; in nanoseconds since start."""
+
+    receiving: int
+    processing: int
+    sending: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """What the switch did since start; `drops` has every reason by name, also those that did not occur."""
 
     ports: dict[int, PortStats]
     drops: dict[str, int]
+    packet_time: PacketTime

@@ -1,6 +1,7 @@
-"""The benchmark and the soak of the switch, in short; how fast it is is no matter here."""
+"""The benchmarks and the soak of the switch, in short; how fast it is is no matter here."""
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,11 +11,30 @@ import pytest
 pytestmark = pytest.mark.root
 
 
-def result(*words: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", *words, "--json"], check=False, capture_output=True, text=True)
+def printed(*words: str, codes: tuple[int, ...] = (0,)) -> str:
+    done = subprocess.run([sys.executable, "-m", *words], check=False, capture_output=True, text=True)
     assert done.returncode in codes, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    return done.stdout
+
+
+def result(*words: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(printed(*words, "--json", codes=codes))
     return found
+
+
+def test_a_packets_time_is_told_by_stage() -> None:
+    row = printed("bench.packet_time", "--ports", "2", "--values", "2048", "--rounds", "1").splitlines()[-1]
+    assert row.split()[:3] == ["2", "|", "2048"]
+    receive, program, checksum, send, whole, *reflector = map(float, row.split("|")[2].split())
+    assert min(receive, program, send, *reflector) > 0
+    assert receive + program + checksum + send == pytest.approx(whole, abs=0.03)  # each is rounded
+
+
+def test_packets_arrive_behind_an_lpm_entry() -> None:
+    lines = printed("bench.forwarding", "--rounds", "1").splitlines()
+    counts = re.fullmatch(r"embedded: ([\d,]+) packets a second of ([\d,]+) sent", lines[0])
+    assert counts is not None
+    assert int(counts[1].replace(",", "")) > 1000
 
 
 def test_every_case_has_rates_and_ratios() -> None:

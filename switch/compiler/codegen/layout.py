@@ -13,6 +13,8 @@ from kofn.switch.compiler.codegen.messages import numbered_messages
 from kofn.switch.compiler.ir.program import Field, HeaderType, Program, Stack, Target, UnionStack
 
 META = "standard_metadata"
+VECTOR = 8
+"""Limbs of a vector, as WIDE_VECTOR of runtime/wide.h.  Fields of whole vectors begin a cache line."""
 COPIES = ("clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress", "resubmit", "recirculate")
 
 
@@ -249,7 +251,10 @@ def _struct(kind: HeaderType) -> list[str]:
 
 def _member(field: Field) -> str:
     name = identifier(field.name)
-    return f"{c_type(field.width)} {name};" if field.width <= 64 else f"uint64_t {name}[{limbs(field.width)}];"
+    if field.width <= 64:
+        return f"{c_type(field.width)} {name};"
+    aligned = f" __attribute__((aligned({VECTOR * 8})))" if limbs(field.width) % VECTOR == 0 else ""
+    return f"uint64_t {name}[{limbs(field.width)}]{aligned};"
 
 
 def _column(stack: str, member: str) -> str:

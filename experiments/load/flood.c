@@ -1,0 +1,41 @@
+// Sends one frame again and again, whatever becomes of it.
+//
+//   flood SECONDS RATE INTERFACE < FRAME
+//
+// RATE frames a second, or as many as the kernel takes for 0.  Prints how many were sent and in how many seconds.
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "packet_socket.h"
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+int main(int argc, char **argv) {
+    static uint8_t frame[FRAME];
+    static struct mmsghdr messages[BATCH];
+    const ssize_t size = read(0, frame, sizeof frame);
+    if (argc != 4 || size <= 0) {
+        fprintf(stderr, "usage: %s SECONDS RATE INTERFACE < FRAME\n", argv[0]);
+        return 2;
+    }
+    struct iovec part = {frame, (size_t)size};
+    for (int i = 0; i < BATCH; i++) messages[i].msg_hdr = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1};
+    const double seconds = atof(argv[1]), rate = atof(argv[2]), start = now();
+    const int fd = open_interface(argv[3]);
+    double sent = 0, passed;
+    while ((passed = now() - start) < seconds) {
+        double due = rate > 0 ? passed * rate - sent : BATCH;
+        if (due < 1)
+            usleep(50);
+        else
+            sent += send_all(fd, messages, due < BATCH ? (unsigned)due : BATCH);
+    }
+    printf("%.0f %.6f\n", sent, passed);
+    return 0;
+}
