@@ -640,6 +640,10 @@ void port_in_pieces(struct port *port, const int64_t *level) {
     ALONE_VOID(core_in_pieces(port->core, level));
 }
 
+int port_owned(struct port *port, const int64_t *owner, int64_t span, double now) {
+    ALONE(int, core_owned(port->core, owner, span, now));
+}
+
 void port_enter(struct port *port, uint32_t generation) {
     ALONE_VOID(core_enter(port->core, generation));
 }

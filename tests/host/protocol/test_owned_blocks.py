@@ -1,0 +1,225 @@
+"""Owned blocks: every interleaving of a few calls of two and three workers, with loss, repetition, and who comes late.
+
+No slot gets its next block before all workers have the result of the last one, nobody asks a peer, every worker gets
+what each owner gave, and from every state the end is reached.
+"""
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from kofn.host.errors import ProtocolError
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, Send
+from kofn.host.protocol.results import BlockId
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
+from tests.host.protocol.specification.both import Both
+from tests.host.protocol.test_protocol_exhaustive import NUMBERS, explore
+from tests.host.world import SWITCH, Packet
+
+Step = tuple[str, int, Callable[["Calls"], None]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`calls`: of each whether its blocks are owned, and how many; `span`: what the workers say (0: the right one)."""
+
+    workers: int
+    slots: int
+    calls: tuple[tuple[bool, int], ...]
+    losses: int = 0
+    duplications: int = 0
+    span: int = 0
+    window: int = 0
+    owners: tuple[int, ...] = ()
+    """Of each `span` blocks; none: all workers in turn."""
+
+
+def values_of(rank: int, iteration: int, block: int) -> bytes:
+    """That differ for each, as numbers that can be added up."""
+    return (np.arange(WORD_BYTES // 4) + 1000 * rank + 100 * iteration + block).astype(">i4").tobytes()
+
+
+class Calls:
+    """Workers that make these calls one after another, and a bag of packets; nothing happens by itself."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.losses, self.duplications = setting.losses, setting.duplications
+        layout = BlockLayout(blocks=max(blocks for _, blocks in setting.calls), words=1, widest=32)
+        window = setting.window or setting.slots // 2
+        options = {"layout": layout, "slots": setting.slots, "window": window, "rto_s": 1.0, "keep": 1}
+        self.workers = [Both(job=1, rank=rank, **options) for rank in range(setting.workers)]
+        self.firsts = [sum(blocks for _, blocks in setting.calls[:call]) for call in range(len(setting.calls))]
+        self.switch = SlotModel(workers=setting.workers, k=setting.workers, slots=setting.slots)
+        self.bag: list[Packet] = []
+        self.now = 0.0
+
+    @property
+    def owners(self) -> list[int]:
+        pattern = self.setting.owners or tuple(range(self.setting.workers))
+        most = max(blocks for _, blocks in self.setting.calls)
+        return [pattern[block % len(pattern)] for block in range(most)]
+
+    def clone(self, touched: int) -> "Calls":
+        other = copy(self)
+        other.bag, other.workers = list(self.bag), list(self.workers)
+        if touched == SWITCH:
+            other.switch = copy(self.switch)
+            other.switch.slots = [copy(slot) for slot in self.switch.slots]
+        else:
+            other.workers[touched] = self.workers[touched].clone()
+        return other
+
+    # -- what may happen
+
+    def steps(self) -> Iterator[Step]:
+        for index, packet in enumerate(self.bag):
+            if packet in self.bag[:index]:
+                continue  # a copy: the same steps
+            name = f"{packet.to} {packet.header}"
+            yield f"deliver {name}", packet.to, lambda world, i=index: world.deliver(world.bag.pop(i))
+            if self.losses:
+                yield f"lose {name}", packet.to, lambda world, i=index: world.lose(i)
+            if self.duplications:
+                yield f"duplicate {name}", packet.to, lambda world, i=index: world.duplicate(i)
+        for rank, protocol in enumerate(self.workers):
+            if not protocol.missing and protocol.iteration < len(self.setting.calls):
+                yield f"begin {rank}", rank, lambda world, r=rank: world.begin(r)
+            for request, flight in protocol._in_flight.by_request.items():
+                if not self.moves(rank, flight.header):
+                    yield f"time out {rank} {request}", rank, lambda world, r=rank, q=request: world.time_out(r, q)
+
+    def lose(self, index: int) -> None:
+        self.losses -= 1
+        self.bag.pop(index)
+
+    def duplicate(self, index: int) -> None:
+        self.duplications -= 1
+        self.bag.append(self.bag[index])
+
+    def moves(self, rank: int, header: KofnHeader) -> bool:
+        """Whether something about this request is on its way."""
+        id = (header.iteration, header.block)
+        about = (one for one in self.bag if (one.header.iteration, one.header.block) == id)
+        return any(rank == (one.header.worker if one.to == SWITCH else one.to) for one in about)
+
+    def begin(self, rank: int) -> None:
+        """A worker's next call."""
+        protocol = self.workers[rank]
+        iteration = protocol.iteration + 1
+        owned, blocks = self.setting.calls[iteration - 1]
+        self.follow(rank, protocol.begin(iteration, self.now, range(blocks), first=self.firsts[iteration - 1]))
+        mine = range(blocks)
+        if owned:
+            self.follow(rank, protocol.owned(self.owners, self.setting.span or self.setting.workers, self.now))
+            mine = [block for block in mine if self.owners[block] == rank]
+        ready = [(block, Packed(values_of(rank, iteration, block), 0, 0, 1)) for block in mine]
+        self.follow(rank, protocol.contribute_all(ready, now=self.now))
+
+    def time_out(self, rank: int, request: int) -> None:
+        self.workers[rank].ring(request, self.now)
+        self.follow(rank, self.workers[rank].timer(self.now))
+
+    def deliver(self, packet: Packet) -> None:
+        if packet.to != SWITCH:
+            self.follow(packet.to, self.workers[packet.to].packet_in(packet.header, packet.values, self.now))
+            return
+        index = packet.header.slot % self.setting.slots
+        before = self.switch.slots[index].block_id
+        for rank, header, values in self.switch.handle(packet.header, packet.values):
+            stale = header.kind == Kind.STALE and has(self.workers[rank], BlockId(header.iteration, header.block))
+            assert stale or header.kind in (Kind.RESULT, Kind.LATE), f"{header} says more than results"
+            self.bag.append(Packet(rank, header, values))
+        if before[1] and self.switch.slots[index].block_id != before:
+            lacking = [rank for rank, one in enumerate(self.workers) if not has(one, BlockId(*before[1:]))]
+            assert not lacking, f"the slot of {before} goes to another block, and {lacking} lack it"
+
+    def follow(self, rank: int, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Send):
+                self.bag.append(Packet(SWITCH, one.header, one.values))
+            elif isinstance(one, Deliver):
+                for result in one.results:
+                    self.check_result(result)
+            else:
+                assert isinstance(one, Complete), one
+
+    def check_result(self, result) -> None:
+        iteration, block = result.id
+        owned, _ = self.setting.calls[iteration - 1]
+        givers = [self.owners[block]] if owned else range(self.setting.workers)
+        assert result.members == sum(bit_of(rank, 0) for rank in givers)
+        given = [np.frombuffer(values_of(rank, iteration, block), ">i4") for rank in givers]
+        assert np.array_equal(np.frombuffer(result.values, ">i4"), sum(given))
+
+    # -- for explore()
+
+    def check_one(self, touched: int) -> None:
+        """The rest is checked where it happens."""
+
+    def tidy(self) -> None:
+        """Results that a worker has may as well arrive now."""
+        self.bag = [
+            packet for packet in self.bag if packet.to == SWITCH or not has(self.workers[packet.to], id_of(packet))
+        ]
+
+    def finished(self) -> bool:
+        last = len(self.setting.calls)
+        return all(protocol.iteration == last and not protocol.missing for protocol in self.workers)
+
+    def key(self) -> tuple[object, ...]:
+        slots = tuple((slot.block_id, slot.members, slot.done) for slot in self.switch.slots)
+        bag = tuple(sorted(NUMBERS[packet.to, packet.header] for packet in self.bag))
+        return (*map(worker_key, self.workers), NUMBERS[slots], bag, self.losses, self.duplications)
+
+
+def has(protocol: Both, id: BlockId) -> bool:
+    """Whether a worker has, or had, this result."""
+    if id.iteration < protocol.iteration:
+        return True
+    return id.block in protocol._history._whole.get(id.iteration, ())
+
+
+def id_of(packet: Packet) -> BlockId:
+    return BlockId(packet.header.iteration, packet.header.block)
+
+
+def worker_key(protocol: Both) -> int:
+    flights = tuple((request, flight.header.kind) for request, flight in sorted(protocol._in_flight.by_request.items()))
+    known = tuple(
+        (iteration, *sorted(results))
+        for iteration, results in sorted(protocol._history._whole.items())
+        if iteration >= protocol.iteration
+    )
+    return NUMBERS[
+        protocol.iteration, tuple(protocol.missing), flights, tuple(sorted(protocol._waiting)), known, protocol._reached
+    ]
+
+
+OWNED, SUM = True, False
+
+
+SETTINGS = [
+    Setting(workers=2, slots=4, calls=((OWNED, 6),)),
+    Setting(workers=2, slots=4, calls=((OWNED, 6),), losses=1),
+    Setting(workers=2, slots=4, calls=((OWNED, 4),), losses=2),
+    Setting(workers=2, slots=4, calls=((OWNED, 6),), losses=1, duplications=1),
+    Setting(workers=2, slots=4, calls=((OWNED, 4), (OWNED, 4)), losses=1),
+    Setting(workers=2, slots=4, calls=((OWNED, 4), (SUM, 2), (OWNED, 4)), losses=1),
+    Setting(workers=2, slots=4, calls=((SUM, 3), (OWNED, 4), (SUM, 3)), losses=1),
+    Setting(workers=2, slots=8, calls=((OWNED, 6), (OWNED, 6)), losses=1, span=3, owners=(0, 0, 1)),
+    Setting(workers=3, slots=6, calls=((OWNED, 9),)),
+    Setting(workers=3, slots=6, calls=((OWNED, 9),), losses=1),
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_interleaving(setting: Setting) -> None:
+    """Fewer states than it has had would mean that something is not explored any more."""
+    found = explore(Calls(setting))
+    print(setting, found)
