@@ -27,7 +27,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Outgoing(NamedTuple):
-    """What a worker gives to an iteration: numbers of blocks (N,), where their values are, (N,), and what holds them."""
+    """What a worker gives to an iteration: numbers of blocks (N,), where their values are (N,), and what holds them."""
 
     blocks: Integers
     addresses: npt.NDArray[np.uint64]

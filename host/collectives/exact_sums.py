@@ -1,9 +1,9 @@
-"""Exact collectives through the switch: sums of all workers' lanes (exact_lanes.py), or bytes of one (owned_bytes.py).
+"""Exact collectives through the switch: sums of all workers' lanes (exact_lanes.py), bytes of one (owned_bytes.py).
 
-Of a reduce-scatter each worker takes its row of the sum.  An all-gather and a broadcast are blocks that one worker owns,
-where that moves fewer bytes; small ones are sums, to which all others give zeros.  For the switch all this is a job of
-its own, with its own slots, whose k is the number of workers, or 1 as owned blocks say.  Its iterations are the workers'
-calls in the order on which they have agreed, and a long call is several; their blocks are numbered on over all calls
+Of a reduce-scatter each worker takes its row of the sum.  An all-gather and a broadcast are blocks that one worker
+owns; small ones are sums, to which all others give zeros.  For the switch all this is a job of its own, with its own
+slots, whose k is the number of workers, or 1 as owned blocks say.  Its iterations are the workers' calls in the order
+on which they have agreed, and a long call is several; their blocks are numbered on over all calls
 (docs/explanation/protocol.md).
 """
 

@@ -109,6 +109,79 @@ def test_what_is_lost_is_sent_again() -> None:
             made.run(scenario)
 
 
+ROW = 300_001
+"""Elements of four bytes, in 147 blocks of one worker: more than there are slots."""
+
+
+def row(rank: int, size: int = ROW) -> Any:
+    return np.random.default_rng(rank).integers(-(1 << 31), 1 << 31, size, np.int32)
+
+
+def gather_and_spread(communicator: Any, size: int = ROW) -> None:
+    """In the order in which they come, an all-gather, a sum and a broadcast are all in the same slots."""
+    works = []
+    for root in range(communicator.workers):
+        works.append(communicator.all_gather(row(communicator.rank, size)))
+        works.append(communicator.broadcast(row(communicator.rank, size), root=root))
+        exact(communicator)
+    every = np.stack([row(rank, size) for rank in range(communicator.workers)])
+    for root in range(communicator.workers):
+        scenarios.same(works[2 * root].result(LIMIT_S), every)
+        scenarios.same(works[2 * root + 1].result(LIMIT_S), every[root])
+
+
+@pytest.mark.parametrize("lose", [0, 10])
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_what_is_one_worker_s_comes_to_all(workers: int, lose: int) -> None:
+    with on_model(workers, lose=lose) as made:
+        made.run(gather_and_spread)
+
+
+@pytest.mark.parametrize("size", [1, 2_048, 2_049, 5_000])
+def test_rows_of_any_size(size: int) -> None:
+    with on_model() as made:
+        made.run(gather_and_spread, size)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_who_has_nothing_to_give_sends_nothing(target: str) -> None:
+    """As the sockets count, headers, repetitions and all."""
+
+    def sent(communicator: Any) -> int:
+        before = communicator.agent.traffic.bytes_sent
+        communicator.all_gather(row(communicator.rank)).result(LIMIT_S)
+        total: int = communicator.agent.traffic.bytes_sent - before
+        return total
+
+    with place(target, 3, addresses(3)) as found, team(found) as made:
+        made.run(gather_and_spread)
+        bytes_sent = made.run(sent)
+    assert all(4 * ROW < each < 6 * ROW for each in bytes_sent), bytes_sent
+
+
+def test_an_owner_that_does_not_send_is_named() -> None:
+    def gathers(communicator: Any) -> str:
+        return error_of(lambda: communicator.all_gather(row(communicator.rank)))
+
+    with place(MODEL, 3, addresses(3)) as found, team(found, SHORT_S) as made:
+        hangs: Any = made.communicators[1]
+        hangs._exact._contribute = lambda *given: time.sleep(3 * SHORT_S)
+        errors = made.run(gathers)
+    wrong = "block 1 is worker 1's, who has not sent it, or no switch answers"
+    assert all(wrong in errors[rank] for rank in (0, 2)), errors
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_after_a_restart_of_the_slots_gathers_fail_at_all_workers(target: str) -> None:
+    with place(target, 3, addresses(3)) as found, team(found, SHORT_S) as made:
+        made.run(gather_and_spread)
+        started(target).begin_anew()
+        begin = time.monotonic()
+        errors = made.run(lambda communicator: error_of(lambda: communicator.all_gather(row(communicator.rank))))
+        assert time.monotonic() - begin < 4 * SHORT_S
+    assert all(f"no block was summed for {SHORT_S:g} s; block 0 is worker 0's" in error for error in errors), errors
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_after_a_restart_of_the_slots_calls_fail_at_all_workers_and_a_new_communicator_works(target: str) -> None:
     with place(target, 3, addresses(3)) as found, team(found, SHORT_S) as made:

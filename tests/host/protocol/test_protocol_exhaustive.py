@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pytest
@@ -210,7 +211,18 @@ class Small(World):
         return any(result.id.block in blocks for result in self.workers[peer].protocol.results(iteration, iteration))
 
 
-def explore(start: Small) -> tuple[int, int]:
+class Explored(Protocol):
+    """What explore() takes."""
+
+    def key(self) -> Key: ...
+    def steps(self) -> Iterator[tuple[str, int, Callable[[Any], None]]]: ...
+    def clone(self, touched: int) -> Self: ...
+    def check_one(self, touched: int) -> None: ...
+    def tidy(self) -> None: ...
+    def finished(self) -> bool: ...
+
+
+def explore(start: Explored) -> tuple[int, int]:
     """States and steps; every state is checked, and the end is reached from each."""
     root = start.key()
     seen, stack, before, ends, steps = {root}, [(root, start)], defaultdict(list), [], 0

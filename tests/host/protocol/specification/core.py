@@ -498,7 +498,7 @@ class Protocol:
         return instructions
 
     def _expect(self, block: int, now: float) -> None:
-        """The result is waited for as the answer to a PULL that was not sent; that is sent once it would be repeated."""
+        """The result is waited for as the answer to a PULL that was not sent, but is once it would be repeated."""
         header = self._request(block)._replace(kind=Kind.PULL)
         self._in_flight.by_request.pop(request_of(block, 0), None)
         self._in_flight.launch(request_of(block, 0), header, bytes(header.words * WORD_BYTES), now)
