@@ -155,12 +155,16 @@ def floats_of(given: Array) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSum:
-    """A sum of all workers' `source`, flat, of whose elements `target` gets those from `begin` on."""
+    """A sum of all workers' `source`, flat, of whose elements `target` gets those from `begin` on.
+
+    `row_blocks`: so many blocks, one after another, are for each worker alone, by rank; 0: all are for all.
+    """
 
     coding: LaneCoding
     source: Array
     target: Array
     begin: int = 0
+    row_blocks: int = 0
 
     @property
     def blocks(self) -> int:
@@ -173,6 +177,15 @@ class LaneSum:
 
     def owners(self, blocks: range) -> None:
         """All workers give all blocks."""
+
+    def recipients(self, blocks: range) -> Integers | None:
+        """Who gets the sum of each, where that is one worker."""
+        return np.arange(blocks.start, blocks.stop) // self.row_blocks if self.row_blocks else None
+
+    @property
+    def whole(self) -> int:
+        """Blocks of which this worker gets more than who is in them."""
+        return self.row_blocks or self.blocks
 
     def encode(self, blocks: range) -> Outgoing:
         """These blocks as on the wire, one after another."""
@@ -187,7 +200,8 @@ class LaneSum:
     def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:
         """The sums of these blocks' lanes are at these addresses, (B,), as on the wire."""
         per_block, end = self.coding.per_block, self.begin + self.target.size
-        for some in self._groups(blocks):
+        own = range(max(blocks.start, self.begin // per_block), min(blocks.stop, -(-end // per_block)))
+        for some in self._groups(own):
             at = some.start * per_block
             low, high = max(at, self.begin), min(some.stop * per_block, end)
             if low < high:

@@ -1,9 +1,9 @@
 """Exact collectives through the switch: sums of all workers' lanes (exact_lanes.py), bytes of one (owned_bytes.py).
 
-Of a reduce-scatter each worker takes its row of the sum.  An all-gather and a broadcast are blocks that one worker
-owns; small ones are sums, to which all others give zeros.  For the switch all this is a job of its own, with its own
-slots, whose k is the number of workers, or 1 as owned blocks say.  Its iterations are the workers' calls in the order
-on which they have agreed, and a long call is several; their blocks are numbered on over all calls
+Of a reduce-scatter each worker gets its row of the sum.  An all-gather and a broadcast are blocks that one worker owns.
+Small ones are sums for all, to which who has nothing to give gives zeros.  For the switch all this is a job of its own,
+with its own slots, whose k is the number of workers, or 1 as owned blocks say.  Its iterations are the workers' calls
+in the order on which they have agreed, and a long call is several; their blocks are numbered on over all calls
 (docs/explanation/protocol.md).
 """
 
@@ -118,7 +118,8 @@ class ExactSums(PeerCommunicator):
         """The exponents of what is summed as floats."""
         if task.call.kind not in SUMS or task.call.dtype not in FLOATING:
             return b""
-        return exponents_of(floats_of(task.given), self._lanes)
+        source, _ = self._summed(task, self._lanes)
+        return exponents_of(floats_of(source), self._lanes)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         """While an iteration is summed, the next one is encoded, and the one before is decoded."""
@@ -131,7 +132,7 @@ class ExactSums(PeerCommunicator):
         for part in parts:
             watch.turn("send")
             assert ready is not None
-            self._contribute(ready, len(part), moved.owners(part), moved.span)
+            self._contribute(moved, part, ready)
             watch.turn("decode")
             if arrived is not None:
                 moved.decode(*arrived)
@@ -148,18 +149,39 @@ class ExactSums(PeerCommunicator):
             count=self.workers,
             times=watch.times(),
             sent_bytes=self._payload(sent // self._block_bytes),
-            received_bytes=self._payload(moved.blocks),
+            received_bytes=self._payload(moved.whole) + HEADER_BYTES * (moved.blocks - moved.whole),
         )
 
     def _moved(self, task: Task) -> LaneSum | OwnedBytes:
         """What a call moves."""
         call, out = task.call, task.out.reshape(-1)
         if call.kind in SUMS:
-            source = np.ascontiguousarray(task.given).reshape(-1)
-            begin = self.rank * out.size if call.kind == "reduce_scatter" else 0
-            return LaneSum(coding=self._coding(task), source=source, target=out, begin=begin)
+            return self._lane_sum(task)
         owned, blocks = self._owned(task), -(-out.nbytes // self._block_bytes)
         return owned if owned is not None and owned.blocks <= 2 * blocks else self._among_zeros(task)
+
+    def _lane_sum(self, task: Task) -> LaneSum:
+        coding = self._coding(task)
+        source, row_blocks = self._summed(task, coding.per_block)
+        begin = (
+            self.rank * (row_blocks * coding.per_block or task.out.size) if task.call.kind == "reduce_scatter" else 0
+        )
+        return LaneSum(coding=coding, source=source, target=task.out.reshape(-1), begin=begin, row_blocks=row_blocks)
+
+    def _summed(self, task: Task, per_block: int) -> tuple[Array, int]:
+        """What a call sums, flat, and how many blocks of it are for each worker alone (0: all are for all).
+
+        Rows of a reduce-scatter are whole blocks, with zeros behind, unless that costs more than an eighth.
+        """
+        flat = np.ascontiguousarray(task.given).reshape(-1)
+        row_blocks, blocks = -(-task.out.size // per_block), -(-flat.size // per_block)
+        if task.call.kind != "reduce_scatter" or 8 * self.workers * row_blocks > 9 * blocks:
+            return flat, 0
+        if task.out.size % per_block:
+            rows = np.zeros((self.workers, row_blocks * per_block), flat.dtype)
+            rows[:, : task.out.size] = flat.reshape(self.workers, -1)
+            flat = rows.reshape(-1)
+        return flat, row_blocks
 
     def _owned(self, task: Task) -> OwnedBytes | None:
         """An all-gather or a broadcast in owned blocks; None where there are too few slots for all workers' turns."""
@@ -188,7 +210,8 @@ class ExactSums(PeerCommunicator):
                 return Int32(self._lanes)
             case "int64":
                 return Int64(self._lanes)
-        blocks, divisor = -(-task.given.size // self._lanes), self.workers if task.call.op == "mean" else 1
+        source, _ = self._summed(task, self._lanes)
+        blocks, divisor = -(-source.size // self._lanes), self.workers if task.call.op == "mean" else 1
         return FixedPoint(self._lanes, blocks, task.note, self.workers, divisor)
 
     # -- iterations
@@ -211,16 +234,18 @@ class ExactSums(PeerCommunicator):
         most -= most % moved.span
         return [blocks[at : at + most] for at in range(0, len(blocks), most)]
 
-    def _contribute(self, ready: Outgoing, blocks: int, owners: Integers | None, span: int) -> None:
-        """The next iteration begins with so many blocks, to which this worker gives what is ready."""
+    def _contribute(self, moved: LaneSum | OwnedBytes, part: range, ready: Outgoing) -> None:
+        """The next iteration begins with these blocks, to which this worker gives what is ready."""
         now, table = time.monotonic(), np.zeros(len(ready.blocks), PACKED)
         table["block"], table["values"] = ready.blocks, ready.addresses
         table["size"], table["scale"], table["weight"] = self._block_bytes, self._scale, self._weight
-        self._iteration, self._owners = self._iteration + 1, owners
-        self._protocol.begin(self._iteration, now, range(blocks), first=self._sent_blocks)
-        self._sent_blocks += blocks
-        if owners is not None:
-            self._protocol.owned(owners, span, now)
+        self._iteration, self._owners = self._iteration + 1, moved.owners(part)
+        self._protocol.begin(self._iteration, now, range(len(part)), first=self._sent_blocks)
+        self._sent_blocks += len(part)
+        if self._owners is not None:
+            self._protocol.owned(self._owners, moved.span, now)
+        if (recipients := moved.recipients(part)) is not None:
+            self._protocol.received(recipients)
         self._protocol.contribute_all(PackedBlocks(table, ready.values), now=now)
 
     def _results(self) -> BlockResults:

@@ -87,6 +87,13 @@ class OwnedBytes:
         """Of these blocks, which begin a turn."""
         return np.resize(self._turn, len(blocks))
 
+    def recipients(self, blocks: range) -> None:
+        """All get all."""
+
+    @property
+    def whole(self) -> int:
+        return self.blocks
+
     def encode(self, blocks: range) -> Outgoing:
         """Those of this worker, which stay where they are but for what is no whole block."""
         own = np.flatnonzero(self.owners(blocks) == self._rank)

@@ -214,7 +214,7 @@ static struct header header_of(const struct core *core, int64_t request, const s
         .kind = KOFN_CONTRIBUTE,
         .job = (uint8_t)core->job,
         .worker = (uint8_t)core->rank,
-        .recipient = KOFN_EVERYONE,
+        .recipient = core->recipient ? (uint8_t)core->recipient[block] : KOFN_EVERYONE,
         .lanes = (uint8_t)ready->lanes,
         .flags = (uint8_t)ready->flags,
         .words = (uint8_t)words_of(core, block, ready->lanes),
@@ -326,6 +326,10 @@ int core_owned(struct core *core, const int64_t *owner, int64_t span, double now
     return launch_owned(core, now);
 }
 
+void core_received(struct core *core, const int64_t *recipient) {
+    core->recipient = recipient;
+}
+
 /* -- iterations */
 
 /* The first few numbers as Python lists them. */
@@ -389,7 +393,7 @@ static void enter_iteration(struct core *core, int64_t iteration, const int32_t 
     core->planned = lanes;
     core->count = core->open_count = count;
     core->closed = core->reached = 0;
-    core->owner = NULL;
+    core->owner = core->recipient = NULL;
     core->reach = core->window;
     memcpy(core->blocks, blocks, (size_t)count * sizeof *blocks);
     memset(core->open, 0, (size_t)core->total);
@@ -601,7 +605,13 @@ static int go_on(struct core *core, double now) {
 
 /* -- answers */
 
-/* A sum has the words of one in these lanes. A refusal has as many as what it answers: those of the slot's block, unless
+/* Whether an answer only says who is in the sum, which another worker gets. */
+static int is_short(const struct core *core, const struct header *answer) {
+    const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
+    return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != core->rank;
+}
+
+/* A sum has the words of one in these lanes, and a short one none. A refusal has as many as what it answers: those of the slot's block, unless
  * it is FORMAT_MISMATCH for having others. */
 static int check_words(struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
@@ -609,6 +619,8 @@ static int check_words(struct core *core, const struct header *answer) {
                           : sum                        ? sum_words(&core->layout, answer->block, answer->lanes)
                                                        : layout_words(&core->layout, answer->block, answer->lanes);
     const int other = answer->kind == KOFN_FORMAT_MISMATCH && answer->flags == KOFN_OTHER_WORDS;
+    if (is_short(core, answer) && !answer->words)
+        return 0;
     if (words && other != (answer->words == words))
         return 0;
     return fail(core,

@@ -134,6 +134,7 @@ struct core {
     int64_t closed;     /* so many blocks from the first on are closed */
     int64_t reach;      /* a block may leave once the one so many places before is closed */
     const int64_t *owner; /* by block: whose it is alone; NULL: the blocks are sums */
+    const int64_t *recipient; /* by block: who gets its sum; NULL: all */
     int64_t reached;      /* of owned blocks: so many have left, or are expected, or may */
     int32_t *place;     /* by block: among those that it sends, -1: it is not */
     uint8_t *open;      /* by block */
@@ -193,6 +194,9 @@ void core_in_pieces(struct core *core, const int64_t *level);
 /* The blocks of the iteration that has just begun are owned, by `owner` of each, who is another one or the same again after
  * `span` blocks at most; each worker's are among them. It stays there until the next begins. */
 int core_owned(struct core *core, const int64_t *owner, int64_t span, double now);
+/* In the iteration that has just begun the sum of each block goes to its `recipient` alone; of the others the results say who
+ * is in it, and have no values. It stays there until the next begins. */
+void core_received(struct core *core, const int64_t *recipient);
 /* Take back what waits of these requests and was never sent, to be encoded anew; of others a result may be on its way: they
  * become -1. */
 void core_withdraw(struct core *core, int64_t *requests, int64_t count);

@@ -19,7 +19,7 @@ from kofn.host.wire.packet import FORWARDED_PORT, PORT
 from tests.host.collectives import scenarios
 from tests.host.collectives.crews import Threads, addresses
 from tests.host.collectives.scenarios import LIMIT_S, error_of
-from tests.host.collectives.switched import MODEL, Place, close_all, place, started
+from tests.host.collectives.switched import HOSTS, MODEL, Place, close_all, place, started
 from tests.loopback import loopback
 from tests.targets import TARGETS
 
@@ -143,20 +143,46 @@ def test_rows_of_any_size(size: int) -> None:
         made.run(gather_and_spread, size)
 
 
+def all_gather(communicator: Any) -> Any:
+    return communicator.all_gather(row(communicator.rank))
+
+
+def reduce_scatter(communicator: Any) -> Any:
+    return communicator.reduce_scatter(np.stack([row(communicator.rank)] * communicator.workers))
+
+
 @pytest.mark.parametrize("target", TARGETS)
-def test_who_has_nothing_to_give_sends_nothing(target: str) -> None:
-    """As the sockets count, headers, repetitions and all."""
+@pytest.mark.parametrize(("call", "sent", "received"), [(all_gather, 1, HOSTS), (reduce_scatter, HOSTS, 1)])
+def test_each_link_carries_what_its_worker_gives_and_gets(target: str, call: Any, sent: int, received: int) -> None:
+    """In rows, as the sockets count: headers, repetitions and all."""
 
-    def sent(communicator: Any) -> int:
-        before = communicator.agent.traffic.bytes_sent
-        communicator.all_gather(row(communicator.rank)).result(LIMIT_S)
-        total: int = communicator.agent.traffic.bytes_sent - before
-        return total
+    def bytes_of(communicator: Any) -> tuple[int, int]:
+        before = communicator.agent.traffic
+        call(communicator).result(LIMIT_S)
+        after = communicator.agent.traffic
+        return after.bytes_sent - before.bytes_sent, after.bytes_received - before.bytes_received
 
-    with place(target, 3, addresses(3)) as found, team(found) as made:
+    with place(target, HOSTS, addresses(HOSTS)) as found, team(found) as made:
         made.run(gather_and_spread)
-        bytes_sent = made.run(sent)
-    assert all(4 * ROW < each < 6 * ROW for each in bytes_sent), bytes_sent
+        for up, down in made.run(bytes_of):
+            assert sent <= up / (4 * ROW) < 1.4 * sent + 0.2
+            assert received <= down / (4 * ROW) < 1.4 * received + 0.2
+
+
+@pytest.mark.parametrize("lose", [0, 10])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+def test_a_row_of_the_sum_comes_to_its_worker(dtype: str, lose: int) -> None:
+    """Rows of whole blocks, of these and a part, and of so few that all come to all."""
+
+    def scattered(communicator: Any) -> None:
+        n = communicator.workers
+        for columns in (8 * 2048, 30_001, 2_500):
+            rows = scenarios.given(communicator.rank, (n, columns), dtype)
+            total = scenarios.total(communicator, rows.shape, dtype)
+            scenarios.same(communicator.reduce_scatter(rows).result(LIMIT_S), total[communicator.rank])
+
+    with on_model(lose=lose) as made:
+        made.run(scattered)
 
 
 def test_an_owner_that_does_not_send_is_named() -> None:

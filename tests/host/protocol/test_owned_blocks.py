@@ -1,4 +1,4 @@
-"""Owned blocks: every interleaving of a few calls of two and three workers, with loss, repetition, and who comes late.
+"""Owned blocks and sums for one: every interleaving of a few calls, with loss, repetition, and who comes late.
 
 No slot gets its next block before all workers have the result of the last one, nobody asks a peer, every worker gets
 what each owner gave, and from every state the end is reached.
@@ -16,23 +16,25 @@ import pytest
 from kofn.host.errors import ProtocolError
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, Send
-from kofn.host.protocol.results import BlockId
+from kofn.host.protocol.results import BlockId, Result
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
 from tests.host.protocol.specification.both import Both
 from tests.host.protocol.test_protocol_exhaustive import NUMBERS, explore
 from tests.host.world import SWITCH, Packet
 
+OWNED, SUM, FOR_ONE = "owned", "a sum", "a sum for one"
+
 Step = tuple[str, int, Callable[["Calls"], None]]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """`calls`: of each whether its blocks are owned, and how many; `span`: what the workers say (0: what is right)."""
+    """`calls`: of each what its blocks are, and how many; `span`: what the workers say (0: what is right)."""
 
     workers: int
     slots: int
-    calls: tuple[tuple[bool, int], ...]
+    calls: tuple[tuple[str, int], ...]
     losses: int = 0
     duplications: int = 0
     span: int = 0
@@ -111,10 +113,12 @@ class Calls:
         """A worker's next call."""
         protocol = self.workers[rank]
         iteration = protocol.iteration + 1
-        owned, blocks = self.setting.calls[iteration - 1]
+        kind, blocks = self.setting.calls[iteration - 1]
         self.follow(rank, protocol.begin(iteration, self.now, range(blocks), first=self.firsts[iteration - 1]))
         mine = [*range(blocks)]
-        if owned:
+        if kind == FOR_ONE:
+            protocol.received(self.owners)
+        if kind == OWNED:
             self.follow(rank, protocol.owned(self.owners, self.span, self.now))
             mine = [block for block in mine if self.owners[block] == rank]
         ready = [(block, Packed(values_of(rank, iteration, block), 0, 0, 1)) for block in mine]
@@ -144,16 +148,19 @@ class Calls:
                 self.bag.append(Packet(SWITCH, one.header, one.values))
             elif isinstance(one, Deliver):
                 for result in one.results:
-                    self.check_result(result)
+                    self.check_result(rank, result)
             else:
                 assert isinstance(one, Complete), one
 
-    def check_result(self, result) -> None:
+    def check_result(self, rank: int, result: Result) -> None:
         iteration, block = result.id
-        owned, _ = self.setting.calls[iteration - 1]
-        givers = [self.owners[block]] if owned else range(self.setting.workers)
-        assert result.members == sum(bit_of(rank, 0) for rank in givers)
-        given = [np.frombuffer(values_of(rank, iteration, block), ">i4") for rank in givers]
+        kind, _ = self.setting.calls[iteration - 1]
+        givers = [self.owners[block]] if kind == OWNED else [*range(self.setting.workers)]
+        assert result.members == sum(bit_of(giver, 0) for giver in givers)
+        if kind == FOR_ONE and self.owners[block] != rank:
+            assert result.values == b""
+            return
+        given = [np.frombuffer(values_of(giver, iteration, block), ">i4") for giver in givers]
         assert np.array_equal(np.frombuffer(result.values, ">i4"), sum(given))
 
     # -- for explore()
@@ -200,10 +207,7 @@ def worker_key(protocol: Both) -> int:
     ]
 
 
-OWNED, SUM = True, False
-
-
-def two(*calls: tuple[bool, int], **given: Any) -> Setting:
+def two(*calls: tuple[str, int], **given: Any) -> Setting:
     """Workers, with so few slots that each has several blocks."""
     return Setting(workers=2, slots=4, calls=calls, **given)
 
@@ -215,7 +219,9 @@ def two(*calls: tuple[bool, int], **given: Any) -> Setting:
         (two((OWNED, 4), losses=2), 2793),
         (two((OWNED, 6), losses=1), 5273),
         (two((OWNED, 2), (SUM, 1), (OWNED, 2), losses=1), 4243),
-        (two((SUM, 1), (OWNED, 2), (SUM, 1), (OWNED, 2)), 1),
+        (two((SUM, 1), (OWNED, 2), (SUM, 1), (OWNED, 2)), 3052),
+        (two((FOR_ONE, 2), losses=1), 2443),
+        (two((FOR_ONE, 2), (OWNED, 2), (FOR_ONE, 1)), 2656),
         (Setting(workers=2, slots=6, window=3, calls=((OWNED, 6),), losses=1, owners=(0, 0, 1)), 5963),
     ],
 )

@@ -44,7 +44,7 @@ from kofn.host.protocol.instructions import (
     request_of,
 )
 from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import PARTS, WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn.host.wire.packet import EVERYONE, PARTS, WORD_BYTES, Kind, KofnHeader, Lanes
 from tests.host.protocol.specification.history import History, check_same
 from tests.host.protocol.specification.in_flight import InFlight, InFlightRequest
 from tests.host.protocol.specification.iteration_blocks import IterationBlocks, check_words, hint, iteration_blocks
@@ -103,6 +103,7 @@ class Protocol:
         self._launched: set[int] = set()  # requests that were sent in this iteration
         self._blocks = IterationBlocks(layout=layout, total=layout.total)
         self._owner: Sequence[int] | None = None  # of owned blocks, by block; None: the blocks are sums
+        self._recipient: Sequence[int] | None = None  # by block, who gets its sum; None: all
         self._reach = window
         self._reached = 0  # of owned blocks: so many have left, or are expected, or may
         self._newest = 0  # latest iteration of which any result was seen
@@ -139,7 +140,8 @@ class Protocol:
         begun.check_known(known)
         begun.open -= known.keys()
         self._blocks = begun
-        self._owner, self._reach, self._reached = None, self._window, 0
+        self._owner = self._recipient = None
+        self._reach, self._reached = self._window, 0
         self._launched.clear()
         self._in_flight.begin(now if known else None)
         delivered: list[tuple[Result, int | None]] = [(known[block], None) for block in sorted(known)]
@@ -218,7 +220,8 @@ class Protocol:
         One without values says nothing that could be applied.  `hint`: as in Deliver.
         """
         news = _News()
-        self._note(result, hint, news)
+        if result.values:
+            self._note(result, hint, news)
         return self._go_on(news, now)
 
     def timer(self, now: float) -> list[Instruction]:
@@ -285,6 +288,10 @@ class Protocol:
         self._owner, self._reach = owner, reach
         self.in_pieces(owner)
         return self._launch_owned(now)
+
+    def received(self, recipient: Sequence[int]) -> None:
+        """In the iteration that has just begun each block's sum goes to one worker alone."""
+        self._recipient = recipient
 
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
@@ -388,7 +395,8 @@ class Protocol:
         block, blocks = header.block, self._blocks
         if block >= blocks.total:  # of another job: nothing is done about it
             return
-        if block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words:
+        short = header.recipient not in (EVERYONE, self.rank) and not header.words
+        if not short and (block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words):
             check_words(blocks.layout, header)
         self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
 
@@ -400,7 +408,7 @@ class Protocol:
     def _note(self, result: Result, hint: int | None, news: "_News") -> None:
         """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
         (iteration, block), blocks = result.id, self._blocks
-        if block >= blocks.total or iteration < blocks.iteration or not result.values:
+        if block >= blocks.total or iteration < blocks.iteration:
             return
         known = self._history.of(iteration)
         if block in known:
@@ -537,6 +545,7 @@ class Protocol:
         return KofnHeader(
             job=mine.job,
             worker=mine.worker,
+            recipient=EVERYONE if self._recipient is None else self._recipient[block],
             lanes=ready.lanes,
             flags=ready.flags,
             words=blocks.words_of(block, ready.lanes),
