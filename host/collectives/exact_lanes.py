@@ -6,7 +6,7 @@ Knows no packets and no network.  A block has L lanes; rows are blocks.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ class Outgoing(NamedTuple):
 
     blocks: Integers
     addresses: npt.NDArray[np.uint64]
-    values: object
+    values: Any
 
 
 class LaneCoding(ABC):
