@@ -611,8 +611,8 @@ static int is_short(const struct core *core, const struct header *answer) {
     return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != core->rank;
 }
 
-/* A sum has the words of one in these lanes, and a short one none. A refusal has as many as what it answers: those of the slot's block, unless
- * it is FORMAT_MISMATCH for having others. */
+/* A sum has the words of one in these lanes, a short one none. A refusal has as many as what it answers: those of the slot's
+ * block, unless it is FORMAT_MISMATCH for having others. */
 static int check_words(struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
     const int64_t words = answer->block >= core->total ? 0

@@ -15,11 +15,11 @@
  * q - 2 window, and so on down to q - slots.
  *
  * Blocks may also be owned: each is one worker's alone, closes with its contribution (k = 1), and comes to all. The others
- * send nothing for it, and ask for it when it does not come. Of `span` neighbours each worker owns one or more; number q may
- * be sent once all before q - reach are closed, with reach = slots / 2 + 1 - span. So no slot gets its next block before all
- * workers have the last one: whoever sends q has closed all up to q - reach, so one of each worker among the last span of
- * them, who had then closed all up to q - 2 reach - span + 1, which is q - slots or later. (The first blocks of an iteration
- * follow one that has ended here, and whose last blocks say the same.)
+ * send nothing for it, and ask for it when it does not come. Of `span` blocks that follow each other each worker owns one or
+ * more; number q may be sent once all up to q - reach are closed, with reach = slots / 2 + 1 - span. So no slot gets its next
+ * block before all workers have the last one: whoever sends q has closed all up to q - reach, among the last span of them one
+ * of each worker, who had then closed all up to q - 2 reach - span + 1, which is q - slots or later. (What an iteration sends
+ * first follows one that is closed here as a whole, whose last blocks say the same.)
  *
  * A worker contributes to a block up to PARTS times, each time with another part, which counts among the k or does not (a
  * late gradient that is merged). A block closes by its result, whoever is in it. Results of later iterations that arrive
@@ -191,8 +191,8 @@ void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s
 /* In this iteration gradients come in pieces, all workers': a silence may be their computing. `level`, of each block of the
  * gradient: those of one level leave in the same order everywhere; NULL: all do. It stays there until the next begins. */
 void core_in_pieces(struct core *core, const int64_t *level);
-/* The blocks of the iteration that has just begun are owned, by `owner` of each, who is another one or the same again after
- * `span` blocks at most; each worker's are among them. It stays there until the next begins. */
+/* The blocks of the iteration that has just begun are owned, `owner` of each: of `span` that follow each other, and of the
+ * last ones, every worker owns one or more. It stays there until the next begins. */
 int core_owned(struct core *core, const int64_t *owner, int64_t span, double now);
 /* In the iteration that has just begun the sum of each block goes to its `recipient` alone; of the others the results say who
  * is in it, and have no values. It stays there until the next begins. */
