@@ -8,10 +8,13 @@ import os
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Self
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kofn.host.errors import ProtocolError
 from kofn.host.protocol.block_layout import BlockLayout
@@ -241,12 +244,39 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (two((OWNED, 4), losses=1, duplications=1), 10415),
         (two((OWNED, 4), (OWNED, 4), losses=1), 22121),
         (two((OWNED, 4), (SUM, 1), (OWNED, 2), losses=1), 17281),
-        (two((SUM, 1), (OWNED, 4), (SUM, 1), losses=1), 1),
-        (Setting(workers=3, slots=6, window=3, calls=((OWNED, 6),)), 1),
     ],
 )
 def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
     test_every_interleaving(setting, states)
+
+
+TURNS = {2: (0, 1), 3: (0, 1, 2), 4: (2, 2, 2, 0, 1, 3), 5: (4, 3, 2, 1, 0)}
+"""Of owners, by workers; one is a broadcast's."""
+
+
+@given(
+    st.sampled_from([*TURNS]),
+    st.integers(0, 2),
+    st.lists(st.tuples(st.sampled_from([OWNED, OWNED, SUM, FOR_ONE]), st.integers(1, 4)), min_size=1, max_size=4),
+    st.integers(0, 1 << 32),
+)
+@settings(max_examples=60, deadline=None)
+def test_random_interleavings_of_more_workers(
+    workers: int, spare: int, given: list[tuple[str, int]], seed: int
+) -> None:
+    """Of as many blocks as fill the slots several times; anything may be lost or come twice, and all get everything."""
+    chance, turn = Random(seed), TURNS[workers]
+    slots = 2 * len(turn) + 2 * spare
+    calls = tuple((kind, len(turn) * turns if kind == OWNED else 2 * turns) for kind, turns in given)
+    setting = Setting(workers, slots, calls, losses=20, duplications=20, window=slots // 2, owners=turn)
+    world = Calls(setting)
+    for _ in range(20_000):
+        if world.finished():
+            return
+        _, _, step = chance.choice([*world.steps()])
+        step(world)
+        world.tidy()
+    raise AssertionError(f"not ended: {[one.missing for one in world.workers]}")
 
 
 def test_workers_that_reckon_with_fewer_owners_lose_results() -> None:
