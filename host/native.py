@@ -27,6 +27,8 @@ _OWN: Signatures = {
     "core_enter": (None, [_CORE, c_uint32]),
     "core_others_reached": (None, [_CORE, c_int64]),
     "core_in_pieces": (None, [_CORE, c_void_p]),
+    "core_received": (None, [_CORE, c_void_p]),
+    "core_owned": (c_int32, [_CORE, c_void_p, c_int64, c_double]),
     "core_regroup": (None, [_CORE, c_uint32]),
     "core_resume": (c_int32, [_CORE, c_double]),
     "core_deadline_s": (c_double, [_CORE]),
@@ -67,7 +69,7 @@ _OWN: Signatures = {
 
 SHARED = (
     *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "in_pieces"),
-    *("regroup", "resume", "deadline_s", "next_results", "results"),
+    *("owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
 )
 """Functions of the core that an engine's port has as well: core_begin() and port_begin()."""
 

@@ -6,14 +6,16 @@ Knows no packets and no network.  A block has L lanes; rows are blocks.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats, Values
+from kofn.host.arrays import Floats, Integers, Values
 from kofn.host.collectives.call import Array
 from kofn.host.errors import CollectiveError
 from kofn.host.kernels.kernel import PIECE, kernel
+from kofn.host.protocol.results import address_of
 
 LIMBS = ((0, 22), (22, 21), (43, 21))
 """Lowest bit and bits of what an int64 is cut into: each has room for the sum of 64 workers."""
@@ -22,6 +24,14 @@ EXPONENTS_MOST = 1 << 16
 """Of a call; more blocks share them."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+class Outgoing(NamedTuple):
+    """What a worker gives to an iteration: numbers of blocks (N,), where their values are (N,), and what holds them."""
+
+    blocks: Integers
+    addresses: npt.NDArray[np.uint64]
+    values: Any
 
 
 class LaneCoding(ABC):
@@ -145,30 +155,53 @@ def floats_of(given: Array) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSum:
-    """A sum of all workers' `source`, flat, of whose elements `target` gets those from `begin` on."""
+    """A sum of all workers' `source`, flat, of whose elements `target` gets those from `begin` on.
+
+    `row_blocks`: so many blocks, one after another, are for each worker alone, by rank; 0: all are for all.
+    """
 
     coding: LaneCoding
     source: Array
     target: Array
     begin: int = 0
+    row_blocks: int = 0
 
     @property
     def blocks(self) -> int:
         return -(-self.source.size // self.coding.per_block)
 
-    def encode(self, blocks: range) -> bytes:
+    @property
+    def span(self) -> int:
+        """Blocks of an iteration are as many as this, or a multiple of it."""
+        return 1
+
+    def owners(self, blocks: range) -> None:
+        """All workers give all blocks."""
+
+    def recipients(self, blocks: range) -> Integers | None:
+        """Who gets the sum of each, where that is one worker."""
+        return np.arange(blocks.start, blocks.stop) // self.row_blocks if self.row_blocks else None
+
+    @property
+    def whole(self) -> int:
+        """Blocks of which this worker gets more than who is in them."""
+        return self.row_blocks or self.blocks
+
+    def encode(self, blocks: range) -> Outgoing:
         """These blocks as on the wire, one after another."""
         lanes = np.empty((len(blocks), self.coding.lanes), np.int32)
         for some in self._groups(blocks):
             lanes[some.start - blocks.start : some.stop - blocks.start] = self.coding.encode(
                 self._rows(some), some.start
             )
-        return kernel().pack(lanes, 32)
+        values, numbers = kernel().pack(lanes, 32), np.arange(len(blocks))
+        return Outgoing(numbers, (address_of(values) + 4 * self.coding.lanes * numbers).astype(np.uint64), values)
 
     def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:
         """The sums of these blocks' lanes are at these addresses, (B,), as on the wire."""
         per_block, end = self.coding.per_block, self.begin + self.target.size
-        for some in self._groups(blocks):
+        own = range(max(blocks.start, self.begin // per_block), min(blocks.stop, -(-end // per_block)))
+        for some in self._groups(own):
             at = some.start * per_block
             low, high = max(at, self.begin), min(some.stop * per_block, end)
             if low < high:

@@ -1,9 +1,9 @@
-"""Exact collectives through the switch: every call is a sum of all workers' lanes (exact_lanes.py).
+"""Exact collectives through the switch: sums of all workers' lanes (exact_lanes.py), bytes of one (owned_bytes.py).
 
-Who has nothing to give gives zeros: a broadcast is the sum of the root's array and zeros, an all-gather that of rows
-which are zeros but for a worker's own, and of a reduce-scatter each worker takes its row.  For the switch these sums
-are a job of their own, with its own slots, whose k is the number of workers.  Its iterations are the workers' calls in
-the order on which they have agreed, and a long call is several; their blocks are numbered on over all calls
+Of a reduce-scatter each worker gets its row of the sum.  An all-gather and a broadcast are blocks that one worker owns.
+Small ones are sums for all, to which who has nothing to give gives zeros.  For the switch all this is a job of its own,
+with its own slots, whose k is the number of workers, or 1 as owned blocks say.  Its iterations are the workers' calls
+in the order on which they have agreed, and a long call is several; their blocks are numbered on over all calls
 (docs/explanation/protocol.md).
 """
 
@@ -17,6 +17,7 @@ from typing import NoReturn
 import numpy as np
 
 from kofn.config.schema import JobSection
+from kofn.host.arrays import Integers
 from kofn.host.collectives.call import FLOATING, Array, CollectiveCall
 from kofn.host.collectives.communicator import Task
 from kofn.host.collectives.exact_lanes import (
@@ -26,17 +27,19 @@ from kofn.host.collectives.exact_lanes import (
     Int64,
     LaneCoding,
     LaneSum,
+    Outgoing,
     check_finite,
     exponents_of,
     floats_of,
 )
+from kofn.host.collectives.owned_bytes import OwnedBytes
 from kofn.host.collectives.peers import PeerCommunicator, Stalled
 from kofn.host.collectives.work import WorkOutcome
 from kofn.host.engine.engine import SharedProtocol
 from kofn.host.errors import CollectiveError
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAgain, PackedBlocks
-from kofn.host.protocol.results import BlockResults, address_of
+from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_MAX, WORD_BYTES, WORD_LANES
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
@@ -76,6 +79,8 @@ class ExactSums(PeerCommunicator):
     ) -> None:
         self._protocol, self._iteration = protocol, iteration
         self._sent_blocks = 0
+        self._owners: Integers | None = None
+        """Of the iteration's blocks; None: they are sums."""
         self._interrupted = False
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
@@ -113,52 +118,91 @@ class ExactSums(PeerCommunicator):
         """The exponents of what is summed as floats."""
         if task.call.kind not in SUMS or task.call.dtype not in FLOATING:
             return b""
-        return exponents_of(floats_of(task.given), self._lanes)
+        source, _ = self._summed(task, self._lanes)
+        return exponents_of(floats_of(source), self._lanes)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         """While an iteration is summed, the next one is encoded, and the one before is decoded."""
         watch, before = task.watch, self._protocol.wire_bytes
         watch.turn("encode")
-        lane_sum, summed = self._lane_sum(task), None
-        parts = self._parts(lane_sum)
-        encoded = map(lane_sum.encode, parts)
-        ready = next(encoded, b"")
+        moved, arrived = self._moved(task), None
+        parts = self._parts(moved)
+        encoded = map(moved.encode, parts)
+        ready = next(encoded, None)
         for part in parts:
             watch.turn("send")
-            self._contribute(ready, len(part))
+            assert ready is not None
+            self._contribute(moved, part, ready)
             watch.turn("decode")
-            if summed is not None:
-                lane_sum.decode(*summed)
+            if arrived is not None:
+                moved.decode(*arrived)
             watch.turn("encode")
-            ready = next(encoded, b"")
+            ready = next(encoded, None)
             watch.turn("wait")
-            summed = part, self._results().addresses
+            arrived = part, self._results().addresses
         watch.turn("decode")
-        if summed is not None:
-            lane_sum.decode(*summed)
+        if arrived is not None:
+            moved.decode(*arrived)
         sent = self._protocol.wire_bytes - before
         return WorkOutcome(
             value=task.out,
             count=self.workers,
             times=watch.times(),
             sent_bytes=self._payload(sent // self._block_bytes),
-            received_bytes=self._payload(lane_sum.blocks),
+            received_bytes=self._payload(moved.whole) + HEADER_BYTES * (moved.blocks - moved.whole),
         )
 
+    def _moved(self, task: Task) -> LaneSum | OwnedBytes:
+        """What a call moves."""
+        call, out = task.call, task.out.reshape(-1)
+        if call.kind in SUMS:
+            return self._lane_sum(task)
+        owned, blocks = self._owned(task), -(-out.nbytes // self._block_bytes)
+        return owned if owned is not None and owned.blocks <= 2 * blocks else self._among_zeros(task)
+
     def _lane_sum(self, task: Task) -> LaneSum:
-        """A call as a sum."""
-        call, given, out = task.call, task.given, task.out.reshape(-1)
-        match call.kind:
-            case "all_gather":
-                given = np.zeros(task.out.shape, given.dtype)
-                given[self.rank] = task.given
-            case "broadcast" if call.root != self.rank:
-                given = np.zeros(given.shape, given.dtype)
-        source = np.ascontiguousarray(given).reshape(-1)
-        if call.kind not in SUMS:
-            return LaneSum(coding=Bytes(self._lanes), source=source.view(np.uint8), target=out.view(np.uint8))
-        begin = self.rank * out.size if call.kind == "reduce_scatter" else 0
-        return LaneSum(coding=self._coding(task), source=source, target=out, begin=begin)
+        coding = self._coding(task)
+        source, row_blocks = self._summed(task, coding.per_block)
+        begin = (
+            self.rank * (row_blocks * coding.per_block or task.out.size) if task.call.kind == "reduce_scatter" else 0
+        )
+        return LaneSum(coding=coding, source=source, target=task.out.reshape(-1), begin=begin, row_blocks=row_blocks)
+
+    def _summed(self, task: Task, per_block: int) -> tuple[Array, int]:
+        """What a call sums, flat, and how many blocks of it are for each worker alone (0: all are for all).
+
+        Rows of a reduce-scatter are whole blocks, with zeros behind, unless that costs more than an eighth.
+        """
+        flat = np.ascontiguousarray(task.given).reshape(-1)
+        row_blocks, blocks = -(-task.out.size // per_block), -(-flat.size // per_block)
+        if task.call.kind != "reduce_scatter" or 8 * self.workers * row_blocks > 9 * blocks:
+            return flat, 0
+        if task.out.size % per_block:
+            rows = np.zeros((self.workers, row_blocks * per_block), flat.dtype)
+            rows[:, : task.out.size] = flat.reshape(self.workers, -1)
+            flat = rows.reshape(-1)
+        return flat, row_blocks
+
+    def _owned(self, task: Task) -> OwnedBytes | None:
+        """An all-gather or a broadcast in owned blocks; None where there are too few slots for all workers' turns."""
+        out, most_span = task.out.reshape(-1), self._protocol.slots // 4
+        if self.workers > most_span or not out.size:
+            return None
+        given = np.ascontiguousarray(task.given).reshape(-1)
+        of = self.rank, self.workers, self._block_bytes
+        if task.call.root is None:
+            return OwnedBytes.gathered(*of, given, out)
+        return OwnedBytes.broadcast(*of, task.call.root, given, out, most_span)
+
+    def _among_zeros(self, task: Task) -> LaneSum:
+        """An all-gather or a broadcast as a sum, to which the others give zeros."""
+        source = np.zeros(task.out.shape, task.out.dtype)
+        if task.call.root is None:
+            source[self.rank] = task.given
+        elif task.call.root == self.rank:
+            source[...] = task.given
+        flat, out = source.reshape(-1), task.out.reshape(-1)
+        return LaneSum(coding=Bytes(self._lanes), source=flat.view(np.uint8), target=out.view(np.uint8))
 
     def _coding(self, task: Task) -> LaneCoding:
         match task.call.dtype:
@@ -166,7 +210,8 @@ class ExactSums(PeerCommunicator):
                 return Int32(self._lanes)
             case "int64":
                 return Int64(self._lanes)
-        blocks, divisor = -(-task.given.size // self._lanes), self.workers if task.call.op == "mean" else 1
+        source, _ = self._summed(task, self._lanes)
+        blocks, divisor = -(-source.size // self._lanes), self.workers if task.call.op == "mean" else 1
         return FixedPoint(self._lanes, blocks, task.note, self.workers, divisor)
 
     # -- iterations
@@ -183,32 +228,36 @@ class ExactSums(PeerCommunicator):
     def _payload(self, packets: int) -> int:
         return packets * (HEADER_BYTES + self._block_bytes)
 
-    def _parts(self, lane_sum: LaneSum) -> list[range]:
+    def _parts(self, moved: LaneSum | OwnedBytes) -> list[range]:
         """The blocks of each iteration."""
-        blocks, most = range(lane_sum.blocks), self._protocol.layout.blocks
+        blocks, most = range(moved.blocks), self._protocol.layout.blocks
+        most -= most % moved.span
         return [blocks[at : at + most] for at in range(0, len(blocks), most)]
 
-    def _contribute(self, values: bytes, blocks: int) -> None:
-        """The next iteration begins with so many blocks."""
-        now, size = time.monotonic(), self._block_bytes
-        table = np.zeros(blocks, PACKED)
-        table["block"] = np.arange(blocks)
-        table["values"] = address_of(values) + size * table["block"].astype(np.uint64)
-        table["size"], table["scale"], table["weight"] = size, self._scale, self._weight
-        self._iteration += 1
-        self._protocol.begin(self._iteration, now, range(blocks), first=self._sent_blocks)
-        self._sent_blocks += blocks
-        self._protocol.contribute_all(PackedBlocks(table, values), now=now)
+    def _contribute(self, moved: LaneSum | OwnedBytes, part: range, ready: Outgoing) -> None:
+        """The next iteration begins with these blocks, to which this worker gives what is ready."""
+        now, table = time.monotonic(), np.zeros(len(ready.blocks), PACKED)
+        table["block"], table["values"] = ready.blocks, ready.addresses
+        table["size"], table["scale"], table["weight"] = self._block_bytes, self._scale, self._weight
+        self._iteration, self._owners = self._iteration + 1, moved.owners(part)
+        self._protocol.begin(self._iteration, now, range(len(part)), first=self._sent_blocks)
+        self._sent_blocks += len(part)
+        if self._owners is not None:
+            self._protocol.owned(self._owners, moved.span, now)
+        if (recipients := moved.recipients(part)) is not None:
+            self._protocol.received(recipients)
+        self._protocol.contribute_all(PackedBlocks(table, ready.values), now=now)
 
     def _results(self) -> BlockResults:
         """Of the iteration, once it is complete."""
         self._wait()
         results = self._protocol.results_of(self._iteration)
-        expected = {"count": self.workers, "scale": self._scale, "weight": self.workers * self._weight}
+        givers = self.workers if self._owners is None else 1
+        expected = {"count": givers, "scale": self._scale, "weight": givers * self._weight}
         wrong = {name for name, number in expected.items() if (results.numbers(name) != number).any()}
-        if "count" in wrong:
+        if "count" in wrong and self._owners is None:
             raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is another one")
-        if wrong:
+        if wrong or (self._owners is not None and (results.givers != self._owners).any()):
             self._say_used()
         return results
 
@@ -221,13 +270,15 @@ class ExactSums(PeerCommunicator):
             if share != self._protocol.share:
                 share, moved_s = self._protocol.share, now
             elif now - moved_s >= self._timeout_s:
-                raise Stalled(f"no block was summed for {self._timeout_s:g} s; {self._who_is_missing}")
+                raise Stalled(f"no block was summed for {self._timeout_s:g} s; {self._who_is_missing()}")
             elif now - moved_s >= self._timeout_s / 2:
                 self._protocol.ask_slot()
 
-    @property
     def _who_is_missing(self) -> str:
-        return self._protocol.query.describe(self.workers)
+        missing = self._protocol.missing
+        if self._owners is None or not missing:
+            return self._protocol.query.describe(self.workers)
+        return f"block {missing[0]} is worker {self._owners[missing[0]]}'s, who has not sent it, or no switch answers"
 
     def _is_complete(self) -> bool:
         """As far as the protocol has said."""

@@ -640,6 +640,14 @@ void port_in_pieces(struct port *port, const int64_t *level) {
     ALONE_VOID(core_in_pieces(port->core, level));
 }
 
+int port_owned(struct port *port, const int64_t *owner, int64_t span, double now) {
+    ALONE(int, core_owned(port->core, owner, span, now));
+}
+
+void port_received(struct port *port, const int64_t *recipient) {
+    ALONE_VOID(core_received(port->core, recipient));
+}
+
 void port_enter(struct port *port, uint32_t generation) {
     ALONE_VOID(core_enter(port->core, generation));
 }

@@ -76,6 +76,8 @@ int port_ask_slot(struct port *port);
 void port_withdraw(struct port *port, int64_t *requests, int64_t count);
 void port_enter(struct port *port, uint32_t generation);
 void port_in_pieces(struct port *port, const int64_t *level);
+int port_owned(struct port *port, const int64_t *owner, int64_t span, double now);
+void port_received(struct port *port, const int64_t *recipient);
 void port_others_reached(struct port *port, int64_t iteration);
 void port_regroup(struct port *port, uint32_t generation);
 int port_resume(struct port *port, double now);

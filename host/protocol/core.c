@@ -202,7 +202,8 @@ static void drop_waiting(struct core *core, int64_t request) {
 
 /* Whether the block at this place of the iteration may be in its slot. All blocks of earlier iterations are closed. */
 static int may_leave(const struct core *core, int64_t place) {
-    return place < core->window || !core->open[core->blocks[place - core->window]];
+    const int64_t before = place - core->reach;
+    return before < 0 || (core->owner ? before < core->closed : !core->open[core->blocks[before]]);
 }
 
 static struct header header_of(const struct core *core, int64_t request, const struct waiting *ready) {
@@ -213,10 +214,11 @@ static struct header header_of(const struct core *core, int64_t request, const s
         .kind = KOFN_CONTRIBUTE,
         .job = (uint8_t)core->job,
         .worker = (uint8_t)core->rank,
-        .recipient = KOFN_EVERYONE,
+        .recipient = core->recipient ? (uint8_t)core->recipient[block] : KOFN_EVERYONE,
         .lanes = (uint8_t)ready->lanes,
         .flags = (uint8_t)ready->flags,
         .words = (uint8_t)words_of(core, block, ready->lanes),
+        .k = core->owner != NULL,
         .generation = (uint32_t)core->generation,
         .iteration = (uint32_t)core->iteration,
         .block = (uint32_t)block,
@@ -232,6 +234,12 @@ static struct header header_of(const struct core *core, int64_t request, const s
 static struct header bare_header(const struct core *core, int64_t block) {
     const struct waiting nothing = {.lanes = lanes_of(core, block), .weight = 1, .counts = 1};
     return header_of(core, request_of(block, 0), &nothing);
+}
+
+static struct header pull_header(const struct core *core, int64_t block) {
+    struct header header = bare_header(core, block);
+    header.kind = KOFN_PULL;
+    return header;
 }
 
 static int launch(struct core *core, int64_t request, const struct header *header, const uint8_t *values, int64_t size,
@@ -258,8 +266,7 @@ static int pull(struct core *core, double now) {
         if (!core->open[block] || !may_leave(core, place) || asked(core, block))
             continue;
         core->statistics.pulls++;
-        struct header header = bare_header(core, block);
-        header.kind = KOFN_PULL;
+        const struct header header = pull_header(core, block);
         if (launch(core, request_of(block, 0), &header, core->zeros, header.words * KOFN_WORD_BYTES, now))
             return -1;
     }
@@ -281,6 +288,46 @@ static int launch_waiting(struct core *core, int64_t place, double now) {
             return -1;
     }
     return 0;
+}
+
+/* -- owned blocks */
+
+/* Another worker's block may be in its slot by now: its result is waited for as the answer to a PULL that was not sent, and
+ * that is sent once it would be repeated. */
+static int expect(struct core *core, int64_t block, double now) {
+    const struct header header = pull_header(core, block);
+    const int64_t size = header.words * KOFN_WORD_BYTES;
+    return in_flight_launch(&core->in_flight, request_of(block, 0), &header, core->zeros, size, now) ? 0
+                                                                                                     : without_memory(core);
+}
+
+/* Blocks that may leave since others have closed: this worker's are sent, the others' are expected. */
+static int launch_owned(struct core *core, double now) {
+    while (core->closed < core->count && !core->open[core->blocks[core->closed]])
+        core->closed++;
+    for (; core->reached < core->count && may_leave(core, core->reached); core->reached++) {
+        const int64_t block = core->blocks[core->reached];
+        if (!core->open[block])
+            continue;
+        if (core->owner[block] == core->rank ? launch_waiting(core, core->reached, now) : expect(core, block, now))
+            return -1;
+    }
+    return 0;
+}
+
+int core_owned(struct core *core, const int64_t *owner, int64_t span, double now) {
+    const int64_t most = core->slots / 2 + 1 - span;
+    if (most < 1)
+        return fail(core, "each of %" PRId64 " blocks that follow each other may be another worker's: at most %" PRId64
+                    " are allowed with %" PRId64 " slots", span, core->slots / 2, core->slots);
+    core->owner = owner;
+    core->reach = most < core->window ? most : core->window;
+    core_in_pieces(core, owner); /* what each owner sends comes in one order, and others may wait meanwhile */
+    return launch_owned(core, now);
+}
+
+void core_received(struct core *core, const int64_t *recipient) {
+    core->recipient = recipient;
 }
 
 /* -- iterations */
@@ -345,7 +392,9 @@ static void enter_iteration(struct core *core, int64_t iteration, const int32_t 
     core->first = first;
     core->planned = lanes;
     core->count = core->open_count = count;
-    core->closed = 0;
+    core->closed = core->reached = 0;
+    core->owner = core->recipient = NULL;
+    core->reach = core->window;
     memcpy(core->blocks, blocks, (size_t)count * sizeof *blocks);
     memset(core->open, 0, (size_t)core->total);
     memset(core->launched, 0, (size_t)core->total * KOFN_PARTS);
@@ -546,7 +595,9 @@ static int go_on(struct core *core, double now) {
         in_flight_answered(&core->in_flight, core->due, count, now);
     const int64_t closed = core->news_count;
     core->news_count = core->any_news = 0;
-    for (int64_t at = 0; at < closed; at++)
+    if (core->owner && launch_owned(core, now))
+        return -1;
+    for (int64_t at = 0; at < closed && !core->owner; at++)
         if (launch_waiting(core, core->place[core->news[at].block] + core->window, now))
             return -1;
     return pull(core, now);
@@ -554,14 +605,22 @@ static int go_on(struct core *core, double now) {
 
 /* -- answers */
 
-/* A sum has the words of one in these lanes. A refusal has as many as what it answers: those of the slot's block, unless
- * it is FORMAT_MISMATCH for having others. */
+/* Whether an answer only says who is in the sum, which another worker gets. */
+static int is_short(const struct core *core, const struct header *answer) {
+    const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
+    return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != core->rank;
+}
+
+/* A sum has the words of one in these lanes, a short one none. A refusal has as many as what it answers: those of the slot's
+ * block, unless it is FORMAT_MISMATCH for having others. */
 static int check_words(struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
     const int64_t words = answer->block >= core->total ? 0
                           : sum                        ? sum_words(&core->layout, answer->block, answer->lanes)
                                                        : layout_words(&core->layout, answer->block, answer->lanes);
     const int other = answer->kind == KOFN_FORMAT_MISMATCH && answer->flags == KOFN_OTHER_WORDS;
+    if (is_short(core, answer) && !answer->words)
+        return 0;
     if (words && other != (answer->words == words))
         return 0;
     return fail(core,
@@ -703,13 +762,17 @@ int core_result_in(struct core *core, int64_t iteration, int64_t block, const st
 
 /* -- time */
 
-/* A request once more; a PULL that the switch does not answer is for the peers. */
+/* A request once more, or a PULL that was only expected to be answered; one that the switch does not answer is for the
+ * peers, but for an owned block: its owner has not sent it yet. */
 static int send_again(struct core *core, struct flight *flight, double now) {
+    const int pulls = flight->header.kind == KOFN_PULL;
+    const int expected = pulls && core->owner && flight->attempts == 1;
     in_flight_again(&core->in_flight, flight, now);
-    core->statistics.retransmissions++;
+    core->statistics.pulls += expected;
+    core->statistics.retransmissions += !expected;
     if (send(core, &flight->header, flight->values, flight->size, flight->launch))
         return -1;
-    return flight->header.kind == KOFN_PULL && flight->attempts >= PULLS_BEFORE_PEERS ? ask_peers(core, flight) : 0;
+    return pulls && !core->owner && flight->attempts >= PULLS_BEFORE_PEERS ? ask_peers(core, flight) : 0;
 }
 
 int core_timer(struct core *core, double now) {
@@ -742,8 +805,7 @@ int core_ask_slot(struct core *core) {
         return 0;
     while (!core->open[core->blocks[core->closed]])
         core->closed++; /* none opens again */
-    struct header header = bare_header(core, core->blocks[core->closed]);
-    header.kind = KOFN_PULL;
+    struct header header = pull_header(core, core->blocks[core->closed]);
     header.words = (uint8_t)other_words(core, header.block);
     struct slot_query *query = &core->query;
     query->answered &= query->asked && same_block(&query->header, &header);

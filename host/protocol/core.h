@@ -14,6 +14,13 @@
  * workers have the result of the last one: whoever sends q has closed q - window, so all have sent that, so all have closed
  * q - 2 window, and so on down to q - slots.
  *
+ * Blocks may also be owned: each is one worker's alone, closes with its contribution (k = 1), and comes to all. The others
+ * send nothing for it, and ask for it when it does not come. Of `span` blocks that follow each other each worker owns one or
+ * more; number q may be sent once all up to q - reach are closed, with reach = slots / 2 + 1 - span. So no slot gets its next
+ * block before all workers have the last one: whoever sends q has closed all up to q - reach, among the last span of them one
+ * of each worker, who had then closed all up to q - 2 reach - span + 1, which is q - slots or later. (What an iteration sends
+ * first follows one that is closed here as a whole, whose last blocks say the same.)
+ *
  * A worker contributes to a block up to PARTS times, each time with another part, which counts among the k or does not (a
  * late gradient that is merged). A block closes by its result, whoever is in it. Results of later iterations that arrive
  * early are kept until their iteration begins; then everything that others have already finished closes at once. An
@@ -125,6 +132,10 @@ struct core {
     int32_t *blocks;    /* those that it sends, ascending */
     int64_t first;      /* number of its first block, among all that were ever sent */
     int64_t closed;     /* so many blocks from the first on are closed */
+    int64_t reach;      /* a block may leave once the one so many places before is closed */
+    const int64_t *owner; /* by block: whose it is alone; NULL: the blocks are sums */
+    const int64_t *recipient; /* by block: who gets its sum; NULL: all */
+    int64_t reached;      /* of owned blocks: so many have left, or are expected, or may */
     int32_t *place;     /* by block: among those that it sends, -1: it is not */
     uint8_t *open;      /* by block */
     int8_t *slot_lanes; /* by block: what its slot has said that it sums in, -1: nothing */
@@ -180,6 +191,12 @@ void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s
 /* In this iteration gradients come in pieces, all workers': a silence may be their computing. `level`, of each block of the
  * gradient: those of one level leave in the same order everywhere; NULL: all do. It stays there until the next begins. */
 void core_in_pieces(struct core *core, const int64_t *level);
+/* The blocks of the iteration that has just begun are owned, `owner` of each: of `span` that follow each other, and of the
+ * last ones, every worker owns one or more. It stays there until the next begins. */
+int core_owned(struct core *core, const int64_t *owner, int64_t span, double now);
+/* In the iteration that has just begun the sum of each block goes to its `recipient` alone; of the others the results say who
+ * is in it, and have no values. It stays there until the next begins. */
+void core_received(struct core *core, const int64_t *recipient);
 /* Take back what waits of these requests and was never sent, to be encoded anew; of others a result may be on its way: they
  * become -1. */
 void core_withdraw(struct core *core, int64_t *requests, int64_t count);

@@ -281,6 +281,24 @@ class Protocol:
         self._kept.append(levels)
         self._call("in_pieces", None if levels is None else levels.ctypes.data)
 
+    def owned(self, owner: Integers | Sequence[int], span: int, now: float) -> list[Instruction]:
+        """The blocks of the iteration that has just begun are owned: each comes to all from one worker alone.
+
+        `owner`, (blocks,): whose each is; of `span` blocks that follow each other every worker owns one or more.
+        """
+        owners = np.ascontiguousarray(owner, np.int64)
+        self._kept.append(owners)
+        return self._do("owned", owners.ctypes.data, span, now)
+
+    def received(self, recipient: Integers | Sequence[int]) -> None:
+        """In the iteration that has just begun each block's sum goes to one worker alone, `recipient`, (blocks,).
+
+        The others' results say who is in it, and have no values.
+        """
+        recipients = np.ascontiguousarray(recipient, np.int64)
+        self._kept.append(recipients)
+        self._call("received", recipients.ctypes.data)
+
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
         self._call("regroup", generation)

@@ -128,6 +128,14 @@ class BlockResults(Sequence[Result]):
         found: Integers = has.astype(np.int64) @ _PART_BITS
         return found
 
+    @property
+    def givers(self) -> Integers:
+        """Of results that have one rank's first part alone, whose it is, (N,); -1 of others."""
+        first, others = self.table["members"][:, 0], self.table["members"][:, 1:].any(axis=1)
+        alone = (np.bitwise_count(first) == 1) & ~others
+        found: Integers = np.where(alone, np.bitwise_count(first - np.uint64(1)), -1).astype(np.int64)
+        return found
+
     def members(self, at: int) -> int:
         """The bitmap of one."""
         return sum(int(ranks) << part * RANKS for part, ranks in enumerate(self.table[at]["members"]))

@@ -156,17 +156,25 @@ def bytes_are_a_ring_s(communicator: Communicator) -> None:
 
 
 def bytes_are_those_of_whole_blocks(communicator: Communicator) -> None:
-    """Of 32 words; three lanes for an int64 that is summed, two for one that is not."""
-    rows = np.zeros((communicator.workers, HUGE // 10), np.int64)
-    for work, blocks in (
-        (communicator.all_reduce(rows), -(-rows.size // (2048 // 3))),
-        (communicator.all_reduce(rows.astype(np.float32)), -(-rows.size // 2048)),
-        (communicator.all_gather(rows[0]), -(-rows.size // 1024)),
-        (communicator.broadcast(rows[0]), -(-rows[0].size // 1024)),
+    """Of 32 words; three lanes for an int64 that is summed, two for one that is not.
+
+    Of a gather each worker sends its own; in a broadcast the others send one of 32 blocks, all there is in 128 slots.
+    """
+    n, root = communicator.workers, 0
+    rows = np.zeros((n, HUGE // 10), np.int64)
+    summed, halves, own = -(-rows.size // (2048 // 3)), -(-rows.size // 2048), -(-rows[0].size // 1024)
+    turns = -(-own // (32 - (n - 1)))
+    of_root = turns * -(-own // turns)
+    for work, sent, received in (
+        (communicator.all_reduce(rows), summed, summed),
+        (communicator.all_reduce(rows.astype(np.float32)), halves, halves),
+        (communicator.all_gather(rows[0]), own, n * own),
+        (communicator.broadcast(rows[0], root=root), turns, of_root + turns * (n - 1)),
     ):
         outcome = work.wait(LIMIT_S)
-        assert outcome.received_bytes == blocks * (64 + 8192)
-        assert outcome.sent_bytes >= outcome.received_bytes
+        least = of_root if communicator.rank == root and sent == turns else sent
+        assert outcome.received_bytes == received * (64 + 8192)
+        assert least * (64 + 8192) <= outcome.sent_bytes
 
 
 def what_is_too_large_wraps_around_or_is_infinite(communicator: Communicator) -> None:

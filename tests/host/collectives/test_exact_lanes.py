@@ -34,7 +34,7 @@ def summed(arrays: Sequence[Array], coding: LaneCoding, target: Array, begin: in
     sums = [LaneSum(coding=coding, source=array, target=target, begin=begin) for array in arrays]
     for first in range(0, sums[0].blocks, part):
         blocks = range(sums[0].blocks)[first : first + part]
-        lanes = [np.frombuffer(one.encode(blocks), ">u4").astype(np.uint32) for one in sums]
+        lanes = [np.frombuffer(one.encode(blocks).values, ">u4").astype(np.uint32) for one in sums]
         packed = np.add.reduce(lanes, dtype=np.uint32).astype(">u4")
         assert packed.size == len(blocks) * LANES
         places = packed.ctypes.data + 4 * LANES * np.arange(len(blocks), dtype=np.uint64)

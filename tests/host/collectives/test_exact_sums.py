@@ -19,7 +19,7 @@ from kofn.host.wire.packet import FORWARDED_PORT, PORT
 from tests.host.collectives import scenarios
 from tests.host.collectives.crews import Threads, addresses
 from tests.host.collectives.scenarios import LIMIT_S, error_of
-from tests.host.collectives.switched import MODEL, Place, close_all, place, started
+from tests.host.collectives.switched import HOSTS, MODEL, Place, close_all, place, started
 from tests.loopback import loopback
 from tests.targets import TARGETS
 
@@ -107,6 +107,104 @@ def test_what_is_lost_is_sent_again() -> None:
     with on_model(lose=10) as made:
         for scenario in (scenarios.in_place, scenarios.results_go_where_they_are_asked_to):
             made.run(scenario)
+
+
+ROW = 300_001
+"""Elements of four bytes, in 147 blocks of one worker: more than there are slots."""
+
+
+def row(rank: int, size: int = ROW) -> Any:
+    return np.random.default_rng(rank).integers(-(1 << 31), 1 << 31, size, np.int32)
+
+
+def gather_and_spread(communicator: Any, size: int = ROW) -> None:
+    """In the order in which they come, an all-gather, a sum and a broadcast are all in the same slots."""
+    works = []
+    for root in range(communicator.workers):
+        works.append(communicator.all_gather(row(communicator.rank, size)))
+        works.append(communicator.broadcast(row(communicator.rank, size), root=root))
+        exact(communicator)
+    every = np.stack([row(rank, size) for rank in range(communicator.workers)])
+    for root in range(communicator.workers):
+        scenarios.same(works[2 * root].result(LIMIT_S), every)
+        scenarios.same(works[2 * root + 1].result(LIMIT_S), every[root])
+
+
+@pytest.mark.parametrize("lose", [0, 10])
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_what_is_one_worker_s_comes_to_all(workers: int, lose: int) -> None:
+    with on_model(workers, lose=lose) as made:
+        made.run(gather_and_spread)
+
+
+@pytest.mark.parametrize("size", [1, 2_048, 2_049, 5_000])
+def test_rows_of_any_size(size: int) -> None:
+    with on_model() as made:
+        made.run(gather_and_spread, size)
+
+
+def all_gather(communicator: Any) -> Any:
+    return communicator.all_gather(row(communicator.rank))
+
+
+def reduce_scatter(communicator: Any) -> Any:
+    return communicator.reduce_scatter(np.stack([row(communicator.rank)] * communicator.workers))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("call", "sent", "received"), [(all_gather, 1, HOSTS), (reduce_scatter, HOSTS, 1)])
+def test_each_link_carries_what_its_worker_gives_and_gets(target: str, call: Any, sent: int, received: int) -> None:
+    """In rows, as the sockets count: headers and repetitions as well."""
+
+    def bytes_of(communicator: Any) -> tuple[int, int]:
+        before = communicator.agent.traffic
+        call(communicator).result(LIMIT_S)
+        after = communicator.agent.traffic
+        return after.bytes_sent - before.bytes_sent, after.bytes_received - before.bytes_received
+
+    with place(target, HOSTS, addresses(HOSTS)) as found, team(found) as made:
+        calls = np.array([made.run(bytes_of) for _ in range(5)]) / (4 * ROW)
+    assert (calls >= [sent, received]).all()
+    assert (calls.min(0)[:, [sent, received].index(1)] < 1.5).all(), calls  # a slow switch is sometimes asked again
+
+
+@pytest.mark.parametrize("lose", [0, 10])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+def test_a_row_of_the_sum_comes_to_its_worker(dtype: str, lose: int) -> None:
+    """Rows of whole blocks, of these and a part, and of so few that all come to all."""
+
+    def scattered(communicator: Any) -> None:
+        n = communicator.workers
+        for columns in (8 * 2048, 30_001, 2_500):
+            rows = scenarios.given(communicator.rank, (n, columns), dtype)
+            total = scenarios.total(communicator, rows.shape, dtype)
+            scenarios.same(communicator.reduce_scatter(rows).result(LIMIT_S), total[communicator.rank])
+
+    with on_model(lose=lose) as made:
+        made.run(scattered)
+
+
+def test_an_owner_that_does_not_send_is_named() -> None:
+    def gathers(communicator: Any) -> str:
+        return error_of(lambda: communicator.all_gather(row(communicator.rank)))
+
+    with place(MODEL, 3, addresses(3)) as found, team(found, SHORT_S) as made:
+        hangs: Any = made.communicators[1]
+        hangs._exact._contribute = lambda *given: time.sleep(3 * SHORT_S)
+        errors = made.run(gathers)
+    wrong = "block 1 is worker 1's, who has not sent it, or no switch answers"
+    assert all(wrong in errors[rank] for rank in (0, 2)), errors
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_after_a_restart_of_the_slots_gathers_fail_at_all_workers(target: str) -> None:
+    with place(target, 3, addresses(3)) as found, team(found, SHORT_S) as made:
+        made.run(gather_and_spread)
+        started(target).begin_anew()
+        begin = time.monotonic()
+        errors = made.run(lambda communicator: error_of(lambda: communicator.all_gather(row(communicator.rank))))
+        assert time.monotonic() - begin < 4 * SHORT_S
+    assert all(f"no block was summed for {SHORT_S:g} s; block 0 is worker 0's" in error for error in errors), errors
 
 
 @pytest.mark.parametrize("target", TARGETS)

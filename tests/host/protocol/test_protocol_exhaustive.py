@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.wire.packet import Kind, KofnHeader, bit_of
 from tests.host.protocol.specification.core import PULLS_BEFORE_PEERS
-from tests.host.protocol.specification.core import Protocol as Specification
 from tests.host.world import SWITCH, Packet, SwitchAccount, World
 
 WORKERS, BLOCKS, LAST = 3, 2, 2
@@ -73,20 +73,7 @@ class Small(World):
     def _clone_worker(worker):
         other = copy(worker)
         other.number = None
-        p = Specification.__new__(Specification)
-        p.__dict__.update(worker.protocol.specification.__dict__)
-        p._history = copy(p._history)
-        p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
-        p._in_flight = copy(p._in_flight)
-        p._in_flight.by_request = {request: copy(flight) for request, flight in p._in_flight.by_request.items()}
-        p._blocks = copy(p._blocks)
-        p._blocks.open, p._blocks.slot_lanes = set(p._blocks.open), dict(p._blocks.slot_lanes)
-        p._in_flight.probed, p._launched, p.statistics = set(p._in_flight.probed), set(p._launched), copy(p.statistics)
-        for timeout in ("_waiting_timeout", "_moving_timeout", "_answer_timeout", "_patience"):
-            setattr(p._in_flight, timeout, copy(getattr(p._in_flight, timeout)))
-        p.query = copy(p.query)
-        p._waiting = dict(p._waiting)
-        other.protocol = worker.protocol.clone(p)
+        other.protocol = worker.protocol.clone()
         storage = worker.ledger._storage
         copies = {field.name: getattr(storage, field.name).copy() for field in fields(storage)}
         ledger = worker.ledger
@@ -224,7 +211,18 @@ class Small(World):
         return any(result.id.block in blocks for result in self.workers[peer].protocol.results(iteration, iteration))
 
 
-def explore(start: Small) -> tuple[int, int]:
+class Explored(Protocol):
+    """What explore() takes."""
+
+    def key(self) -> Key: ...
+    def steps(self) -> Iterator[tuple[str, int, Callable[[Any], None]]]: ...
+    def clone(self, touched: int) -> Self: ...
+    def check_one(self, touched: int) -> None: ...
+    def tidy(self) -> None: ...
+    def finished(self) -> bool: ...
+
+
+def explore(start: Explored) -> tuple[int, int]:
     """States and steps; every state is checked, and the end is reached from each."""
     root = start.key()
     seen, stack, before, ends, steps = {root}, [(root, start)], defaultdict(list), [], 0

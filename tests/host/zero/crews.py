@@ -29,15 +29,15 @@ def all_of(workers: int, work: Callable[[int], T]) -> list[T]:
 
 @contextmanager
 def beneath_a_switch(
-    workers: int, elements: int, codec: str, *, k: int = 0, average: Average = "gradients"
+    workers: int, elements: int, codec: str, *, k: int = 0, average: Average = "gradients", lose: int = 0
 ) -> Iterator[list[InNetwork]]:
-    """Communicators with exact calls, and elastic ones of so many elements."""
+    """Communicators with exact calls, and elastic ones of so many elements; `lose`: as of UdpSwitch."""
     there, others = addresses(workers), Others()
     job = JobSection(workers=workers, words=WORDS, slots=256, exact_slots=256)
     own, locals = loopback(89, 200), [loopback(89, rank + 1) for rank in range(workers)]
     elastic, exact = (SlotModel(workers=workers, k=one, slots=256) for one in (k or workers, workers))
     with ExitStack() as stack:
-        stack.callback(UdpSwitch(elastic, own, lambda rank: locals[rank], 0, {job.exact_id: exact}).close)
+        stack.callback(UdpSwitch(elastic, own, lambda rank: locals[rank], lose, {job.exact_id: exact}).close)
 
         def join(rank: int) -> InNetwork:
             return InNetwork(

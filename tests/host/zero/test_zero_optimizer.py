@@ -1,6 +1,8 @@
 """Stages and bits, each worker a thread: against an optimizer that is not sharded, and beneath a switch."""
 
+import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,9 +16,11 @@ from kofn.host.collectives.in_network import InNetwork
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls
-from kofn.host.zero.settings import ZeroSettings
+from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
-from tests.host.collectives.crews import threads
+from tests.host.collectives.crews import processes, threads
+from tests.host.collectives.scenarios import error_of, one_call
+from tests.host.collectives.switched import MODEL
 from tests.host.zero.crews import all_of, beneath_a_switch
 
 WORKERS, RATE = 3, 0.01
@@ -277,6 +281,48 @@ def test_what_never_had_a_gradient_does_not_move(stage: int) -> None:
         found = all_of(WORKERS, one)
     assert np.array_equal(found[0][dead], INITIAL[dead])
     assert (np.delete(found[0], np.r_[dead]) != np.delete(INITIAL, np.r_[dead])).all()
+
+
+@pytest.mark.parametrize(("stage", "bits"), [(2, 32), (3, 1), (1, 1)])
+def test_what_is_lost_on_the_way_changes_nothing(stage: int, bits: int) -> None:
+    """Where all workers are in every sum: with a tenth of all packets lost the parameters are the same, bit by bit."""
+    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=2)
+
+    def trained(lose: int) -> list[Floats]:
+        given = {"average": average_of(settings), "lose": lose}
+        with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], **given) as crew:
+
+            def one(rank: int) -> Floats:
+                mean = SwitchMean(crew[rank], ELEMENTS) if bits < 32 else None
+                units, calls = units_of(settings), CommunicatorCalls(crew[rank])
+                return train(ZeroOptimizer(settings, INITIAL.copy(), units, calls, mean), 4)
+
+            found = all_of(WORKERS, one)
+            assert all(each.agent.totals().conserved for each in crew)
+        return found
+
+    first, *others = trained(0) + trained(10)
+    assert all(np.array_equal(first, other) for other in others)
+
+
+def trains_for_ever(communicator: Any, stage: int) -> str:
+    """What a worker is told when another one has died."""
+    zero = ZeroOptimizer(ZeroSettings(stage=stage, bits=32), INITIAL.copy(), UNITS, CommunicatorCalls(communicator))
+    return error_of(lambda: train(zero, 1_000_000))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_an_owner_that_is_killed_in_mid_step_ends_all_with_its_name(stage: int) -> None:
+    """Long before any time-out: its shard is gone."""
+    with processes(MODEL, WORKERS) as crew:
+        crew.run(one_call)
+        crew.begin(trains_for_ever, stage)
+        time.sleep(0.5)  # it is in some step then
+        begin = time.monotonic()
+        crew.signal(1, signal.SIGKILL)
+        errors = crew.end([0, 2])
+        assert time.monotonic() - begin < 5
+    assert all(error.startswith("worker 1 is gone: ") for error in errors), errors
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ STATE = (
 )
 EVENTS = (
     *("begin", "jump", "contribute", "contribute_all", "packet_in", "packets_in", "result_in", "timer", "ask_slot"),
-    *("enter", "others_reached", "in_pieces", "regroup", "resume", "withdraw"),
+    *("enter", "others_reached", "in_pieces", "owned", "received", "regroup", "resume", "withdraw"),
 )
 
 
@@ -72,10 +72,13 @@ class Both:
             raise AttributeError(name)
         return getattr(self.specification, name)
 
-    def clone(self, specification: Specification) -> "Both":
-        """A copy, with a specification that is a copy already."""
+    def clone(self) -> "Both":
         other: Both = Both.__new__(Both)
-        other.specification, other.native, other._sent = specification, self.native.clone(), dict(self._sent)
+        other.specification, other.native, other._sent = (
+            _copied(self.specification),
+            self.native.clone(),
+            dict(self._sent),
+        )
         return other
 
     def leaves(self, sent: Send, at: float) -> None:
@@ -108,6 +111,22 @@ class Both:
     def _remember(self, expected: Sequence[Instruction], found: Sequence[Instruction]) -> None:
         sends = ([one for one in of if isinstance(one, Send)] for of in (expected, found))
         self._sent |= {id(one.header): other for one, other in zip(*sends, strict=True)}
+
+
+def _copied(specification: Specification) -> Specification:
+    p = copy(specification)
+    p._history = copy(p._history)
+    p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
+    p._in_flight = copy(p._in_flight)
+    p._in_flight.by_request = {request: copy(flight) for request, flight in p._in_flight.by_request.items()}
+    p._blocks = copy(p._blocks)
+    p._blocks.open, p._blocks.slot_lanes = set(p._blocks.open), dict(p._blocks.slot_lanes)
+    p._in_flight.probed, p._launched, p.statistics = set(p._in_flight.probed), set(p._launched), copy(p.statistics)
+    for timeout in ("_waiting_timeout", "_moving_timeout", "_answer_timeout", "_patience"):
+        setattr(p._in_flight, timeout, copy(getattr(p._in_flight, timeout)))
+    p.query = copy(p.query)
+    p._waiting = dict(p._waiting)
+    return p
 
 
 def _event(name: str) -> Callable[..., Any]:

@@ -44,7 +44,7 @@ from kofn.host.protocol.instructions import (
     request_of,
 )
 from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import PARTS, WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn.host.wire.packet import EVERYONE, PARTS, WORD_BYTES, Kind, KofnHeader, Lanes
 from tests.host.protocol.specification.history import History, check_same
 from tests.host.protocol.specification.in_flight import InFlight, InFlightRequest
 from tests.host.protocol.specification.iteration_blocks import IterationBlocks, check_words, hint, iteration_blocks
@@ -52,6 +52,9 @@ from tests.host.protocol.specification.slot_query import SlotQuery
 
 _RESULT = int(Kind.RESULT)
 _RESULTS = frozenset({_RESULT, int(Kind.LATE)})  # numbers: members of an enumeration are slow to look up
+
+EXPECTED = 1
+"""Attempts at a request that was not sent."""
 
 PULLS_BEFORE_PEERS = 3
 """Unanswered requests for a closed block after which its slot is taken to be lost."""
@@ -98,7 +101,11 @@ class Protocol:
         self._in_flight = InFlight(rto_s)
         self._waiting: dict[int, _Waiting] = {}  # by request
         self._launched: set[int] = set()  # requests that were sent in this iteration
-        self._blocks = IterationBlocks(layout=layout)
+        self._blocks = IterationBlocks(layout=layout, total=layout.total)
+        self._owner: Sequence[int] | None = None  # of owned blocks, by block; None: the blocks are sums
+        self._recipient: Sequence[int] | None = None  # by block, who gets its sum; None: all
+        self._reach = window
+        self._reached = 0  # of owned blocks: so many have left, or are expected, or may
         self._newest = 0  # latest iteration of which any result was seen
         self.k = 0
         """In force when that was made; 0: not known."""
@@ -133,6 +140,8 @@ class Protocol:
         begun.check_known(known)
         begun.open -= known.keys()
         self._blocks = begun
+        self._owner = self._recipient = None
+        self._reach, self._reached = self._window, 0
         self._launched.clear()
         self._in_flight.begin(now if known else None)
         delivered: list[tuple[Result, int | None]] = [(known[block], None) for block in sorted(known)]
@@ -211,7 +220,8 @@ class Protocol:
         One without values says nothing that could be applied.  `hint`: as in Deliver.
         """
         news = _News()
-        self._note(result, hint, news)
+        if result.values:
+            self._note(result, hint, news)
         return self._go_on(news, now)
 
     def timer(self, now: float) -> list[Instruction]:
@@ -262,6 +272,26 @@ class Protocol:
         """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
         self._in_flight.in_pieces = True
         self._in_flight.level = None if level is None else [*level]
+
+    def owned(self, owner: Sequence[int], span: int, now: float) -> list[Instruction]:
+        """The blocks of the iteration that has just begun are owned: each comes to all from one worker alone.
+
+        `owner`: by block; of `span` blocks that follow each other every worker owns one or more.  A block may leave
+        once all blocks up to the one `reach` places before are closed.
+        """
+        reach = min(self._window, self._slots // 2 + 1 - span)
+        if reach < 1:
+            raise ProtocolError(
+                f"each of {span} blocks that follow each other may be another worker's: at most {self._slots // 2} are"
+                f" allowed with {self._slots} slots"
+            )
+        self._owner, self._reach = owner, reach
+        self.in_pieces(owner)
+        return self._launch_owned(now)
+
+    def received(self, recipient: Sequence[int]) -> None:
+        """In the iteration that has just begun each block's sum goes to one worker alone."""
+        self._recipient = recipient
 
     def regroup(self, generation: int) -> None:
         """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
@@ -370,7 +400,8 @@ class Protocol:
         block, blocks = header.block, self._blocks
         if block >= blocks.total:  # of another job: nothing is done about it
             return
-        if block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words:
+        short = header.recipient not in (EVERYONE, self.rank) and not header.words
+        if not short and (block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words):
             check_words(blocks.layout, header)
         self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
 
@@ -382,7 +413,7 @@ class Protocol:
     def _note(self, result: Result, hint: int | None, news: "_News") -> None:
         """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
         (iteration, block), blocks = result.id, self._blocks
-        if block >= blocks.total or iteration < blocks.iteration or not result.values:
+        if block >= blocks.total or iteration < blocks.iteration:
             return
         known = self._history.of(iteration)
         if block in known:
@@ -411,6 +442,8 @@ class Protocol:
         closed = (request_of(result.id.block, part) for result, _ in news.delivered for part in range(PARTS))
         if answered := [request for request in closed if request in flying]:
             self._in_flight.answered(answered, now)
+        if self._owner is not None:
+            return instructions + self._launch_owned(now) + self._pull(now)
         for result, _ in news.delivered:
             instructions += self._launch_waiting(self._blocks.place(result.id.block) + self._window, now)
         return instructions + self._pull(now)
@@ -427,10 +460,14 @@ class Protocol:
     def _send_again(self, request: int, now: float) -> list[Instruction]:
         """A request once more; a PULL that the switch does not answer is for the peers."""
         flight = self._in_flight.mark_sent_again(request, now)
-        self.statistics.retransmissions += 1
+        pulls = flight.header.kind == Kind.PULL
+        if pulls and self._owner is not None and flight.attempts == EXPECTED + 1:
+            self.statistics.pulls += 1
+        else:
+            self.statistics.retransmissions += 1
         self._count(flight.header, flight.values)
         again: list[Instruction] = [Send(header=flight.header, values=flight.values)]
-        if flight.header.kind == Kind.PULL and flight.attempts >= PULLS_BEFORE_PEERS:
+        if pulls and self._owner is None and flight.attempts >= PULLS_BEFORE_PEERS:
             again += self._ask_peers(flight)
         return again
 
@@ -457,10 +494,36 @@ class Protocol:
             instructions.append(self._launch(header, bytes(header.words * WORD_BYTES), now))
         return instructions
 
+    def _launch_owned(self, now: float) -> list[Instruction]:
+        """Of owned blocks what may leave since others have closed: own ones are sent, others' are expected."""
+        instructions: list[Instruction] = []
+        blocks, owner = self._blocks, self._owner
+        assert owner is not None
+        for place in range(self._reached, len(blocks.blocks)):
+            if not self._may_leave(place):
+                break
+            self._reached = place + 1
+            block = blocks.blocks[place]
+            if owner[block] == self.rank:
+                instructions += self._launch_waiting(place, now)
+            elif block in blocks.open:
+                self._expect(block, now)
+        return instructions
+
+    def _expect(self, block: int, now: float) -> None:
+        """The result is waited for as the answer to a PULL that was not sent, but is once it would be repeated."""
+        header = self._request(block)._replace(kind=Kind.PULL)
+        self._in_flight.by_request.pop(request_of(block, 0), None)
+        self._in_flight.launch(request_of(block, 0), header, bytes(header.words * WORD_BYTES), now)
+
     def _may_leave(self, place: int) -> bool:
         """Whether the block at this place of the iteration may be in its slot."""
-        before = place - self._window
-        return before < 0 or self._blocks.blocks[before] not in self._blocks.open
+        before, blocks = place - self._reach, self._blocks
+        if before < 0:
+            return True
+        if self._owner is None:
+            return blocks.blocks[before] not in blocks.open
+        return not any(block in blocks.open for block in blocks.blocks[: before + 1])
 
     def _launch_waiting(self, place: int, now: float) -> list[Instruction]:
         """Send what waits of the block at a place, if it may leave."""
@@ -487,6 +550,7 @@ class Protocol:
         return KofnHeader(
             job=mine.job,
             worker=mine.worker,
+            recipient=EVERYONE if self._recipient is None else self._recipient[block],
             lanes=ready.lanes,
             flags=ready.flags,
             words=blocks.words_of(block, ready.lanes),
@@ -496,6 +560,7 @@ class Protocol:
             slot=blocks.slot(block) % self._slots,
             scale=ready.scale,
             count=int(ready.counts),
+            k=int(self._owner is not None),
             part=part,
             weight=ready.weight,
         )

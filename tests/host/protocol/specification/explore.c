@@ -53,6 +53,8 @@ struct core *core_copy(const struct core *from) {
     memcpy(to->waiting, from->waiting, requests * sizeof *to->waiting);
     memcpy(to->launched, from->launched, requests);
     copy_flights(&to->in_flight, &from->in_flight);
+    for (struct flight *flight = to->in_flight.first; flight; flight = flight->later)
+        flight->values = flight->values == from->zeros ? to->zeros : flight->values;
     copy_history(&to->history, &from->history);
     to->results = to->iteration ? history_find(&to->history, to->iteration) : NULL;
     return to;

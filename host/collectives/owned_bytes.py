@@ -1,0 +1,121 @@
+"""Bytes that are one worker's alone, in blocks that it owns: they go to all as they are, and the others send nothing.
+
+Owners take turns: of `span` blocks that follow each other each worker owns one or more, as protocol.owned() needs it.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Integers
+from kofn.host.collectives.call import Array
+from kofn.host.collectives.exact_lanes import Outgoing
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class OwnedBytes:
+    """Parts of `target`, flat, each of which one worker gives; this one has those from `begin` on in `source`.
+
+    `turn`: owners of `span` blocks; block b, which turn[b % span] owns, has `sizes[b]` bytes of the target, from
+    `offsets[b]` on, or none.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        block_bytes: int,
+        turn: Sequence[int],
+        offsets: Integers,
+        sizes: Integers,
+        source: Array,
+        target: Array,
+        begin: int = 0,
+    ) -> None:
+        self.span, self.blocks = len(turn), len(offsets)
+        self._rank, self._block_bytes, self._turn = rank, block_bytes, np.array(turn)
+        self._offsets, self._sizes = offsets, sizes
+        apart = not np.may_share_memory(source, target)
+        self._source: Bytes = (source if apart else source.copy()).view(np.uint8)
+        self._target: Bytes = target.view(np.uint8)
+        self._begin = begin
+
+    @classmethod
+    def gathered(cls, rank: int, workers: int, block_bytes: int, row: Array, target: Array) -> Self:
+        """Of an all-gather, whose rows are in `target` by rank."""
+        at = block_bytes * np.repeat(np.arange(_blocks(row.nbytes, block_bytes)), workers)
+        rows = np.resize(np.arange(workers), at.size)
+        return cls(
+            rank=rank,
+            block_bytes=block_bytes,
+            turn=range(workers),
+            offsets=rows * row.nbytes + at,
+            sizes=np.minimum(block_bytes, row.nbytes - at),
+            source=row,
+            target=target,
+            begin=rank * row.nbytes,
+        )
+
+    @classmethod
+    def broadcast(
+        cls, rank: int, workers: int, block_bytes: int, root: int, source: Array, target: Array, most_span: int
+    ) -> Self:
+        """Of a broadcast: the others own an empty block in each turn, by which all know how far they are."""
+        blocks = _blocks(source.nbytes, block_bytes)
+        turns = _blocks(blocks, most_span - (workers - 1))
+        of_root = _blocks(blocks, turns)
+        others = [other for other in range(workers) if other != root]
+        at = np.full((turns, of_root + len(others)), blocks)
+        at[:, :of_root] = np.arange(turns * of_root).reshape(turns, of_root)
+        offsets = block_bytes * at.reshape(-1)
+        return cls(
+            rank=rank,
+            block_bytes=block_bytes,
+            turn=[*repeat(root, of_root), *others],
+            offsets=offsets,
+            sizes=np.clip(source.nbytes - offsets, 0, block_bytes),
+            source=source,
+            target=target,
+        )
+
+    def owners(self, blocks: range) -> Integers:
+        """Of these blocks, which begin a turn."""
+        return np.resize(self._turn, len(blocks))
+
+    def recipients(self, blocks: range) -> None:
+        """All get all."""
+
+    @property
+    def whole(self) -> int:
+        return self.blocks
+
+    def encode(self, blocks: range) -> Outgoing:
+        """Those of this worker, which stay where they are but for what is no whole block."""
+        own = np.flatnonzero(self.owners(blocks) == self._rank)
+        offsets, sizes = self._offsets[blocks.start + own], self._sizes[blocks.start + own]
+        addresses = self._source.ctypes.data + offsets - self._begin
+        cut = np.flatnonzero(sizes < self._block_bytes)
+        padded = np.zeros((len(cut), self._block_bytes), np.uint8)
+        for row, at in zip(padded, cut, strict=True):
+            begin = offsets[at] - self._begin
+            row[: sizes[at]] = self._source[begin : begin + sizes[at]]
+        addresses[cut] = padded.ctypes.data + self._block_bytes * np.arange(len(cut))
+        return Outgoing(own, addresses.astype(np.uint64), (self._source, padded))
+
+    def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:
+        """These blocks have come to these addresses, (B,)."""
+        target, which = self._target.ctypes.data, slice(blocks.start, blocks.stop)
+        for place, offset, size in zip(
+            places.tolist(), self._offsets[which].tolist(), self._sizes[which].tolist(), strict=True
+        ):
+            if size:
+                ctypes.memmove(target + offset, place, size)
+
+
+def _blocks(size: int, most: int) -> int:
+    return -(-size // most)

@@ -1,0 +1,293 @@
+"""Owned blocks and sums for one: every interleaving of a few calls, with loss, repetition, and who comes late.
+
+No slot gets its next block before all workers have the result of the last one, nobody asks a peer, every worker gets
+what each owner gave, and from every state the end is reached.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kofn.host.errors import ProtocolError
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, Send
+from kofn.host.protocol.results import BlockId, Result
+from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
+from tests.host.protocol.specification.both import Both
+from tests.host.protocol.test_protocol_exhaustive import NUMBERS, explore
+from tests.host.world import SWITCH, Packet
+
+OWNED, SUM, FOR_ONE = "owned", "a sum", "a sum for one"
+
+Step = tuple[str, int, Callable[["Calls"], None]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`calls`: of each what its blocks are, and how many; `span`: what the workers say (0: what is right)."""
+
+    workers: int
+    slots: int
+    calls: tuple[tuple[str, int], ...]
+    losses: int = 0
+    duplications: int = 0
+    span: int = 0
+    window: int = 0
+    owners: tuple[int, ...] = ()
+    """In turn; none: all workers."""
+
+
+def values_of(rank: int, iteration: int, block: int) -> bytes:
+    """That differ for each, as numbers that can be added up."""
+    return (np.arange(WORD_BYTES // 4) + 1000 * rank + 100 * iteration + block).astype(">i4").tobytes()
+
+
+class Calls:
+    """Workers that make these calls one after another, and a bag of packets; nothing happens by itself."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.losses, self.duplications = setting.losses, setting.duplications
+        layout = BlockLayout(blocks=max(blocks for _, blocks in setting.calls), words=1, widest=32)
+        window = setting.window or setting.slots // 2
+        options = {"layout": layout, "slots": setting.slots, "window": window, "rto_s": 1.0, "keep": 1}
+        self.workers = [Both(job=1, rank=rank, **options) for rank in range(setting.workers)]
+        self.firsts = [sum(blocks for _, blocks in setting.calls[:call]) for call in range(len(setting.calls))]
+        self.switch = SlotModel(workers=setting.workers, k=setting.workers, slots=setting.slots)
+        self.bag: list[Packet] = []
+        self.now = 0.0
+        turn = setting.owners or tuple(range(setting.workers))
+        self.span = setting.span or len(turn)
+        self.owners = [turn[block % len(turn)] for block in range(layout.blocks)]
+
+    def clone(self, touched: int) -> Self:
+        other = copy(self)
+        other.bag, other.workers = list(self.bag), list(self.workers)
+        if touched == SWITCH:
+            other.switch = copy(self.switch)
+            other.switch.slots = [copy(slot) for slot in self.switch.slots]
+        else:
+            other.workers[touched] = self.workers[touched].clone()
+        return other
+
+    # -- what may happen
+
+    def steps(self) -> Iterator[Step]:
+        for index, packet in enumerate(self.bag):
+            if packet in self.bag[:index]:
+                continue  # a copy: the same steps
+            name = f"{packet.to} {packet.header}"
+            yield f"deliver {name}", packet.to, lambda world, i=index: world.deliver(world.bag.pop(i))
+            if self.losses:
+                yield f"lose {name}", packet.to, lambda world, i=index: world.lose(i)
+            if self.duplications:
+                yield f"duplicate {name}", packet.to, lambda world, i=index: world.duplicate(i)
+        for rank, protocol in enumerate(self.workers):
+            if not protocol.missing and protocol.iteration < len(self.setting.calls):
+                yield f"begin {rank}", rank, lambda world, r=rank: world.begin(r)
+            for request, flight in protocol._in_flight.by_request.items():
+                if not self.moves(rank, flight.header):
+                    yield f"time out {rank} {request}", rank, lambda world, r=rank, q=request: world.time_out(r, q)
+
+    def lose(self, index: int) -> None:
+        self.losses -= 1
+        self.bag.pop(index)
+
+    def duplicate(self, index: int) -> None:
+        self.duplications -= 1
+        self.bag.append(self.bag[index])
+
+    def moves(self, rank: int, header: KofnHeader) -> bool:
+        """Whether something about this request is on its way."""
+        id = (header.iteration, header.block)
+        about = (one for one in self.bag if (one.header.iteration, one.header.block) == id)
+        return any(rank == (one.header.worker if one.to == SWITCH else one.to) for one in about)
+
+    def begin(self, rank: int) -> None:
+        """A worker's next call."""
+        protocol = self.workers[rank]
+        iteration = protocol.iteration + 1
+        kind, blocks = self.setting.calls[iteration - 1]
+        self.follow(rank, protocol.begin(iteration, self.now, range(blocks), first=self.firsts[iteration - 1]))
+        mine = [*range(blocks)]
+        if kind == FOR_ONE:
+            protocol.received(self.owners)
+        if kind == OWNED:
+            self.follow(rank, protocol.owned(self.owners, self.span, self.now))
+            mine = [block for block in mine if self.owners[block] == rank]
+        ready = [(block, Packed(values_of(rank, iteration, block), 0, 0, 1)) for block in mine]
+        self.follow(rank, protocol.contribute_all(ready, now=self.now))
+
+    def time_out(self, rank: int, request: int) -> None:
+        self.workers[rank].ring(request, self.now)
+        self.follow(rank, self.workers[rank].timer(self.now))
+
+    def deliver(self, packet: Packet) -> None:
+        if packet.to != SWITCH:
+            self.follow(packet.to, self.workers[packet.to].packet_in(packet.header, packet.values, self.now))
+            return
+        index = packet.header.slot % self.setting.slots
+        before = self.switch.slots[index].block_id
+        for rank, header, values in self.switch.handle(packet.header, packet.values):
+            stale = header.kind == Kind.STALE and has(self.workers[rank], BlockId(header.iteration, header.block))
+            assert stale or header.kind in (Kind.RESULT, Kind.LATE), f"{header} says more than results"
+            self.bag.append(Packet(rank, header, values))
+        if before[1] and self.switch.slots[index].block_id != before:
+            lacking = [rank for rank, one in enumerate(self.workers) if not has(one, BlockId(*before[1:]))]
+            assert not lacking, f"the slot of {before} goes to another block, and {lacking} lack it"
+
+    def follow(self, rank: int, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, Send):
+                self.bag.append(Packet(SWITCH, one.header, one.values))
+            elif isinstance(one, Deliver):
+                for result in one.results:
+                    self.check_result(rank, result)
+            else:
+                assert isinstance(one, Complete), one
+
+    def check_result(self, rank: int, result: Result) -> None:
+        iteration, block = result.id
+        kind, _ = self.setting.calls[iteration - 1]
+        givers = [self.owners[block]] if kind == OWNED else [*range(self.setting.workers)]
+        assert result.members == sum(bit_of(giver, 0) for giver in givers)
+        if kind == FOR_ONE and self.owners[block] != rank:
+            assert result.values == b""
+            return
+        given = [np.frombuffer(values_of(giver, iteration, block), ">i4") for giver in givers]
+        assert np.array_equal(np.frombuffer(result.values, ">i4"), sum(given))
+
+    # -- for explore()
+
+    def check_one(self, touched: int) -> None:
+        """The rest is checked where it happens."""
+
+    def tidy(self) -> None:
+        """Results that a worker has may as well arrive now."""
+        self.bag = [
+            packet for packet in self.bag if packet.to == SWITCH or not has(self.workers[packet.to], id_of(packet))
+        ]
+
+    def finished(self) -> bool:
+        last = len(self.setting.calls)
+        return all(protocol.iteration == last and not protocol.missing for protocol in self.workers)
+
+    def key(self) -> tuple[object, ...]:
+        slots = tuple((slot.block_id, slot.members, slot.done) for slot in self.switch.slots)
+        bag = tuple(sorted(NUMBERS[packet.to, packet.header] for packet in self.bag))
+        return (*map(worker_key, self.workers), NUMBERS[slots], bag, self.losses, self.duplications)
+
+
+def has(protocol: Both, id: BlockId) -> bool:
+    """Whether a worker has, or had, this result."""
+    if id.iteration < protocol.iteration:
+        return True
+    return id.block in protocol._history._whole.get(id.iteration, ())
+
+
+def id_of(packet: Packet) -> BlockId:
+    return BlockId(packet.header.iteration, packet.header.block)
+
+
+def worker_key(protocol: Both) -> int:
+    flights = tuple((request, flight.header.kind) for request, flight in sorted(protocol._in_flight.by_request.items()))
+    known = tuple(
+        (iteration, *sorted(results))
+        for iteration, results in sorted(protocol._history._whole.items())
+        if iteration >= protocol.iteration
+    )
+    return NUMBERS[
+        protocol.iteration, tuple(protocol.missing), flights, tuple(sorted(protocol._waiting)), known, protocol._reached
+    ]
+
+
+def two(*calls: tuple[str, int], **given: Any) -> Setting:
+    """Workers, with so few slots that each has several blocks."""
+    return Setting(workers=2, slots=4, calls=calls, **given)
+
+
+@pytest.mark.parametrize(
+    ("setting", "states"),
+    [
+        (two((OWNED, 6)), 1105),
+        (two((OWNED, 4), losses=2), 2793),
+        (two((OWNED, 6), losses=1), 5273),
+        (two((OWNED, 2), (SUM, 1), (OWNED, 2), losses=1), 4243),
+        (two((SUM, 1), (OWNED, 2), (SUM, 1), (OWNED, 2)), 3052),
+        (two((FOR_ONE, 2), losses=1), 2443),
+        (two((FOR_ONE, 2), (OWNED, 2), (FOR_ONE, 1)), 2656),
+        (Setting(workers=2, slots=6, window=3, calls=((OWNED, 6),), losses=1, owners=(0, 0, 1)), 5963),
+    ],
+)
+def test_every_interleaving(setting: Setting, states: int) -> None:
+    """Fewer states than it has had would mean that something is not explored any more."""
+    explored, steps = explore(Calls(setting))
+    print(f"{setting}: {explored} states, {steps} steps")
+    assert explored >= states
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("KOFN_NIGHTLY") != "1", reason="minutes: `make explore` runs it")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("setting", "states"),
+    [
+        (two((OWNED, 4), losses=1, duplications=1), 10415),
+        (two((OWNED, 4), (OWNED, 4), losses=1), 22121),
+        (two((OWNED, 4), (SUM, 1), (OWNED, 2), losses=1), 17281),
+    ],
+)
+def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
+    test_every_interleaving(setting, states)
+
+
+TURNS = {2: (0, 1), 3: (0, 1, 2), 4: (2, 2, 2, 0, 1, 3), 5: (4, 3, 2, 1, 0)}
+"""Of owners, by workers; one is a broadcast's."""
+
+
+@given(
+    st.sampled_from([*TURNS]),
+    st.integers(0, 2),
+    st.lists(st.tuples(st.sampled_from([OWNED, OWNED, SUM, FOR_ONE]), st.integers(1, 4)), min_size=1, max_size=4),
+    st.integers(0, 1 << 32),
+)
+@settings(max_examples=60, deadline=None)
+def test_random_interleavings_of_more_workers(
+    workers: int, spare: int, given: list[tuple[str, int]], seed: int
+) -> None:
+    """Of as many blocks as fill the slots several times; anything may be lost or come twice, and all get everything."""
+    chance, turn = Random(seed), TURNS[workers]
+    slots = 2 * len(turn) + 2 * spare
+    calls = tuple((kind, len(turn) * turns if kind == OWNED else 2 * turns) for kind, turns in given)
+    setting = Setting(workers, slots, calls, losses=20, duplications=20, window=slots // 2, owners=turn)
+    world = Calls(setting)
+    for _ in range(20_000):
+        if world.finished():
+            return
+        _, _, step = chance.choice([*world.steps()])
+        step(world)
+        world.tidy()
+    raise AssertionError(f"not ended: {[one.missing for one in world.workers]}")
+
+
+def test_workers_that_reckon_with_fewer_owners_lose_results() -> None:
+    """The exploration sees it: the rule is needed."""
+    with pytest.raises(AssertionError, match=r"goes to another block, and .* lack it"):
+        explore(Calls(two((OWNED, 6), losses=1, span=1)))
+
+
+def test_more_owners_than_slots_allow_are_refused() -> None:
+    world = Calls(Setting(workers=2, slots=4, calls=((OWNED, 6),), span=3))
+    with pytest.raises(
+        ProtocolError, match="each of 3 blocks that follow each other may be another worker's: at most 2"
+    ):
+        world.begin(0)
