@@ -119,6 +119,7 @@ def summarise_trial(
         ledger=ledger,
         times_s={part.removesuffix("_s"): time_s for part, time_s in mean_parts_s(workers).items()},
         link_bytes=read_links(folder.links),
+        memory=max((entry.memory for entry in totals if entry.memory), key=lambda memory: memory.total, default=None),
         interventions=read_interventions(folder, job),
         objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
         early_end=early_end,

@@ -28,6 +28,7 @@ from kofn.host.protocol.slot_model import Answer, SlotModel
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader
 from kofn.host.zero.shards import Shards, Unit
 from kofn.host.zero.two_sided import Bytes
+from kofn.results.memory import Memory
 
 T = TypeVar("T")
 
@@ -236,8 +237,8 @@ class LockstepMean:
         return np.repeat(blocks, self.block_elements)[: self._elements] if blocks.any() else None
 
     @property
-    def residual_bytes(self) -> int:
-        return self._ledger.pending.nbytes
+    def memory(self) -> Memory:
+        return self._ledger.memory
 
     @property
     def residual(self) -> float:

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 import kofn
 from kofn.config.compress import CompressSection
-from kofn.config.schema import Config
+from kofn.config.schema import CLASSES, Config
 from kofn.experiments.zero.contenders import WORKERS, ZeroContender
 from kofn.experiments.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
 from kofn.host.arrays import Floats
 from kofn.host.errors import GradientError
-from kofn.host.workload.model import Batch, Perceptron, load_shard
+from kofn.host.workload.model import PIXELS, Batch, Perceptron, load_shard
 from kofn.host.workload.workload import load_workload
 from kofn.host.zero.compressed_mean import CompressedMean
 from kofn.host.zero.settings import CODECS
@@ -22,6 +23,9 @@ from kofn.host.zero.zero_optimizer import ZeroOptimizer
 
 GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
 """Of a checkout."""
+
+HIDDEN = (1024, 1024)
+"""Of the perceptron that goes over the network as well."""
 
 BATCH = 16
 """Images of a worker in a step."""
@@ -42,9 +46,9 @@ class Learner(Protocol):
 class DigitsLearner:
     """A perceptron on 8 x 8 images of digits, in NumPy."""
 
-    def __init__(self, rank: int, seed: int) -> None:
-        self._model, self._data = Perceptron((64,), seed), load_shard(rank, WORKERS, seed)
-        self.parameters, self.units = self._model.parameters, [[64 * 64, 64], [64 * 10, 10]]
+    def __init__(self, rank: int, seed: int, hidden: tuple[int, ...] = (64,)) -> None:
+        self._model, self._data = Perceptron(hidden, seed), load_shard(rank, WORKERS, seed)
+        self.parameters, self.units = self._model.parameters, units_of(hidden)
 
     def gradient(self, step: int) -> Floats:
         return self._model.gradient(self._data.batch(step, BATCH))[1]
@@ -52,6 +56,11 @@ class DigitsLearner:
     def held_out_loss(self) -> float:
         held_out: Batch = self._data.held_out
         return float(self._model.gradient(held_out)[0])
+
+
+def units_of(hidden: tuple[int, ...]) -> list[list[int]]:
+    """Weights and biases of a perceptron's layers."""
+    return [[before * after, after] for before, after in pairwise((PIXELS, *hidden, CLASSES))]
 
 
 class WorkloadLearner:
@@ -84,6 +93,9 @@ class ZeroTask:
 
 TASKS: Mapping[str, ZeroTask] = {
     "digits": ZeroTask(make=DigitsLearner, rate=2e-3, steps=400, freeze_step=60, words=1, every=5),
+    "mlp": ZeroTask(
+        make=lambda rank, seed: DigitsLearner(rank, seed, HIDDEN), rate=5e-4, steps=150, freeze_step=30, words=4, every=2
+    ),
     "gpt": ZeroTask(
         make=lambda rank, seed: WorkloadLearner(rank, seed, GPT),
         rate=2e-3,
@@ -93,6 +105,10 @@ TASKS: Mapping[str, ZeroTask] = {
         every=10,
     ),
 }
+
+
+ELEMENTS = sum(map(sum, units_of(HIDDEN)))
+"""Of the task `mlp`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ from kofn.host.protocol.instructions import PACKED, PackedBlocks
 from kofn.host.protocol.results import Result
 from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, bit_of, bits_of
 from kofn.results.account import Account
+from kofn.results.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +315,13 @@ class Ledger:
         away = [self._away(part, iteration) for part in range(PARTS)]
         found: list[int] = np.flatnonzero(np.any(away, axis=0)).tolist()
         return found
+
+    @property
+    def memory(self) -> Memory:
+        """Parts 1 on of what was sent are not in it: they take none until they are used."""
+        storage = self._storage
+        books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes
+        return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)
 
     def totals(self) -> LedgerTotals:
         gradients, aggregated, discarded = (

@@ -26,6 +26,7 @@ from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
 from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, member_of
 from kofn.host.workload.replica import ReplicaState
+from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
 
@@ -157,10 +158,14 @@ class GroupJob:
         self._loop.run(self._member.join())
         self.communicator = self.reducer.communicator
         self._iteration, self._ended = 0, time.time()
+        self._memory: Memory | None = None
         atexit.register(self.close)
 
-    def stepped(self, params: str) -> None:
-        """An iteration has ended; `params`: a fingerprint of what all workers have alike."""
+    def stepped(self, params: str, memory: Memory | None = None) -> None:
+        """An iteration has ended; `params`: a fingerprint of what all workers have alike; `memory`: what this one
+        keeps, where that is known.
+        """
+        self._memory = memory
         self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
         everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)
         made = self.communicator.latest or everyone  # exact calls are of all
@@ -185,4 +190,4 @@ class GroupJob:
         finally:
             self._loop.run(self._member.leave())
             self._loop.close()
-            self.metrics.sum_up(self.reducer, "iterations", self.communicator.results)
+            self.metrics.sum_up(self.reducer, "iterations", self.communicator.results, self._memory)

@@ -13,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kofn.host.errors import ZeroError
 from kofn.host.zero.exact_calls import ExactCalls
-from kofn.host.zero.memory import Memory
 from kofn.host.zero.settings import OptimizerName, ZeroSettings
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
+from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
@@ -111,10 +111,10 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         self._zero.step(self.param_groups[0]["lr"])
         if self._layers is not None:
             self._layers.begin()
-            self._job.stepped(self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)])))
+            self._job.stepped(self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)])), self.memory())
         else:
             self._gather_all()
-            self._job.stepped(joined(self._units))
+            self._job.stepped(joined(self._units), self.memory())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Gradients are taken by step(): there is nothing left but what no step has seen."""
@@ -148,12 +148,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         own = self._zero.memory()
         model = sum(unit.nbytes for unit in self._units) if self._layers is None else self._layers.peak_bytes
         gradients = sum(4 * each.numel() for unit in self._units for _, each in unit.named if each.grad is not None)
-        return Memory(
-            parameters=own.parameters + model,
-            gradients=own.gradients + gradients,
-            optimizer=own.optimizer,
-            residuals=own.residuals,
-        )
+        return own + Memory(parameters=model, gradients=gradients)
 
     def state_dict(self) -> dict[str, Any]:
         raise TorchError("the optimizer's state is sharded: it cannot be saved yet, save the model's parameters")

@@ -11,6 +11,7 @@ from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
 from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.host.zero.two_sided import TwoSidedMean
+from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.group_calls import GroupCalls
 from kofn.torch.group_job import ElasticCalls, GroupJob
@@ -22,8 +23,8 @@ class ZeroJob(Protocol):
     def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         """Once all workers are there; the second: with 8 bits and 1."""
 
-    def stepped(self, shared: Array) -> None:
-        """A step is done; `shared`: what all workers have alike."""
+    def stepped(self, shared: Array, memory: Memory) -> None:
+        """A step is done; `shared`: what all workers have alike; `memory`: what this one keeps."""
 
 
 class SwitchedZero:
@@ -35,8 +36,8 @@ class SwitchedZero:
         compressed = SwitchMean(communicator, elements) if settings.bits < 32 else None
         return CommunicatorCalls(communicator), compressed
 
-    def stepped(self, shared: Array) -> None:
-        self._job.stepped(fingerprint(shared))
+    def stepped(self, shared: Array, memory: Memory) -> None:
+        self._job.stepped(fingerprint(shared), memory)
 
 
 class GroupZero:
@@ -53,7 +54,7 @@ class GroupZero:
         calls = GroupCalls(self._group)
         return calls, TwoSidedMean(calls, elements) if settings.bits == 1 else None
 
-    def stepped(self, shared: Array) -> None:
+    def stepped(self, shared: Array, memory: Memory) -> None:
         """Nobody is told."""
 
 

@@ -32,8 +32,9 @@ from kofn.host.collectives.in_network import InNetwork
 from kofn.host.errors import HostError
 from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
-from kofn.host.zero.memory import Memory
+from kofn.host.zero.memory import expected
 from kofn.host.zero.settings import CODECS, ZeroSettings
+from kofn.results.memory import Memory
 from kofn.torch.zero_job import elastic_calls
 from tests.host.collectives.crews import threads
 from tests.host.collectives.switched import MODEL as SLOTS
@@ -57,7 +58,7 @@ class Job:
         assert isinstance(self.communicator, InNetwork)
         return CommunicatorCalls(self.communicator), SwitchMean(self.communicator, elements)
 
-    def stepped(self, shared: Array) -> None:
+    def stepped(self, shared: Array, memory: Memory) -> None:
         self.shared.append(shared.tobytes())
 
 
