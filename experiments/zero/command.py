@@ -103,6 +103,8 @@ def zero(
             meant = did_you_mean(name, known) or f": {'; '.join(known)} are known"
             raise click.UsageError(f"no contender {name!r}{meant}")
     if question == "memory":
+        from kofn.experiments.zero.memory import show_memory  # noqa: PLC0415  # PyTorch, which others do without
+
         sys.exit(0 if show_memory(console) else 1)
     folder = out or default_path("experiment-zero")
     results = ZeroResults.at(folder)

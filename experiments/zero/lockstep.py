@@ -150,7 +150,9 @@ class LockstepSwitch:
             Encoder.of(
                 self.coding,
                 compress,
-                LedgerStorage.in_memory(blocks=layout.blocks, lanes=layout.elements, width=layout.widest),
+                LedgerStorage.in_memory(
+                    blocks=layout.blocks, lanes=layout.elements, width=layout.widest, residual=compress.residual
+                ),
                 rank,
             )
             for rank in range(job.workers)

@@ -125,7 +125,5 @@ def _scenario(contender: NetworkContender, mbps: float) -> Scenario:
     arguments = [contender.name, str(WARM + FEW), str(WARM), "1"]
     path = FOLDER / "zero" / "network.toml"
     words = VOTE_WORDS if contender.bits == 1 else WORDS
-    config = Config.load(
-        path, [f"torch.arguments={arguments!r}", f"network.link_mbps={mbps}", f"job.words={words}"]
-    )
+    config = Config.load(path, [f"torch.arguments={arguments!r}", f"network.link_mbps={mbps}", f"job.words={words}"])
     return Scenario(name=f"{contender.name.replace(', ', '-').replace(' ', '-')}-{mbps:g}-mbps", config=config)

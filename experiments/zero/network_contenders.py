@@ -72,7 +72,7 @@ class NetworkContender:
         return LinkFormula(up=elements * bits / 8, down=elements * answer / 8)
 
     def _gloo_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """Twice round a ring, in stages 2 and 3 too: gloo's reduce_scatter is an all-reduce, of which a part is kept."""
+        """Twice round a ring, in stages 2 and 3 too: gloo's reduce_scatter is an all-reduce."""
         once = _ring(elements * bits / 8, workers)
         return once + once
 

@@ -94,7 +94,12 @@ class ZeroTask:
 TASKS: Mapping[str, ZeroTask] = {
     "digits": ZeroTask(make=DigitsLearner, rate=2e-3, steps=400, freeze_step=60, words=1, every=5),
     "mlp": ZeroTask(
-        make=lambda rank, seed: DigitsLearner(rank, seed, HIDDEN), rate=5e-4, steps=150, freeze_step=30, words=4, every=2
+        make=lambda rank, seed: DigitsLearner(rank, seed, HIDDEN),
+        rate=5e-4,
+        steps=150,
+        freeze_step=30,
+        words=4,
+        every=2,
     ),
     "gpt": ZeroTask(
         make=lambda rank, seed: WorkloadLearner(rank, seed, GPT),

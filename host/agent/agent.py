@@ -117,9 +117,9 @@ class Agent:
         layout = self._coding.layout
         sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
         storage = (
-            LedgerStorage.in_memory(**sizes)
+            LedgerStorage.in_memory(**sizes, residual=compress.residual)
             if ledger_file is None
-            else LedgerStorage.in_file(ledger_file, job=job.id, rank=rank, **sizes)
+            else LedgerStorage.in_file(ledger_file, job=job.id, rank=rank, **sizes, residual=compress.residual)
         )
         self.encoder = Encoder.of(coding, compress, storage, rank)
         self.encoder.window = job.window

@@ -27,7 +27,7 @@ from kofn.host.compression.side_values import NUMBERS, SideValues
 from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
 from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import code_of, pack, unpack, width_of
-from kofn.host.kernels.sample import MOST, sample
+from kofn.host.kernels.sample import MOST
 from kofn.host.protocol.instructions import Packed, PackedBlocks
 from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
@@ -232,7 +232,8 @@ class Encoder:
             self.enter_rest()
         self.uses = self._wanted
         if self._summarised:
-            mean, largest = statistics(self.ledger.pending)
+            found = [statistics(self.ledger.values(some)) for some in self.ledger.slices]
+            mean, largest = (np.concatenate(each) for each in zip(*found, strict=True))
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
         if self._rate is not None:
             self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
@@ -442,7 +443,7 @@ class Encoder:
         """What came of the gradient that was encoded in the iteration that ends."""
         if self._error is None:
             return None
-        pending = self.ledger.pending.ravel()
+        pending = self.ledger.sampled
         refused = self._planner.refused(self.plan)
         return Encoding(
             ratio=self.plan.ratio / summary.ONE,
@@ -451,7 +452,7 @@ class Encoder:
             width=width_of(self.plan.lanes),
             blocks=len(self.plan.blocks),
             error_norm=math.sqrt(self._error),
-            residual_norm=math.sqrt(_squares(sample(pending), pending.size)),
+            residual_norm=math.sqrt(_squares(pending, self.ledger.blocks * self.ledger.elements)),
             refused_width=refused[0] if refused else None,
             refused_error=refused[1] if refused else None,
         )

@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ if find_spec("torch") is None:
 
 import torch
 import torch.distributed as dist
+from rich.console import Console
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -26,13 +27,13 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn.torch
+from kofn.experiments.zero import memory
 from kofn.host.collectives.call import Array
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.errors import HostError
 from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
-from kofn.host.zero.memory import expected
 from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.results.memory import Memory
 from kofn.torch.zero_job import elastic_calls
@@ -58,7 +59,7 @@ class Job:
         assert isinstance(self.communicator, InNetwork)
         return CommunicatorCalls(self.communicator), SwitchMean(self.communicator, elements)
 
-    def stepped(self, shared: Array, memory: Memory) -> None:
+    def stepped(self, shared: Array, kept: Memory) -> None:
         self.shared.append(shared.tobytes())
 
 
@@ -181,32 +182,18 @@ def test_few_bits_train_and_keep_workers_alike(stage: int, bits: int) -> None:
     assert optimizer.frozen == (bits == 1)
 
 
-def _held(crew: list[InNetwork], stage: int, bits: int, rank: int) -> Memory:
-    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(4)))
-    optimizer = kofn.torch.zero(model, stage=stage, bits=bits, freeze_step=1, job=Job(crew[rank]))
-    for _ in range(2):
-        model(torch.ones(1, 32)).sum().backward()
-        optimizer.step()
-    return optimizer.memory()
-
-
 @pytest.mark.parametrize("workers", [4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
-def test_memory_is_as_the_formulas_have_it(workers: int) -> None:
-    """Of a perceptron with equal layers, in all stages."""
-
-    layer = 32 * 32 + 32
-    elements = 4 * layer
-    with beneath_a_switch(workers, elements, "onebit") as crew:
-        layout = crew[0]._coding.layout
-        lanes = layout.blocks * layout.elements
-        for stage, bits in ((1, 32), (2, 32), (3, 32), (1, 1), (2, 1), (3, 1)):
-            settings = ZeroSettings(stage=stage, bits=bits)
-            expected = Memory.of(settings, elements, workers, layer=layer, lane_bits=layout.widest)
-            for memory in all_of(workers, partial(_held, crew, stage, bits)):
-                assert memory.parameters == pytest.approx(expected.parameters, rel=0.1)
-                assert memory.gradients == expected.gradients
-                assert memory.optimizer == pytest.approx(expected.optimizer, rel=0.1)
-                assert memory.residuals * elements == pytest.approx(expected.residuals * lanes), "of whole blocks"
+def test_memory_is_as_the_formulas_have_it(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kofn experiment zero --memory`, of a small perceptron."""
+    monkeypatch.setattr(memory, "WORKERS", (workers,))
+    monkeypatch.setattr(memory, "WIDTH", 128)
+    monkeypatch.setattr(memory, "LAYER", 128 * 128 + 128)
+    monkeypatch.setattr(memory, "BLOCK", 2048)
+    with StringIO() as out:
+        assert memory.show_memory(Console(file=out, width=200)), out.getvalue()
+        shown = out.getvalue()
+    assert "stage 3, 1 bit, residual int8" in shown
+    assert f"yes  {workers} workers: every kind within 10% of its formula" in shown
 
 
 def test_a_learning_rate_scheduler_steps_it() -> None:
