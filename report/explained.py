@@ -32,6 +32,9 @@ EXPLAINED = {
     "compression error": "L2 norm of what encoding left over, mean over iterations and workers.",
     "residual": "L2 norm of all that was pending after an iteration, likewise.",
     "narrower lanes refused": "Lanes that the ratio asked for and that would have left over too much.",
+    "lost to rounded residuals": "L2 norm of what an iteration discarded so that residuals are kept in fewer bits.",
+    "steps too large": "Of votes: share of blocks whose step is at least twice the mean magnitude, so that what is left"
+    " over does not shrink.",
     "retransmissions": "Packets that workers sent again.",
     "corrupted packets dropped": "Packets whose checksum was wrong.",
     "peer fetches": "How often workers asked peers for results that the switch had forgotten.",

@@ -120,11 +120,17 @@ ELEMENTS = sum(map(sum, units_of(HIDDEN)))
 class Learned:
     """`losses`: held-out, by step, None where not finite; `conserved`: whether every ledger is, None where none is;
     `alike`: whether all workers have the same parameters, None where the training has diverged.
+
+    lost: L2 of what all workers together have discarded so that residuals are kept in fewer bits, over that of all that
+    they were given, None where residuals are exact; expanding: the share of blocks whose votes had too large a step
+    for what is left over to shrink, None without votes.
     """
 
     losses: dict[int, float | None]
     conserved: bool | None
     alike: bool | None
+    lost: float | None = None
+    expanding: float | None = None
 
 
 def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
@@ -157,7 +163,8 @@ def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None
     except GradientError:  # a control diverges: not finite, or too large for a ledger
         losses[last] = None
     conserved = None if switch is None else all(each.ledger.totals().conserved for each in switch.encoders)
-    return Learned(losses=losses, conserved=conserved, alike=alike)
+    lost, expanding = (None, None) if switch is None else (switch.lost, switch.expanding)
+    return Learned(losses=losses, conserved=conserved, alike=alike, lost=lost, expanding=expanding)
 
 
 def _switch(team: Lockstep, elements: int, task: ZeroTask, contender: ZeroContender, seed: int) -> LockstepSwitch:
@@ -166,7 +173,9 @@ def _switch(team: Lockstep, elements: int, task: ZeroTask, contender: ZeroConten
         elements,
         job=Config.of({"job": {"workers": WORKERS, "words": task.words}}).job,
         compress=CompressSection(
-            codec=contender.codec or CODECS[contender.bits], error_feedback=contender.error_feedback
+            codec=contender.codec or CODECS[contender.bits],
+            error_feedback=contender.error_feedback,
+            residual=contender.residual,
         ),
         average="contributors" if contender.settings(1).votes_on_momentum else "gradients",
         k=contender.k,

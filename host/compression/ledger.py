@@ -112,13 +112,18 @@ class Ledger:
         return found
 
     @property
+    def exact(self) -> bool:
+        """Whether what is pending is kept as it is."""
+        return self._storage.residual == "exact"
+
+    @property
     def pending(self) -> Fixed:
         """Shape (blocks, elements); a copy where it is not kept exactly."""
         return self.values(slice(None))
 
     def values(self, blocks: Integers | slice | list[int]) -> Fixed:
         """What is pending of blocks, (B, elements)."""
-        if self._storage.residual == "exact":
+        if self.exact:
             exact: Fixed = self._storage.pending[blocks]
             return exact
         chosen = np.ascontiguousarray(np.arange(self.blocks)[blocks], np.int64)
@@ -129,13 +134,13 @@ class Ledger:
     @property
     def slices(self) -> Iterator[slice]:
         """All blocks; where values() copies only so many at a time that copies are small."""
-        size = self.blocks if self._storage.residual == "exact" else max(1, EXPANDED // self.elements)
+        size = self.blocks if self.exact else max(1, EXPANDED // self.elements)
         return (slice(begin, begin + size) for begin in range(0, self.blocks, size))
 
     @property
     def sampled(self) -> Fixed:
         """Some of what is pending, (N,)."""
-        if self._storage.residual == "exact":
+        if self.exact:
             return sample(self._storage.pending.ravel())
         return self.values(slice(None, None, -(-self.blocks * self.elements // EXPANDED))).ravel()
 

@@ -45,7 +45,8 @@ static inline int64_t nearest(int64_t value, int shift) {
 /* Values of a block to its row (lanes,) of `kept`, rounded where that has fewer bits. */
 static inline void keep(enum residual kind, const int64_t *values, int64_t lanes, void *kept, int64_t *shift) {
     if (kind == RESIDUAL_EXACT) {
-        memcpy(kept, values, (size_t)lanes * sizeof *values);
+        for (int64_t i = 0; i < lanes; i++)
+            ((int64_t *)kept)[i] = values[i];
     } else if (kind == RESIDUAL_BFLOAT16) {
         for (int64_t i = 0; i < lanes; i++)
             ((uint16_t *)kept)[i] = to_bfloat16(values[i]);

@@ -7,11 +7,11 @@ import asyncio
 import atexit
 import time
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from msgspec.structs import replace
 
-from kofn.config.compress import CompressSection
+from kofn.config.compress import CompressSection, Residual
 from kofn.config.schema import Average, Config
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.collectives.in_network import InNetwork, MeanMembers
@@ -38,6 +38,7 @@ class ElasticCalls:
     elements: int = 1
     codec: str | None = None
     average: Average = "gradients"
+    residual: Residual = "exact"
 
     def compress(self, config: Config) -> CompressSection:
         """The job's [compress], with this codec; TorchError for what does not go with it."""
@@ -48,9 +49,15 @@ class ElasticCalls:
             raise TorchError(f"compress.codec is {given.codec!r}: {self.codec!r} is allowed here, or none")
         if (given.ratio, given.ratio_control) != (default.ratio, default.ratio_control):
             raise TorchError("compress.ratio or ratio_control is given: none is allowed, all is sent in every step")
-        compress = replace(given, codec=self.codec)
+        compress = replace(given, codec=self.codec, residual=self._residual(given.residual))
         compress.check(workers=config.job.workers, words=config.job.words)
         return compress
+
+    def _residual(self, given: Residual) -> Residual:
+        """The configuration's, where the script does not say one; TorchError where they differ."""
+        if "exact" not in (given, self.residual) and given != self.residual:
+            raise TorchError(f"compress.residual is {given!r}: {self.residual!r} is allowed here, or none")
+        return self.residual if given == "exact" else given
 
 
 class PeersOfLoop:
@@ -180,6 +187,7 @@ class GroupJob:
             count=made.count,
             members=made.ranks,
             late=made.late,
+            **(asdict(made.encoding) if made.encoding else {}),
         )
 
     def close(self) -> None:

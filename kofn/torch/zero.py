@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from kofn.config.compress import Residual
 from kofn.host.errors import ZeroError
 from kofn.host.zero.exact_calls import ExactCalls
 from kofn.host.zero.settings import OptimizerName, ZeroSettings
@@ -33,6 +34,7 @@ def zero(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     decoupled: bool = False,
+    residual: Residual = "exact",
     through: Literal["switch", "gloo"] = "switch",
     job: ZeroJob | None = None,
 ) -> "ShardedOptimizer":
@@ -44,8 +46,9 @@ def zero(
             optimizer.step()
 
     The model is in no DistributedDataParallel.  stage: 1 shards the optimizer's state, 2 the gradients too, 3 the
-    parameters too.  bits, freeze_step, decoupled and others: as ZeroSettings.  `through`: "gloo" is the baseline over
-    the process group.  `job`: None: that of the environment (docs/howto/zero.md).
+    parameters too.  bits, freeze_step, decoupled and others: as ZeroSettings.  residual: what is left over is kept in
+    8 bytes of a parameter ("exact"), 2 ("bfloat16") or 1 ("int8"), and what rounding takes of it is lost.  `through`:
+    "gloo" is the baseline over the process group.  `job`: None: that of the environment (docs/howto/zero.md).
 
     Returns when all workers are there.  TorchError says what of model, settings or environment is not allowed, and
     which worker trains another model; CollectiveError who is missing.
@@ -64,6 +67,7 @@ def zero(
             eps=eps,
             weight_decay=weight_decay,
             decoupled=decoupled,
+            residual=residual,
         )
     except ZeroError as error:
         raise TorchError(str(error)) from error

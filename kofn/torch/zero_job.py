@@ -51,6 +51,8 @@ class GroupZero:
             raise TorchError('through is "gloo", and there is no process group: init_process_group("gloo") is needed')
         if settings.bits == 8:
             raise TorchError('bits is 8 and through is "gloo": 1 (two-sided) or 32 is allowed there')
+        if settings.residual != "exact":
+            raise TorchError(f'residual is {settings.residual!r} and through is "gloo": "exact" is allowed there')
         calls = GroupCalls(self._group)
         return calls, TwoSidedMean(calls, elements) if settings.bits == 1 else None
 
@@ -63,7 +65,8 @@ def elastic_calls(elements: int, settings: ZeroSettings) -> ElasticCalls:
     if settings.bits == 32:
         return ElasticCalls()
     average: Average = "contributors" if settings.votes_on_momentum else "gradients"
-    return ElasticCalls(elements=elements, codec=CODECS[settings.bits], average=average)
+    codec = CODECS[settings.bits]
+    return ElasticCalls(elements=elements, codec=codec, average=average, residual=settings.residual)
 
 
 def _group() -> tuple[int, int]:
