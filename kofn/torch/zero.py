@@ -17,6 +17,7 @@ from kofn.host.zero.exact_calls import ExactCalls
 from kofn.host.zero.settings import OptimizerName, ZeroSettings
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
 from kofn.results.memory import Memory
+from kofn.torch.departed import DepartedGradient
 from kofn.torch.errors import TorchError
 from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
@@ -113,6 +114,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         else:
             self._check_whole()
         self._zero.step(self.param_groups[0]["lr"])
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
         if self._layers is not None:
             self._layers.begin()
             self._job.stepped(self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)])), self.memory())
@@ -151,8 +154,16 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Of this worker, in bytes; parameters of stage 3: with the most that was gathered at once."""
         own = self._zero.memory()
         model = sum(unit.nbytes for unit in self._units) if self._layers is None else self._layers.peak_bytes
-        gradients = sum(4 * each.numel() for unit in self._units for _, each in unit.named if each.grad is not None)
+        gradients = sum(
+            4 * each.numel()
+            for unit in self._units
+            for _, each in unit.named
+            if each.grad is not None and not isinstance(each.grad, DepartedGradient)
+        )
         return own + Memory(parameters=model, gradients=gradients)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        raise TorchError("the optimizer's state is sharded: it cannot be loaded yet")
 
     def state_dict(self) -> dict[str, Any]:
         raise TorchError("the optimizer's state is sharded: it cannot be saved yet, save the model's parameters")
@@ -171,6 +182,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             self._zero.put(unit, self._units[unit].take_gradient())
         except ZeroError as error:
             raise TorchError(f"{error}; gradients of several batches cannot be added up in stages 2 and 3") from error
+        for name, parameter in self._units[unit].named:
+            parameter.grad = DepartedGradient(parameter, name)
 
     def _check_whole(self) -> None:
         missing = self._zero.missing

@@ -241,6 +241,7 @@ def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list
         ({"stage": 4}, "stage is 4: 1, 2 or 3 is allowed"),
         ({"bits": 2}, "bits is 2: 1, 8 or 32 is allowed"),
         ({"freeze_step": 0}, "freeze_step is 0: 1 or more is allowed with bits = 1"),
+        ({"residual": "int4"}, "residual is 'int4': 'exact', 'bfloat16', 'int8' are allowed"),
         ({"optimizer": "sgd"}, "optimizer is 'sgd': 'adam' or 'lamb' is allowed"),
         ({"through": "ring"}, "through is 'ring': 'switch' or 'gloo' is allowed"),
         ({"through": "gloo", "bits": 8}, "there is no process group"),
@@ -283,7 +284,36 @@ def test_gradients_of_two_batches_in_a_step_are_refused(stage: int) -> None:
         loss_of(model, 0, 0).backward()
         loss_of(model, 0, 1).backward()
 
-    assert "gradients of several batches cannot be added up in stages 2 and 3" in errors(run, 1)[0]
+    assert "has left in backward(): in stages 2 and 3" in errors(run, 1)[0]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_])
+def test_clipping_a_gradient_that_has_left_is_refused(stage: int, clip: Callable[..., object]) -> None:
+    def run(rank: int, communicator: Communicator) -> None:
+        model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4))
+        optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=Job(communicator))
+        loss_of(model, 0, 0).backward()
+        optimizer.step()
+        loss_of(model, 0, 1).backward()
+        clip(model.parameters(), 1.0)
+
+    (error,) = errors(run, 1)
+    assert error.startswith("TorchError: the gradient of 0.weight has left in backward(): in stages 2 and 3 gradients")
+
+
+def test_stage_1_clips_and_adds_up() -> None:
+    """Gradients of two batches, clipped, are those of one optimizer."""
+    with threads("ring", 1) as crew:
+        model, own = nn.Linear(8, 4), nn.Linear(8, 4)
+        own.load_state_dict(model.state_dict())
+        optimizer = kofn.torch.zero(model, stage=1, bits=32, job=Job(crew.communicators[0]))
+        for one, stepper in ((model, optimizer), (own, torch.optim.Adam(own.parameters()))):
+            for step in range(2):
+                loss_of(one, 0, step).backward()
+            nn.utils.clip_grad_norm_(one.parameters(), 0.01)
+            stepper.step()
+    assert (flat(model.parameters()) - flat(own.parameters())).abs().max() < 1e-7
 
 
 def test_models_that_cannot_be_sharded() -> None:
@@ -303,5 +333,7 @@ def test_its_state_cannot_be_saved_yet() -> None:
         optimizer = kofn.torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
         with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be saved yet"):
             optimizer.state_dict()
+        with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be loaded yet"):
+            optimizer.load_state_dict({})
         with pytest.raises(kofn.torch.TorchError, match="closure"):
             optimizer.step(lambda: 0.0)
