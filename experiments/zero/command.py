@@ -34,9 +34,7 @@ do not count: they are said.
 
 
 @click.command(epilog=EXAMPLES)
-@click.option(
-    "--convergence", "question", flag_value="convergence", required=True, help="Steps to the loss of uncompressed Adam."
-)
+@click.option("--convergence", "question", flag_value="convergence", help="Steps to the loss of uncompressed Adam.")
 @click.option("--network", "question", flag_value="network", help="Times and bytes of steps at real links.")
 @click.option("--memory", "question", flag_value="memory", help="Memory of a worker beside the formulas.")
 @click.option(
@@ -75,7 +73,7 @@ do not count: they are said.
 @click.option("--report-only", is_flag=True, help="Train nothing: what the results in --out show.")
 def zero(
     *,
-    question: str,
+    question: str | None,
     tasks: tuple[str, ...],
     chosen: tuple[str, ...],
     seeds: int,
@@ -97,6 +95,8 @@ def zero(
 
     --memory: what 2, 4 and 8 workers keep by stage, kind and bits, as measured and by the formulas (needs PyTorch).
     """
+    if question is None:
+        raise click.UsageError("--convergence, --network or --memory is needed")
     console, known = make_console(), NETWORK if question == "network" else CONTENDERS
     for name in chosen:
         if name not in known:
