@@ -63,7 +63,8 @@ class NetworkContender:
         bits = 32 if warm else self.bits
         gathers = 2 if self.stage == 3 else 1
         mean = self._gloo_mean(bits, elements, workers) if self.gloo else self._switch_mean(bits, elements, workers)
-        gather = _ring(4 * elements, workers) if self.gloo else LinkFormula(up=4 * elements, down=4 * elements)
+        whole = 4 * elements
+        gather = _ring(whole, workers) if self.gloo else LinkFormula(up=whole / workers, down=whole)
         return sum([gather] * gathers, start=mean)
 
     def _switch_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
