@@ -47,12 +47,12 @@ class GroupZero:
         self._group = group
 
     def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        if settings.residual != "exact":
+            raise TorchError(f'residual is {settings.residual!r} and through is "gloo": "exact" is allowed there')
         if not dist.is_initialized():
             raise TorchError('through is "gloo", and there is no process group: init_process_group("gloo") is needed')
         if settings.bits == 8:
             raise TorchError('bits is 8 and through is "gloo": 1 (two-sided) or 32 is allowed there')
-        if settings.residual != "exact":
-            raise TorchError(f'residual is {settings.residual!r} and through is "gloo": "exact" is allowed there')
         calls = GroupCalls(self._group)
         return calls, TwoSidedMean(calls, elements) if settings.bits == 1 else None
 

@@ -250,3 +250,24 @@ def test_workers_that_do_not_say_what_they_sent_are_left_out(tmp_path: Path) -> 
     summary = summarise(folder.jobs[0], Config(compress=CompressSection(codec="int8")))
     assert summary.trials[0].compressed is None
     assert ["gradients sent", "-"] in summary.rows()
+
+
+def test_the_worker_that_keeps_most_is_shown(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [simulate()])
+    assert "memory of a worker" not in dict(summarise(folder.jobs[0], Config()).rows())
+    for rank in range(4):
+        path = folder.jobs[0].trials[0].metrics(rank)
+        *lines, last = path.read_text().splitlines()
+        own = {
+            "parameters": 4_000_000,
+            "gradients": 0,
+            "optimizer": 1_000_000 * rank,
+            "residuals": 8_000_000,
+            "ledger": 0,
+        }
+        end = {"summary": json.loads(last)["summary"] | {"memory": own}}
+        path.write_text("\n".join([*lines, json.dumps(end)]) + "\n")
+    summary = summarise(folder.jobs[0], Config())
+    assert dict(summary.rows())["memory of a worker"] == "15.0 MB: parameters 4.0, optimizer 3.0, residuals 8.0"
+    assert stored(summary, tmp_path) == summary.trials

@@ -27,6 +27,8 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn.torch
+from kofn.config.compress import CompressSection, Residual
+from kofn.config.schema import Config
 from kofn.experiments.zero import memory
 from kofn.host.collectives.call import Array
 from kofn.host.collectives.communicator import Communicator
@@ -36,7 +38,7 @@ from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
 from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.results.memory import Memory
-from kofn.torch.zero_job import elastic_calls
+from kofn.torch.zero_job import GroupZero, elastic_calls
 from tests.host.collectives.crews import threads
 from tests.host.collectives.switched import MODEL as SLOTS
 from tests.host.zero.crews import all_of, beneath_a_switch
@@ -337,3 +339,17 @@ def test_its_state_cannot_be_saved_yet() -> None:
             optimizer.load_state_dict({})
         with pytest.raises(kofn.torch.TorchError, match="closure"):
             optimizer.step(lambda: 0.0)
+
+
+def test_residuals_are_the_scripts_or_the_configurations() -> None:
+    def compress(script: Residual, configured: Residual) -> CompressSection:
+        config = Config.of({"job": {"words": 4}, "compress": {"residual": configured}})
+        return elastic_calls(10, ZeroSettings(residual=script)).compress(config)
+
+    assert compress("int8", "exact").residual == compress("exact", "int8").residual == "int8"
+    with pytest.raises(kofn.torch.TorchError, match="compress.residual is 'int8': 'bfloat16' is allowed here"):
+        compress("bfloat16", "int8")
+    with pytest.raises(
+        kofn.torch.TorchError, match=r"residual is 'int8' and through is \"gloo\": \"exact\" is allowed"
+    ):
+        GroupZero().connect(10, ZeroSettings(residual="int8", bits=1))
