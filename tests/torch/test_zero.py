@@ -27,7 +27,7 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn.torch
-from kofn.config.compress import CompressSection, Residual
+from kofn.config import compress as compression
 from kofn.config.schema import Config
 from kofn.experiments.zero import memory
 from kofn.host.collectives.call import Array
@@ -342,14 +342,12 @@ def test_its_state_cannot_be_saved_yet() -> None:
 
 
 def test_residuals_are_the_scripts_or_the_configurations() -> None:
-    def compress(script: Residual, configured: Residual) -> CompressSection:
+    def compress(script: compression.Residual, configured: compression.Residual) -> compression.CompressSection:
         config = Config.of({"job": {"words": 4}, "compress": {"residual": configured}})
         return elastic_calls(10, ZeroSettings(residual=script)).compress(config)
 
     assert compress("int8", "exact").residual == compress("exact", "int8").residual == "int8"
-    with pytest.raises(kofn.torch.TorchError, match="compress.residual is 'int8': 'bfloat16' is allowed here"):
+    with pytest.raises(kofn.torch.TorchError, match=r"compress\.residual is 'int8': 'bfloat16' is allowed here"):
         compress("bfloat16", "int8")
-    with pytest.raises(
-        kofn.torch.TorchError, match=r"residual is 'int8' and through is \"gloo\": \"exact\" is allowed"
-    ):
+    with pytest.raises(kofn.torch.TorchError, match=r'residual is .int8. and through is "gloo"'):
         GroupZero().connect(10, ZeroSettings(residual="int8", bits=1))
