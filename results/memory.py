@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Self
 
+from kofn.config.compress import Residual
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -32,3 +34,13 @@ class Memory:
 
 
 KINDS = tuple(field.name for field in fields(Memory))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptMemory:
+    """Of a sharded training's worker; stage 0: Adam that is not sharded."""
+
+    stage: int
+    bits: int
+    residual: Residual
+    memory: Memory

@@ -15,15 +15,17 @@ from statistics import fmean, median
 import msgspec
 from rich.console import Console
 
+import kofn
 from kofn.config.compress import VOTE_WORDS
 from kofn.config.schema import Config
 from kofn.experiments.conduct import gone_through
 from kofn.experiments.matrix import FOLDER, Cell, CellResult, Scenario, cells, check_cells
 from kofn.experiments.statistics import Spread
 from kofn.experiments.zero.contenders import WORKERS
-from kofn.experiments.zero.network_contenders import NETWORK, STEPS_FILE, LinkFormula, NetworkContender, StepCost
+from kofn.experiments.zero.network_contenders import NETWORK, LinkFormula, NetworkContender
 from kofn.experiments.zero.tables import arms
-from kofn.experiments.zero.training import ELEMENTS, TASKS, Learned
+from kofn.experiments.zero.training import BATCH, ELEMENTS, HIDDEN, TASKS, Learned
+from kofn.results.step_cost import STEPS_FILE, StepCost
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
@@ -33,12 +35,14 @@ WARM, FEW = 4, 8
 
 TASK = "mlp"
 
+SCRIPT = Path(kofn.__file__).parent / "torch" / "scripts" / "sharded_steps.py"
+
 WORDS = 32
 """Of a packet; votes have VOTE_WORDS at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class StepMeans:
     """Steps of one kind, at one rate: the slowest worker's median time, and mean bytes over a link."""
 
     time_s: float
@@ -46,7 +50,7 @@ class Phase:
     down: float
 
     @classmethod
-    def of(cls, workers: Sequence[Sequence[StepCost]]) -> "Phase":
+    def of(cls, workers: Sequence[Sequence[StepCost]]) -> "StepMeans":
         every = [cost for costs in workers for cost in costs]
         return cls(
             time_s=max(median(cost.time_s for cost in costs) for costs in workers),
@@ -61,8 +65,8 @@ class NetworkArm:
 
     contender: NetworkContender
     mbps: float
-    warm: Phase
-    few: Phase
+    warm: StepMeans
+    few: StepMeans
     steps: float
 
     @property
@@ -97,22 +101,23 @@ def network_arms(
     for result in results:
         if not result.trials:
             continue
-        contender = NETWORK[result.cell.config.torch.arguments[0]]
+        arguments = result.cell.config.torch.arguments
+        contender = next(one for one in NETWORK.values() if [*arguments][: len(one.arguments)] == one.arguments)
         mbps = result.cell.config.network.link_mbps
         assert mbps is not None
-        phases = partial(_phase, _costs(result.cell))
+        means = partial(_means, _costs(result.cell))
         found.setdefault(mbps, {})[contender.name] = NetworkArm(
             contender=contender,
             mbps=mbps,
-            warm=phases(slice(1, WARM)),
-            few=phases(slice(WARM + 1, None)),
+            warm=means(slice(1, WARM)),
+            few=means(slice(WARM + 1, None)),
             steps=steps.get(contender.learns_as, math.nan),
         )
     return found
 
 
-def _phase(costs: Sequence[Sequence[StepCost]], which: slice) -> Phase:
-    return Phase.of([each[which] for each in costs])
+def _means(costs: Sequence[Sequence[StepCost]], which: slice) -> StepMeans:
+    return StepMeans.of([each[which] for each in costs])
 
 
 def _costs(cell: Cell) -> list[list[StepCost]]:
@@ -122,8 +127,18 @@ def _costs(cell: Cell) -> list[list[StepCost]]:
 
 
 def _scenario(contender: NetworkContender, mbps: float) -> Scenario:
-    arguments = [contender.name, str(WARM + FEW), str(WARM), "1"]
+    task = TASKS[TASK]
+    steps = ["--steps", str(WARM + FEW), "--freeze-step", str(WARM), "--batch", str(BATCH), "--rate", str(task.rate)]
+    arguments = [*contender.arguments, *steps, "--hidden", *map(str, HIDDEN)]
     path = FOLDER / "zero" / "network.toml"
     words = VOTE_WORDS if contender.bits == 1 else WORDS
-    config = Config.load(path, [f"torch.arguments={arguments!r}", f"network.link_mbps={mbps}", f"job.words={words}"])
+    config = Config.load(
+        path,
+        [
+            f"torch.script={str(SCRIPT)!r}",
+            f"torch.arguments={arguments!r}",
+            f"network.link_mbps={mbps}",
+            f"job.words={words}",
+        ],
+    )
     return Scenario(name=f"{contender.name.replace(', ', '-').replace(' ', '-')}-{mbps:g}-mbps", config=config)

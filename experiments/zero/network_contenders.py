@@ -3,22 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from kofn.experiments.zero.contenders import REFERENCE, WORKERS
 
-STEPS_FILE = "steps-{rank}.json"
-"""Of a trial: a StepCost for each step of a worker."""
-
 Optimizer = Literal["kofn", "FSDP2", "ZeroRedundancyOptimizer"]
-
-
-class StepCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a worker's step: from a batch to parameters that all have; bytes of Ethernet frames at its interface."""
-
-    time_s: float
-    up: int
-    down: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +34,12 @@ class NetworkContender:
             return self.optimizer
         two_sided = ", two-sided" if self.gloo and self.bits == 1 else ""
         return f"stage {self.stage}, {self.bits} bit{'s' * (self.bits > 1)}{two_sided}{', gloo' if self.gloo else ''}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of kofn.torch.scripts.sharded_steps."""
+        words = ["--optimizer", self.optimizer, "--stage", str(self.stage), "--bits", str(self.bits)]
+        return [*words, "--gloo"] if self.gloo else words
 
     @property
     def learns_as(self) -> str:

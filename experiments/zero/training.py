@@ -11,12 +11,12 @@ import kofn
 from kofn.config.compress import CompressSection
 from kofn.config.schema import CLASSES, Config
 from kofn.experiments.zero.contenders import WORKERS, ZeroContender
-from kofn.experiments.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
 from kofn.host.arrays import Floats
 from kofn.host.errors import GradientError
 from kofn.host.workload.model import PIXELS, Batch, Perceptron, load_shard
 from kofn.host.workload.workload import load_workload
 from kofn.host.zero.compressed_mean import CompressedMean
+from kofn.host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
 from kofn.host.zero.settings import CODECS
 from kofn.host.zero.two_sided import TwoSidedMean
 from kofn.host.zero.zero_optimizer import ZeroOptimizer

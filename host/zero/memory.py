@@ -28,9 +28,7 @@ BOOKS = 144
 """Bytes of a block's records."""
 
 
-def expected(
-    settings: ZeroSettings, elements: int, workers: int, *, layer: int, block: int, residual: Residual = "exact"
-) -> Memory:
+def expected(settings: ZeroSettings, elements: int, workers: int, *, layer: int, block: int) -> Memory:
     """`layer`: elements of the largest one; `block`: of a block."""
     whole, shard = 4 * elements, 4 * -(-elements // workers)
     few, momentum = settings.bits < 32, whole if settings.votes_on_momentum else shard
@@ -39,7 +37,7 @@ def expected(
         parameters=shard + (2 * 4 * layer if settings.stage == 3 else whole),
         gradients=whole if few or settings.stage == 1 else 0,
         optimizer=momentum + variances * shard,
-        residuals=RESIDUAL_BYTES[residual] * elements if few else 0,
+        residuals=RESIDUAL_BYTES[settings.residual] * elements if few else 0,
         ledger=2 * elements * settings.bits // 8 + BOOKS * -(-elements // block) + 8 * block if few else 0,
     )
 

@@ -11,17 +11,18 @@ from click.testing import CliRunner
 
 from kofn.experiments.claims import judge
 from kofn.experiments.command import command
-from kofn.experiments.zero.network import FEW, WARM, NetworkArm, Phase
-from kofn.experiments.zero.network_contenders import NETWORK, STEPS_FILE, StepCost
+from kofn.experiments.zero.network import FEW, WARM, NetworkArm, StepMeans
+from kofn.experiments.zero.network_contenders import NETWORK
 from kofn.experiments.zero.network_report import CLAIMS, network_tables
 from kofn.experiments.zero.training import ELEMENTS, TASKS
+from kofn.results.step_cost import STEPS_FILE, StepCost
 
 FREEZE = TASKS["mlp"].freeze_step
 
 
 def arm(name: str, warm_s: float, few_s: float, steps: float, *, up: float = 1e6) -> NetworkArm:
-    phases = [Phase(time_s=time_s, up=up, down=1e6) for time_s in (warm_s, few_s)]
-    return NetworkArm(contender=NETWORK[name], mbps=50.0, warm=phases[0], few=phases[1], steps=steps)
+    means = [StepMeans(time_s=time_s, up=up, down=1e6) for time_s in (warm_s, few_s)]
+    return NetworkArm(contender=NETWORK[name], mbps=50.0, warm=means[0], few=means[1], steps=steps)
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,6 @@ def test_memory_is_as_the_formulas_have_it(workers: int, monkeypatch: pytest.Mon
     """`kofn experiment zero --memory`, of a small perceptron."""
     monkeypatch.setattr(memory, "WORKERS", (workers,))
     monkeypatch.setattr(memory, "WIDTH", 128)
-    monkeypatch.setattr(memory, "LAYER", 128 * 128 + 128)
     monkeypatch.setattr(memory, "BLOCK", 2048)
     with StringIO() as out:
         assert memory.show_memory(Console(file=out, width=200)), out.getvalue()

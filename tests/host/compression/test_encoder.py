@@ -462,7 +462,7 @@ def test_a_step_that_is_too_large_for_residuals_to_shrink_is_seen() -> None:
     """Votes' steps are agreed on an iteration before: where values become much smaller, what is left over grows."""
     team = Team(codec="onebit", error_feedback=False)
     for size, expected in ((1.0, None), (1.0, 0.0), (1e-3, 1.0), (1e-3, 0.0)):
-        team.draw = lambda count, size=size: size * np.random.default_rng(count).choice([-1.0, 1.0], count)  # type: ignore[misc]
+        team.draw = lambda count, size=size: size * np.random.default_rng(count).choice([-1.0, 1.0], count)
         team.spread = 1.0
         before = [encoder.ledger.pending.copy() for encoder in team.encoders]
         gradients = team.encode()
