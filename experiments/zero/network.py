@@ -101,10 +101,10 @@ def network_arms(
     for result in results:
         if not result.trials:
             continue
-        arguments = result.cell.config.torch.arguments
-        contender = next(one for one in NETWORK.values() if [*arguments][: len(one.arguments)] == one.arguments)
         mbps = result.cell.config.network.link_mbps
         assert mbps is not None
+        name = result.cell.scenario.name
+        contender = next(one for one in NETWORK.values() if _name_of(one, mbps) == name)
         means = partial(_means, _costs(result.cell))
         found.setdefault(mbps, {})[contender.name] = NetworkArm(
             contender=contender,
@@ -141,4 +141,9 @@ def _scenario(contender: NetworkContender, mbps: float) -> Scenario:
             f"job.words={words}",
         ],
     )
-    return Scenario(name=f"{contender.name.replace(', ', '-').replace(' ', '-')}-{mbps:g}-mbps", config=config)
+    return Scenario(name=_name_of(contender, mbps), config=config)
+
+
+def _name_of(contender: NetworkContender, mbps: float) -> str:
+    """Of a run and its folder."""
+    return f"{contender.name.replace(', ', '-').replace(' ', '-')}-{mbps:g}-mbps"
