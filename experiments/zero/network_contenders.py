@@ -61,9 +61,10 @@ class NetworkContender:
         return sum([gather] * gathers, start=mean)
 
     def _switch_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """All of it comes down; counts of votes are wider than votes."""
+        """Counts of votes are wider than votes; of exact sums only a worker's own part comes down in stages 2 and 3."""
         answer = workers.bit_length() if bits == 1 else bits
-        return LinkFormula(up=elements * bits / 8, down=elements * answer / 8)
+        own = workers if bits == 32 and self.stage > 1 else 1
+        return LinkFormula(up=elements * bits / 8, down=elements * answer / 8 / own)
 
     def _gloo_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
         """Twice round a ring, in stages 2 and 3 too: gloo's reduce_scatter is an all-reduce."""

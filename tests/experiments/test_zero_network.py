@@ -31,8 +31,9 @@ def arm(name: str, warm_s: float, few_s: float, steps: float, *, up: float = 1e6
         ("stage 1, 32 bits, gloo", 9, 9),  # twice 3/4 of 4 bytes, and once more for the parameters
         ("stage 3, 32 bits, gloo", 12, 12),
         ("FSDP2", 12, 12),
-        ("stage 2, 32 bits", 5, 8),  # a quarter of the parameters up, all down
-        ("stage 3, 32 bits", 6, 12),
+        ("stage 1, 32 bits", 5, 8),  # a quarter of the parameters up, all down
+        ("stage 2, 32 bits", 5, 5),
+        ("stage 3, 32 bits", 6, 9),
         ("stage 1, 8 bits", 2, 5),
         ("stage 2, 1 bit", 1.125, 4.375),  # counts of four workers have three bits
         ("stage 1, 1 bit, two-sided, gloo", 3.1875, 3.1875),
