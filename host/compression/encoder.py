@@ -51,7 +51,9 @@ class Encoding:
     blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
     pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
     `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and that would have left over too
-    much, and that share of the gradient's squared norm; None where lanes are as asked for.
+    much, and that share of the gradient's squared norm; None where lanes are as asked for.  `lost_norm`: L2 of what was
+    discarded so that residuals are kept in fewer bits, None where they are exact.  `expanding`: the share of blocks
+    whose votes have too large a step for what is left over to shrink, None without votes or agreed steps.
     """
 
     ratio: float
