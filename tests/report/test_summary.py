@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from kofn.config.compress import CompressSection
-from kofn.config.schema import Config
+from kofn.config.schema import Config, TorchSection
 from kofn.report.summarise import summarise
 from kofn.report.summary import Summary, TrialSummary, stored_trials
 from kofn.results.errors import ResultsError
@@ -220,6 +220,8 @@ def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: P
     assert rows["compression error"] == "0.0519, 3% of the gradient"
     assert rows["residual"] == "2.5, 125% of the gradient"
     assert {label for label, _ in plain.rows()} == rows.keys() - {"gradients sent", "compression error", "residual"}
+    script = summarise(folder.jobs[0], Config(torch=TorchSection(script="own_codec.py")))
+    assert {"gradients sent", "compression error", "residual"} <= {label for label, _ in script.rows()}
     assert plain.trials[0].compressed is not None
     assert plain.trials[0].compressed.wire_bytes == 4 * 100 * 50
     assert stored(compressing, tmp_path) == compressing.trials
