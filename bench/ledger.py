@@ -68,7 +68,7 @@ class LedgerWorker:
     @property
     def bytes_an_element(self) -> float:
         storage = self.storage
-        arrays = storage.records, storage.sent, storage.pending, storage.packed[0]
+        arrays = storage.records, storage.sent, storage.shifts, storage.pending, storage.packed[0]
         return sum(array.nbytes for array in arrays) / storage.pending.size
 
 

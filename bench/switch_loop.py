@@ -1,12 +1,13 @@
 """Contributions per second of the embedded switch, of BMv2 and of a bare reflector.  Needs root and cc.
 
-    python -m bench.switch_loop [--target embedded] [--ports 2] [--values 256] [--rounds 9] [--seconds 0.5] [--json]
+    python -m bench.switch_loop [--target embedded] [--ports 2] [--values 256] [--lanes onebit] [--rounds 9] [--json]
 
 A worker behind each port (experiments/load/switch_loop.c) keeps a window of blocks in flight: contributions in, sums
 of all workers out, in a closed loop.  The reflector (experiments/load/reflector.c) moves the same frames unread: the
 limit that the kernel sets.  Switches are started as `kofn run` starts them and set up through P4Runtime as the
 controller does it. "unchecked" (only when asked for) is the embedded switch with the same program, but without the
-checksum over header and values.
+checksum over header and values.  --lanes says what is summed in packets of as many bytes: votes have eight times as
+many elements as int8, and answers that are longer, which BMv2 does not survive.
 
 All targets are up at the same time, each between links of its own, and take turns that are short: whatever else the
 machine does happens to all of them.  A ratio is that of two turns of one round; rates and ratios are medians over the
@@ -25,23 +26,30 @@ from pathlib import Path
 from typing import Any
 
 from kofn.experiments.load.targets import TARGETS, LoadTarget, Turn, laboratory, layout, missing, running
+from kofn.host.kernels.lanes import VOTES, code_of
 
 PORTS = (2, 8)
 VALUES = (256, 2048)  # int32 in a packet
 SUBJECT = "embedded"
+LANES = {"int32": 32, "int8": 8, "onebit": VOTES}  # bits
 GOALS = {("bmv2", 256): 15.0, ("bmv2", 2048): 12.0, ("reflector", 256): 0.7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """All turns with one number of ports and of values; each list has an item a round."""
+    """All turns with one number of ports and of values in some lanes; each list has an item a round."""
 
     ports: int
     values: int
+    lanes: str
     turns: dict[str, list[Turn]]
 
     def rate(self, name: str) -> float:
         return statistics.median(turn.rate for turn in self.turns[name])
+
+    def elements(self, name: str) -> float:
+        """Of contributions a second."""
+        return self.rate(name) * self.values * 32 / LANES[self.lanes]
 
     def ratio(self, other: str) -> float:
         """Of the embedded switch to another target: median of the rounds' ratios."""
@@ -56,7 +64,7 @@ class Case:
         """The goals that are not met, as sentences."""
         for other in self.others():
             goal, ratio = GOALS.get((other, self.values), 0.0), self.ratio(other)
-            if ratio < goal:
+            if ratio < goal and self.lanes == "int32":
                 yield f"{self.ports} ports, {self.values} values: {ratio:.3f} x {other}, the goal is {goal:g}"
 
     def lost(self) -> Iterator[str]:
@@ -68,6 +76,8 @@ class Case:
         return {
             "ports": self.ports,
             "values": self.values,
+            "lanes": self.lanes,
+            "elements": {name: self.elements(name) for name in self.turns},
             "rates": {name: self.rate(name) for name in self.turns},
             "ratios": {other: self.ratio(other) for other in self.others()},
             "missed": list(self.missed()),
@@ -77,7 +87,11 @@ class Case:
 
 def measure(ports: int, folder: Path, options: argparse.Namespace) -> Iterator[Case]:
     """All cases with one number of ports."""
-    cases = [Case(ports=ports, values=values, turns={name: [] for name in options.target}) for values in options.values]
+    cases = [
+        Case(ports=ports, values=values, lanes=lanes, turns={name: [] for name in options.target})
+        for values in options.values
+        for lanes in options.lanes
+    ]
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(running(name, folder, ports)) for name in options.target]
         for number in range(options.rounds):
@@ -90,17 +104,24 @@ def measure(ports: int, folder: Path, options: argparse.Namespace) -> Iterator[C
 def take_turns(case: Case, targets: Sequence[LoadTarget], options: argparse.Namespace) -> None:
     """One of each target; another one begins in each round."""
     for target in targets:
-        turn = target.turn(seconds=options.seconds, size=4 * case.values, window=options.window)
+        turn = target.turn(
+            seconds=options.seconds, size=4 * case.values, window=options.window, lanes=code_of(LANES[case.lanes])
+        )
         case.turns[target.name].append(turn)
 
 
 def table(cases: Sequence[Case], targets: Sequence[str]) -> Iterator[str]:
     """A row for each case: median rates, and the embedded switch's ratios to the others."""
     others = cases[0].others()
-    yield " | ".join(["ports", "values", *(f"{column:>18}" for column in (*targets, *map(ratio_name, others)))])
+    columns = *targets, *(f"{name}, elements" for name in targets), *map(ratio_name, others)
+    yield " | ".join(["ports", "values", " lanes", *(f"{column:>18}" for column in columns)])
     for case in cases:
-        cells = [f"{case.rate(name):,.0f}/s" for name in targets] + [f"{case.ratio(other):.2f}" for other in others]
-        yield " | ".join([f"{case.ports:5}", f"{case.values:6}", *(f"{cell:>18}" for cell in cells)])
+        rates = [f"{case.rate(name):,.0f}/s" for name in targets]
+        rates += [f"{case.elements(name) / 1e6:,.0f} M/s" for name in targets]
+        cells = [*rates, *(f"{case.ratio(other):.2f}" for other in others)]
+        yield " | ".join(
+            [f"{case.ports:5}", f"{case.values:6}", f"{case.lanes:>6}", *(f"{cell:>18}" for cell in cells)]
+        )
 
 
 def ratio_name(other: str) -> str:
@@ -114,6 +135,7 @@ def parse() -> argparse.Namespace:
     add("--target", action="append", choices=TARGETS, help="repeat for several (default: all but unchecked)")
     add("--ports", type=int, action="append", choices=range(1, 65), metavar="N", help="repeat (default: 2 and 8)")
     add("--values", type=int, action="append", choices=range(64, 2049, 64), metavar="N", help="repeat (256 and 2048)")
+    add("--lanes", action="append", choices=LANES, help="repeat (default: int32); onebit: values up to 256, no BMv2")
     add("--rounds", type=int, default=9, help="turns of each target in each case (default 9)")
     add("--seconds", type=float, default=0.5, help="of each turn (default 0.5)")
     add("--window", type=int, default=32, help="blocks in flight of each worker (default 32)")
@@ -124,8 +146,14 @@ def parse() -> argparse.Namespace:
         parser.error(f"--rounds and --window are at least 1, --seconds more than 0, --window at most {window}")
     for name in set(missing()) & set(options.target or ()):
         parser.error(f"--target {name} needs simple_switch_grpc on the PATH")
-    options.target = options.target or [name for name in TARGETS if name not in (*missing(), "unchecked")]
-    options.ports, options.values = options.ports or PORTS, options.values or VALUES
+    options.lanes, given = options.lanes or ["int32"], options.target
+    votes = "onebit" in options.lanes
+    if votes and ("bmv2" in (given or ()) or max(options.values or VALUES[:1]) > VALUES[0]):
+        parser.error(f"--lanes onebit goes with up to {VALUES[0]} --values, and not with --target bmv2")
+    options.target = options.target or [
+        name for name in TARGETS if name not in (*missing(), "unchecked", *["bmv2"] * votes)
+    ]
+    options.ports, options.values = options.ports or PORTS, options.values or VALUES[: 1 if votes else None]
     return options
 
 

@@ -13,6 +13,8 @@ RatioControl = Literal["off", "deliverable", "literal"]
 
 Rounding = Literal["nearest", "stochastic"]
 
+Residual = Literal["exact", "bfloat16", "int8"]
+
 INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
 """Bits of a lane of the codecs with one width whatever the number of workers, widest first."""
 
@@ -61,6 +63,7 @@ class CompressSection(Section, frozen=True):
     codec: str = "int32"  # int16, int8, int4, onebit, auto, or module:Name for a codec of your own
     rounding: Rounding = "nearest"
     error_feedback: bool = True  # what rounding and clipping leave over is sent later; false: it is thrown away
+    residual: Residual = "exact"  # how what is pending is kept: in 8 bytes an element, 2 or 1; rounding is discarded
     ratio: Annotated[float, Meta(gt=0, le=1)] = (
         1.0  # of the float32 gradient's bytes; below what the lanes give, blocks are selected
     )

@@ -71,7 +71,7 @@ def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | N
     with joined(loop, member):
         reason = training.run(reducer, metrics, lambda report: loop.spawn(member.report(report)))
         loop.run(member.finish(reason, STOP_TIMEOUT_S))
-    metrics.sum_up(reducer, reason, training.replica.results)
+    metrics.sum_up(reducer, reason, training.replica.results, training.replica.memory + reducer.memory)
     ledger_file.unlink(missing_ok=True)
     if recorder is not None:
         recorder.save(metrics_path.with_name(f"{metrics_path.stem}-record.npz"))

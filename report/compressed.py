@@ -29,6 +29,10 @@ class Compressed:
     """Of the iterations, in how many narrower lanes were refused."""
     refused_error: float | None = None
     """Share of the gradient's squared norm that these were expected to leave over."""
+    lost_norm: float | None = None
+    """Of what an iteration discarded so that residuals are kept in fewer bits; None where they are exact."""
+    expanding: float | None = None
+    """Share of blocks whose step is too large for a vote's residual to shrink; None without votes."""
 
     @classmethod
     def of(cls, lines: Iterable[Iteration]) -> Self | None:
@@ -47,6 +51,8 @@ class Compressed:
             refused_width=min(refused, default=None),
             refused_share=len(refused) / len(known),
             refused_error=_mean(known, lambda line: line.refused_error),
+            lost_norm=_mean(known, lambda line: line.lost_norm),
+            expanding=_mean(known, lambda line: line.expanding),
         )
 
     @property
@@ -84,13 +90,23 @@ def planned_ratio(line: Iteration) -> float | None:
 
 
 def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
-    """Rows of a summary's table, a cell a trial; the last one only where narrower lanes were refused."""
+    """Rows of a summary's table, a cell a trial; the last three only where there is something to say."""
     refused = ["-" if one is None else one.refused for one in several]
+    lost = ["-" if one is None else _norm(one.lost_norm, _over(one.lost_norm, one.gradient_norm)) for one in several]
+    expanding = ["-" if one is None or one.expanding is None else f"{one.expanding:.1%}" for one in several]
     return [
         ["gradients sent", *("-" if one is None else one.sent for one in several)],
         ["compression error", *("-" if one is None else _norm(one.error_norm, one.error) for one in several)],
         ["residual", *("-" if one is None else _norm(one.residual_norm, one.residual) for one in several)],
-        *([["narrower lanes refused", *refused]] if any(cell != "-" for cell in refused) else []),
+        *(
+            [label, *cells]
+            for label, cells in (
+                ("narrower lanes refused", refused),
+                ("lost to rounded residuals", lost),
+                ("steps too large", expanding),
+            )
+            if any(cell != "-" for cell in cells)
+        ),
     ]
 
 

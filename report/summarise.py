@@ -44,15 +44,16 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
     count = len(folder.trials) if finished is None else finished
     read = [(entry, read_trial(entry, config.job.workers), "") for entry in folder.trials[:count]]
     begun = [(entry, read_begun(entry, config.job.workers), early_end) for entry in folder.trials[count:]]
+    trials = tuple(
+        summarise_trial(entry, workers, config, job=folder.id, early_end=reason)
+        for entry, workers, reason in [*read, *begun]
+        if workers
+    )
     return Summary(
         job=folder.id,
         metric=metric_of(config),
-        trials=tuple(
-            summarise_trial(entry, workers, config, job=folder.id, early_end=reason)
-            for entry, workers, reason in [*read, *begun]
-            if workers
-        ),
-        compresses=config.compress.compresses,
+        trials=trials,
+        compresses=config.compress.compresses or (config.torch.script is not None and any(map(_sent_less, trials))),
         early_end=early_end,
         not_run=tuple(entry.objective for entry, workers, _ in begun if not workers),
     )
@@ -119,11 +120,17 @@ def summarise_trial(
         ledger=ledger,
         times_s={part.removesuffix("_s"): time_s for part, time_s in mean_parts_s(workers).items()},
         link_bytes=read_links(folder.links),
+        memory=max((entry.memory for entry in totals if entry.memory), key=lambda memory: memory.total, default=None),
         interventions=read_interventions(folder, job),
         objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
         early_end=early_end,
         diverged=any(entry.reason == DIVERGED for entry in totals),
     )
+
+
+def _sent_less(trial: TrialSummary) -> bool:
+    """A script may have a codec of its own (kofn.torch.zero)."""
+    return trial.compressed is not None and trial.compressed.wire_ratio < 1
 
 
 def _conserved(folder: TrialFolder, workers: int, early_end: str) -> Conservation:

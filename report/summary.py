@@ -26,6 +26,7 @@ from kofn.report.interventions import Intervention
 from kofn.report.table import PlainTable
 from kofn.results.account import STARVED
 from kofn.results.errors import ResultsError
+from kofn.results.memory import Memory
 from kofn.results.provenance import Provenance
 from kofn.results.ranks import FEW, each, name_workers
 
@@ -110,6 +111,8 @@ class TrialSummary:
     workers' iterations but the first, which add up to their mean iteration time."""
     link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of Ethernet frames in the whole trial, by host: to the switch and from it, as the kernel has counted them."""
+    memory: Memory | None = None
+    """Of arrays, between two iterations, at the worker that keeps most; None where no worker says it."""
     interventions: tuple[Intervention, ...] = ()
     """What an event of the configuration or an operator changed while it went on, in the order of time."""
     objective_faults: tuple[str, ...] = ()
@@ -281,6 +284,7 @@ class Summary:
             ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.trials)],
             ["received", *(_traffic(entry, entry.bytes_received, entry.packets_received) for entry in self.trials)],
             *self._links(),
+            *self._memory(),
             *(compressed_rows([entry.compressed for entry in self.trials]) if self.compresses else []),
             ["retransmissions", *(integer(entry.retransmissions if entry.ledger else None) for entry in self.trials)],
             ["corrupted packets dropped", *(_corrupted(entry) for entry in self.trials)],
@@ -320,6 +324,12 @@ class Summary:
         if not any(entry.link_bytes for entry in self.trials):
             return []
         return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.trials)]]
+
+    def _memory(self) -> list[list[str]]:
+        """A row where the workers say what they kept."""
+        if not any(entry.memory for entry in self.trials):
+            return []
+        return [["memory of a worker", *(entry.memory.words if entry.memory else "-" for entry in self.trials)]]
 
     def _shares(self) -> list[list[str]]:
         """What became of everybody's gradients, where there is a ledger."""

@@ -18,6 +18,7 @@ from kofn.results.account import Account
 from kofn.results.errors import ResultsError
 from kofn.results.event_log import killed_for_good, never_started, read_event_log
 from kofn.results.folder import RunFolder, TrialFolder
+from kofn.results.memory import Memory
 from kofn.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
@@ -75,6 +76,8 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     residual_norm: float | None = None  # L2 of all that is pending after the iteration
     refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
     refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
+    lost_norm: float | None = None  # L2 of what it discarded to keep residuals in fewer bits; none where they are exact
+    expanding: float | None = None  # share of blocks whose step is too large for a vote's residual to shrink
     schedule: str | None = None  # in force: family:threshold in elements:front layers; none without [schedule]
     timeline: tuple[TimelineEntry, ...] | None = (
         None  # of passes and transfers, likewise; from its loss to the next one's
@@ -101,14 +104,15 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     wire_bytes: int = 0  # of the values in its contributions
     reason: str = ""
     account: Account | None = None  # of all its gradients, in the end
+    memory: Memory | None = None  # of arrays that it kept between two iterations
 
     def plus(self, other: Self) -> Self:
-        """Both together; reason and account are the later one's."""
+        """Both together; reason, account and memory are the later one's."""
         numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        return msgspec.structs.replace(self, **numbers, reason=other.reason, account=other.account)
+        return msgspec.structs.replace(self, **numbers, reason=other.reason, account=other.account, memory=other.memory)
 
 
-_NUMBERS = [name for name in Totals.__struct_fields__ if name not in ("reason", "account")]
+_NUMBERS = [name for name in Totals.__struct_fields__ if name not in ("reason", "account", "memory")]
 
 
 class MetricsLine(msgspec.Struct, frozen=True):

@@ -66,7 +66,9 @@ class Student:
         self._coding = JobCoding.of(job, compress, learning.elements)
         self.layout = layout = self._coding.layout
         self.direction = NOWHERE
-        storage = LedgerStorage.in_memory(blocks=layout.blocks, lanes=layout.elements, width=layout.widest)
+        storage = LedgerStorage.in_memory(
+            blocks=layout.blocks, lanes=layout.elements, width=layout.widest, residual=compress.residual
+        )
         self.encoder = Encoder.of(self._coding, compress, storage, rank)
         self._age_limit = config.policy.age_limit
         self._blocking = load_stragglers(config, rank)

@@ -25,7 +25,9 @@ LINKS = tuple(field.name for field in fields(LinkMeans))
 
 def own_columns(point: Point, trial: FinishedTrial) -> Row:
     """What the table of trials has of this experiment; RunError if a worker's file is missing."""
-    return {**point_columns(point), **time_columns(point, trial.metrics()), **link_columns(point, trial.summary)}
+    memory = {"memory_bytes": None if trial.summary.memory is None else trial.summary.memory.total}
+    times, links = time_columns(point, trial.metrics()), link_columns(point, trial.summary)
+    return {**point_columns(point), **times, **links, **memory}
 
 
 def point_columns(point: Point) -> Row:

@@ -8,7 +8,7 @@ import pandas as pd
 from kofn.experiments.compare.arms import ContenderArm, Rivals, server_of, setting_of
 from kofn.experiments.compare.columns import LINKS
 from kofn.experiments.statistics import Spread
-from kofn.experiments.tables import Columns, TextTable, count, milliseconds, seconds, span
+from kofn.experiments.tables import Columns, TextTable, count, milliseconds, seconds, shown, span
 from kofn.results.worker_metrics import TIME_PARTS
 
 LEGEND = (
@@ -17,7 +17,8 @@ LEGEND = (
     "its codec sends it and without headers, take at the link's rate; goodput: the inverse, as a share; x ring, x "
     "server: how many times faster than these a seed's run is (the server's with the same codec); link up, down: bytes "
     "of Ethernet frames in an iteration over a worker's link to the switch and from it, server's: over that of the "
-    "server, both ways together; to target: time to the target accuracy; off: by how much the parts of the iteration "
+    "server, both ways together; memory: of arrays that a worker keeps of its training between two iterations; to "
+    "target: time to the target accuracy; off: by how much the parts of the iteration "
     "time miss it, most."
 )
 
@@ -46,6 +47,7 @@ def setting_table(rivals: Rivals) -> TextTable:
         "x server": lambda arm: _ratio(arm, server_of(arm, rivals)),
         "link up, down": lambda arm: _sizes(*(arm.spread(name).median for name in LINKS[:2])),
         "server's": _server_bytes,
+        "memory": lambda arm: shown(arm.mean("memory_bytes") / 1e6, "{:.1f} MB"),
         "off": lambda arm: f"{max(arm.known('parts_off'), key=abs):+.1%}",
         **({"reached": lambda arm: f"{arm.reached} of {len(arm.seeds)}"} if trained else {}),
     }
@@ -72,7 +74,15 @@ RUN = (
     *("name", "seed", "model", "elements", "straggler", "workers", "mbps", "collective", "codec", "objective"),
     *("iterations", "iteration_s", "reduce_s", *TIME_PARTS, "mean_iteration_s", "parts_off"),
     *("gradient_bytes", "limit_s"),
-    *("times_limit", "goodput_share", *LINKS, "retransmissions", "time_to_target_s", "iterations_to_target"),
+    *(
+        "times_limit",
+        "goodput_share",
+        *LINKS,
+        "retransmissions",
+        "memory_bytes",
+        "time_to_target_s",
+        "iterations_to_target",
+    ),
     *("best_accuracy", "command"),
 )
 """Keys of a run in compare.json: columns of the table of trials, but for COLUMN."""

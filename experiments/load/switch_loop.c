@@ -1,11 +1,11 @@
 // Workers in a closed loop through a switch: how many contributions a second it adds up.
 //
-//   switch_loop SECONDS BYTES WINDOW GENERATION CHECK INTERFACE...
+//   switch_loop SECONDS BYTES WINDOW GENERATION CHECK LANES INTERFACE...
 //
 // A worker behind each interface keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result
 // of a block the one for the slot's next block. All are of one iteration, so the controller hears of one arrival of each
 // worker: what is measured is the sums. Packets are those of docs/explanation/protocol.md: Ethernet, IPv4, UDP, 64 bytes
-// of header, BYTES of values. Prints contributions a second of all workers together, how many never had a result,
+// of header, BYTES of values in lanes of the code LANES (0 with CHECK 1). Prints contributions a second of all workers together, how many never had a result,
 // how many results there were and how many of them were wrong. With CHECK 0 the values are always the same and nobody
 // looks at those of a result; with CHECK 1 lane l of worker w in block b of slot s is (w + 1) (l + b + s), and a
 // result must be the sum over the members that it names, with a right checksum and addresses that belong together. Needs
@@ -27,7 +27,7 @@ struct worker {
     uint32_t blocks[WINDOW_MAX];  // that each slot's contribution in flight is for
 };
 
-static unsigned values, window, workers, check;
+static unsigned values, window, workers, check, lanes;
 static uint32_t generation;
 static uint64_t values_sum;  // of 16-bit words, without CHECK
 static unsigned long sent, results, wrong;  // contributions; results of them
@@ -75,6 +75,7 @@ static void prepare(unsigned worker) {
     put(p + 24, fold(sum16(p + 14, 20)), 2);
     put(p + UDP, KOFN_PORT, 2), put(p + UDP + 2, KOFN_PORT, 2), put(p + UDP + 4, HEAD - UDP + values, 2);
     p[KOFN_AT_VERSION] = KOFN_VERSION << 4 | KOFN_CONTRIBUTE, p[KOFN_AT_JOB] = 1, p[KOFN_AT_WORKER] = (uint8_t)worker;
+    p[KOFN_AT_LANES] = (uint8_t)(lanes << 4);
     p[KOFN_AT_RECIPIENT] = KOFN_EVERYONE, p[KOFN_AT_WORDS] = (uint8_t)(values / KOFN_WORD_BYTES);
     put(p + KOFN_AT_GENERATION, generation, 4), put(p + KOFN_AT_ITERATION, 1, 4);
     p[KOFN_AT_COUNT] = 1, put(p + KOFN_AT_WEIGHT, KOFN_WEIGHT_UNIT, 4);
@@ -174,20 +175,20 @@ static void run(double until, int patience_ms) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 7 || argc > 6 + WORKERS_MAX) {
-        fprintf(stderr, "usage: %s SECONDS BYTES WINDOW GENERATION CHECK INTERFACE...\n", argv[0]);
+    if (argc < 8 || argc > 7 + WORKERS_MAX) {
+        fprintf(stderr, "usage: %s SECONDS BYTES WINDOW GENERATION CHECK LANES INTERFACE...\n", argv[0]);
         return 2;
     }
     double seconds = atof(argv[1]);
     values = (unsigned)atoi(argv[2]), window = (unsigned)atoi(argv[3]);
     generation = (uint32_t)strtoul(argv[4], NULL, 10);
-    check = (unsigned)atoi(argv[5]), workers = (unsigned)argc - 6;
+    check = (unsigned)atoi(argv[5]), lanes = (unsigned)atoi(argv[6]), workers = (unsigned)argc - 7;
     if (values > 8192 || values % 256 || window < 1 || window > WINDOW_MAX) {
         fprintf(stderr, "%s: BYTES is a multiple of 256 up to 8192, WINDOW is 1 to %d\n", argv[0], WINDOW_MAX);
         return 2;
     }
     for (unsigned worker = 0; worker < workers; worker++) {
-        all[worker].socket = open_interface(argv[6 + worker]);
+        all[worker].socket = open_interface(argv[7 + worker]);
         prepare(worker);
     }
     const uint32_t first = 1 + (uint32_t)(now() * 1000) % 100000000 * 40;  // later than those of runs before

@@ -66,9 +66,9 @@ class LoadTarget:
         """Where a switch serves P4Runtime."""
         return _address(self.name, self.folder)
 
-    def command(self, *, seconds: float, size: int, window: int, check: bool = False) -> list[str]:
-        """The workers' command line; `size` in bytes of values."""
-        numbers = (seconds, size, window, GENERATION, int(check))
+    def command(self, *, seconds: float, size: int, window: int, check: bool = False, lanes: int = 0) -> list[str]:
+        """The workers' command line; `size` in bytes of values, in lanes of this code."""
+        numbers = (seconds, size, window, GENERATION, int(check), lanes)
         return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
 
     def times(self) -> dict[str, float]:
@@ -81,9 +81,9 @@ class LoadTarget:
         line = log.read_text().rsplit(TIMES, 1)[1].splitlines()[0]
         return {name: float(us) for name, us in re.findall(r"(\w+) ([\d.]+) us", line)}
 
-    def turn(self, *, seconds: float, size: int, window: int) -> Turn:
+    def turn(self, *, seconds: float, size: int, window: int, lanes: int = 0) -> Turn:
         """Let the workers run for so long."""
-        command = self.command(seconds=seconds, size=size, window=window)
+        command = self.command(seconds=seconds, size=size, window=window, lanes=lanes)
         return read_turn(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 

@@ -41,7 +41,7 @@ def one_quantisation(arms: ZeroArms) -> Iterator[Verdict]:
     others = [arm for name, arm in arms.items() if CONTENDERS[name].two_sided]
     for name, arm in arms.items():
         one = CONTENDERS[name]
-        if one.bits > 1 or one.codec or one.two_sided or one.k < WORKERS or _is_control(one):
+        if one.bits > 1 or one.codec or one.two_sided or one.k < WORKERS or one.residual != "exact" or _is_control(one):
             continue
         for other in others:
             own, theirs = (Spread.of(each.steps).median for each in (arm, other))

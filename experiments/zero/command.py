@@ -1,29 +1,29 @@
-"""`kofn experiment zero`: what few bits cost a sharded training in steps."""
+"""`kofn experiment zero`: what few bits cost a sharded training, and what they save."""
 
-import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from kofn.config.suggestion import did_you_mean
-from kofn.experiments.claims import judge, lines
-from kofn.experiments.zero.claims import CLAIMS
 from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
-from kofn.experiments.zero.results import ShardedTraining, ZeroResults
-from kofn.experiments.zero.tables import LEGEND, arms, table
-from kofn.experiments.zero.training import TASKS, Learned, train
+from kofn.experiments.zero.convergence import show, train_all, trainings
+from kofn.experiments.zero.network_contenders import NETWORK
+from kofn.experiments.zero.network_report import show_network
+from kofn.experiments.zero.results import ZeroResults
+from kofn.experiments.zero.tables import LEGEND
+from kofn.experiments.zero.training import TASKS
 from kofn.report.table import make_console
 from kofn.results.folder import default_path
+from kofn.run.ending import ending
 
 EXAMPLES = """
 \b
 Examples:
   kofn experiment zero --convergence                         everything: about an hour
+  kofn experiment zero --convergence --task mlp --out runs/mlp; kofn experiment zero --network --out runs/mlp
+  kofn experiment zero --memory
   kofn experiment zero --convergence --task digits           minutes
   kofn experiment zero --convergence --task digits --contender "stage 2, 1 bit" --seeds 5
 
@@ -34,11 +34,29 @@ do not count: they are said.
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--convergence", is_flag=True, required=True, help="Steps to the loss of uncompressed Adam.")
-@click.option("--task", "tasks", type=click.Choice([*TASKS]), multiple=True, help="May be repeated.  [default: all]")
+@click.option("--convergence", "question", flag_value="convergence", help="Steps to the loss of uncompressed Adam.")
+@click.option("--network", "question", flag_value="network", help="Times and bytes of steps at real links.")
+@click.option("--memory", "question", flag_value="memory", help="Memory of a worker beside the formulas.")
+@click.option(
+    "--task",
+    "tasks",
+    type=click.Choice([*TASKS]),
+    multiple=True,
+    help="Of --convergence; may be repeated.  [default: digits, gpt]",
+)
 @click.option("--contender", "chosen", multiple=True, metavar="NAME", help="May be repeated.  [default: all]")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="Seeds 1 to N.")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Of each training.  [default: the task's]")
+@click.option(
+    "--mbps",
+    "rates",
+    type=click.FloatRange(min=1),
+    multiple=True,
+    default=(50.0, 200.0),
+    show_default=True,
+    metavar="RATE",
+    help="Of --network: rates of the links; may be repeated.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -55,57 +73,51 @@ do not count: they are said.
 @click.option("--report-only", is_flag=True, help="Train nothing: what the results in --out show.")
 def zero(
     *,
-    convergence: bool,
+    question: str | None,
     tasks: tuple[str, ...],
     chosen: tuple[str, ...],
     seeds: int,
     steps: int | None,
+    rates: tuple[float, ...],
     out: Path | None,
     processes: int,
     report_only: bool,
 ) -> None:
-    """What do few bits cost a sharded training? Steps to the loss of uncompressed Adam.
+    """What do few bits cost a sharded training, and what do they save? Four workers, stages 1 to 3 in 32 bits, 8 and 1.
 
-    Four workers, stages 1 to 3 in 8 bits and 1, with all of them and with three of four and a stash; 32 bits with a
-    frozen variance; DeepSpeed's two-sided scheme; and one bit without error feedback, without mask and floor, and by
-    majority alone. Digits in NumPy, and a small GPT in PyTorch (in a checkout). All workers are in one process, with
-    their own ledgers and codecs, and blocks are summed by the slots' rules; there is no network.
+    --convergence: steps to the loss of uncompressed Adam, with all workers and with three of four and a stash; 32 bits
+    with a frozen variance; DeepSpeed's two-sided scheme; and one bit without error feedback, without mask and floor,
+    and by majority alone. Digits in NumPy, and a small GPT in PyTorch (in a checkout). All workers are in one process,
+    with their own ledgers and codecs, and blocks are summed by the slots' rules; there is no network.
+
+    --network: times and bytes of steps at real links (needs root and PyTorch), a perceptron with 1.1 million parameters
+    (task mlp), beside float32 and two-sided ones over gloo and PyTorch's own sharded optimizers.
+
+    --memory: what 2, 4 and 8 workers keep by stage, kind and bits, as measured and by the formulas (needs PyTorch).
     """
+    if question is None:
+        raise click.UsageError("--convergence, --network or --memory is needed")
+    console, known = make_console(), NETWORK if question == "network" else CONTENDERS
     for name in chosen:
-        if name not in CONTENDERS:
-            known = did_you_mean(name, CONTENDERS) or f": {'; '.join(CONTENDERS)} are known"
-            raise click.UsageError(f"no contender {name!r}{known}")
-    names = [name for name in CONTENDERS if not chosen or name in (*chosen, REFERENCE)]
-    results, console, sound = ZeroResults.at(out or default_path("experiment-zero")), make_console(), True
-    for task in tasks or TASKS:
-        asked = [
-            ShardedTraining(task=task, contender=name, seed=seed, steps=steps or TASKS[task].steps)
-            for name in names
-            for seed in range(1, seeds + 1)
-        ]
-        if not report_only:
-            _train_all(results, [each for each in asked if each not in results.learned], processes)
-        found = arms({(each.contender, each.seed): results.learned[each] for each in asked if each in results.learned})
-        console.print(table(f"{task}: {asked[0].steps} steps, {seeds} seeds", found))
-        console.print(
-            "\n".join(lines(judge(CLAIMS, {arm.name: arm for arm in found}))), highlight=False, soft_wrap=True
-        )
-        sound = sound and all(arm.sound for arm in found)
-    console.print(LEGEND)
-    console.print(f"results: {results.path}")
+        if name not in known:
+            meant = did_you_mean(name, known) or f": {'; '.join(known)} are known"
+            raise click.UsageError(f"no contender {name!r}{meant}")
+    if question == "memory":
+        from kofn.experiments.zero.memory import show_memory  # noqa: PLC0415  # PyTorch, which others do without
+
+        sys.exit(0 if show_memory(console) else 1)
+    folder = out or default_path("experiment-zero")
+    results = ZeroResults.at(folder)
+    if question == "network":
+        with ending("experiment zero"):
+            names = list(chosen) or list(NETWORK)
+            sound = show_network(results, names, rates, folder, console, report_only=report_only)
+    else:
+        names = [name for name in CONTENDERS if not chosen or name in (*chosen, REFERENCE)]
+        every = [trainings(task, names, seeds, steps) for task in tasks or ("digits", "gpt")]
+        for asked in every if not report_only else ():
+            train_all(results, asked, processes)
+        sound = all([show(results, asked, console) for asked in every])
+        console.print(LEGEND)
+    console.print(f"results: {results.path.parent}")
     sys.exit(0 if sound else 1)
-
-
-def _train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes: int) -> None:
-    """Each in a process, so that they go on at the same time."""
-    console = Console(stderr=True)
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
-        futures = {pool.submit(_train, each): each for each in asked}
-        for number, future in enumerate(as_completed(futures), 1):
-            each = futures[future]
-            results.add(each, future.result())
-            console.print(f"{number} of {len(asked)}: {each.task}, {each.contender}, seed {each.seed}", highlight=False)
-
-
-def _train(asked: ShardedTraining) -> Learned:
-    return train(TASKS[asked.task], CONTENDERS[asked.contender], asked.seed, asked.steps)

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+from kofn.config.compress import Residual
 from kofn.host.zero.settings import ZeroSettings
 
 WORKERS = 4
+
+ROUNDED: tuple[Residual, ...] = ("bfloat16", "int8")
 
 REFERENCE = "32 bits"
 """Uncompressed Adam: all stages step alike with 32 bits, so one of them stands for all."""
@@ -27,10 +30,16 @@ class ZeroContender:
     majority: bool = False
     mask: bool = True
     floor: float = 0.1
+    residual: Residual = "exact"
 
     def settings(self, freeze_step: int) -> ZeroSettings:
         return ZeroSettings(
-            stage=self.stage, bits=self.bits, freeze_step=freeze_step, mask=self.mask, variance_floor=self.floor
+            stage=self.stage,
+            bits=self.bits,
+            freeze_step=freeze_step,
+            mask=self.mask,
+            variance_floor=self.floor,
+            residual=self.residual,
         )
 
 
@@ -41,6 +50,12 @@ def _contenders() -> list[ZeroContender]:
         for stage in (1, 2, 3)
     ]
     stashed = [replace(one, name=f"{one.name}, k = 3 of 4", k=3) for one in few]
+    rounded: list[ZeroContender] = [
+        replace(one, name=f"{one.name}, residual {kept}", residual=kept)
+        for one in few
+        if one.stage < 3
+        for kept in ROUNDED
+    ]
     voting = [one for one in few if one.bits == 1 and one.stage < 3]
     controls = [
         change
@@ -53,7 +68,7 @@ def _contenders() -> list[ZeroContender]:
     ]
     frozen = ZeroContender(name=f"{REFERENCE}, variance frozen", codec="int32")
     two_sided = ZeroContender(name="stage 1, 1 bit, two-sided", stage=1, two_sided=True)
-    return [ZeroContender(name=REFERENCE, bits=32), frozen, *few, *stashed, two_sided, *controls]
+    return [ZeroContender(name=REFERENCE, bits=32), frozen, *few, *rounded, *stashed, two_sided, *controls]
 
 
 CONTENDERS = {one.name: one for one in _contenders()}

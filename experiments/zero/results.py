@@ -6,7 +6,7 @@ from typing import Self
 
 import msgspec
 
-from kofn.experiments.zero.training import Learned
+from kofn.experiments.zero.training import TASKS, Learned
 
 
 class ShardedTraining(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,15 @@ class ZeroResults:
         path = folder / "zero.json"
         rows = msgspec.json.decode(path.read_bytes(), type=list[_Row]) if path.exists() else []
         return cls(path, {row.training: row.learned for row in rows})
+
+    def of(self, task: str) -> dict[tuple[str, int], Learned]:
+        """Trainings of a task with as many steps as it has, by contender and seed."""
+        steps = TASKS[task].steps
+        return {
+            (each.contender, each.seed): learned
+            for each, learned in self.learned.items()
+            if (each.task, each.steps) == (task, steps)
+        }
 
     def add(self, training: ShardedTraining, learned: Learned) -> None:
         self.learned[training] = learned

@@ -15,7 +15,9 @@ NEAR = 0.005
 LEGEND = (
     "loss: held-out, after the last step, median over the seeds; x 32 bits: in shares of that of uncompressed Adam with"
     " the same seed; steps: until it is within 0.5 % of what uncompressed Adam has after the last step; within 0.5 %:"
-    " of how many seeds it is so after the last step; sound: all workers have the same parameters, and every ledger is"
+    " of how many seeds it is so after the last step; lost: what was discarded to keep residuals in fewer bits,"
+    " over what was given, in L2; too large: blocks whose votes had too large a step for what is left over to shrink,"
+    " share, most of any seed; sound: all workers have the same parameters, and every ledger is"
     " conserved. With 32 bits all stages are the same training."
 )
 
@@ -78,9 +80,17 @@ def table(title: str, found: Sequence[ZeroArm]) -> TextTable:
         "min .. max": lambda arm: span(Spread.of(arm.ratios), lambda value: shown(value, "{:.3f}")),
         "steps": lambda arm: steps_of(Spread.of(arm.steps).median),
         "within 0.5 %": lambda arm: f"{arm.near} of {len(arm.own)}",
+        "lost": lambda arm: _share(arm, "lost"),
+        "too large": lambda arm: _share(arm, "expanding"),
         "sound": lambda arm: "yes" if arm.sound else "NO",
     }
     return TextTable.of(columns, found, title=title)
+
+
+def _share(arm: ZeroArm, name: str) -> str:
+    """The most of any seed."""
+    known = [value for each in arm.own if (value := getattr(each, name)) is not None]
+    return f"{max(known):.2%}" if known else "-"
 
 
 def steps_of(value: float) -> str:

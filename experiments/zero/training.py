@@ -3,25 +3,29 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 import kofn
 from kofn.config.compress import CompressSection
-from kofn.config.schema import Config
+from kofn.config.schema import CLASSES, Config
 from kofn.experiments.zero.contenders import WORKERS, ZeroContender
-from kofn.experiments.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
 from kofn.host.arrays import Floats
 from kofn.host.errors import GradientError
-from kofn.host.workload.model import Batch, Perceptron, load_shard
+from kofn.host.workload.model import PIXELS, Batch, Perceptron, load_shard
 from kofn.host.workload.workload import load_workload
 from kofn.host.zero.compressed_mean import CompressedMean
+from kofn.host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
 from kofn.host.zero.settings import CODECS
 from kofn.host.zero.two_sided import TwoSidedMean
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
 
 GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
 """Of a checkout."""
+
+HIDDEN = (1024, 1024)
+"""Of the perceptron that goes over the network as well."""
 
 BATCH = 16
 """Images of a worker in a step."""
@@ -42,9 +46,9 @@ class Learner(Protocol):
 class DigitsLearner:
     """A perceptron on 8 x 8 images of digits, in NumPy."""
 
-    def __init__(self, rank: int, seed: int) -> None:
-        self._model, self._data = Perceptron((64,), seed), load_shard(rank, WORKERS, seed)
-        self.parameters, self.units = self._model.parameters, [[64 * 64, 64], [64 * 10, 10]]
+    def __init__(self, rank: int, seed: int, hidden: tuple[int, ...] = (64,)) -> None:
+        self._model, self._data = Perceptron(hidden, seed), load_shard(rank, WORKERS, seed)
+        self.parameters, self.units = self._model.parameters, units_of(hidden)
 
     def gradient(self, step: int) -> Floats:
         return self._model.gradient(self._data.batch(step, BATCH))[1]
@@ -52,6 +56,11 @@ class DigitsLearner:
     def held_out_loss(self) -> float:
         held_out: Batch = self._data.held_out
         return float(self._model.gradient(held_out)[0])
+
+
+def units_of(hidden: tuple[int, ...]) -> list[list[int]]:
+    """Weights and biases of a perceptron's layers."""
+    return [[before * after, after] for before, after in pairwise((PIXELS, *hidden, CLASSES))]
 
 
 class WorkloadLearner:
@@ -84,6 +93,14 @@ class ZeroTask:
 
 TASKS: Mapping[str, ZeroTask] = {
     "digits": ZeroTask(make=DigitsLearner, rate=2e-3, steps=400, freeze_step=60, words=1, every=5),
+    "mlp": ZeroTask(
+        make=lambda rank, seed: DigitsLearner(rank, seed, HIDDEN),
+        rate=5e-4,
+        steps=150,
+        freeze_step=30,
+        words=4,
+        every=2,
+    ),
     "gpt": ZeroTask(
         make=lambda rank, seed: WorkloadLearner(rank, seed, GPT),
         rate=2e-3,
@@ -95,15 +112,25 @@ TASKS: Mapping[str, ZeroTask] = {
 }
 
 
+ELEMENTS = sum(map(sum, units_of(HIDDEN)))
+"""Of the task `mlp`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """`losses`: held-out, by step, None where not finite; `conserved`: whether every ledger is, None where none is;
     `alike`: whether all workers have the same parameters, None where the training has diverged.
+
+    lost: L2 of what all workers together have discarded so that residuals are kept in fewer bits, over that of all that
+    they were given, None where residuals are exact; expanding: the share of blocks whose votes had too large a step
+    for what is left over to shrink, None without votes.
     """
 
     losses: dict[int, float | None]
     conserved: bool | None
     alike: bool | None
+    lost: float | None = None
+    expanding: float | None = None
 
 
 def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
@@ -136,7 +163,8 @@ def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None
     except GradientError:  # a control diverges: not finite, or too large for a ledger
         losses[last] = None
     conserved = None if switch is None else all(each.ledger.totals().conserved for each in switch.encoders)
-    return Learned(losses=losses, conserved=conserved, alike=alike)
+    lost, expanding = (None, None) if switch is None else (switch.lost, switch.expanding)
+    return Learned(losses=losses, conserved=conserved, alike=alike, lost=lost, expanding=expanding)
 
 
 def _switch(team: Lockstep, elements: int, task: ZeroTask, contender: ZeroContender, seed: int) -> LockstepSwitch:
@@ -145,7 +173,9 @@ def _switch(team: Lockstep, elements: int, task: ZeroTask, contender: ZeroConten
         elements,
         job=Config.of({"job": {"workers": WORKERS, "words": task.words}}).job,
         compress=CompressSection(
-            codec=contender.codec or CODECS[contender.bits], error_feedback=contender.error_feedback
+            codec=contender.codec or CODECS[contender.bits],
+            error_feedback=contender.error_feedback,
+            residual=contender.residual,
         ),
         average="contributors" if contender.settings(1).votes_on_momentum else "gradients",
         k=contender.k,

@@ -47,6 +47,7 @@ from kofn.host.transport.transport import Transport
 from kofn.host.wire import packet as wire
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
+from kofn.results.memory import Memory
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +117,10 @@ class Agent:
         layout = self._coding.layout
         sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
         storage = (
-            LedgerStorage.in_memory(**sizes)
+            LedgerStorage.in_memory(**sizes, residual=compress.residual)
             if ledger_file is None
-            else LedgerStorage.in_file(ledger_file, job=job.id, rank=rank, **sizes)
+            else LedgerStorage.in_file(ledger_file, job=job.id, rank=rank, **sizes, residual=compress.residual)
         )
-        self.residual_bytes: int = storage.pending.nbytes + storage.packed[0].nbytes
-        """Of memory: what is pending, and what was sent in two iterations."""
         self.encoder = Encoder.of(coding, compress, storage, rank)
         self.encoder.window = job.window
         if transport.pace is not None:
@@ -340,6 +339,11 @@ class Agent:
     def traffic(self) -> Traffic:
         """What went over its socket."""
         return Traffic() if self._engine is None else self._engine.traffic
+
+    @property
+    def memory(self) -> Memory:
+        """Of what is left of gradients."""
+        return self.ledger.memory
 
     def totals(self) -> LedgerTotals:
         return self.ledger.totals()

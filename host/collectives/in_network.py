@@ -27,6 +27,7 @@ from kofn.host.collectives.streamed_gradient import StreamedGradient, collective
 from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import check
+from kofn.host.compression.encoder import Encoding
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
 from kofn.host.errors import AgentError, CollectiveError, GradientError
@@ -51,12 +52,15 @@ class Nobody:
 
 
 class MeanMembers(NamedTuple):
-    """Who is in an elastic mean; `late`: whether this worker is missing in any block."""
+    """Who is in an elastic mean; `late`: whether this worker is missing in any block; `encoding`: what came of its own
+    values, None where it had no part.
+    """
 
     k: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
     ranks: list[int]
     late: bool
+    encoding: Encoding | None = None
 
 
 class InNetwork(Communicator):
@@ -236,7 +240,7 @@ class InNetwork(Communicator):
                     f" {dimensions} dimensions, worker {self.rank} calls {task}"
                 )
         self.results += update.checksums
-        self.latest = MeanMembers(update.k, update.count, update.members, update.late)
+        self.latest = MeanMembers(update.k, update.count, update.members, update.late, update.encoding)
         return update
 
     def _leave(self, trouble: str) -> None:

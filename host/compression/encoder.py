@@ -26,8 +26,8 @@ from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.compression.side_values import NUMBERS, SideValues
 from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
 from kofn.host.errors import AgentError
-from kofn.host.kernels.lanes import code_of, pack, unpack, width_of
-from kofn.host.kernels.sample import MOST, sample
+from kofn.host.kernels.lanes import VOTES, code_of, pack, unpack, width_of
+from kofn.host.kernels.sample import MOST
 from kofn.host.protocol.instructions import Packed, PackedBlocks
 from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
@@ -51,7 +51,9 @@ class Encoding:
     blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
     pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
     `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and that would have left over too
-    much, and that share of the gradient's squared norm; None where lanes are as asked for.
+    much, and that share of the gradient's squared norm; None where lanes are as asked for.  `lost_norm`: L2 of what was
+    discarded so that residuals are kept in fewer bits, None where they are exact.  `expanding`: the share of blocks
+    whose votes have too large a step for what is left over to shrink, None without votes or agreed steps.
     """
 
     ratio: float
@@ -63,6 +65,8 @@ class Encoding:
     residual_norm: float
     refused_width: int | None = None
     refused_error: float | None = None
+    lost_norm: float | None = None
+    expanding: float | None = None
 
 
 class Finished(NamedTuple):
@@ -114,6 +118,8 @@ class Encoder:
         self._packed_summary: dict[int, bytes] = {}  # by part
         self._fresh = np.zeros(coding.layout.total, np.bool_)
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
+        self._expanding: float | None = None
+        self._lost_norm = self.ledger.lost_norm
         self._error: float | None = None  # squared; None: nothing was encoded in this iteration
 
     @classmethod
@@ -204,6 +210,7 @@ class Encoder:
         self._prepare()
         self._error = 0.0
         lanes, scale = self.uses, self._scale(self.uses)
+        self._look_at_steps(lanes, scale)
         left, size = self.plan.blocks, min(self.slice_blocks, max(1, FIRST_SLICE // self._layout.elements))
         while left.size:
             blocks, left = self._next_blocks(left, size)
@@ -232,10 +239,23 @@ class Encoder:
             self.enter_rest()
         self.uses = self._wanted
         if self._summarised:
-            mean, largest = statistics(self.ledger.pending)
+            found = [statistics(self.ledger.values(some)) for some in self.ledger.slices]
+            mean, largest = (np.concatenate(each) for each in zip(*found, strict=True))
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
         if self._rate is not None:
             self._narrowest = self._planner.narrowest(self.plan.expected or self._magnitudes)
+
+    def _look_at_steps(self, lanes: int, scale: Exponents) -> None:
+        """Of votes: in how many of the plan's blocks what is left over does not shrink.
+
+        It does where 0 < step < 2 mean magnitude: then |x - step sign(x)|^2 = |x|^2 - n step (2 mean - step) < |x|^2.
+        A block of zeros does not count.
+        """
+        self._expanding = None
+        if width_of(lanes) == VOTES and self._magnitudes is not None:
+            mean = self._magnitudes.mean[self.plan.blocks]
+            grows = (2.0 ** -scale[self.plan.blocks] >= 2 * mean) & (mean > 0)
+            self._expanding = float(grows.mean())
 
     def reduction(self, iteration: int) -> NativeReduction | None:
         """What slices() and settle() do, for somebody who needs no Python for it; Sums.reduces() is still to be called.
@@ -249,6 +269,7 @@ class Encoder:
             return None
         self._prepare()
         scale, left, scratch = self._scale(lanes), self.plan.blocks.copy(), np.empty(self._layout.elements, np.int64)
+        self._look_at_steps(lanes, scale)
         found = NativeReduction(
             iteration=iteration,
             lanes=lanes,
@@ -442,7 +463,7 @@ class Encoder:
         """What came of the gradient that was encoded in the iteration that ends."""
         if self._error is None:
             return None
-        pending = self.ledger.pending.ravel()
+        pending = self.ledger.sampled
         refused = self._planner.refused(self.plan)
         return Encoding(
             ratio=self.plan.ratio / summary.ONE,
@@ -451,10 +472,17 @@ class Encoder:
             width=width_of(self.plan.lanes),
             blocks=len(self.plan.blocks),
             error_norm=math.sqrt(self._error),
-            residual_norm=math.sqrt(_squares(sample(pending), pending.size)),
+            residual_norm=math.sqrt(_squares(pending, self.ledger.blocks * self.ledger.elements)),
             refused_width=refused[0] if refused else None,
             refused_error=refused[1] if refused else None,
+            lost_norm=self._lost(),
+            expanding=self._expanding,
         )
+
+    def _lost(self) -> float | None:
+        """Since the last call; None where residuals are exact."""
+        before, self._lost_norm = self._lost_norm, self.ledger.lost_norm
+        return None if self.ledger.exact else math.sqrt(max(0.0, self._lost_norm**2 - before**2))
 
     def _scale(self, lanes: int) -> Exponents:
         """Every block's in lanes of this code: agreed on, or its own."""

@@ -101,8 +101,20 @@ static void give(struct ledger **taken) {
 
 #define ALONE(ledger) struct ledger *taken __attribute__((cleanup(give), unused)) = take(ledger)
 
-static int64_t *values_of(const struct ledger *ledger, int64_t block) {
-    return ledger->pending + block * ledger->lanes;
+static const int64_t SIZES[] = {[RESIDUAL_EXACT] = 8, [RESIDUAL_BFLOAT16] = 2, [RESIDUAL_INT8] = 1};
+
+static void *kept_of(const struct ledger *ledger, int64_t block) {
+    return (uint8_t *)ledger->pending + block * ledger->lanes * SIZES[ledger->residual];
+}
+
+/* What is pending of a block; `room`: (lanes,), where it is expanded if it has to be. */
+static const int64_t *values_in(const struct ledger *ledger, int64_t block, int64_t *room) {
+    return kept_values((enum residual)ledger->residual, kept_of(ledger, block), ledger->shifts[block], ledger->lanes,
+                       room);
+}
+
+static const int64_t *values_of(const struct ledger *ledger, int64_t block) {
+    return values_in(ledger, block, ledger->values);
 }
 
 /* Begins a change of a block: its record as it will be. */
@@ -129,14 +141,25 @@ static void apply(const struct ledger *ledger) {
     struct journal *journal = ledger->journal;
     const int64_t block = journal->committed - 1;
     if (journal->moved)
-        copy(journal->values, ledger->lanes, values_of(ledger, block));
+        keep((enum residual)ledger->residual, journal->values, ledger->lanes, kept_of(ledger, block),
+             &ledger->shifts[block]);
     ledger->records[block] = journal->record;
     if (journal->withdrawn)
         ledger->sent[journal->withdrawn - 1].iteration = 0;
     store(&journal->committed, 0);
 }
 
+/* What cannot be kept of the staged values is discarded. */
+static void discard_rounding(const struct ledger *ledger) {
+    struct journal *journal = ledger->journal;
+    journal->record.discarded += checksum(ledger->factors, journal->values, ledger->lanes);
+    ((struct ledger *)ledger)->lost += round_as_kept((enum residual)ledger->residual, journal->values, ledger->lanes);
+    journal->record.discarded -= checksum(ledger->factors, journal->values, ledger->lanes);
+}
+
 static void commit(const struct ledger *ledger, int64_t block) {
+    if (ledger->journal->moved && ledger->residual != RESIDUAL_EXACT)
+        discard_rounding(ledger);
     store(&ledger->journal->committed, block + 1);
     apply(ledger);
 }
@@ -314,8 +337,18 @@ void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int6
                       int64_t *values) {
     for (int64_t at = 0; at < count; at++) {
         const int64_t place = place_of(ledger, 0, iteration, blocks[at]);
-        add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1, values_of(ledger, blocks[at]),
-                values + at * ledger->lanes);
+        int64_t *left = values + at * ledger->lanes;
+        add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1,
+                values_in(ledger, blocks[at], left), left);
+    }
+}
+
+void ledger_pending(const struct ledger *ledger, const int64_t *blocks, int64_t count, int64_t *values) {
+    for (int64_t at = 0; at < count; at++) {
+        int64_t *room = values + at * ledger->lanes;
+        const int64_t *found = values_in(ledger, blocks[at], room);
+        if (found != room)
+            copy(found, ledger->lanes, room);
     }
 }
 

@@ -1,6 +1,7 @@
 /* A worker's ledger (ledger.c): where its arrays are, and what changes them. */
 #pragma once
 #include "core.h"
+#include "residual.h"
 
 enum { FRACTION_BITS = 40 };
 
@@ -16,8 +17,12 @@ struct ledger {
     struct journal *journal;
     struct record *records; /* (B,) */
     struct sent *sent;      /* (PARTS, GENERATIONS, B), as `packed` */
-    int64_t *pending;       /* (B, lanes) */
+    void *pending;          /* (B, lanes), of `residual` */
+    int64_t *shifts;        /* (B,), of RESIDUAL_INT8 */
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room) */
+    int64_t *values;        /* (lanes,), for those of a block that is not kept exactly */
+    int64_t residual;       /* enum residual */
+    double lost;            /* the sum of squares of what was lost so that residuals could be kept in fewer bits */
     int64_t busy;           /* somebody changes it: one thread at a time does, any other ends the process */
 };
 
@@ -43,6 +48,8 @@ void ledger_send(const struct ledger *ledger, const struct gradient *gradient, i
 /* What encoding has left over of blocks that were sent as part 0 in an iteration, (count, lanes). */
 void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, int64_t count,
                       int64_t *values);
+/* What is pending of blocks, (count, lanes). */
+void ledger_pending(const struct ledger *ledger, const int64_t *blocks, int64_t count, int64_t *values);
 /* As what blocks were sent last. Returns -1, or a place in `blocks` of one that never was. */
 int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count, struct packed *found);
 /* Results of blocks are known, with these of our parts (bit p: part p) in them; what is known already, and blocks that

@@ -6,7 +6,9 @@ is pending and not on its way to that block already.  So a late gradient is adde
 iteration (source: the slow-node scheduling document, claim "stored data is summed with the same block of the next
 iteration").
 
-Everything is integer: conservation, gradients = aggregated + pending + discarded, is exact or broken.  Only `pending`
+Everything is integer: conservation, gradients = aggregated + pending + discarded, is exact or broken.  Where what is
+pending is kept in fewer bits (compress.residual), what rounding takes of it is discarded whenever a block changes: the
+sum stays exact.  Only `pending`
 is kept value by value.  Of the others each block has a checksum (compression.ledger_native), which is linear: it
 follows every change of them, and is compared with that of what is pending.  The sums that workers say they are in are
 checked against what everyone applied in the same way (report.checks).
@@ -28,7 +30,8 @@ iteration again.
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,17 +39,22 @@ import numpy.typing as npt
 
 from kofn.host.arrays import Exponents, Fixed, Floats, Integers, Values
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
+from kofn.host.compression.codec import UNIT, Codec, encode_packed, largest_lanes, packs, shift_of
 from kofn.host.compression.ledger_native import Fading, Gradient, checksums, library, view_of
 from kofn.host.compression.ledger_storage import GENERATIONS, LedgerStorage, Records, row_bytes
 from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.errors import CodecError, ProtocolError
 from kofn.host.kernels.kernel import rows_of
 from kofn.host.kernels.lanes import unpack, width_of
+from kofn.host.kernels.sample import sample
 from kofn.host.protocol.instructions import PACKED, PackedBlocks
 from kofn.host.protocol.results import Result
 from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, bit_of, bits_of
 from kofn.results.account import Account
+from kofn.results.memory import Memory
+
+EXPANDED = 1 << 20
+"""Values that are copied at once where they are not kept exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +89,6 @@ class Ledger:
         feedback: bool = True,
     ) -> None:
         self.rank, self.age = rank, age
-        self.pending: Fixed = storage.pending
-        """Shape (blocks, elements)."""
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
         self._mine = bits_of(rank)
         self._parts_by_bits = {sum(bit_of(rank, part) for part in _bits(parts)): parts for parts in range(1 << PARTS)}
@@ -97,7 +103,51 @@ class Ledger:
 
     @property
     def blocks(self) -> int:
-        return len(self.pending)
+        return len(self._storage.pending)
+
+    @property
+    def elements(self) -> int:
+        """Of a block."""
+        found: int = self._storage.pending.shape[1]
+        return found
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is pending is kept as it is."""
+        return self._storage.residual == "exact"
+
+    @property
+    def pending(self) -> Fixed:
+        """Shape (blocks, elements); a copy where it is not kept exactly."""
+        return self.values(slice(None))
+
+    def values(self, blocks: Integers | slice | list[int]) -> Fixed:
+        """What is pending of blocks, (B, elements)."""
+        if self.exact:
+            exact: Fixed = self._storage.pending[blocks]
+            return exact
+        chosen = np.ascontiguousarray(np.arange(self.blocks)[blocks], np.int64)
+        values = np.empty((chosen.size, self.elements), np.int64)
+        self._native.ledger_pending(self._at, chosen.ctypes.data, chosen.size, values.ctypes.data)
+        return values
+
+    @property
+    def slices(self) -> Iterator[slice]:
+        """All blocks; where values() copies only so many at a time that copies are small."""
+        size = self.blocks if self.exact else max(1, EXPANDED // self.elements)
+        return (slice(begin, begin + size) for begin in range(0, self.blocks, size))
+
+    @property
+    def sampled(self) -> Fixed:
+        """Some of what is pending, (N,)."""
+        if self.exact:
+            return sample(self._storage.pending.ravel())
+        return self.values(slice(None, None, -(-self.blocks * self.elements // EXPANDED))).ravel()
+
+    @property
+    def lost_norm(self) -> float:
+        """L2 of what this process has discarded so that residuals are kept in fewer bits, in units of the gradient."""
+        return math.sqrt(self._view.lost) * UNIT
 
     @property
     def begun(self) -> int:
@@ -244,7 +294,7 @@ class Ledger:
 
     def sent_in(self, iteration: int) -> Values:
         """What was sent in an iteration, shape (PARTS, blocks, elements), 0 where nothing was."""
-        found = np.zeros((PARTS, *self.pending.shape), np.int32)
+        found = np.zeros((PARTS, self.blocks, self.elements), np.int32)
         for part in range(PARTS):
             sent = self._sent(part, iteration)
             for code in self._codecs:
@@ -255,8 +305,8 @@ class Ledger:
     def left_over(self, blocks: Integers, iteration: int) -> Fixed:
         """What encoding has left over of blocks that were sent as part 0 in an iteration, shape (blocks, elements)."""
         if self._decodes:
-            return self.pending[blocks] - self._decoded(0, blocks, iteration)
-        blocks, left = self._chosen(blocks), np.empty((len(blocks), self.pending.shape[1]), np.int64)
+            return self.values(blocks) - self._decoded(0, blocks, iteration)
+        blocks, left = self._chosen(blocks), np.empty((len(blocks), self.elements), np.int64)
         self._native.ledger_left_over(self._at, iteration, blocks.ctypes.data, blocks.size, left.ctypes.data)
         return left
 
@@ -315,11 +365,19 @@ class Ledger:
         found: list[int] = np.flatnonzero(np.any(away, axis=0)).tolist()
         return found
 
+    @property
+    def memory(self) -> Memory:
+        """Parts 1 on of what was sent are not in it: they take none until they are used."""
+        storage = self._storage
+        books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
+        return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)
+
     def totals(self) -> LedgerTotals:
         gradients, aggregated, discarded = (
             self._storage.records[name].copy() for name in ("gradients", "aggregated", "discarded")
         )
-        return LedgerTotals(gradients, aggregated, checksums(self.pending), discarded)
+        pending = np.concatenate([checksums(self.values(some)) for some in self.slices])
+        return LedgerTotals(gradients, aggregated, pending, discarded)
 
     def account(self) -> Account:
         """What became of the gradients' weight: it adds up, also for a thread beside the ledger's."""
@@ -370,7 +428,7 @@ class Ledger:
 
     def _checked_scale(self, lanes: int, scale: Exponents, blocks: int) -> Exponents:
         """For native code; CodecError where there is none such, or no room for so many blocks in these lanes."""
-        self._check_size(blocks * row_bytes(self.pending.shape[1], width_of(lanes)), blocks, lanes)
+        self._check_size(blocks * row_bytes(self.elements, width_of(lanes)), blocks, lanes)
         shift_of(scale)
         return np.ascontiguousarray(scale, np.int64)
 
@@ -386,7 +444,7 @@ class Ledger:
 
     def _check_size(self, size: int, blocks: int, lanes: int) -> None:
         """CodecError where encoded blocks are not as long as lanes of this code make them."""
-        needed = row_bytes(self.pending.shape[1], width_of(lanes))
+        needed = row_bytes(self.elements, width_of(lanes))
         if size != blocks * needed or needed > self._storage.packed.shape[-1]:
             raise CodecError(
                 f"{blocks} blocks in lanes of {width_of(lanes)} bits are {size} bytes: {blocks * needed} are needed,"
@@ -395,7 +453,7 @@ class Ledger:
 
     def _values_for(self, part: int, blocks: Integers, iteration: int) -> Fixed:
         """What is pending of blocks and not on its way as another part."""
-        values: Fixed = self.pending[rows_of(blocks.tolist())]
+        values = self.values(rows_of(blocks.tolist()))
         for other in self._parts:
             if other != part and (away := self._away(other, iteration, blocks)).any():
                 values = values.copy()
@@ -423,7 +481,7 @@ class Ledger:
 
     def _decoded(self, part: int, blocks: Integers, iteration: int) -> Fixed:
         """What was sent as a part of blocks in an iteration stands for, shape (blocks, elements)."""
-        values, sent = np.empty((blocks.size, self.pending.shape[1]), np.int64), self._sent(part, iteration)[blocks]
+        values, sent = np.empty((blocks.size, self.elements), np.int64), self._sent(part, iteration)[blocks]
         for code in np.unique(sent["lanes"]).tolist():
             those = sent["lanes"] == code
             lanes = self._lanes(part, blocks[those], iteration, code)
@@ -432,7 +490,7 @@ class Ledger:
 
     def _lanes(self, part: int, blocks: Integers, iteration: int, code: int) -> Values:
         """What was sent of blocks in lanes of this code, shape (blocks, elements)."""
-        width, elements = width_of(code), self.pending.shape[1]
+        width, elements = width_of(code), self.elements
         packed = self._storage.packed[part, iteration % GENERATIONS, blocks, : elements * width // 8]
         return unpack(packed.tobytes(), width, signed=self._codecs[code].signed).reshape(blocks.size, elements)
 
@@ -440,7 +498,7 @@ class Ledger:
         """What these parts of blocks stand for together, (blocks, elements); None: ledger.c knows all codecs."""
         if not self._decodes:
             return None
-        values, known = np.zeros((blocks.size, self.pending.shape[1]), np.int64), blocks < self.blocks
+        values, known = np.zeros((blocks.size, self.elements), np.int64), blocks < self.blocks
         for part in range(PARTS):
             places = np.flatnonzero(known & (parts >> part & 1 == 1))
             sent = self._sent(part, iteration)["iteration"][blocks[places]] == iteration

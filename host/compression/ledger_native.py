@@ -2,13 +2,13 @@
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import POINTER, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_int, c_int64, c_void_p
 from functools import cache
 
 import numpy as np
 
 from kofn.host.arrays import Fixed, Floats, Integers
-from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.ledger_storage import KEPT, LedgerStorage
 from kofn.host.errors import LedgerError
 from kofn.host.kernels.kernel import Weights
 from kofn.host.kernels.lanes import CODES, WIDTHS
@@ -39,9 +39,13 @@ class View(ctypes.Structure):
     _fields_ = (
         *((name, c_int64) for name in ("blocks", "lanes", "room")),
         ("most", c_int64 * len(WIDTHS)),
-        *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "packed")),
+        *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "shifts", "packed")),
+        ("values", c_void_p),
+        ("residual", c_int64),
+        ("lost", c_double),
         ("busy", c_int64),
     )
+    keeps: Fixed
 
 
 BLOCKS = [c_void_p, c_int64]
@@ -54,6 +58,7 @@ SIGNATURES: Signatures = {
     "ledger_add": (None, [c_void_p, POINTER(Gradient), *BLOCKS]),
     "ledger_send": (None, [c_void_p, POINTER(Gradient), c_int64, c_int, c_int, *BLOCKS, c_void_p]),
     "ledger_note": (None, [c_void_p, c_int64, c_int, c_int, *BLOCKS, c_void_p, c_void_p, c_int64]),
+    "ledger_pending": (None, [c_void_p, *BLOCKS, c_void_p]),
     "ledger_left_over": (None, [c_void_p, c_int64, *BLOCKS, c_void_p]),
     "ledger_noted": (c_int64, [c_void_p, c_int, *BLOCKS, c_void_p]),
     "ledger_withdraw": (None, [c_void_p, c_int64, c_int, *BLOCKS]),
@@ -74,10 +79,14 @@ def library() -> ctypes.CDLL:
 def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
     """Of arrays that live as long as it does; `most`: the largest lane of each code, 0 where lanes are votes."""
     blocks, lanes = storage.pending.shape
-    arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.packed
+    arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.shifts, storage.packed
     places = (array.ctypes.data for array in arrays)
     limits = (c_int64 * len(WIDTHS))(*(most.get(code, 0) for code in CODES))
-    return View(blocks, lanes, storage.packed.shape[-1], limits, factors_of(lanes).ctypes.data, *places)
+    values, kind = np.empty(lanes, np.int64), list(KEPT).index(storage.residual)
+    of = factors_of(lanes).ctypes.data, *places, values.ctypes.data, kind
+    view = View(blocks, lanes, storage.packed.shape[-1], limits, *of)
+    view.keeps = values
+    return view
 
 
 def checksums(values: Fixed) -> Integers:

@@ -6,7 +6,7 @@ It does not outlive the machine.  The order of stores is the owner's business (c
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,11 +14,19 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Fixed, Integers
+from kofn.config.compress import Residual
+from kofn.host.arrays import Integers
 from kofn.host.errors import LedgerError
 from kofn.host.wire.packet import PARTS
 
-MAGIC = int.from_bytes(b"kofn\0bk7")
+MAGIC = int.from_bytes(b"kofn\0bk8")
+
+KEPT: Mapping[Residual, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] = {
+    "exact": np.int64,
+    "bfloat16": np.uint16,
+    "int8": np.int8,
+}
+"""What is pending of an element, by compress.residual; in the order of `enum residual` in residual.h."""
 
 GENERATIONS = 2
 """What was sent in an iteration is kept until the second one after it: a worker that comes back compares its
@@ -53,6 +61,9 @@ SENT = np.dtype(
 )
 """What was sent of a block as a part, as in ledger.c."""
 
+Placed = tuple[str, Any, tuple[int, ...]]
+"""An array: name, type, shape."""
+
 Records = npt.NDArray[Any]
 """Of RECORD, or of SENT."""
 
@@ -68,24 +79,29 @@ class LedgerStorage:
     are written to.
     """
 
-    identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes
+    identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes and of `pending`
     begun: Integers  # (1,): latest iteration
     journal: Integers  # (JOURNAL_NUMBERS + L,): the next change of a block
     records: Records  # (B,)
     sent: Records  # (P, G, B)
-    pending: Fixed  # (B, L)
+    pending: npt.NDArray[Any]  # (B, L), of KEPT
+    shifts: Integers  # (B,): of residuals in int8, which are in steps of 2**shift
     packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): what was sent, as on the wire
 
     @classmethod
-    def in_memory(cls, *, blocks: int, lanes: int, width: int = 32) -> Self:
+    def in_memory(cls, *, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact") -> Self:
         """A ledger that ends with the process; `width`: bits of the widest lanes."""
-        return cls._over(np.zeros(_size(blocks, lanes, width), np.uint8), blocks=blocks, lanes=lanes, width=width)
+        layout = list(_layout(blocks, lanes, width, residual))
+        return cls._over(np.zeros(_size(layout), np.uint8), layout)
 
     @classmethod
-    def in_file(cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int, width: int = 32) -> Self:
+    def in_file(
+        cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact"
+    ) -> Self:
         """The ledger of an earlier process of this worker, or a new one; LedgerError when it is another worker's."""
-        identity = [MAGIC, job << 8 | rank, blocks, lanes, width]
-        size = _size(blocks, lanes, width)
+        layout = list(_layout(blocks, lanes, width, residual))
+        identity = [MAGIC, job << 8 | rank, blocks, lanes, width << 8 | 8 * KEPT[residual]().itemsize]
+        size = _size(layout)
         try:
             with path.open("a+b") as file:
                 file.seek(0)
@@ -94,7 +110,7 @@ class LedgerStorage:
                 buffer = mmap.mmap(file.fileno(), size)
         except OSError as error:
             raise LedgerError(f"{path}: {error.strerror}") from error
-        storage = cls._over(buffer, blocks=blocks, lanes=lanes, width=width)
+        storage = cls._over(buffer, layout)
         storage.identity[1:] = identity[1:]
         storage.identity[0] = MAGIC
         for array in (storage.pending, storage.packed[0]):  # the kernel finds room now, not when it matters
@@ -102,14 +118,18 @@ class LedgerStorage:
         return storage
 
     @classmethod
-    def _over(cls, buffer: npt.NDArray[np.uint8] | mmap.mmap, *, blocks: int, lanes: int, width: int) -> Self:
+    def _over(cls, buffer: npt.NDArray[np.uint8] | mmap.mmap, layout: Sequence[Placed]) -> Self:
         """The arrays one after another in a buffer."""
-        arrays, at = {}, 0
-        for name, kind, shape in _layout(blocks, lanes, width):
+        arrays, at = dict[str, Any](), 0
+        for name, kind, shape in layout:
             array = np.frombuffer(buffer, kind, int(np.prod(shape)), at)
             arrays[name] = array.reshape(shape)
             at += array.nbytes
         return cls(**arrays)
+
+    @property
+    def residual(self) -> Residual:
+        return next(name for name, kind in KEPT.items() if self.pending.dtype == kind)
 
 
 def _check(path: Path, head: bytes, identity: list[int]) -> None:
@@ -126,8 +146,11 @@ def _check(path: Path, head: bytes, identity: list[int]) -> None:
 
 
 def _words(identity: list[int]) -> str:
-    _, worker, blocks, lanes, width = identity
-    return f"job {worker >> 8}, rank {worker & 255}, {blocks} blocks of {lanes} lanes of up to {width} bits"
+    _, worker, blocks, lanes, bits = identity
+    return (
+        f"job {worker >> 8}, rank {worker & 255}, {blocks} blocks of {lanes} lanes of up to {bits >> 8} bits, residuals"
+        f" of {bits & 255}"
+    )
 
 
 def row_bytes(lanes: int, width: int) -> int:
@@ -135,16 +158,17 @@ def row_bytes(lanes: int, width: int) -> int:
     return -(-lanes * width // 8)
 
 
-def _layout(blocks: int, lanes: int, width: int) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
-    """Every array: name, type, shape."""
+def _layout(blocks: int, lanes: int, width: int, residual: Residual) -> Iterator[Placed]:
+    """Every array; what has more than a byte begins at a multiple of 8."""
     yield "identity", np.int64, (5,)
     yield "begun", np.int64, (1,)
     yield "journal", np.int64, (JOURNAL_NUMBERS + lanes,)
     yield "records", RECORD, (blocks,)
     yield "sent", SENT, (PARTS, GENERATIONS, blocks)
-    yield "pending", np.int64, (blocks, lanes)
+    yield "shifts", np.int64, (blocks,)
+    yield "pending", KEPT[residual], (blocks, lanes)
     yield "packed", np.uint8, (PARTS, GENERATIONS, blocks, row_bytes(lanes, width))
 
 
-def _size(blocks: int, lanes: int, width: int) -> int:
-    return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for _, kind, shape in _layout(blocks, lanes, width))
+def _size(layout: Sequence[Placed]) -> int:
+    return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for _, kind, shape in layout)

@@ -11,6 +11,7 @@ import numpy as np
 from kofn.host.arrays import Integers
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.training.reducer import Reducer
+from kofn.results.memory import Memory
 
 
 class Metrics:
@@ -32,10 +33,11 @@ class Metrics:
     def write(self, **fields: Any) -> None:
         self._file.write(json.dumps(fields) + "\n")
 
-    def sum_up(self, reducer: Reducer, reason: str, results: Integers) -> None:
+    def sum_up(self, reducer: Reducer, reason: str, results: Integers, memory: Memory | None = None) -> None:
         """The last line, of a training that ended for this reason, and the ledger; `results`: as close()."""
         account = reducer.account()
-        self.write(summary=reducer.statistics() | {"reason": reason, "account": account and asdict(account)})
+        found = {"reason": reason, "account": account and asdict(account), "memory": memory and asdict(memory)}
+        self.write(summary=reducer.statistics() | found)
         self.close(reducer.totals(), results)
 
     def close(self, totals: LedgerTotals | None, results: Integers) -> None:

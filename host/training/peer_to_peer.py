@@ -26,6 +26,7 @@ from kofn.host.protocol.results import Result
 from kofn.host.stopwatch import Times
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
+from kofn.results.memory import Memory
 
 
 class PeerToPeer:
@@ -113,6 +114,11 @@ class PeerToPeer:
     def statistics(self) -> dict[str, int]:
         """Payload of the communicator's connections."""
         return dict(self._bytes)
+
+    @property
+    def memory(self) -> Memory:
+        """Nothing is left."""
+        return Memory()
 
     def totals(self) -> LedgerTotals | None:
         return None

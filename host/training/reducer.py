@@ -18,6 +18,7 @@ from kofn.host.protocol.results import Result
 from kofn.host.stopwatch import Times
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
+from kofn.results.memory import Memory
 
 
 class Reducer(Protocol):
@@ -112,6 +113,10 @@ class Reducer(Protocol):
 
     def statistics(self) -> dict[str, int]:
         """What it has done, as results.worker_metrics.Totals names it."""
+
+    @property
+    def memory(self) -> Memory:
+        """Of what is left of gradients."""
 
     def totals(self) -> LedgerTotals | None:
         """What became of all gradients; None where nothing can be left over."""

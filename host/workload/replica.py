@@ -17,6 +17,7 @@ from kofn.host.errors import AgentError
 from kofn.host.workload.evaluation import Evaluation, Evaluator
 from kofn.host.workload.optimizer import Arrays, Momentum, fitting
 from kofn.host.workload.workload import Workload
+from kofn.results.memory import Memory
 
 OPTIMIZER = "optimizer."
 """What the names of an optimizer's arrays begin with."""
@@ -111,6 +112,12 @@ class Replica:
                 self._iteration = state.iteration
         except (ValueError, LookupError, RuntimeError) as error:  # as a foreign optimizer may have it
             raise AgentError(str(error)) from error
+
+    @property
+    def memory(self) -> Memory:
+        """A gradient is as large as the parameters."""
+        parameters, own = self._arrays["parameters"].nbytes, self.optimizer.state().values()
+        return Memory(parameters=parameters, gradients=parameters, optimizer=sum(each.nbytes for each in own))
 
     @property
     def _by_parameter(self) -> Arrays:

@@ -9,6 +9,7 @@ from kofn.host.arrays import Floats
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.errors import ZeroError
 from kofn.host.zero.shards import Shards
+from kofn.results.memory import Memory
 
 LIMIT_S = 600.0
 """Of one call; a communicator says much earlier who is missing."""
@@ -34,8 +35,8 @@ class CompressedMean(Protocol):
         """
 
     @property
-    def residual_bytes(self) -> int:
-        """Of memory that keeps what is left over, and what is on its way."""
+    def memory(self) -> Memory:
+        """What keeps what is left over, and what is on its way."""
 
 
 class SwitchMean:
@@ -66,5 +67,5 @@ class SwitchMean:
         return np.repeat(blocks, self.block_elements)[: self._elements]
 
     @property
-    def residual_bytes(self) -> int:
-        return self._communicator.agent.residual_bytes
+    def memory(self) -> Memory:
+        return self._communicator.agent.memory

@@ -1,4 +1,4 @@
-"""What a worker keeps in memory between two steps, by kind, and the formulas of it.
+"""The formulas of what a worker keeps in memory between two steps, by kind.
 
 Of P parameters among n workers, in bytes:
 
@@ -6,41 +6,42 @@ Of P parameters among n workers, in bytes:
     parameters   4 P           4 P + 4 P / n   4 P + 4 P / n          4 P / n + two layers while they are needed
     gradients    4 P           4 P             32 bits: 0             32 bits: 0
     optimizer    8 P           8 P / n         8 P / n                8 P / n
-    residuals    0             fewer than 32 bits: 8 P, and what was sent in two steps
+    residuals    0             fewer than 32 bits: 8 P; 2 P as bfloat16, P as int8
+    ledger       0             fewer than 32 bits: what was sent in two steps, P * bits / 4; 144 a block, and 8 an
+                               element of one block (the journal)
 
 A shard is a copy beside the model's parameters in stages 1 and 2.  In fewer than 32 bits gradients are 4 P in all
 stages: they leave as a whole.  With 1 bit stage 1 has the whole momentum, 4 P, and the variance of its shard, 4 P / n;
-LAMB has another variance, 4 P / n, once the first one is frozen.  The ledger keeps steps of 2**-40 in 64 bits.
+LAMB has another variance, 4 P / n, once the first one is frozen.  Exact residuals are steps of 2**-40 in 64 bits.
 """
 
-from dataclasses import astuple, dataclass
-from typing import Self
+from collections.abc import Mapping
 
+from kofn.config.compress import Residual
 from kofn.host.zero.settings import ZeroSettings
+from kofn.results.memory import Memory
+
+RESIDUAL_BYTES: Mapping[Residual, int] = {"exact": 8, "bfloat16": 2, "int8": 1}
+"""Of an element."""
+
+BOOKS = 144
+"""Bytes of a block's records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes of one worker."""
+def expected(settings: ZeroSettings, elements: int, workers: int, *, layer: int, block: int) -> Memory:
+    """`layer`: elements of the largest one; `block`: of a block."""
+    whole, shard = 4 * elements, 4 * -(-elements // workers)
+    few, momentum = settings.bits < 32, whole if settings.votes_on_momentum else shard
+    variances = 2 if settings.bits == 1 and settings.optimizer == "lamb" else 1
+    return Memory(
+        parameters=shard + (2 * 4 * layer if settings.stage == 3 else whole),
+        gradients=whole if few or settings.stage == 1 else 0,
+        optimizer=momentum + variances * shard,
+        residuals=RESIDUAL_BYTES[settings.residual] * elements if few else 0,
+        ledger=2 * elements * settings.bits // 8 + BOOKS * -(-elements // block) + 8 * block if few else 0,
+    )
 
-    parameters: int
-    gradients: int
-    optimizer: int
-    residuals: int
 
-    @classmethod
-    def of(cls, settings: ZeroSettings, elements: int, workers: int, *, layer: int, lane_bits: int) -> Self:
-        """By the formulas; `layer`: elements of the largest one; `lane_bits`: of an element upstream."""
-        whole, shard = 4 * elements, 4 * -(-elements // workers)
-        few, momentum = settings.bits < 32, whole if settings.votes_on_momentum else shard
-        variances = 2 if settings.bits == 1 and settings.optimizer == "lamb" else 1
-        return cls(
-            parameters=shard + (2 * 4 * layer if settings.stage == 3 else whole),
-            gradients=whole if few or settings.stage == 1 else 0,
-            optimizer=momentum + variances * shard,
-            residuals=8 * elements + 2 * elements * lane_bits // 8 if few else 0,
-        )
-
-    @property
-    def total(self) -> int:
-        return sum(astuple(self))
+def not_sharded(elements: int) -> Memory:
+    """By Adam."""
+    return Memory(parameters=4 * elements, gradients=4 * elements, optimizer=8 * elements)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from kofn.config.compress import Residual
 from kofn.host.errors import ZeroError
 
 OptimizerName = Literal["adam", "lamb"]
@@ -21,7 +22,8 @@ class ZeroSettings:
     (stage 1) or the gradient (stages 2 and 3) is voted on.  weight_decay: added to the gradient, or with `decoupled`
     taken off the parameters (AdamW); LAMB adds it to the update.  variance_floor: the least sqrt(variance) once it is
     frozen, in root mean squares of its block: a block's values share one step.  mask: what never had a gradient until
-    then has no momentum.  ZeroError names what is not allowed.
+    then has no momentum.  residual: how what is left over is kept, as compress.residual.  ZeroError names what is not
+    allowed.
     """
 
     optimizer: OptimizerName = "adam"
@@ -34,6 +36,7 @@ class ZeroSettings:
     decoupled: bool = False
     variance_floor: float = 0.1
     mask: bool = True
+    residual: Residual = "exact"
 
     def __post_init__(self) -> None:
         if self.optimizer not in get_args(OptimizerName):
@@ -42,6 +45,8 @@ class ZeroSettings:
             raise ZeroError(f"stage is {self.stage!r}: 1, 2 or 3 is allowed")
         if self.bits not in BITS:
             raise ZeroError(f"bits is {self.bits!r}: 1, 8 or 32 is allowed")
+        if self.residual not in get_args(Residual):
+            raise ZeroError(f"residual is {self.residual!r}: {', '.join(map(repr, get_args(Residual)))} are allowed")
         if self.bits == 1 and self.freeze_step < 1:
             raise ZeroError(
                 f"freeze_step is {self.freeze_step!r}: 1 or more is allowed with bits = 1, the variance is frozen then"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from kofn.host.arrays import Floats
 from kofn.host.zero.shards import Shards
+from kofn.results.memory import Memory
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -57,8 +58,8 @@ class TwoSidedMean:
         return shards.cut(self.all_reduce(values), self._exchange.rank)
 
     @property
-    def residual_bytes(self) -> int:
-        return self.worker_error.nbytes + self.server_error.nbytes
+    def memory(self) -> Memory:
+        return Memory(residuals=self.worker_error.nbytes + self.server_error.nbytes)
 
 
 def _quantise(values: Floats) -> tuple[np.float32, npt.NDArray[np.bool_]]:

@@ -22,10 +22,10 @@ from kofn.host.arrays import Floats
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import LIMIT_S, CompressedMean
 from kofn.host.zero.exact_calls import ExactCalls, Pending
-from kofn.host.zero.memory import Memory
 from kofn.host.zero.settings import ZeroSettings
 from kofn.host.zero.shard_optimizer import ShardAdam, ShardLamb, ShardOptimizer
 from kofn.host.zero.shards import Shards
+from kofn.results.memory import Memory
 
 OPTIMIZERS: dict[str, type[ShardOptimizer]] = {"adam": ShardAdam, "lamb": ShardLamb}
 
@@ -198,12 +198,12 @@ class ZeroOptimizer:
     def memory(self) -> Memory:
         """Of this worker, without what its model holds."""
         momentum = self._optimizer.exp_avg if self._momentum is None else self._momentum.values
-        return Memory(
+        own = Memory(
             parameters=self.shard.nbytes,
             gradients=0 if self._gradient is None else self._gradient.nbytes,
             optimizer=momentum.nbytes + sum(each.nbytes for each in self._optimizer.arrays),
-            residuals=0 if self._compressed is None else self._compressed.residual_bytes,
         )
+        return own if self._compressed is None else own + self._compressed.memory
 
 
 class _Momentum:

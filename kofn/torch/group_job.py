@@ -7,11 +7,11 @@ import asyncio
 import atexit
 import time
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from msgspec.structs import replace
 
-from kofn.config.compress import CompressSection
+from kofn.config.compress import CompressSection, Residual
 from kofn.config.schema import Average, Config
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.collectives.in_network import InNetwork, MeanMembers
@@ -26,6 +26,7 @@ from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
 from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, member_of
 from kofn.host.workload.replica import ReplicaState
+from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
 
@@ -37,6 +38,7 @@ class ElasticCalls:
     elements: int = 1
     codec: str | None = None
     average: Average = "gradients"
+    residual: Residual = "exact"
 
     def compress(self, config: Config) -> CompressSection:
         """The job's [compress], with this codec; TorchError for what does not go with it."""
@@ -47,9 +49,15 @@ class ElasticCalls:
             raise TorchError(f"compress.codec is {given.codec!r}: {self.codec!r} is allowed here, or none")
         if (given.ratio, given.ratio_control) != (default.ratio, default.ratio_control):
             raise TorchError("compress.ratio or ratio_control is given: none is allowed, all is sent in every step")
-        compress = replace(given, codec=self.codec)
+        compress = replace(given, codec=self.codec, residual=self._residual(given.residual))
         compress.check(workers=config.job.workers, words=config.job.words)
         return compress
+
+    def _residual(self, given: Residual) -> Residual:
+        """The configuration's, where the script does not say one; TorchError where they differ."""
+        if "exact" not in (given, self.residual) and given != self.residual:
+            raise TorchError(f"compress.residual is {given!r}: {self.residual!r} is allowed here, or none")
+        return self.residual if given == "exact" else given
 
 
 class PeersOfLoop:
@@ -157,10 +165,14 @@ class GroupJob:
         self._loop.run(self._member.join())
         self.communicator = self.reducer.communicator
         self._iteration, self._ended = 0, time.time()
+        self._memory: Memory | None = None
         atexit.register(self.close)
 
-    def stepped(self, params: str) -> None:
-        """An iteration has ended; `params`: a fingerprint of what all workers have alike."""
+    def stepped(self, params: str, memory: Memory | None = None) -> None:
+        """An iteration has ended; `params`: a fingerprint of what all workers have alike; `memory`: what this one
+        keeps, where that is known.
+        """
+        self._memory = memory
         self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
         everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)
         made = self.communicator.latest or everyone  # exact calls are of all
@@ -175,6 +187,7 @@ class GroupJob:
             count=made.count,
             members=made.ranks,
             late=made.late,
+            **(asdict(made.encoding) if made.encoding else {}),
         )
 
     def close(self) -> None:
@@ -185,4 +198,4 @@ class GroupJob:
         finally:
             self._loop.run(self._member.leave())
             self._loop.close()
-            self.metrics.sum_up(self.reducer, "iterations", self.communicator.results)
+            self.metrics.sum_up(self.reducer, "iterations", self.communicator.results, self._memory)

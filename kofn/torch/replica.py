@@ -16,6 +16,7 @@ from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.plan import Plan
 from kofn.host.workload.optimizer import Arrays, fitting
 from kofn.host.workload.replica import ReplicaState
+from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.layout import ParameterLayout
 
@@ -91,6 +92,19 @@ class ModelReplica:
             raise TorchError(f"another worker's state does not fit this model and optimizer: {error}") from error
         self._take(taken)
         self.iteration = state.iteration
+
+    @property
+    def memory(self) -> Memory:
+        """Of the parameters, gradients that they have, and an optimizer's state where somebody knows it."""
+        parameters = list(self.layout.parameters.values())
+        gradients = (each.grad.nbytes for each in parameters if each.grad is not None)
+        state = getattr((self.parts or {}).get("optimizer"), "state", {})
+        tensors = (each for own in state.values() for each in own.values() if isinstance(each, torch.Tensor))
+        return Memory(
+            parameters=sum(each.nbytes for each in parameters),
+            gradients=sum(gradients),
+            optimizer=sum(each.nbytes for each in tensors),
+        )
 
     def _arrays(self) -> Arrays:
         named: Arrays = {"parameters": self.layout.values(), "results": self.results.copy(), "note": self.note.copy()}

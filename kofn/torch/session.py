@@ -121,7 +121,8 @@ class Session:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
-            self._metrics.sum_up(self.reducer, "iterations" if self.done() else "closed", self.replica.results)
+            reason, memory = "iterations" if self.done() else "closed", self.replica.memory + self.reducer.memory
+            self._metrics.sum_up(self.reducer, reason, self.replica.results, memory)
 
     # -- for DDP
 

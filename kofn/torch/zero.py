@@ -11,11 +11,13 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from kofn.config.compress import Residual
 from kofn.host.errors import ZeroError
 from kofn.host.zero.exact_calls import ExactCalls
-from kofn.host.zero.memory import Memory
 from kofn.host.zero.settings import OptimizerName, ZeroSettings
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
+from kofn.results.memory import Memory
+from kofn.torch.departed import DepartedGradient
 from kofn.torch.errors import TorchError
 from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
@@ -33,6 +35,7 @@ def zero(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     decoupled: bool = False,
+    residual: Residual = "exact",
     through: Literal["switch", "gloo"] = "switch",
     job: ZeroJob | None = None,
 ) -> "ShardedOptimizer":
@@ -44,8 +47,9 @@ def zero(
             optimizer.step()
 
     The model is in no DistributedDataParallel.  stage: 1 shards the optimizer's state, 2 the gradients too, 3 the
-    parameters too.  bits, freeze_step, decoupled and others: as ZeroSettings.  `through`: "gloo" is the baseline over
-    the process group.  `job`: None: that of the environment (docs/howto/zero.md).
+    parameters too.  bits, freeze_step, decoupled and others: as ZeroSettings.  residual: what is left over is kept in
+    8 bytes of a parameter ("exact"), 2 ("bfloat16") or 1 ("int8"), and what rounding takes of it is lost.  `through`:
+    "gloo" is the baseline over the process group.  `job`: None: that of the environment (docs/howto/zero.md).
 
     Returns when all workers are there.  TorchError says what of model, settings or environment is not allowed, and
     which worker trains another model; CollectiveError who is missing.
@@ -64,6 +68,7 @@ def zero(
             eps=eps,
             weight_decay=weight_decay,
             decoupled=decoupled,
+            residual=residual,
         )
     except ZeroError as error:
         raise TorchError(str(error)) from error
@@ -109,12 +114,14 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         else:
             self._check_whole()
         self._zero.step(self.param_groups[0]["lr"])
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
         if self._layers is not None:
             self._layers.begin()
-            self._job.stepped(self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)])))
+            self._job.stepped(self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)])), self.memory())
         else:
             self._gather_all()
-            self._job.stepped(joined(self._units))
+            self._job.stepped(joined(self._units), self.memory())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Gradients are taken by step(): there is nothing left but what no step has seen."""
@@ -147,13 +154,16 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Of this worker, in bytes; parameters of stage 3: with the most that was gathered at once."""
         own = self._zero.memory()
         model = sum(unit.nbytes for unit in self._units) if self._layers is None else self._layers.peak_bytes
-        gradients = sum(4 * each.numel() for unit in self._units for _, each in unit.named if each.grad is not None)
-        return Memory(
-            parameters=own.parameters + model,
-            gradients=own.gradients + gradients,
-            optimizer=own.optimizer,
-            residuals=own.residuals,
+        gradients = sum(
+            4 * each.numel()
+            for unit in self._units
+            for _, each in unit.named
+            if each.grad is not None and not isinstance(each.grad, DepartedGradient)
         )
+        return own + Memory(parameters=model, gradients=gradients)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        raise TorchError("the optimizer's state is sharded: it cannot be loaded yet")
 
     def state_dict(self) -> dict[str, Any]:
         raise TorchError("the optimizer's state is sharded: it cannot be saved yet, save the model's parameters")
@@ -172,6 +182,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             self._zero.put(unit, self._units[unit].take_gradient())
         except ZeroError as error:
             raise TorchError(f"{error}; gradients of several batches cannot be added up in stages 2 and 3") from error
+        for name, parameter in self._units[unit].named:
+            parameter.grad = DepartedGradient(parameter, name)
 
     def _check_whole(self) -> None:
         missing = self._zero.missing

@@ -11,6 +11,7 @@ from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
 from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.host.zero.two_sided import TwoSidedMean
+from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.group_calls import GroupCalls
 from kofn.torch.group_job import ElasticCalls, GroupJob
@@ -22,8 +23,8 @@ class ZeroJob(Protocol):
     def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         """Once all workers are there; the second: with 8 bits and 1."""
 
-    def stepped(self, shared: Array) -> None:
-        """A step is done; `shared`: what all workers have alike."""
+    def stepped(self, shared: Array, memory: Memory) -> None:
+        """A step is done; `shared`: what all workers have alike; `memory`: what this one keeps."""
 
 
 class SwitchedZero:
@@ -35,8 +36,8 @@ class SwitchedZero:
         compressed = SwitchMean(communicator, elements) if settings.bits < 32 else None
         return CommunicatorCalls(communicator), compressed
 
-    def stepped(self, shared: Array) -> None:
-        self._job.stepped(fingerprint(shared))
+    def stepped(self, shared: Array, memory: Memory) -> None:
+        self._job.stepped(fingerprint(shared), memory)
 
 
 class GroupZero:
@@ -46,6 +47,8 @@ class GroupZero:
         self._group = group
 
     def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        if settings.residual != "exact":
+            raise TorchError(f'residual is {settings.residual!r} and through is "gloo": "exact" is allowed there')
         if not dist.is_initialized():
             raise TorchError('through is "gloo", and there is no process group: init_process_group("gloo") is needed')
         if settings.bits == 8:
@@ -53,7 +56,7 @@ class GroupZero:
         calls = GroupCalls(self._group)
         return calls, TwoSidedMean(calls, elements) if settings.bits == 1 else None
 
-    def stepped(self, shared: Array) -> None:
+    def stepped(self, shared: Array, memory: Memory) -> None:
         """Nobody is told."""
 
 
@@ -62,7 +65,8 @@ def elastic_calls(elements: int, settings: ZeroSettings) -> ElasticCalls:
     if settings.bits == 32:
         return ElasticCalls()
     average: Average = "contributors" if settings.votes_on_momentum else "gradients"
-    return ElasticCalls(elements=elements, codec=CODECS[settings.bits], average=average)
+    codec = CODECS[settings.bits]
+    return ElasticCalls(elements=elements, codec=codec, average=average, residual=settings.residual)
 
 
 def _group() -> tuple[int, int]:

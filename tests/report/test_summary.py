@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from kofn.config.compress import CompressSection
-from kofn.config.schema import Config
+from kofn.config.schema import Config, TorchSection
 from kofn.report.summarise import summarise
 from kofn.report.summary import Summary, TrialSummary, stored_trials
 from kofn.results.errors import ResultsError
@@ -220,6 +220,8 @@ def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: P
     assert rows["compression error"] == "0.0519, 3% of the gradient"
     assert rows["residual"] == "2.5, 125% of the gradient"
     assert {label for label, _ in plain.rows()} == rows.keys() - {"gradients sent", "compression error", "residual"}
+    script = summarise(folder.jobs[0], Config(torch=TorchSection(script="own_codec.py")))
+    assert {"gradients sent", "compression error", "residual"} <= {label for label, _ in script.rows()}
     assert plain.trials[0].compressed is not None
     assert plain.trials[0].compressed.wire_bytes == 4 * 100 * 50
     assert stored(compressing, tmp_path) == compressing.trials
@@ -250,3 +252,24 @@ def test_workers_that_do_not_say_what_they_sent_are_left_out(tmp_path: Path) -> 
     summary = summarise(folder.jobs[0], Config(compress=CompressSection(codec="int8")))
     assert summary.trials[0].compressed is None
     assert ["gradients sent", "-"] in summary.rows()
+
+
+def test_the_worker_that_keeps_most_is_shown(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, ["all"])
+    write(folder, [simulate()])
+    assert "memory of a worker" not in dict(summarise(folder.jobs[0], Config()).rows())
+    for rank in range(4):
+        path = folder.jobs[0].trials[0].metrics(rank)
+        *lines, last = path.read_text().splitlines()
+        own = {
+            "parameters": 4_000_000,
+            "gradients": 0,
+            "optimizer": 1_000_000 * rank,
+            "residuals": 8_000_000,
+            "ledger": 0,
+        }
+        end = {"summary": json.loads(last)["summary"] | {"memory": own}}
+        path.write_text("\n".join([*lines, json.dumps(end)]) + "\n")
+    summary = summarise(folder.jobs[0], Config())
+    assert dict(summary.rows())["memory of a worker"] == "15.0 MB: parameters 4.0, optimizer 3.0, residuals 8.0"
+    assert stored(summary, tmp_path) == summary.trials

@@ -49,6 +49,17 @@ def test_every_case_has_rates_and_ratios() -> None:
             assert all(turn["results"] > 0 and turn["rate"] > 0 for turn in turns)
 
 
+def test_votes_beside_int8() -> None:
+    few = ["--target", "embedded", "--rounds", "1", "--seconds", "0.05", "--ports", "5", "--values", "256"]
+    found = result("bench.switch_loop", *few, "--lanes", "int8", "--lanes", "onebit")
+    assert [case["lanes"] for case in found["cases"]] == ["int8", "onebit"]
+    for case, elements in zip(found["cases"], (1024, 8192), strict=True):
+        assert case["elements"]["embedded"] == pytest.approx(elements * case["rates"]["embedded"])
+        (turn,) = case["rounds"]["embedded"]
+        assert turn["lost"] == 0
+        assert turn["results"] > 0
+
+
 def test_sums_are_right_while_tables_are_updated() -> None:
     found = result(
         "bench.soak", "--seconds", "2", "--ports", "3", codes=(0, 1)

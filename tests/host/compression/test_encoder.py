@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
 from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
-from kofn.host.compression.codec import to_fixed
+from kofn.host.compression.codec import UNIT, to_fixed
 from kofn.host.compression.encoder import SLICE, Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
@@ -456,3 +456,23 @@ def test_norms_of_a_lot_are_estimated_from_samples() -> None:
         np.linalg.norm(team.encoders[0].ledger.pending.astype(float)) * 2.0**-40, rel=0.05
     )
     assert encoding.error_norm == pytest.approx(encoding.residual_norm, rel=0.05)
+
+
+def test_a_step_that_is_too_large_for_residuals_to_shrink_is_seen() -> None:
+    """Votes' steps are agreed on an iteration before: where values become much smaller, what is left over grows."""
+    team = Team(codec="onebit", error_feedback=False)
+    for size, expected in ((1.0, None), (1.0, 0.0), (1e-3, 1.0), (1e-3, 0.0)):
+        team.draw = lambda count, size=size: size * np.random.default_rng(count).choice([-1.0, 1.0], count)
+        team.spread = 1.0
+        before = [encoder.ledger.pending.copy() for encoder in team.encoders]
+        gradients = team.encode()
+        left = [encoder.ledger.left_over(np.arange(encoder.ledger.blocks), team.iteration) for encoder in team.encoders]
+        done = team.finish([team.sum_up(block, range(3)) for block in team.encoders[0].blocks])
+        if expected is None:
+            continue  # nothing is agreed on yet
+        for one, own, over, gradient in zip(done, before, left, gradients, strict=True):
+            assert one.encoding is not None
+            assert one.encoding.expanding == expected
+            assert not own.any(), "nothing is kept here"
+            grows = np.linalg.norm(UNIT * over) > np.linalg.norm(gradient)
+            assert grows == bool(expected)

@@ -839,11 +839,11 @@ def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
 def test_books_of_others_are_refused(tmp_path):
     path = tmp_path / "ledger"
     LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
-    others = {"rank": 1}, {"lanes": 32}, {"width": 8}
+    others: tuple[dict[str, Any], ...] = {"rank": 1}, {"lanes": 32}, {"width": 8}, {"residual": "bfloat16"}
     for other in others:
         with pytest.raises(
             LedgerError,
-            match=r"another ledger \(job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits\), not that of job 1",
+            match=r"another ledger \(job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits, residuals of 64\), not that",
         ):
             LedgerStorage.in_file(path, **{"job": 1, "rank": 2, "blocks": 3, "lanes": 64, **other})
     with pytest.raises(LedgerError, match="No such file"):

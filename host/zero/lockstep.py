@@ -4,10 +4,12 @@ Encoders, ledgers and codecs are the workers' own; blocks are summed by the slot
 switch's oracle.  There is no network, and a seed says who is late: the same seed is the same training.
 """
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,12 +24,14 @@ from kofn.host.compression.codec import UNIT
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.kernels.sample import norm2
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.protocol.slot_model import Answer, SlotModel
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader
 from kofn.host.zero.shards import Shards, Unit
 from kofn.host.zero.two_sided import Bytes
+from kofn.results.memory import Memory
 
 T = TypeVar("T")
 
@@ -149,14 +153,29 @@ class LockstepSwitch:
             Encoder.of(
                 self.coding,
                 compress,
-                LedgerStorage.in_memory(blocks=layout.blocks, lanes=layout.elements, width=layout.widest),
+                LedgerStorage.in_memory(
+                    blocks=layout.blocks, lanes=layout.elements, width=layout.widest, residual=compress.residual
+                ),
                 rank,
             )
             for rank in range(job.workers)
         ]
         self._slots = SlotModel(workers=job.workers, k=k, slots=layout.total)
         self._team, self._average, self._k, self._majority = team, average, k, majority
+        self._given2, self._expanding = 0.0, list[float]()
         self._random, self._iteration = np.random.default_rng([seed, 99]), 0
+
+    @property
+    def lost(self) -> float | None:
+        """L2 of what all workers have discarded to keep residuals in fewer bits, over that of what they were given."""
+        if all(encoder.ledger.exact for encoder in self.encoders):
+            return None
+        return math.sqrt(sum(encoder.ledger.lost_norm**2 for encoder in self.encoders) / self._given2)
+
+    @property
+    def expanding(self) -> float | None:
+        """The share of blocks with too large a step (compression.encoder); the first iteration's are not agreed on."""
+        return fmean(self._expanding) if self._expanding else None
 
     def mean(self, rank: int, values: Floats) -> Floats:
         return self._team.once(rank, values, self._iterate)
@@ -164,6 +183,7 @@ class LockstepSwitch:
     def _iterate(self, given: list[Floats]) -> list[Floats]:
         self._iteration += 1
         for encoder, values in zip(self.encoders, given, strict=True):
+            self._given2 += norm2(values)
             encoder.begin(self._iteration)
             encoder.enter(values, self._iteration)
             encoder.encode(self._iteration)
@@ -207,7 +227,10 @@ class LockstepSwitch:
         """The iteration is over for a worker."""
         encoder = self.encoders[rank]
         encoder.settle(results, np.full(len(results), -1), np.zeros(len(results)))
-        done = aggregate(encoder.follow(results, 0), self.coding, rank=rank, average=self._average)
+        finished = encoder.follow(results, 0)
+        if finished.encoding is not None and finished.encoding.expanding is not None and self._iteration > 1:
+            self._expanding.append(finished.encoding.expanding)
+        done = aggregate(finished, self.coding, rank=rank, average=self._average)
         if not self._majority:
             return done.mean
         blocks = results.below(self.coding.layout.blocks)
@@ -236,8 +259,8 @@ class LockstepMean:
         return np.repeat(blocks, self.block_elements)[: self._elements] if blocks.any() else None
 
     @property
-    def residual_bytes(self) -> int:
-        return self._ledger.pending.nbytes
+    def memory(self) -> Memory:
+        return self._ledger.memory
 
     @property
     def residual(self) -> float:

@@ -1,0 +1,46 @@
+"""Steps to the loss of uncompressed Adam: trainings in processes of their own, and what came of them."""
+
+import multiprocessing
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from rich.console import Console
+
+from kofn.experiments.claims import judge, lines
+from kofn.experiments.zero.claims import CLAIMS
+from kofn.experiments.zero.contenders import CONTENDERS
+from kofn.experiments.zero.results import ShardedTraining, ZeroResults
+from kofn.experiments.zero.tables import arms, table
+from kofn.experiments.zero.training import TASKS, Learned, train
+
+
+def trainings(task: str, names: Iterable[str], seeds: int, steps: int | None) -> list[ShardedTraining]:
+    return [
+        ShardedTraining(task=task, contender=name, seed=seed, steps=steps or TASKS[task].steps)
+        for name in names
+        for seed in range(1, seeds + 1)
+    ]
+
+
+def train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes: int) -> None:
+    """Those that are not finished, each in a process, so that they go on at the same time."""
+    console, left = Console(stderr=True), [each for each in asked if each not in results.learned]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
+        futures = {pool.submit(_train, each): each for each in left}
+        for number, future in enumerate(as_completed(futures), 1):
+            each = futures[future]
+            results.add(each, future.result())
+            console.print(f"{number} of {len(left)}: {each.task}, {each.contender}, seed {each.seed}", highlight=False)
+
+
+def show(results: ZeroResults, asked: Sequence[ShardedTraining], console: Console) -> bool:
+    """Table and claims of one task; whether all was sound."""
+    found = arms({(each.contender, each.seed): results.learned[each] for each in asked if each in results.learned})
+    seeds = len({each.seed for each in asked})
+    console.print(table(f"{asked[0].task}: {asked[0].steps} steps, {seeds} seeds", found))
+    console.print("\n".join(lines(judge(CLAIMS, {arm.name: arm for arm in found}))), highlight=False, soft_wrap=True)
+    return all(arm.sound for arm in found)
+
+
+def _train(asked: ShardedTraining) -> Learned:
+    return train(TASKS[asked.task], CONTENDERS[asked.contender], asked.seed, asked.steps)

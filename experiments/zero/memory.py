@@ -1,0 +1,102 @@
+"""What workers of sharded trainings keep in memory, beside the formulas of host.zero.memory."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import msgspec
+from rich.console import Console
+
+from kofn.config.errors import ConfigError
+from kofn.experiments.claims import Verdict, lines
+from kofn.experiments.tables import Columns, TextTable
+from kofn.host.zero.memory import expected, not_sharded
+from kofn.host.zero.settings import ZeroSettings
+from kofn.results.memory import KINDS, KeptMemory, Memory
+
+WORKERS = (2, 4, 8)
+
+LAYERS, WIDTH = 8, 384
+"""Of the perceptron: equal layers, of which stage 3 holds two at a time."""
+
+BLOCK = 8192
+"""Elements, in 8 bits as in one."""
+
+NEAR = 0.1
+"""By so much a kind may be off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """What is kept in a training, and what the formulas have."""
+
+    kept: KeptMemory
+    formula: Memory
+
+    @property
+    def name(self) -> str:
+        kept = self.kept
+        bits = f", {kept.bits} bit{'s' * (kept.bits > 1)}" if kept.stage else ""
+        return f"stage {kept.stage}{bits}" + (f", residual {kept.residual}" if kept.residual != "exact" else "")
+
+    @property
+    def off(self) -> tuple[float, str]:
+        """The largest share by which a kind misses its formula, and which one."""
+        pairs = ((name, getattr(self.kept.memory, name), getattr(self.formula, name)) for name in KINDS)
+        return max((abs(found - by) / max(by, 1), name) for name, found, by in pairs)
+
+
+def show_memory(console: Console) -> bool:
+    """A table for each number of workers; whether all are near their formulas.  ConfigError where it cannot be had."""
+    elements, verdicts = LAYERS * _layer(), []
+    for workers in WORKERS:
+        rows = [MemoryRow(kept=each, formula=_formula(each, elements, workers)) for each in _measured(workers)]
+        console.print(TextTable.of(COLUMNS, rows, title=f"{workers} workers"))
+        off, kind, name = max((*row.off, row.name) for row in rows)
+        claim = f"{workers} workers: every kind within {NEAR:.0%} of its formula"
+        verdicts.append(Verdict(claim=claim, holds=off <= NEAR, numbers=f"{off:.1%} at most: {kind} of {name}"))
+    console.print("\n".join(lines(verdicts)), highlight=False, soft_wrap=True)
+    console.print(
+        f"MB of arrays of the worker that keeps most, after two steps of a perceptron with {elements:,} parameters in"
+        f" {LAYERS} equal layers; off: the kind that is furthest from its formula (host/zero/memory.py); stage 0 is"
+        " Adam that is not sharded."
+    )
+    return all(verdict.holds for verdict in verdicts)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f}"
+
+
+COLUMNS: Columns[MemoryRow] = {
+    "training": lambda row: row.name,
+    "parameters": lambda row: _megabytes(row.kept.memory.parameters),
+    "gradients": lambda row: _megabytes(row.kept.memory.gradients),
+    "optimizer": lambda row: _megabytes(row.kept.memory.optimizer),
+    "residuals": lambda row: _megabytes(row.kept.memory.residuals),
+    "ledger": lambda row: _megabytes(row.kept.memory.ledger),
+    "in all": lambda row: _megabytes(row.kept.memory.total),
+    "formula": lambda row: _megabytes(row.formula.total),
+    "off": lambda row: f"{row.off[0]:.1%}",
+}
+
+
+def _layer() -> int:
+    return WIDTH * WIDTH + WIDTH
+
+
+def _measured(workers: int) -> list[KeptMemory]:
+    """In a process of its own, which has PyTorch."""
+    numbers = map(str, (workers, LAYERS, WIDTH, BLOCK))
+    command = [sys.executable, "-m", "kofn.torch.scripts.sharded_memory", *numbers]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise ConfigError(f"{' '.join(command[1:])} ended with {done.returncode}: what it said is above")
+    return msgspec.json.decode(done.stdout, type=list[KeptMemory])
+
+
+def _formula(kept: KeptMemory, elements: int, workers: int) -> Memory:
+    if kept.stage == 0:
+        return not_sharded(elements)
+    settings = ZeroSettings(stage=kept.stage, bits=kept.bits, residual=kept.residual)
+    return expected(settings, elements, workers, layer=_layer(), block=BLOCK)

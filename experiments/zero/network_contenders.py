@@ -1,0 +1,93 @@
+"""The contenders of `kofn experiment zero --network`: sharded trainings at a switch, and others over gloo's TCP."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kofn.experiments.zero.contenders import REFERENCE, WORKERS
+
+Optimizer = Literal["kofn", "FSDP2", "ZeroRedundancyOptimizer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFormula:
+    """Bytes of a step over a worker's link, to the switch and from it, without headers."""
+
+    up: float
+    down: float
+
+    def __add__(self, other: "LinkFormula") -> "LinkFormula":
+        return LinkFormula(up=self.up + other.up, down=self.down + other.down)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkContender:
+    """`gloo`: over TCP, without the switch; with one bit by DeepSpeed's two-sided scheme."""
+
+    stage: int
+    bits: int = 32
+    optimizer: Optimizer = "kofn"
+    gloo: bool = False
+
+    @property
+    def name(self) -> str:
+        if self.optimizer != "kofn":
+            return self.optimizer
+        two_sided = ", two-sided" if self.gloo and self.bits == 1 else ""
+        return f"stage {self.stage}, {self.bits} bit{'s' * (self.bits > 1)}{two_sided}{', gloo' if self.gloo else ''}"
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of kofn.torch.scripts.sharded_steps."""
+        words = ["--optimizer", self.optimizer, "--stage", str(self.stage), "--bits", str(self.bits)]
+        return [*words, "--gloo"] if self.gloo else words
+
+    @property
+    def learns_as(self) -> str:
+        """The training of contenders.CONTENDERS with the same steps."""
+        return REFERENCE if self.bits == 32 else self.name.removesuffix(", gloo")
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether its first steps are in full precision."""
+        return self.bits == 1
+
+    def link_bytes(self, elements: int, *, warm: bool, workers: int = WORKERS) -> LinkFormula:
+        """Of a step, of one of the warm-up where that is another."""
+        bits = 32 if warm else self.bits
+        gathers = 2 if self.stage == 3 else 1
+        mean = self._gloo_mean(bits, elements, workers) if self.gloo else self._switch_mean(bits, elements, workers)
+        whole = 4 * elements
+        gather = _ring(whole, workers) if self.gloo else LinkFormula(up=whole / workers, down=whole)
+        return sum([gather] * gathers, start=mean)
+
+    def _switch_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
+        """Counts of votes are wider than votes; of exact sums only a worker's own part comes down in stages 2 and 3."""
+        answer = workers.bit_length() if bits == 1 else bits
+        own = workers if bits == 32 and self.stage > 1 else 1
+        return LinkFormula(up=elements * bits / 8, down=elements * answer / 8 / own)
+
+    def _gloo_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
+        """Twice round a ring, in stages 2 and 3 too: gloo's reduce_scatter is an all-reduce."""
+        once = _ring(elements * bits / 8, workers)
+        return once + once
+
+
+def _ring(size: float, workers: int) -> LinkFormula:
+    """Each worker passes on all but one of its parts."""
+    passed = size * (workers - 1) / workers
+    return LinkFormula(up=passed, down=passed)
+
+
+def _contenders() -> list[NetworkContender]:
+    stages = (1, 2, 3)
+    return [
+        *(NetworkContender(stage=stage, gloo=True) for stage in stages),
+        *(NetworkContender(stage=stage, bits=bits) for bits in (32, 8, 1) for stage in stages),
+        NetworkContender(stage=1, bits=1, gloo=True),
+        NetworkContender(stage=1, optimizer="ZeroRedundancyOptimizer", gloo=True),
+        NetworkContender(stage=3, optimizer="FSDP2", gloo=True),
+    ]
+
+
+NETWORK = {one.name: one for one in _contenders()}
+"""By name."""

@@ -1,0 +1,83 @@
+/* What is pending of a block, kept in 64 bits, or in fewer than it has (compress.residual).
+ *
+ * bfloat16: each value by itself, with eight significant bits. int8: all values of a block in steps of 2**shift, the least
+ * with which the largest fits. A value that was rounded is kept as it is: rounding again changes nothing.
+ */
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+enum residual { RESIDUAL_EXACT, RESIDUAL_BFLOAT16, RESIDUAL_INT8 };
+
+enum { INT8_MOST = 127 };
+
+static inline uint16_t to_bfloat16(int64_t value) {
+    const float near = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &near, sizeof bits);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+static inline int64_t from_bfloat16(uint16_t kept) {
+    const uint32_t bits = (uint32_t)kept << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (int64_t)value;
+}
+
+/* With which every value is at most INT8_MOST steps. */
+static inline int shift_for(const int64_t *values, int64_t lanes) {
+    int64_t most = 0;
+    int shift = 0;
+    for (int64_t i = 0; i < lanes; i++) {
+        const int64_t size = values[i] < 0 ? -values[i] : values[i];
+        most = size > most ? size : most;
+    }
+    while (most > (int64_t)INT8_MOST << shift)
+        shift++;
+    return shift;
+}
+
+static inline int64_t nearest(int64_t value, int shift) {
+    return shift ? (value + ((int64_t)1 << (shift - 1))) >> shift : value;
+}
+
+/* Values of a block to its row (lanes,) of `kept`, rounded where that has fewer bits. */
+static inline void keep(enum residual kind, const int64_t *values, int64_t lanes, void *kept, int64_t *shift) {
+    if (kind == RESIDUAL_EXACT) {
+        for (int64_t i = 0; i < lanes; i++)
+            ((int64_t *)kept)[i] = values[i];
+    } else if (kind == RESIDUAL_BFLOAT16) {
+        for (int64_t i = 0; i < lanes; i++)
+            ((uint16_t *)kept)[i] = to_bfloat16(values[i]);
+    } else {
+        const int by = shift_for(values, lanes);
+        *shift = by;
+        for (int64_t i = 0; i < lanes; i++)
+            ((int8_t *)kept)[i] = (int8_t)nearest(values[i], by);
+    }
+}
+
+/* The values of a row: the row itself where it is exact, else `room`. */
+static inline const int64_t *kept_values(enum residual kind, const void *kept, int64_t shift, int64_t lanes,
+                                         int64_t *room) {
+    if (kind == RESIDUAL_EXACT)
+        return kept;
+    for (int64_t i = 0; i < lanes; i++)
+        room[i] = kind == RESIDUAL_BFLOAT16 ? from_bfloat16(((const uint16_t *)kept)[i])
+                                            : (int64_t)((uint64_t)((const int8_t *)kept)[i] << shift);
+    return room;
+}
+
+/* Values as they would be kept. Returns the sum of the squares of what that changes. */
+static inline double round_as_kept(enum residual kind, int64_t *values, int64_t lanes) {
+    const int shift = kind == RESIDUAL_INT8 ? shift_for(values, lanes) : 0;
+    double changed = 0;
+    for (int64_t i = 0; i < lanes; i++) {
+        const int64_t before = values[i];
+        values[i] = kind == RESIDUAL_BFLOAT16 ? from_bfloat16(to_bfloat16(before))
+                                              : (int64_t)((uint64_t)nearest(before, shift) << shift);
+        changed += (double)(before - values[i]) * (double)(before - values[i]);
+    }
+    return changed;
+}

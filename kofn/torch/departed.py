@@ -1,0 +1,34 @@
+"""What stands in a parameter's place for a gradient that has left while backward went on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kofn.torch.errors import TorchError
+
+
+class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read
+    """Of a parameter: its shape without memory.  Whoever reads it, to clip it or to add another one, is told."""
+
+    @staticmethod
+    def __new__(cls, parameter: nn.Parameter, name: str) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, parameter.shape, dtype=parameter.dtype)
+
+    def __init__(self, parameter: nn.Parameter, name: str) -> None:
+        self.name_of_parameter = name
+
+    def __repr__(self) -> str:
+        return f"DepartedGradient({self.name_of_parameter})"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None
+    ) -> Any:
+        flat = [each for group in given for each in (group if isinstance(group, list | tuple) else [group])]
+        name = next(each.name_of_parameter for each in flat if isinstance(each, cls))
+        raise TorchError(
+            f"the gradient of {name} has left in backward(): in stages 2 and 3 gradients cannot be clipped, and those"
+            " of several batches cannot be added up; stage 1 can both"
+        )

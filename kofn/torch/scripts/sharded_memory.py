@@ -1,0 +1,110 @@
+"""What workers of sharded trainings keep in memory, by stage and bits: what `kofn experiment zero --memory` shows.
+
+    python -m kofn.torch.scripts.sharded_memory WORKERS LAYERS WIDTH BLOCK
+
+Each worker is a thread with a model, an optimizer and a ledger of its own, in lockstep; two steps are made of a
+perceptron with equal layers, whose gradients go in blocks of so many elements.  Prints a list of KeptMemory as JSON: of
+each training that of the worker that keeps most, first of Adam that is not sharded.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+import torch
+from torch import nn
+
+import kofn.torch
+from kofn.config.compress import CompressSection, Residual
+from kofn.config.schema import Config
+from kofn.host.collectives.call import Array
+from kofn.host.protocol.block_layout import WORD_BITS
+from kofn.host.zero.compressed_mean import CompressedMean
+from kofn.host.zero.exact_calls import ExactCalls
+from kofn.host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, LockstepSwitch
+from kofn.host.zero.settings import CODECS, ZeroSettings
+from kofn.results.memory import KeptMemory, Memory
+
+RESIDUALS: tuple[Residual, ...] = ("exact", "bfloat16", "int8")
+
+
+class LockstepJob:
+    """A ZeroJob of one worker in lockstep."""
+
+    def __init__(self, calls: LockstepCalls, mean: LockstepMean | None) -> None:
+        self._calls, self._mean = calls, mean
+
+    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        return self._calls, self._mean
+
+    def stepped(self, shared: Array, memory: Memory) -> None:
+        """Nobody is told."""
+
+
+def model_of(layers: int, width: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+
+def not_sharded(model: nn.Sequential) -> Memory:
+    optimizer, parameters = torch.optim.Adam(model.parameters()), [*model.parameters()]
+    _backward(model)
+    optimizer.step()
+    state = [each for own in optimizer.state.values() for each in own.values() if each.ndim]
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    sizes = (sum(each.nbytes for each in tensors) for tensors in (parameters, gradients, state))
+    return Memory(**dict(zip(("parameters", "gradients", "optimizer"), sizes, strict=True)))
+
+
+def sharded(settings: ZeroSettings, workers: int, layers: int, width: int, block: int) -> list[Memory]:
+    """Of each worker."""
+    team, elements = Lockstep(workers), layers * (width * width + width)
+    switch = _switch(team, settings, elements, block) if settings.bits < 32 else None
+
+    def one(rank: int) -> Memory:
+        calls, mean = LockstepCalls(team, rank), None if switch is None else LockstepMean(switch, rank)
+        model, job = model_of(layers, width), LockstepJob(calls, mean)
+        optimizer = kofn.torch.zero(model, stage=settings.stage, bits=settings.bits, freeze_step=1, job=job)
+        for _ in range(2):
+            _backward(model)
+            optimizer.step()
+        return optimizer.memory()
+
+    return team.run(one)
+
+
+def _backward(model: nn.Sequential) -> None:
+    model(torch.ones(1, model[0].in_features)).sum().backward()
+
+
+def _switch(team: Lockstep, settings: ZeroSettings, elements: int, block: int) -> LockstepSwitch:
+    words = block * settings.bits // WORD_BITS
+    return LockstepSwitch(
+        team,
+        elements,
+        job=Config.of({"job": {"workers": team.workers, "words": words}}).job,
+        compress=CompressSection(codec=CODECS[settings.bits], residual=settings.residual),
+        average="contributors" if settings.votes_on_momentum else "gradients",
+        k=team.workers,
+        seed=1,
+    )
+
+
+def every(workers: int, layers: int, width: int, block: int) -> Iterator[KeptMemory]:
+    unsharded = not_sharded(model_of(layers, width))
+    yield KeptMemory(stage=0, bits=32, residual="exact", memory=unsharded)
+    for stage in (1, 2, 3):
+        for bits in (32, 8, 1):
+            settings = ZeroSettings(stage=stage, bits=bits, freeze_step=1)
+            for residual in RESIDUALS if bits < 32 else RESIDUALS[:1]:
+                found = sharded(replace(settings, residual=residual), workers, layers, width, block)
+                most = max(found, key=lambda memory: memory.total)
+                yield KeptMemory(stage=stage, bits=bits, residual=residual, memory=most)
+
+
+def main(numbers: Sequence[int]) -> None:
+    print(msgspec.json.encode([*every(*numbers)]).decode())
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]])

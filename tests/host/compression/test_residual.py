@@ -1,0 +1,85 @@
+"""What is pending in fewer bits: rounded as it should be, counted as discarded, in less memory."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from kofn.config.compress import Residual
+from kofn.host.compression.codec import UNIT, to_fixed
+from kofn.host.compression.codecs.onebit import OneBit
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_storage import LedgerStorage
+from tests.host.compression.test_ledger import result
+from tests.host.lab import checksums_of, ledger_of, send
+
+BLOCKS, LANES = 3, 64
+
+Values = npt.NDArray[Any]
+
+GRADIENTS = arrays(np.float32, BLOCKS * LANES, elements=st.floats(-1000, 1000, width=32))
+
+
+def made(residual: Residual) -> Ledger:
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=BLOCKS, lanes=LANES, residual=residual), OneBit())
+    ledger.begin(1)
+    return ledger
+
+
+def bfloat16(values: Values) -> Values:
+    """The nearest with eight significant bits, ties to even."""
+    size = np.abs(values).astype(np.float64)
+    step = 2.0 ** (np.floor(np.log2(np.maximum(size, 1))) - 7)
+    rounded: Values = (np.sign(values) * np.round(size / step) * step).astype(np.int64)
+    return rounded
+
+
+def int8(values: Values) -> Values:
+    """In a block's least steps of which the largest has 127 at most."""
+    most = np.abs(values).max(1, keepdims=True).astype(np.float64)
+    step = 2.0 ** np.maximum(0, np.ceil(np.log2(np.maximum(most, 1) / 127)))
+    rounded: Values = (np.floor(values / step + np.where(step > 1, 0.5, 0)) * step).astype(np.int64)
+    return rounded
+
+
+@pytest.mark.parametrize(("residual", "oracle"), [("bfloat16", bfloat16), ("int8", int8)])
+@given(gradient=GRADIENTS)
+def test_it_is_rounded_and_the_rest_is_discarded(residual: Residual, oracle: Any, gradient: Values) -> None:
+    """float32 has 24 bits, so that rounding it once more on the way changes nothing."""
+    ledger, fixed = made(residual), to_fixed(gradient).reshape(BLOCKS, LANES)
+    ledger.add(gradient, 1)
+    assert np.array_equal(ledger.pending, oracle(fixed))
+    totals = ledger.totals()
+    assert totals.conserved
+    assert np.array_equal(totals.discarded, checksums_of(ledger, (fixed - oracle(fixed)).ravel()))
+    assert ledger.lost_norm == pytest.approx(UNIT * np.linalg.norm((fixed - oracle(fixed)).astype(np.float64)))
+    ledger.add(np.zeros_like(gradient), 2)
+    assert np.array_equal(ledger.pending, oracle(fixed)), "what is rounded stays"
+
+
+@pytest.mark.parametrize("residual", ["bfloat16", "int8"])
+def test_feedback_goes_on_but_for_what_is_discarded(residual: Residual) -> None:
+    """What came out of many steps, and what waits, is what was given, within what the ledger says it has lost."""
+    ledger, given, counted = made(residual), np.zeros(BLOCKS * LANES), np.zeros((BLOCKS, LANES), np.int64)
+    for iteration in range(1, 200):
+        gradient = np.random.default_rng(iteration).normal(0.3, 1, BLOCKS * LANES).astype(np.float32)
+        ledger.begin(iteration)
+        ledger.add(gradient, iteration)
+        given += to_fixed(gradient)
+        send(ledger, iteration, OneBit())
+        before = ledger.pending
+        counted += before - ledger.left_over(np.arange(BLOCKS), iteration)
+        ledger.settle_results(*(result(iteration, block, 0b1) for block in range(BLOCKS)))
+    missing = UNIT * np.linalg.norm(given - counted.ravel() - ledger.pending.ravel())
+    assert ledger.totals().conserved
+    assert 0 < missing <= np.sqrt(2 * 199) * ledger.lost_norm, "two roundings a step, which may all point one way"
+    assert missing < 0.01 * UNIT * np.linalg.norm(given)
+
+
+def test_memory() -> None:
+    kept = {residual: made(residual).memory.residuals for residual in ("exact", "bfloat16", "int8")}
+    assert kept == {"exact": 8 * BLOCKS * LANES, "bfloat16": 2 * BLOCKS * LANES, "int8": BLOCKS * LANES}
