@@ -628,6 +628,7 @@ static int refused(struct core *core, struct flight *flight, const struct header
     in_flight_remove(&core->in_flight, flight);
     if (pulls || core_left_behind(core))
         return pull(core, now);
+    core->in_flight.disordered = 1;
     struct instruction *again = instruct(core, ENCODE_AGAIN, mine.block);
     if (!again)
         return without_memory(core);

@@ -58,7 +58,7 @@ void in_flight_remove(struct in_flight *all, struct flight *flight) {
 
 void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->moving_since_s = moving_since_s;
-    all->in_pieces = 0;
+    all->disordered = all->in_pieces = 0;
     all->level = NULL;
     for (int64_t request = 0; all->probed_count && request < all->requests; request++) {
         all->probed_count -= all->probed[request];
@@ -227,9 +227,9 @@ static int overtaken(const struct newest *newest, int64_t level, int64_t order) 
 }
 
 /* When an overtaken request is sent again: soon for the first time, then not before its answer can be here. What only a
- * lower level has overtaken others may still compute. */
+ * lower level has overtaken others may still compute; after a refusal they may still encode it anew. */
 static double patience_ends_s(const struct in_flight *all, const struct flight *flight, int by, double now) {
-    if (by == 2)
+    if (by == 2 || all->disordered)
         return fmax(now, flight->sent_s) + timeout_rto_s(&all->answer);
     const double soon_s = fmax(now, flight->sent_s) + all->reordering.window_s;
     return flight->attempts == 1 ? soon_s : fmax(soon_s, flight->sent_s + reordering_trip_s(&all->reordering));

@@ -34,6 +34,7 @@ struct in_flight {
     struct reordering reordering;
     int64_t order, launches;
     int32_t probes; /* since the last answer */
+    int32_t disordered; /* a slot has refused a request of this iteration: workers do not send in one order any more */
     int32_t in_pieces; /* gradients of this iteration come in pieces: in a silence others may compute the next ones */
     const int64_t *level; /* by block of such a gradient: workers send those of one level in the same order; NULL: all */
     int64_t levels; /* blocks that have one */

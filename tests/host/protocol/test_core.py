@@ -432,6 +432,22 @@ def test_what_a_lower_level_has_overtaken_is_missed_later():
     assert 0.004 < found < 0.1
 
 
+def test_after_a_refusal_what_is_overtaken_is_missed_later():
+    """Others encode anew what their slots have refused as well, and send it after what came behind it; or it is lost."""
+    p = protocol(blocks=6, slots=16, window=8, rto_s=0.05)
+    for iteration in (1, 2):
+        now = float(iteration)
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        if iteration == 1:
+            p.packet_in(answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=5, scale=9), bytes(256), now + 0.001)
+        p.packet_in(answer(iteration=iteration, block=2), bytes(256), now + 0.002)
+        found = next(at for at in now + np.arange(0.002, 1.0, 0.0005) if sent_again(p.timer(at)))
+        assert (found < now + 0.004) == (iteration == 2), "an iteration of its own"
+        for block in (0, 1, 3, 4, 5):
+            p.packet_in(answer(iteration=iteration, block=block), bytes(256), now + 0.5)
+
+
 def test_patience_grows_when_packets_change_places_and_shrinks_when_they_are_lost():
     p = protocol(blocks=2, slots=16, window=8)
     windows = []

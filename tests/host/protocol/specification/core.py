@@ -520,6 +520,7 @@ class Protocol:
         del self._in_flight.by_request[request]
         if pulls or self.left_behind:
             return self._pull(now)
+        self._in_flight.disordered = True
         block, part, counts = header.block, header.part, bool(mine.count)
         return [EncodeAgain(block=block, part=part, counts=counts, scale=header.scale, lanes=header.lanes)]
 

@@ -49,6 +49,8 @@ class InFlight:
         self._soonest = math.inf  # no flight's deadline is before
         self._order = 0
         self._probes = 0  # since the last answer
+        self.disordered = False
+        """A slot has refused a request of this iteration: workers do not send in one order any more."""
         self.in_pieces = (
             False  # gradients of this iteration come in pieces: in a silence others may compute the next ones
         )
@@ -77,7 +79,7 @@ class InFlight:
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
         self._moving_since = moving_since
-        self.in_pieces = False
+        self.disordered = self.in_pieces = False
         self.level = None
         self.probed.clear()
 
@@ -205,9 +207,9 @@ class InFlight:
     def _patience_ends(self, flight: InFlightRequest, now: float, *, same: bool) -> float:
         """When an overtaken request is sent again: soon for the first time, then not before its answer can be here.
 
-        What only a lower level has overtaken others may still compute.
+        What only a lower level has overtaken others may still compute; after a refusal they may still encode it anew.
         """
-        if not same:
+        if self.disordered or not same:
             return max(now, flight.sent) + self._answer_timeout.rto_s
         soon = max(now, flight.sent) + self._patience.window_s
         return soon if flight.attempts == 1 else max(soon, flight.sent + self._patience.trip_s)
