@@ -36,7 +36,7 @@ _OWN: Signatures = {
     "core_done": (None, [_CORE]),
     "core_next_results": (c_int64, [_CORE, c_int64]),
     "core_results": (c_int64, [_CORE, c_int64, c_void_p, c_void_p]),
-    "engine_open": (_ENGINE, [c_void_p, c_void_p, c_int64, c_int32, c_double, c_int64, c_double]),
+    "engine_open": (_ENGINE, [c_void_p, c_void_p, c_int64, c_int32, c_double, c_int64, c_double, c_int32]),
     "engine_close": (None, [_ENGINE]),
     "engine_port": (_PORT, [_ENGINE, c_int64]),
     "engine_error_is_cores": (c_int32, [_ENGINE]),
@@ -60,7 +60,7 @@ _OWN: Signatures = {
             *(c_int32, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
             *(c_void_p, c_void_p, c_int64),  # bodies
             *(c_void_p, c_uint16),  # where to
-            *(c_void_p, c_void_p),  # what came of it
+            *(c_void_p, c_void_p, c_void_p),  # what came of it, and may be joined
         ],
     ),
 }

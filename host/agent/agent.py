@@ -176,7 +176,14 @@ class Agent:
         self._peer_source = peer_source
         opened = self._transport.open(self._loop, self._packets)
         batch = self.encoder.slice_blocks
-        self._engine = WorkerEngine(self.protocol, opened, self._transport.pace, batch=batch, beside=self._beside)
+        self._engine = WorkerEngine(
+            self.protocol,
+            opened,
+            self._transport.pace,
+            batch=batch,
+            beside=self._beside,
+            joins=self._transport.joins,
+        )
         self._loop.add_reader(self._engine, self._news)
         self.protocol.enter(generation)
         self.protocol.others_reached(reached)
