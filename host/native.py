@@ -26,6 +26,7 @@ _OWN: Signatures = {
     "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
     "core_enter": (None, [_CORE, c_uint32]),
     "core_others_reached": (None, [_CORE, c_int64]),
+    "core_keep": (None, [_CORE, c_int64]),
     "core_in_pieces": (None, [_CORE, c_void_p]),
     "core_regroup": (None, [_CORE, c_uint32]),
     "core_resume": (c_int32, [_CORE, c_double]),
@@ -66,8 +67,8 @@ _OWN: Signatures = {
 }
 
 SHARED = (
-    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "in_pieces"),
-    *("regroup", "resume", "deadline_s", "next_results", "results"),
+    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "keep"),
+    *("in_pieces", "regroup", "resume", "deadline_s", "next_results", "results"),
 )
 """Functions of the core that an engine's port has as well: core_begin() and port_begin()."""
 

@@ -135,6 +135,7 @@ class Agent:
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = layout.blocks * job.words * wire.WORD_BYTES
+        self._keep = max(1, KEEP_BYTES // self._iteration_bytes)  # iterations whose results may be asked for
         self.protocol = SharedProtocol(
             job=job.id,
             rank=rank,
@@ -142,7 +143,7 @@ class Agent:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
-            keep=max(1, KEEP_BYTES // self._iteration_bytes),
+            keep=self._keep,
         )
         self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers, slices=self._slices)
         self.treat(treatment)
@@ -487,6 +488,7 @@ class Agent:
         with self.during("decode"):
             finished = self._driver.end()
             self._ended.append((finished, end))
+            self.protocol.keep(1 if finished.results.had(self._workers) else self._keep)
             if self._recorder is not None:
                 self._recorder.add(self.ledger.sent_in(self.protocol.iteration), finished.results)
             self._begin(self.protocol.iteration + 1)

@@ -77,6 +77,7 @@ void port_withdraw(struct port *port, int64_t *requests, int64_t count);
 void port_enter(struct port *port, uint32_t generation);
 void port_in_pieces(struct port *port, const int64_t *level);
 void port_others_reached(struct port *port, int64_t iteration);
+void port_keep(struct port *port, int64_t keep);
 void port_regroup(struct port *port, uint32_t generation);
 int port_resume(struct port *port, double now);
 double port_deadline_s(struct port *port);

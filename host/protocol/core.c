@@ -452,6 +452,10 @@ void core_others_reached(struct core *core, int64_t iteration) {
     core->newest = iteration > core->newest ? iteration : core->newest;
 }
 
+void core_keep(struct core *core, int64_t keep) {
+    core->history.keep = keep;
+}
+
 /* -- results */
 
 static const char *described(const struct result *result, char *text, size_t room) {
