@@ -478,6 +478,23 @@ def test_silence_is_probed_with_few_requests_at_first():
     assert len(sent_again(p.timer(6.0))) == 15, "all that was sent before what was answered"
 
 
+@pytest.mark.parametrize("in_vain", [False, True])
+def test_what_a_probe_has_overtaken_waits_for_word_that_it_was_in_vain(in_vain: bool):
+    """Others may have been busy; then the slot says that the block was closed when it was asked for again."""
+    p = protocol(blocks=6, slots=16, window=8)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    p.packet_in(answer(iteration=1, block=0), bytes(256), 0.002)
+    probed = due(p)
+    assert sent_again(p.timer(probed)) == [1]
+    answered = probed + 0.002
+    assert p.packet_in(answer(iteration=1, block=1), bytes(256), answered)
+    assert answered + 0.003 <= due(p) <= answered + 0.004, "a round trip"
+    if in_vain:
+        p.packet_in(answer(kind=Kind.LATE, iteration=1, block=1), bytes(256), answered + 0.001)
+    assert sorted(sent_again(p.timer(answered + 0.004))) == ([] if in_vain else [2, 3, 4, 5])
+
+
 def test_a_silence_between_pieces_is_probed_with_one_request():
     """Others may compute what comes next; and only until the iteration ends."""
     p = protocol(blocks=16, slots=64, window=16, rto_s=0.05)
