@@ -154,8 +154,9 @@ class Agent:
         self._iteration_wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
+        self.reduced = Times()
+        """Of these the engine's thread's, while the event loop waited."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
-        self._reduced = Times()  # of the engine's thread, while the event loop waits
         self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
         self._called = True  # the training thread waits for this loop, or has not begun
         self._ended: list[Ended] = []  # what it has not heard of yet
@@ -372,7 +373,7 @@ class Agent:
         out: Floats | None,
     ) -> _Exchanged:
         self._called, handed_s = True, time.monotonic()
-        self._watch, self._reduced = (watch := Stopwatch()), Times()
+        self._watch, self.reduced = (watch := Stopwatch()), Times()
         pieces = None if stream is None else stream.pieces
         try:
             await self._advance(0)
@@ -405,7 +406,7 @@ class Agent:
             self._halt()
             self._driver.drop_encoding()
             self._watch = self._stream = None
-        return _Exchanged(handed_s, self._told(), within_wait(watch.times(), self._reduced))
+        return _Exchanged(handed_s, self._told(), within_wait(watch.times(), self.reduced))
 
     def _slices(self, iteration: int) -> Iterator[list[int]]:
         """Of the encoder, or where the engine does all that is to be done, nothing for ever."""
@@ -421,7 +422,7 @@ class Agent:
         """The engine does nothing more than to send and to receive."""
         if (done := self.protocol.reduce(None)) is not None:
             self.encoder.reduced(done)
-            self._reduced = done.times
+            self.reduced = done.times
 
     async def _open(self, stream: GradientStream, *, current: bool) -> None:
         """Take its pieces as they come; what is late is treated as a whole."""
