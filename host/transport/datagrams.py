@@ -99,6 +99,12 @@ class Datagrams:
         to = None if places is None else np.array(places, ">u4")
         took = self._library.datagrams_send(
             *(self._socket.fileno(), heads, HEADER_BYTES, CHECKSUM.start, bodies, sizes, count),
-            *(None if to is None else to.ctypes.data, socket.htons(port), left, ctypes.byref(self._joins), ctypes.byref(error)),
+            *(
+                None if to is None else to.ctypes.data,
+                socket.htons(port),
+                left,
+                ctypes.byref(self._joins),
+                ctypes.byref(error),
+            ),
         )
         return Sent([True] * count if took == count else [bool(one) for one in left.raw], error.value)

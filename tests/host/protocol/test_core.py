@@ -433,7 +433,7 @@ def test_what_a_lower_level_has_overtaken_is_missed_later():
 
 
 def test_after_a_refusal_what_is_overtaken_is_missed_later():
-    """Others encode anew what their slots have refused as well, and send it after what came behind it; or it is lost."""
+    """Others encode anew what slots refuse as well, and send it behind what came later; or it is lost."""
     p = protocol(blocks=6, slots=16, window=8, rto_s=0.05)
     for iteration in (1, 2):
         now = float(iteration)

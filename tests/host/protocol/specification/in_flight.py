@@ -87,8 +87,8 @@ class InFlight:
     def late(self, request: int) -> None:
         """A request came after its block was closed: if that was answered before, it was repeated in vain.
 
-        Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.  What is
-        due because of such answers is not any more.
+        Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.  What
+        is due because of such answers is not any more.
         """
         if request in self.probed and request not in self.by_request:
             self.probed.discard(request)
