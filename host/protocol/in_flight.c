@@ -243,11 +243,8 @@ static double patience_ends_s(const struct in_flight *all, const struct flight *
 }
 
 static void miss(struct in_flight *all, struct flight *flight, enum overtaker by, double now) {
-    const double ends_s = patience_ends_s(all, flight, by, now);
-    if (ends_s < flight->deadline_s) {
-        flight->deadline_s = ends_s;
-        flight->doubtful = by == PROBE;
-    }
+    flight->doubtful = by == PROBE && (flight->doubtful || flight->deadline_s == INFINITY);
+    flight->deadline_s = fmin(flight->deadline_s, patience_ends_s(all, flight, by, now));
 }
 
 /* k workers had sent the answered blocks, and all that they had sent before; so what this worker sent before them will be

@@ -18,7 +18,7 @@ struct flight {
     double first_sent_s, sent_s; /* to come, while it waits for its turn to leave */
     double deadline_s;          /* finite once a request that was sent later has been answered */
     int32_t attempts, asked_peers;
-    int32_t doubtful; /* its deadline is for an answer to a request that was repeated in a silence: in vain, perhaps */
+    int32_t doubtful; /* it has a deadline, but only for answers to what was repeated in a silence: in vain, perhaps */
     struct flight *earlier, *later; /* in the order of their latest sending, in which they leave */
 };
 

@@ -29,7 +29,7 @@ class InFlightRequest:
     deadline: float = math.inf  # finite once a request that was sent later has been answered
     attempts: int = 1
     asked_peers: bool = False
-    doubtful: bool = False  # its deadline is for an answer to a request that was repeated in a silence
+    doubtful: bool = False  # it has a deadline, but only for answers to what was repeated in a silence
 
 
 PATIENT = 4
@@ -138,10 +138,9 @@ class InFlight:
         for other in self.by_request.values():
             if other.order > last:
                 return
-            by = self._overtaker(other, newest) or ("probe" if self._overtaker(other, probes) == "same" else None)
-            by = by or self._overtaker(other, probes)
-            if by and (ends := self._patience_ends(other, now, by)) < other.deadline:
-                other.deadline, other.doubtful = ends, by == "probe"
+            by, by_probe = self._overtaker(other, newest), self._overtaker(other, probes)
+            if by or by_probe:
+                self._miss(other, now, by or ("probe" if by_probe == "same" else "lower"))
             self._soonest = min(self._soonest, other.deadline)
 
     def _learn_wait(self, flight: InFlightRequest, now: float) -> float:
@@ -211,6 +210,10 @@ class InFlight:
         if self.level is None:
             return 0
         return self.level[block] if block < len(self.level) else -(2**63)
+
+    def _miss(self, flight: InFlightRequest, now: float, by: str) -> None:
+        flight.doubtful = by == "probe" and (flight.doubtful or flight.deadline == math.inf)
+        flight.deadline = min(flight.deadline, self._patience_ends(flight, now, by))
 
     def _overtaker(self, flight: InFlightRequest, newest: Mapping[int, int]) -> str | None:
         """What was answered and was sent later: of its level, or only of lower ones, or nothing."""
