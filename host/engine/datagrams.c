@@ -145,7 +145,7 @@ int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksu
             if (places)
                 batch.places[i] = (struct sockaddr_in){AF_INET, port, {places[at]}, {0}};
         }
-        const int64_t messages = put_messages(&batch, head, sizes + done, wanted, places != NULL, joins && *joins, joined);
+        const int64_t messages = put_messages(&batch, head, sizes + done, wanted, places != NULL, !places && *joins, joined);
         const int64_t went = sendmmsg(socket, batch.messages, (unsigned)messages, 0);
         for (int64_t message = 0; message < went; done += joined[message++]) {
             memset(left + done, 1, (size_t)joined[message]);

@@ -29,8 +29,8 @@ struct port;
 
 /* On a socket that is connected to the switch; NULL without memory, threads or descriptors. Of one core or two, of different
  * jobs and with results of the same length; each packet is its job's. Up to `batches` closed blocks of each are told
- * together, 0: none of them are. Not paced where `mbps` is 0. `joins`: as datagrams_send()'s. The cores stay their opener's, who closes them after the
- * engine. */
+ * together, 0: none of them are. Not paced where `mbps` is 0. `joins`: as datagrams_send()'s. The cores stay their
+ * opener's, who closes them after the engine. */
 struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
                            int64_t burst_bytes, double late_s, int32_t joins);
 /* Stop, and join the thread; what waits is lost. The socket stays open. */
