@@ -4,7 +4,9 @@
     python -m bench.agent --words 32 --elements 10000000 --codec int8 --mbps 100 --rounds 5 --json
 
 One worker reduces against a parameter server in a process of its own, whose answers are a switch's: `worker_ms` is the
-processor time of all the worker's threads an all-reduce, `packet_us` that for each packet sent and answered.
+processor time of all the worker's threads an all-reduce, `packet_us` that for each packet sent and answered. Of it
+`python_ms` are all threads but the engine's, `passes_ms` its passes over ledger and values (by the clock), and
+`moving_us` what is left: sending, receiving and the protocol, for each packet.
 `of_bare`: what it takes to send and receive as many packets of that size through a socket without looking at them,
 divided by that. `of_ring`: what an all-reduce of the same gradient takes a worker of a ring of two over TCP, who sends
 and receives as many numbers in float32, divided by that. Medians over rounds, in which all three take turns.
@@ -20,6 +22,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -86,10 +90,26 @@ class MeasuredWorker:
     def reduce(self) -> None:
         self._communicator.all_reduce(self._gradient, op="mean", elastic=True).result()
 
-    def cpu_s(self) -> float:
-        begin = time.process_time()
+    def cost(self) -> "Cost":
+        """Of an all-reduce."""
+        begin, engine = time.process_time(), engine_cpu_s()
         self.reduce()
-        return time.process_time() - begin
+        whole, engine, reduced = time.process_time() - begin, engine_cpu_s() - engine, self._communicator.agent.reduced
+        return Cost(whole, engine, reduced.encode + reduced.receive + reduced.decode)
+
+
+class Cost(NamedTuple):
+    """Processor seconds of a worker: all, the engine's, and of these what it does beside packets."""
+
+    whole: float
+    engine: float
+    passes: float
+
+
+def engine_cpu_s() -> float:
+    """Of this process's engines."""
+    tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "kofn-engine\n"]
+    return sum(1e-9 * int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 @dataclass
@@ -160,16 +180,19 @@ def measured(gradient: Floats, words: int, codec: str, mbps: float, rounds: int)
         bare, rings = Bare(worker.packets, worker.payload), Rings(gradient)
         stack.callback(bare.close)
         stack.callback(rings.close)
-        turns = [(worker.cpu_s(), bare.cpu_s(), rings.cpu_s()) for _ in range(rounds + 1)][1:]
-    taken = statistics.median(turn[0] for turn in turns)
+        turns = [(worker.cost(), bare.cpu_s(), rings.cpu_s()) for _ in range(rounds + 1)][1:]
+    taken = statistics.median(own.whole for own, _, _ in turns)
     return {
         "codec": codec,
         "words": words,
         "packets": worker.packets,
         "worker_ms": 1e3 * taken,
         "packet_us": 1e6 * taken / worker.packets,
-        "of_bare": statistics.median(bare / own for own, bare, _ in turns),
-        "of_ring": statistics.median(ring / own for own, _, ring in turns),
+        "python_ms": 1e3 * statistics.median(own.whole - own.engine for own, _, _ in turns),
+        "passes_ms": 1e3 * statistics.median(own.passes for own, _, _ in turns),
+        "moving_us": 1e6 * statistics.median(own.engine - own.passes for own, _, _ in turns) / worker.packets,
+        "of_bare": statistics.median(bare / own.whole for own, bare, _ in turns),
+        "of_ring": statistics.median(ring / own.whole for own, _, ring in turns),
     }
 
 

@@ -26,6 +26,7 @@ _OWN: Signatures = {
     "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
     "core_enter": (None, [_CORE, c_uint32]),
     "core_others_reached": (None, [_CORE, c_int64]),
+    "core_keep": (None, [_CORE, c_int64]),
     "core_in_pieces": (None, [_CORE, c_void_p]),
     "core_received": (None, [_CORE, c_void_p]),
     "core_owned": (c_int32, [_CORE, c_void_p, c_int64, c_double]),
@@ -38,7 +39,7 @@ _OWN: Signatures = {
     "core_done": (None, [_CORE]),
     "core_next_results": (c_int64, [_CORE, c_int64]),
     "core_results": (c_int64, [_CORE, c_int64, c_void_p, c_void_p]),
-    "engine_open": (_ENGINE, [c_void_p, c_void_p, c_int64, c_int32, c_double, c_int64, c_double]),
+    "engine_open": (_ENGINE, [c_void_p, c_void_p, c_int64, c_int32, c_double, c_int64, c_double, c_int32]),
     "engine_close": (None, [_ENGINE]),
     "engine_port": (_PORT, [_ENGINE, c_int64]),
     "engine_error_is_cores": (c_int32, [_ENGINE]),
@@ -62,13 +63,13 @@ _OWN: Signatures = {
             *(c_int32, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
             *(c_void_p, c_void_p, c_int64),  # bodies
             *(c_void_p, c_uint16),  # where to
-            *(c_void_p, c_void_p),  # what came of it
+            *(c_void_p, c_void_p, c_void_p),  # what came of it, and may be joined
         ],
     ),
 }
 
 SHARED = (
-    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "in_pieces"),
+    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "keep", "in_pieces"),
     *("owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
 )
 """Functions of the core that an engine's port has as well: core_begin() and port_begin()."""

@@ -134,6 +134,7 @@ class Agent:
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = layout.blocks * job.words * wire.WORD_BYTES
+        self._keep = max(1, KEEP_BYTES // self._iteration_bytes)  # iterations whose results may be asked for
         self.protocol = SharedProtocol(
             job=job.id,
             rank=rank,
@@ -141,7 +142,7 @@ class Agent:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
-            keep=max(1, KEEP_BYTES // self._iteration_bytes),
+            keep=self._keep,
         )
         self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers, slices=self._slices)
         self.treat(treatment)
@@ -152,8 +153,9 @@ class Agent:
         self._iteration_wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
         self.times = Times()
         """Where the time of the latest all_reduce() has gone."""
+        self.reduced = Times()
+        """Of these the engine's thread's, while the event loop waited."""
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
-        self._reduced = Times()  # of the engine's thread, while the event loop waits
         self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
         self._called = True  # the training thread waits for this loop, or has not begun
         self._ended: list[Ended] = []  # what it has not heard of yet
@@ -175,7 +177,14 @@ class Agent:
         self._peer_source = peer_source
         opened = self._transport.open(self._loop, self._packets)
         batch = self.encoder.slice_blocks
-        self._engine = WorkerEngine(self.protocol, opened, self._transport.pace, batch=batch, beside=self._beside)
+        self._engine = WorkerEngine(
+            self.protocol,
+            opened,
+            self._transport.pace,
+            batch=batch,
+            beside=self._beside,
+            joins=self._transport.joins,
+        )
         self._loop.add_reader(self._engine, self._news)
         self.protocol.enter(generation)
         self.protocol.others_reached(reached)
@@ -368,7 +377,7 @@ class Agent:
         out: Floats | None,
     ) -> _Exchanged:
         self._called, handed_s = True, time.monotonic()
-        self._watch, self._reduced = (watch := Stopwatch()), Times()
+        self._watch, self.reduced = (watch := Stopwatch()), Times()
         pieces = None if stream is None else stream.pieces
         try:
             await self._advance(0)
@@ -401,7 +410,7 @@ class Agent:
             self._halt()
             self._driver.drop_encoding()
             self._watch = self._stream = None
-        return _Exchanged(handed_s, self._told(), within_wait(watch.times(), self._reduced))
+        return _Exchanged(handed_s, self._told(), within_wait(watch.times(), self.reduced))
 
     def _slices(self, iteration: int) -> Iterator[list[int]]:
         """Of the encoder, or where the engine does all that is to be done, nothing for ever."""
@@ -417,7 +426,7 @@ class Agent:
         """The engine does nothing more than to send and to receive."""
         if (done := self.protocol.reduce(None)) is not None:
             self.encoder.reduced(done)
-            self._reduced = done.times
+            self.reduced = done.times
 
     async def _open(self, stream: GradientStream, *, current: bool) -> None:
         """Take its pieces as they come; what is late is treated as a whole."""
@@ -484,6 +493,7 @@ class Agent:
         with self.during("decode"):
             finished = self._driver.end()
             self._ended.append((finished, end))
+            self.protocol.keep(1 if finished.results.had(self._workers) else self._keep)
             if self._recorder is not None:
                 self._recorder.add(self.ledger.sent_in(self.protocol.iteration), finished.results)
             self._begin(self.protocol.iteration + 1)

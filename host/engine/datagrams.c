@@ -2,30 +2,43 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 
-enum { AT_ONCE = 64 };
+enum { AT_ONCE = 64, JOINED_BYTES = 65000 }; /* the kernel cuts up as many, and an IPv4 packet has little more */
+
+/* Bytes of each datagram of those that go as one. */
+union cut {
+    char room[CMSG_SPACE(sizeof(uint16_t))];
+    struct cmsghdr head;
+};
 
 /* What one system call takes. */
 struct batch {
     struct mmsghdr messages[AT_ONCE];
     struct iovec parts[AT_ONCE][2];
     struct sockaddr_in places[AT_ONCE];
+    union cut cuts[AT_ONCE];
 };
 
-static void put(struct batch *batch, int64_t at, void *head, int64_t head_size, void *body, int64_t size, int placed) {
-    struct msghdr *message = &batch->messages[at].msg_hdr;
+static void put_parts(struct batch *batch, int64_t at, void *head, int64_t head_size, void *body, int64_t size) {
     batch->parts[at][0] = (struct iovec){head, (size_t)head_size};
     batch->parts[at][1] = (struct iovec){body, (size_t)size};
-    memset(message, 0, sizeof *message);
-    message->msg_iov = batch->parts[at];
-    message->msg_iovlen = 2;
+}
+
+/* A message of `joined` datagrams, whose parts are there from `at` on. */
+static struct msghdr *put_message(struct batch *batch, int64_t message, int64_t at, int64_t joined, int placed) {
+    struct msghdr *put = &batch->messages[message].msg_hdr;
+    memset(put, 0, sizeof *put);
+    put->msg_iov = batch->parts[at];
+    put->msg_iovlen = 2 * (size_t)joined;
     if (placed) {
-        message->msg_name = &batch->places[at];
-        message->msg_namelen = sizeof batch->places[at];
+        put->msg_name = &batch->places[at];
+        put->msg_namelen = sizeof batch->places[at];
     }
+    return put;
 }
 
 static inline int64_t at_most(int64_t number, int64_t limit) {
@@ -52,8 +65,10 @@ int64_t datagrams_receive(int socket, uint8_t *heads, int64_t head, uint8_t *con
     int64_t done = 0, wanted, came;
     do {
         wanted = at_most(most - done, AT_ONCE);
-        for (int64_t i = 0; i < wanted; i++)
-            put(&batch, i, heads + (done + i) * head, head, bodies[done + i], room, senders != NULL);
+        for (int64_t i = 0; i < wanted; i++) {
+            put_parts(&batch, i, heads + (done + i) * head, head, bodies[done + i], room);
+            put_message(&batch, i, i, 1, senders != NULL);
+        }
         came = recvmmsg(socket, batch.messages, (unsigned)wanted, MSG_DONTWAIT | MSG_TRUNC, NULL);
         for (int64_t i = 0; i < came; i++, done++) {
             const int64_t size = sizes[done] = batch.messages[i].msg_len;
@@ -81,27 +96,68 @@ static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_
     }
 }
 
+/* How many of some datagrams can go as one: all are as long as the first, but for the last one, which may be shorter. */
+static int64_t alike(int64_t head, const int64_t *sizes, int64_t count) {
+    int64_t found = 1, bytes = head + sizes[0];
+    while (found < count && sizes[found - 1] == sizes[0] && sizes[found] <= sizes[0] &&
+           (bytes += head + sizes[found]) <= JOINED_BYTES)
+        found++;
+    return found;
+}
+
+static void cut_into(struct msghdr *message, union cut *cut, int64_t size) {
+    const uint16_t each = (uint16_t)size;
+    cut->head = (struct cmsghdr){CMSG_LEN(sizeof each), IPPROTO_UDP, UDP_SEGMENT};
+    memcpy(CMSG_DATA(&cut->head), &each, sizeof each);
+    message->msg_control = cut;
+    message->msg_controllen = sizeof *cut;
+}
+
+/* Messages of datagrams whose parts are there, and in `joined` how many are in each. How many messages. */
+static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *sizes, int64_t count, int placed, int joins,
+                            int64_t *joined) {
+    int64_t messages = 0;
+    for (int64_t at = 0; at < count; at += joined[messages++]) {
+        joined[messages] = joins ? alike(head, sizes + at, count - at) : 1;
+        struct msghdr *message = put_message(batch, messages, at, joined[messages], placed);
+        if (joined[messages] > 1)
+            cut_into(message, batch->cuts + messages, head + sizes[at]);
+    }
+    return messages;
+}
+
+/* Whether the kernel has refused a message because it is not one datagram. */
+static int cannot_join(int64_t joined, int error) {
+    return joined > 1 && (error == EIO || error == EINVAL || error == EMSGSIZE || error == EOPNOTSUPP);
+}
+
 int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksum, const uint8_t *const *bodies,
                        const int64_t *sizes, int64_t count, const uint32_t *places, uint16_t port, uint8_t *left,
-                       int32_t *error) {
+                       int32_t *joins, int32_t *error) {
     struct batch batch;
-    int64_t done = 0, took = 0;
+    int64_t done = 0, took = 0, joined[AT_ONCE];
     fill_in(heads, head, checksum, bodies, sizes, count);
     while (done < count) {
         const int64_t wanted = at_most(count - done, AT_ONCE);
         for (int64_t i = 0; i < wanted; i++) {
             const int64_t at = done + i;
-            put(&batch, i, heads + at * head, head, (void *)(uintptr_t)bodies[at], sizes[at], places != NULL);
+            put_parts(&batch, i, heads + at * head, head, (void *)(uintptr_t)bodies[at], sizes[at]);
             if (places)
                 batch.places[i] = (struct sockaddr_in){AF_INET, port, {places[at]}, {0}};
         }
-        const int64_t went = sendmmsg(socket, batch.messages, (unsigned)wanted, 0);
-        for (int64_t i = 0; i < went; i++)
-            left[done + i] = 1;
-        if (went <= 0)
-            *error = errno;
-        took += went > 0 ? went : 0;
-        done += went > 0 ? went : 1;
+        const int64_t messages = put_messages(&batch, head, sizes + done, wanted, places != NULL, !places && *joins, joined);
+        const int64_t went = sendmmsg(socket, batch.messages, (unsigned)messages, 0);
+        for (int64_t message = 0; message < went; done += joined[message++]) {
+            memset(left + done, 1, (size_t)joined[message]);
+            took += joined[message];
+        }
+        if (went > 0)
+            continue;
+        *error = errno;
+        if (cannot_join(joined[0], errno))
+            *joins = 0;
+        else
+            done += joined[0];
     }
     return took;
 }

@@ -50,6 +50,7 @@ struct engine {
     struct port ports[PORTS];
     int64_t ports_count, room; /* bytes of the longest result, the same for all */
     int socket, wake_fd;
+    int32_t joins; /* the kernel may be given several packets as one */
     int running;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -105,7 +106,7 @@ static void flush(struct engine *engine) {
     if (!leaving->count)
         return;
     const int64_t took = datagrams_send(engine->socket, leaving->heads, KOFN_HEADER_BYTES, CHECKSUM_AT, leaving->bodies,
-                                        leaving->sizes, leaving->count, NULL, 0, left, &error);
+                                        leaving->sizes, leaving->count, NULL, 0, left, &engine->joins, &error);
     for (int64_t at = 0; at < leaving->count; at++)
         engine->traffic.bytes_sent += left[at] * (KOFN_HEADER_BYTES + leaving->sizes[at]);
     engine->traffic.packets_sent += took;
@@ -475,11 +476,12 @@ static void port_close(struct port *port) {
 }
 
 struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
-                           int64_t burst_bytes, double late_s) {
+                           int64_t burst_bytes, double late_s, int32_t joins) {
     struct engine *engine = count <= PORTS ? calloc(1, sizeof *engine) : NULL;
     if (!engine)
         return NULL;
     engine->socket = socket;
+    engine->joins = joins;
     engine->room = cores[0]->history.room;
     engine->unused = -1;
     engine->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -654,6 +656,10 @@ void port_enter(struct port *port, uint32_t generation) {
 
 void port_others_reached(struct port *port, int64_t iteration) {
     ALONE_VOID(core_others_reached(port->core, iteration));
+}
+
+void port_keep(struct port *port, int64_t keep) {
+    ALONE_VOID(core_keep(port->core, keep));
 }
 
 void port_regroup(struct port *port, uint32_t generation) {

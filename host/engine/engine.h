@@ -29,10 +29,10 @@ struct port;
 
 /* On a socket that is connected to the switch; NULL without memory, threads or descriptors. Of one core or two, of different
  * jobs and with results of the same length; each packet is its job's. Up to `batches` closed blocks of each are told
- * together, 0: none of them are. Not paced where `mbps` is 0. The cores stay their opener's, who closes them after the
- * engine. */
+ * together, 0: none of them are. Not paced where `mbps` is 0. `joins`: as datagrams_send()'s. The cores stay their
+ * opener's, who closes them after the engine. */
 struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
-                           int64_t burst_bytes, double late_s);
+                           int64_t burst_bytes, double late_s, int32_t joins);
 /* Stop, and join the thread; what waits is lost. The socket stays open. */
 void engine_close(struct engine *engine);
 /* Of a core: in it one calls it, and hears of it. */
@@ -79,6 +79,7 @@ void port_in_pieces(struct port *port, const int64_t *level);
 int port_owned(struct port *port, const int64_t *owner, int64_t span, double now);
 void port_received(struct port *port, const int64_t *recipient);
 void port_others_reached(struct port *port, int64_t iteration);
+void port_keep(struct port *port, int64_t keep);
 void port_regroup(struct port *port, uint32_t generation);
 int port_resume(struct port *port, double now);
 double port_deadline_s(struct port *port);

@@ -102,7 +102,8 @@ class WorkerEngine:
     """Runs until close(); the socket is connected to the switch, and stays the caller's.
 
     Up to `batch` blocks that have closed are told together.  `beside`: of another job, whose blocks are as long; when
-    an iteration of it is complete, that is told, and its closed blocks are not.
+    an iteration of it is complete, that is told, and its closed blocks are not.  `joins`: whether the kernel may be
+    given several packets as one, which it cuts up before the link (transport.udp).
 
     AgentError where there are no threads, memory or descriptors left.
     """
@@ -115,6 +116,7 @@ class WorkerEngine:
         *,
         batch: int = 1,
         beside: SharedProtocol | None = None,
+        joins: bool = False,
     ) -> None:
         self._library = protocol.library
         self._protocols = [protocol] if beside is None else [protocol, beside]
@@ -122,7 +124,7 @@ class WorkerEngine:
         cores = (ctypes.c_void_p * 2)(*[each.address for each in self._protocols])
         batches = (ctypes.c_int64 * 2)(batch, 0)
         rate = (pace.mbps, pace.burst_bytes, pace.late_s) if pace else (0.0, 0, 0.0)
-        found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate)
+        found = self._library.engine_open(cores, batches, len(self._protocols), opened.fileno(), *rate, joins)
         if not found:
             raise AgentError("no thread, memory or file descriptors for the engine")
         self._engine = ctypes.c_void_p(found)

@@ -501,6 +501,10 @@ void core_others_reached(struct core *core, int64_t iteration) {
     core->newest = iteration > core->newest ? iteration : core->newest;
 }
 
+void core_keep(struct core *core, int64_t keep) {
+    core->history.keep = keep;
+}
+
 /* -- results */
 
 static const char *described(const struct result *result, char *text, size_t room) {
@@ -687,6 +691,7 @@ static int refused(struct core *core, struct flight *flight, const struct header
     in_flight_remove(&core->in_flight, flight);
     if (pulls || core_left_behind(core))
         return pull(core, now);
+    core->in_flight.disordered = 1;
     struct instruction *again = instruct(core, ENCODE_AGAIN, mine.block);
     if (!again)
         return without_memory(core);

@@ -204,6 +204,8 @@ void core_withdraw(struct core *core, int64_t *requests, int64_t count);
 void core_enter(struct core *core, uint32_t generation);
 /* This iteration has begun somewhere, so all before it are complete: they can be pulled. */
 void core_others_reached(struct core *core, int64_t iteration);
+/* Results of the last `keep` iterations stay for peers, from the next core_begin() on. */
+void core_keep(struct core *core, int64_t keep);
 void core_regroup(struct core *core, uint32_t generation);
 int core_resume(struct core *core, double now);
 

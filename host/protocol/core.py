@@ -272,6 +272,10 @@ class Protocol:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._call("others_reached", iteration)
 
+    def keep(self, iterations: int) -> None:
+        """Results of so many of the last iterations stay available for peers, from the next begin() on."""
+        self._call("keep", iterations)
+
     def in_pieces(self, level: Integers | Sequence[int] | None = None) -> None:
         """In this iteration gradients come in pieces, all workers': a silence may be their computing.
 

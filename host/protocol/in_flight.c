@@ -58,7 +58,7 @@ void in_flight_remove(struct in_flight *all, struct flight *flight) {
 
 void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->moving_since_s = moving_since_s;
-    all->in_pieces = 0;
+    all->disordered = all->in_pieces = 0;
     all->level = NULL;
     for (int64_t request = 0; all->probed_count && request < all->requests; request++) {
         all->probed_count -= all->probed[request];
@@ -71,6 +71,9 @@ void in_flight_late(struct in_flight *all, int64_t request) {
         all->probed[request] = 0;
         all->probed_count--;
         all->doubts = DOUBTS;
+        for (struct flight *flight = all->first; flight; flight = flight->later)
+            if (flight->doubtful)
+                flight->deadline_s = INFINITY;
     }
 }
 
@@ -215,45 +218,55 @@ static void answered(struct newest *newest, int64_t level, int64_t order) {
         *one = (struct newest){level, order > one->order ? order : one->order};
 }
 
-/* What was answered and was sent later: 1: of its level, 2: only of lower ones, 0: of higher ones or nothing. */
-static int overtaken(const struct newest *newest, int64_t level, int64_t order) {
+/* By what a request was overtaken, which is answered and was sent later. */
+enum overtaker { NOTHING, ITS_LEVEL, LOWER_LEVEL, PROBE };
+
+static enum overtaker overtaken(const struct newest *newest, int64_t level, int64_t order) {
     int lower = 0;
     for (const struct newest *one = newest; one < newest + LEVELS; one++)
         if (one->order >= order && one->level == level)
-            return 1;
+            return ITS_LEVEL;
         else
             lower |= one->order >= order && one->level < level;
-    return 2 * lower;
+    return lower ? LOWER_LEVEL : NOTHING;
 }
 
 /* When an overtaken request is sent again: soon for the first time, then not before its answer can be here. What only a
- * lower level has overtaken others may still compute. */
-static double patience_ends_s(const struct in_flight *all, const struct flight *flight, int by, double now) {
-    if (by == 2)
-        return fmax(now, flight->sent_s) + timeout_rto_s(&all->answer);
-    const double soon_s = fmax(now, flight->sent_s) + all->reordering.window_s;
-    return flight->attempts == 1 ? soon_s : fmax(soon_s, flight->sent_s + reordering_trip_s(&all->reordering));
+ * lower level has overtaken others may still compute; after a refusal they may still encode it anew. That a probe was
+ * in vain is told within a trip. */
+static double patience_ends_s(const struct in_flight *all, const struct flight *flight, enum overtaker by, double now) {
+    const double from_s = fmax(now, flight->sent_s), trip_s = reordering_trip_s(&all->reordering);
+    if (by == LOWER_LEVEL || all->disordered)
+        return from_s + timeout_rto_s(&all->answer);
+    const double soon_s = from_s + (by == PROBE ? trip_s : all->reordering.window_s);
+    return flight->attempts == 1 ? soon_s : fmax(soon_s, flight->sent_s + trip_s);
+}
+
+static void miss(struct in_flight *all, struct flight *flight, enum overtaker by, double now) {
+    flight->doubtful = by == PROBE && (flight->doubtful || flight->deadline_s == INFINITY);
+    flight->deadline_s = fmin(flight->deadline_s, patience_ends_s(all, flight, by, now));
 }
 
 /* k workers had sent the answered blocks, and all that they had sent before; so what this worker sent before them will be
  * answered soon, or something was lost (as RFC 8985 has it). Blocks of a higher level leave as soon as they are there, so
  * they say nothing of lower ones. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now) {
-    struct newest newest[LEVELS] = {0};
+    struct newest newest[LEVELS] = {0}, probes[LEVELS] = {0};
     int64_t last = 0;
     learn_wait(all, all->by_request[requests[0]], now);
     for (int64_t at = 0; at < count; at++) {
         struct flight *flight = all->by_request[requests[at]];
         const int64_t order = learn(all, flight, now);
-        answered(newest, level_of(all, flight), order);
+        answered(all->probed[flight->request] ? probes : newest, level_of(all, flight), order);
         last = order > last ? order : last;
         in_flight_remove(all, flight);
     }
     in_flight_heard(all, now);
     for (struct flight *other = all->first; other && other->order <= last; other = other->later) {
-        const int by = overtaken(newest, level_of(all, other), other->order);
-        if (by)
-            other->deadline_s = fmin(other->deadline_s, patience_ends_s(all, other, by, now));
+        const int64_t level = level_of(all, other);
+        const enum overtaker by = overtaken(newest, level, other->order), by_probe = overtaken(probes, level, other->order);
+        if (by || by_probe)
+            miss(all, other, by ? by : by_probe == ITS_LEVEL ? PROBE : by_probe, now);
         all->soonest_s = fmin(all->soonest_s, other->deadline_s);
     }
 }
@@ -290,6 +303,6 @@ void in_flight_again(struct in_flight *all, struct flight *flight, double now) {
     flight->order = ++all->order;
     flight->sent_s = now;
     flight->deadline_s = INFINITY;
-    flight->asked_peers = 0;
+    flight->doubtful = flight->asked_peers = 0;
     flight->attempts++;
 }

@@ -18,6 +18,7 @@ struct flight {
     double first_sent_s, sent_s; /* to come, while it waits for its turn to leave */
     double deadline_s;          /* finite once a request that was sent later has been answered */
     int32_t attempts, asked_peers;
+    int32_t doubtful; /* it has a deadline, but only for answers to what was repeated in a silence: in vain, perhaps */
     struct flight *earlier, *later; /* in the order of their latest sending, in which they leave */
 };
 
@@ -34,6 +35,7 @@ struct in_flight {
     struct reordering reordering;
     int64_t order, launches;
     int32_t probes; /* since the last answer */
+    int32_t disordered; /* a slot has refused a request of this iteration: workers do not send in one order any more */
     int32_t in_pieces; /* gradients of this iteration come in pieces: in a silence others may compute the next ones */
     const int64_t *level; /* by block of such a gradient: workers send those of one level in the same order; NULL: all */
     int64_t levels; /* blocks that have one */
@@ -52,7 +54,8 @@ double in_flight_deadline_s(const struct in_flight *all);
 /* A new iteration, whose blocks close since `moving_since_s`; NAN: none has yet. */
 void in_flight_begin(struct in_flight *all, double moving_since_s);
 /* A request came after its block was closed: if that was answered before, it was repeated in vain. Only what a silence
- * had repeated counts; what was overtaken is often repeated for another worker's loss. */
+ * had repeated counts; what was overtaken is often repeated for another worker's loss. What is due because of such
+ * answers is not any more. */
 void in_flight_late(struct in_flight *all, int64_t request);
 /* The new flight, or NULL without memory. */
 struct flight *in_flight_launch(struct in_flight *all, int64_t request, const struct header *header,

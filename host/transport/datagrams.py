@@ -46,12 +46,14 @@ class Sent(NamedTuple):
 
 
 class Datagrams:
-    """Of one socket; `senders`: whether who sent what matters (IPv4 addresses, as numbers).
+    """Of one socket; `senders`: whether who sent what matters (IPv4 addresses, as numbers).  `joins`: whether the
+    kernel may be given several packets as one (udp.may_join).
 
     receive() never waits; send() waits for room where the socket does.  CompilerMissing where there is no C compiler.
     """
 
-    def __init__(self, opened: socket.socket, *, senders: bool = False) -> None:
+    def __init__(self, opened: socket.socket, *, senders: bool = False, joins: bool = False) -> None:
+        self._joins = c_int32(joins)
         self._socket, self._library = opened, library()
         self._heads = np.empty(BATCH * HEADER_BYTES, np.uint8)
         self._bodies = np.empty((BATCH, _ROOM), np.uint8)
@@ -64,6 +66,11 @@ class Datagrams:
             None if self._senders is None else self._senders.ctypes.data,
         )
         self._head_bytes, self._body_bytes = self._heads.data, self._bodies.data.cast("B")
+
+    @property
+    def joins(self) -> bool:
+        """Whether the kernel is still given several packets as one: it may refuse that."""
+        return bool(self._joins.value)
 
     def receive(self) -> Received:
         """What is there, at most a batch."""
@@ -92,6 +99,12 @@ class Datagrams:
         to = None if places is None else np.array(places, ">u4")
         took = self._library.datagrams_send(
             *(self._socket.fileno(), heads, HEADER_BYTES, CHECKSUM.start, bodies, sizes, count),
-            *(None if to is None else to.ctypes.data, socket.htons(port), left, ctypes.byref(error)),
+            *(
+                None if to is None else to.ctypes.data,
+                socket.htons(port),
+                left,
+                ctypes.byref(self._joins),
+                ctypes.byref(error),
+            ),
         )
         return Sent([True] * count if took == count else [bool(one) for one in left.raw], error.value)

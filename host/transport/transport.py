@@ -11,7 +11,7 @@ from types import ModuleType
 from kofn.host.engine.pacing_rate import PacingRate
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.relay import Relay
-from kofn.host.transport.udp import connected_socket
+from kofn.host.transport.udp import connected_socket, may_join
 from kofn.host.wire import packet as wire
 from kofn.host.wire.packet import PORT
 
@@ -36,11 +36,14 @@ class Transport:
         self.pace, self.port = pace, port
         self._sending, self._receiving = sending, receiving
         self._socket = connected_socket(service, local, port, interface)
+        self.joins = False
+        """Whether what open() has returned may be given several packets as one (udp.may_join)."""
         self._relay: Relay | None = None
 
     def open(self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire) -> socket.socket:
         """What an engine is to send to and to receive from; `packets`: the module that makes and reads each packet."""
         if not self._sending and not self._receiving and packets is wire:
+            self.joins = may_join(self._socket)
             return self._socket
         self._relay = Relay(self._socket, loop, packets, sending=self._sending, receiving=self._receiving)
         return self._relay.inner

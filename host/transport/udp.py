@@ -1,14 +1,21 @@
 """UDP sockets of the data network.
 
-UDP's checksum is switched off: packets have kofn's own (p4src/checksum.p4).
+UDP's checksum is switched off: packets have kofn's own (p4src/checksum.p4).  Only where the kernel cuts up what is
+joined it must be on.
 """
 
+import contextlib
+import ctypes
+import fcntl
+import ipaddress
 import socket
+import struct
 
 from kofn.host.wire.packet import PORT
 
 _SO_NO_CHECK = 11  # linux/asm-generic/socket.h; Python has no name for it
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_SIOCGIFADDR, _SIOCETHTOOL, _ETHTOOL_GTXCSUM = 0x8915, 0x8946, 0x16
 _RECEIVE_BUFFER_BYTES, _SEND_BUFFER_BYTES = 16 << 20, 4 << 20
 
 
@@ -48,6 +55,35 @@ def udp_socket(local: str, port: int, interface: str = "") -> socket.socket:
         opened.close()
         raise
     return opened
+
+
+def may_join(opened: socket.socket) -> bool:
+    """Whether a connected socket may be given several packets as one: it is made ready for that where it may.
+
+    The kernel cuts them up before an interface that computes no checksums, as those of kofn's network; it need not
+    before another one, whose other end then sees one large packet: a virtual cable to a switch, for one.  On loopback
+    it does before they are received.
+    """
+    local = opened.getsockname()[0]
+    found = ipaddress.ip_address(local).is_loopback or _checksums_here(opened, local)
+    opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, not found)
+    return found
+
+
+def _checksums_here(opened: socket.socket, local: str) -> bool:
+    """Whether the interface with this address leaves checksums to the kernel; not if there is none such."""
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):  # without an address, without such a setting, gone
+            found = fcntl.ioctl(opened, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
+            if socket.inet_ntoa(found[20:24]) == local:
+                return not _computes_checksums(opened, name)
+    return False
+
+
+def _computes_checksums(opened: socket.socket, interface: str) -> bool:
+    setting = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_GTXCSUM, 0), 8)
+    fcntl.ioctl(opened, _SIOCETHTOOL, struct.pack("16sQ16x", interface.encode(), ctypes.addressof(setting)))
+    return bool(struct.unpack("=II", setting.raw)[1])
 
 
 def _enlarge(opened: socket.socket, forced: int, limited: int, size: int) -> None:

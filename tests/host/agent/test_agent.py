@@ -256,6 +256,22 @@ def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
         cluster.close()
 
 
+@pytest.mark.parametrize(("k", "kept"), [(3, [4]), (2, [1, 2, 3, 4])])
+def test_sums_are_kept_for_those_who_may_lack_them(k: int, kept: list[int]) -> None:
+    """Whoever is in a sum has all those of the iterations before."""
+    cluster = Cluster(SMALL, k=k)
+    gradient = np.ones(ELEMENTS, np.float32)
+    try:
+        with ThreadPoolExecutor() as pool:
+            for _ in range(4):
+                list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(k)))
+        for agent in cluster.agents[:k]:
+            assert sorted({result.id.iteration for result in agent.held(1, 4) if result.values}) == kept
+            assert {result.id.iteration for result in agent.held(1, 4)} == {1, 2, 3, 4}, "who was in them"
+    finally:
+        cluster.close()
+
+
 @pytest.mark.parametrize("rule", ["stash", "merge", "drop"])
 def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
     """Nobody holds the sums any more, but everybody knows who was in them."""

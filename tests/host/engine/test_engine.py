@@ -23,7 +23,7 @@ from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, PackedBlocks
 from kofn.host.protocol.results import Result
 from kofn.host.protocol.slot_model import SlotModel
-from kofn.host.transport.udp import socket_pair
+from kofn.host.transport.udp import may_join, socket_pair
 from kofn.host.wire.packet import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -60,7 +60,7 @@ class Bench:
         self.protocol = SharedProtocol(job=1, layout=layout, **options)
         self.ours, self.switch = socket_pair()
         self.switch.settimeout(SOON_S)
-        self.engine = WorkerEngine(self.protocol, self.ours, pace, batch=batch)
+        self.engine = WorkerEngine(self.protocol, self.ours, pace, batch=batch, joins=may_join(self.ours))
 
     def close(self) -> None:
         self.engine.close()

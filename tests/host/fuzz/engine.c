@@ -244,7 +244,7 @@ int main(int count, char **arguments) {
         }
         const double mbps = draw(&random, 2) ? 200 : 0;
         const int64_t burst = 4 * (BYTES + KOFN_HEADER_BYTES + KOFN_FRAME_BYTES);
-        struct engine *engine = engine_open(cores, batches, 2, one, mbps, burst, 0.016);
+        struct engine *engine = engine_open(cores, batches, 2, one, mbps, burst, 0.016, draw(&random, 2) != 0);
         pthread_t threads[2];
         work_open(&work);
         callers[0].work = &work;

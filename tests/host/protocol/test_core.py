@@ -432,6 +432,22 @@ def test_what_a_lower_level_has_overtaken_is_missed_later():
     assert 0.004 < found < 0.1
 
 
+def test_after_a_refusal_what_is_overtaken_is_missed_later():
+    """Others encode anew what slots refuse as well, and send it behind what came later; or it is lost."""
+    p = protocol(blocks=6, slots=16, window=8, rto_s=0.05)
+    for iteration in (1, 2):
+        now = float(iteration)
+        p.begin(iteration, now)
+        contribute_all(p, now)
+        if iteration == 1:
+            p.packet_in(answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=5, scale=9), bytes(256), now + 0.001)
+        p.packet_in(answer(iteration=iteration, block=2), bytes(256), now + 0.002)
+        found = next(at for at in now + np.arange(0.002, 1.0, 0.0005) if sent_again(p.timer(at)))
+        assert (found < now + 0.004) == (iteration == 2), "an iteration of its own"
+        for block in (0, 1, 3, 4, 5):
+            p.packet_in(answer(iteration=iteration, block=block), bytes(256), now + 0.5)
+
+
 def test_patience_grows_when_packets_change_places_and_shrinks_when_they_are_lost():
     p = protocol(blocks=2, slots=16, window=8)
     windows = []
@@ -460,6 +476,23 @@ def test_silence_is_probed_with_few_requests_at_first():
     assert counts == [1, 4, 16, 16]
     p.packet_in(answer(iteration=1, block=4), bytes(256), 5.0)
     assert len(sent_again(p.timer(6.0))) == 15, "all that was sent before what was answered"
+
+
+@pytest.mark.parametrize("in_vain", [False, True])
+def test_what_a_probe_has_overtaken_waits_for_word_that_it_was_in_vain(in_vain: bool):
+    """Others may have been busy; then the slot says that the block was closed when it was asked for again."""
+    p = protocol(blocks=6, slots=16, window=8)
+    p.begin(1, 0.0)
+    contribute_all(p)
+    p.packet_in(answer(iteration=1, block=0), bytes(256), 0.002)
+    probed = due(p)
+    assert sent_again(p.timer(probed)) == [1]
+    answered = probed + 0.002
+    assert p.packet_in(answer(iteration=1, block=1), bytes(256), answered)
+    assert answered + 0.003 <= due(p) <= answered + 0.004, "a round trip"
+    if in_vain:
+        p.packet_in(answer(kind=Kind.LATE, iteration=1, block=1), bytes(256), answered + 0.001)
+    assert sorted(sent_again(p.timer(answered + 0.004))) == ([] if in_vain else [2, 3, 4, 5])
 
 
 def test_a_silence_between_pieces_is_probed_with_one_request():

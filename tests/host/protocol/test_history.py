@@ -40,6 +40,18 @@ def test_old_results_become_members_and_then_nothing() -> None:
     ]
 
 
+def test_fewer_iterations_may_be_kept_from_the_next_one_on() -> None:
+    protocol = kept({1: (0,), 2: (0,), 3: (0,)})
+    protocol.keep(1)
+    assert [bool(one.values) for one in results(protocol, 0, 9)] == [True] * 3
+    protocol.jump(4, 0.0)
+    assert [bool(one.values) for one in results(protocol, 0, 9)] == [False, False, True]
+    protocol.keep(2)
+    protocol.result_in(result(4, 0), 0.0)
+    protocol.jump(5, 0.0)
+    assert [bool(one.values) for one in results(protocol, 0, 9)] == [False, False, True, True]
+
+
 def test_parts_are_remembered() -> None:
     """Of a worker's contributions each has a bit, and what is forgotten of a sum keeps them all."""
     known = {0: bit_of(3, 0) | bit_of(63, 3), 1: bit_of(0, 0), 2: bit_of(5, 1)}

@@ -1,9 +1,14 @@
 """Many packets in one call: the same bytes as one by one, the same errors, and who could not be reached."""
 
 import contextlib
+import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +20,12 @@ from kofn.host.errors import ChecksumError
 from kofn.host.native import library
 from kofn.host.transport.datagrams import BATCH, Datagrams, Packet
 from kofn.host.transport.transport import Transport
-from kofn.host.transport.udp import udp_socket
+from kofn.host.transport.udp import may_join, udp_socket
 from kofn.host.wire import packet as wire
 from kofn.host.wire.packet import HEADER_BYTES, PACKET_BYTES_MAX, WORD_BYTES, KofnHeader
 from kofn.nativebuild.errors import CompilerMissing
 
+ROOT = Path(__file__).parents[3]
 ONE, OTHER, PORT = "127.0.79.1", "127.0.79.2", 19311
 
 
@@ -54,14 +60,70 @@ def headers(draw: st.DrawFn) -> KofnHeader:
 OCTETS = st.sampled_from([b"\0", b"\xff", b"\x01", b"\x80"])
 
 
+@pytest.mark.parametrize("joins", [False, True])
 @given(packets=st.lists(st.tuples(headers(), OCTETS), min_size=1, max_size=12))
-def test_what_leaves_together_is_what_leaves_one_by_one(packets: list[tuple[KofnHeader, bytes]]) -> None:
+def test_what_leaves_together_is_what_leaves_one_by_one(joins: bool, packets: list[tuple[KofnHeader, bytes]]) -> None:
     made = [(header, octet * header.words * WORD_BYTES) for header, octet in packets]
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         one.connect((OTHER, PORT))
-        assert Datagrams(one).send(made).left == [True] * len(made)
+        sender = Datagrams(one, joins=joins and may_join(one))
+        assert sender.send(made).left == [True] * len(made)
+        assert sender.joins == joins, "the kernel has refused nothing"
         for header, values in made:
             assert other.recv(1 << 16, socket.MSG_DONTWAIT) == wire.encode(header, values)
+
+
+@pytest.mark.parametrize("words", [1, 32])
+def test_more_than_the_kernel_takes_as_one(ends: tuple[socket.socket, socket.socket], words: int) -> None:
+    one, other = ends
+    sent = [packet(number, words) for number in range(150)]
+    assert Datagrams(one, joins=may_join(one)).send(sent).left == [True] * len(sent)
+    for header, values in sent:
+        assert other.recv(1 << 16) == wire.encode(header, values)
+
+
+def test_what_the_kernel_does_not_take_as_one_leaves_one_by_one(ends: tuple[socket.socket, socket.socket]) -> None:
+    """It does not without UDP's checksum."""
+    one, other = ends
+    sender, sent = Datagrams(one, joins=True), [packet(number) for number in range(70)]
+    assert sender.send(sent).left == [True] * len(sent)
+    assert not sender.joins
+    for header, values in sent:
+        assert other.recv(1 << 16) == wire.encode(header, values)
+
+
+CABLE = f"""
+import json, socket, subprocess, sys
+sys.path.insert(0, {str(ROOT / "mininet")!r})
+import interfaces
+from kofn.host.transport.datagrams import Datagrams
+from kofn.host.transport.udp import connected_socket, may_join
+from kofn.host.wire.packet import KofnHeader
+
+for line in ("link add here type veth peer name there", "link set here mtu 9000 up", "link set there mtu 9000 up",
+             "addr add 10.9.0.1/24 dev here", "neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev here"):
+    subprocess.run(["ip", *line.split()], check=True)
+if sys.argv[1] == "kofn's":
+    interfaces.disable_offloads("here")
+seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+seen.setsockopt(socket.SOL_SOCKET, 33, 4 << 20)  # SO_RCVBUFFORCE
+seen.bind(("there", 0))
+seen.settimeout(10)
+with connected_socket("10.9.0.2", "10.9.0.1") as opened:
+    sender = Datagrams(opened, joins=may_join(opened))
+    sender.send([(KofnHeader(words=32, block=block), bytes(8192)) for block in range(20)])
+    print(json.dumps([sender.joins, [len(seen.recv(1 << 17)) for _ in range(20)]]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.parametrize("cable", ["kofn's", "any"])
+def test_a_switch_sees_single_packets(cable: str) -> None:
+    """Joined ones are cut up before the cable, and none are joined where they might not be."""
+    command = ["unshare", "--net", sys.executable, "-c", CABLE, cable]
+    joins, sizes = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
+    assert joins == (cable == "kofn's")
+    assert sizes == [wire.FRAME_BYTES + PACKET_BYTES_MAX] * 20
 
 
 def test_what_has_come_is_read_as_one_by_one(ends: tuple[socket.socket, socket.socket]) -> None:

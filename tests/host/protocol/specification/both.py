@@ -35,7 +35,7 @@ STATE = (
 )
 EVENTS = (
     *("begin", "jump", "contribute", "contribute_all", "packet_in", "packets_in", "result_in", "timer", "ask_slot"),
-    *("enter", "others_reached", "in_pieces", "owned", "received", "regroup", "resume", "withdraw"),
+    *("enter", "others_reached", "keep", "in_pieces", "owned", "received", "regroup", "resume", "withdraw"),
 )
 
 

@@ -268,6 +268,10 @@ class Protocol:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._newest = max(self._newest, iteration)
 
+    def keep(self, iterations: int) -> None:
+        """Results of so many of the last iterations stay, from the next begin() on."""
+        self._history.keep = iterations
+
     def in_pieces(self, level: Iterable[int] | None = None) -> None:
         """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
         self._in_flight.in_pieces = True
@@ -590,6 +594,7 @@ class Protocol:
         del self._in_flight.by_request[request]
         if pulls or self.left_behind:
             return self._pull(now)
+        self._in_flight.disordered = True
         block, part, counts = header.block, header.part, bool(mine.count)
         return [EncodeAgain(block=block, part=part, counts=counts, scale=header.scale, lanes=header.lanes)]
 

@@ -61,7 +61,7 @@ class History:
     """Results by iteration and block."""
 
     def __init__(self, *, keep: int, keep_members: int) -> None:
-        self._keep, self._keep_members = keep, keep_members
+        self.keep, self._keep_members = keep, keep_members
         self._whole: dict[int, dict[int, Result]] = {}
         self._members: dict[int, ResultMembers] = {}
         self._first_whole = self._first_members = 0  # all before has been forgotten
@@ -72,13 +72,13 @@ class History:
 
     def forget(self, iteration: int) -> None:
         """Free what is too old for a worker that begins this iteration; iterations only grow."""
-        for old in range(self._first_whole, iteration - self._keep):
+        for old in range(self._first_whole, iteration - self.keep):
             results = self._whole.pop(old, {})
             if results:
                 self._members[old] = _members(results)
         for old in range(self._first_members, iteration - self._keep_members):
             self._members.pop(old, None)
-        self._first_whole = max(self._first_whole, iteration - self._keep)
+        self._first_whole = max(self._first_whole, iteration - self.keep)
         self._first_members = max(self._first_members, iteration - self._keep_members)
 
     def results(self, first: int, last: int) -> Iterator[Result]:

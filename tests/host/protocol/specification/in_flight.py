@@ -6,7 +6,7 @@ repeated, one at first); and before an iteration's first answer a long wait, bec
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kofn.host.wire.packet import KofnHeader
@@ -29,6 +29,7 @@ class InFlightRequest:
     deadline: float = math.inf  # finite once a request that was sent later has been answered
     attempts: int = 1
     asked_peers: bool = False
+    doubtful: bool = False  # it has a deadline, but only for answers to what was repeated in a silence
 
 
 PATIENT = 4
@@ -49,6 +50,8 @@ class InFlight:
         self._soonest = math.inf  # no flight's deadline is before
         self._order = 0
         self._probes = 0  # since the last answer
+        self.disordered = False
+        """A slot has refused a request of this iteration: workers do not send in one order any more."""
         self.in_pieces = (
             False  # gradients of this iteration come in pieces: in a silence others may compute the next ones
         )
@@ -77,18 +80,22 @@ class InFlight:
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
         self._moving_since = moving_since
-        self.in_pieces = False
+        self.disordered = self.in_pieces = False
         self.level = None
         self.probed.clear()
 
     def late(self, request: int) -> None:
         """A request came after its block was closed: if that was answered before, it was repeated in vain.
 
-        Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.
+        Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.  What
+        is due because of such answers is not any more.
         """
         if request in self.probed and request not in self.by_request:
             self.probed.discard(request)
             self._doubts = DOUBTS
+            for flight in self.by_request.values():
+                if flight.doubtful:
+                    flight.deadline = math.inf
 
     def launch(self, request: int, header: KofnHeader, values: bytes, now: float) -> None:
         if not self.by_request:
@@ -118,21 +125,22 @@ class InFlight:
         k workers had sent these blocks, and all that they had sent before; so what I sent before them will be answered
         soon, or something was lost (as RFC 8985 has it).
         """
-        flights = [self.by_request.pop(request) for request in requests]
-        moving_since = self._learn_wait(flights[0], now)
+        flights = {request: self.by_request.pop(request) for request in requests}
+        moving_since = self._learn_wait(flights[requests[0]], now)
         newest: dict[int, int] = {}
-        for flight in flights:
+        probes: dict[int, int] = {}
+        for request, flight in flights.items():
             level, order = self._level(flight), self._learn(flight, moving_since, now)
-            newest[level] = max(newest.get(level, 0), order)
-        last = max(newest.values())
+            of = probes if request in self.probed else newest
+            of[level] = max(of.get(level, 0), order)
+        last = max([*newest.values(), *probes.values()])
         self.heard(now)
         for other in self.by_request.values():
             if other.order > last:
                 return
-            mine = self._level(other)
-            same = other.order <= newest.get(mine, 0)
-            if same or any(level < mine and other.order <= order for level, order in newest.items()):
-                other.deadline = min(other.deadline, self._patience_ends(other, now, same=same))
+            by, by_probe = self._overtaker(other, newest), self._overtaker(other, probes)
+            if by or by_probe:
+                self._miss(other, now, by or ("probe" if by_probe == "same" else "lower"))
             self._soonest = min(self._soonest, other.deadline)
 
     def _learn_wait(self, flight: InFlightRequest, now: float) -> float:
@@ -179,7 +187,8 @@ class InFlight:
         """A request is sent once more."""
         flight = self.by_request[request] = self.by_request.pop(request)
         self._order += 1
-        flight.order, flight.sent, flight.deadline, flight.asked_peers = self._order, now, math.inf, False
+        flight.order, flight.sent, flight.deadline = self._order, now, math.inf
+        flight.asked_peers = flight.doubtful = False
         flight.attempts += 1
         return flight
 
@@ -202,14 +211,26 @@ class InFlight:
             return 0
         return self.level[block] if block < len(self.level) else -(2**63)
 
-    def _patience_ends(self, flight: InFlightRequest, now: float, *, same: bool) -> float:
+    def _miss(self, flight: InFlightRequest, now: float, by: str) -> None:
+        flight.doubtful = by == "probe" and (flight.doubtful or flight.deadline == math.inf)
+        flight.deadline = min(flight.deadline, self._patience_ends(flight, now, by))
+
+    def _overtaker(self, flight: InFlightRequest, newest: Mapping[int, int]) -> str | None:
+        """What was answered and was sent later: of its level, or only of lower ones, or nothing."""
+        mine = self._level(flight)
+        if flight.order <= newest.get(mine, 0):
+            return "same"
+        return "lower" if any(level < mine and flight.order <= order for level, order in newest.items()) else None
+
+    def _patience_ends(self, flight: InFlightRequest, now: float, by: str) -> float:
         """When an overtaken request is sent again: soon for the first time, then not before its answer can be here.
 
-        What only a lower level has overtaken others may still compute.
+        What only a lower level has overtaken others may still compute; after a refusal they may still encode it anew.
+        That a probe was in vain is told within a trip.
         """
-        if not same:
+        if self.disordered or by == "lower":
             return max(now, flight.sent) + self._answer_timeout.rto_s
-        soon = max(now, flight.sent) + self._patience.window_s
+        soon = max(now, flight.sent) + (self._patience.trip_s if by == "probe" else self._patience.window_s)
         return soon if flight.attempts == 1 else max(soon, flight.sent + self._patience.trip_s)
 
     def _since(self, now: float) -> float:
