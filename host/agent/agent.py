@@ -125,7 +125,7 @@ class Agent:
         self.encoder = Encoder.of(coding, compress, storage, rank)
         self.encoder.window = job.window
         if transport.pace is not None:
-            self.encoder.credit = transport.pace.burst_packets(job.words)
+            self.encoder.credit = transport.pace.credit_packets(job.words)
         self.ledger = self.encoder.ledger
         self._age_limit = age_limit
         self.iteration = 0
@@ -405,7 +405,6 @@ class Agent:
         if reduction is None:
             return self.encoder.slices(iteration)
         self._sums.reduces(reduction)
-        reduction.told = self._stream is not None
         self.protocol.reduce(reduction)
         return repeat([])
 
@@ -423,6 +422,7 @@ class Agent:
         else:
             self._stream = stream
             stream.follow(self._sums)
+            stream.tell(self.protocol.await_means)
 
     def _changed(self, pieces: Pieces) -> None:
         """A piece was put, by any thread: it is the engine's, or this loop's."""

@@ -17,9 +17,9 @@ from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import Piece, partition
 
-LATENCY_S = 6e-3
-"""From the last packet's leave until the training thread has the mean: the pacer's pause (host/engine/pacer.h), the way
-there and back, and blocks that are told together (host/engine/engine.c)."""
+LATENCY_S = 4e-3
+"""From the last packet's leave until the training thread has the mean: the way there and back, the last result's
+transfer to this worker, and two threads that wake up (host/engine/engine.c, host/agent/agent.py)."""
 
 UNSHAPED_MBPS = 1000.0
 """What a link that is not shaped is taken to carry."""
@@ -44,7 +44,7 @@ class LinkModel:
         mbps = mbps or UNSHAPED_MBPS
         pace, blocks = pacing_rate(mbps, layout.words), mbps * 1e6 / (8 * packet_bytes(layout.words))
         assert pace is not None
-        credit = min(window, pace.burst_packets(layout.words)) * layout.elements
+        credit = min(window, pace.credit_packets(layout.words)) * layout.elements
         return cls(rate=blocks * layout.elements, latency_s=LATENCY_S, credit=credit)
 
     def transfer_s(self, elements: int) -> float:

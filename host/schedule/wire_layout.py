@@ -1,6 +1,7 @@
 """Where each layer's gradient is on the wire: from the last layer to the first, each beginning with a block."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -33,6 +34,12 @@ class WireLayout:
         """Where a parameter of this layer is."""
         return self._begins[layer] + parameter - self._layers[layer].begin
 
+    @cached_property
+    def _parameters(self) -> Floats:
+        return np.empty(self._layers[-1].end, np.float32)
+
     def parameters(self, wire: Floats) -> Floats:
-        """The same in the order of the parameters."""
-        return np.concatenate([wire[self.place(layer)] for layer in range(len(self._layers))])
+        """The same in the order of the parameters: valid until the next call."""
+        for number, layer in enumerate(self._layers):
+            self._parameters[layer.begin : layer.end] = wire[self.place(number)]
+        return self._parameters

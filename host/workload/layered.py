@@ -18,6 +18,8 @@ class LayeredModel(ABC):
 
     parameters: Floats
     layers: Sequence[Layer]
+    busy_until_s: float = 0.0
+    """When another processor, to which a pass was given, is done with it (time.monotonic); none: passes return then."""
 
     @abstractmethod
     def forward(self, layer: int) -> None:

@@ -1,6 +1,8 @@
 """Layers that an accelerator would compute: each pass is a wait of given length, each gradient is random.
 
-A wait takes no processor time, so what goes on beside it is not slowed down by it.
+A wait takes no processor time, so what goes on beside it is not slowed down by it.  Passes are queued, as those of an
+accelerator are: each begins when it is given and the one before has ended, and only for a weight gradient, which is to
+be sent, somebody waits.
 """
 
 import time
@@ -40,19 +42,22 @@ class Waits(LayeredModel):
         self._factor = np.float32(1 + (iteration + batch) % 7)
 
     def forward(self, layer: int) -> None:
-        time.sleep(self._sections[layer].forward_ms / 1000)
+        self._give(self._sections[layer].forward_ms)
 
     def loss(self) -> None:
         """There is none."""
 
     def error(self, layer: int) -> None:
-        time.sleep(self._sections[layer].error_ms / 1000)
+        self._give(self._sections[layer].error_ms)
 
     def weight(self, layer: int) -> Floats:
-        until_s = time.monotonic() + self._sections[layer].weight_ms / 1000
+        self._give(self._sections[layer].weight_ms)
         part = self._random[self.layers[layer].begin : self.layers[layer].end] * self._factor
-        time.sleep(max(0.0, until_s - time.monotonic()))
+        time.sleep(max(0.0, self.busy_until_s - time.monotonic()))
         return part
+
+    def _give(self, takes_ms: float) -> None:
+        self.busy_until_s = max(self.busy_until_s, time.monotonic()) + takes_ms / 1000
 
 
 class Accelerator(LayeredWorkload):

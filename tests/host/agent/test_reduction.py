@@ -115,6 +115,32 @@ def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: py
         cluster.close()
 
 
+def test_of_means_that_nobody_waits_for_python_hears_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, follows = Cluster(JOB, k=3), list[int]()
+    try:
+        size = cluster.agents[0]._coding.layout.elements
+        streams = [GradientStream(ELEMENTS, size) for _ in range(3)]
+        follow = streams[0].follow
+        monkeypatch.setattr(streams[0], "follow", lambda sums: (follows.append(int(sums.closed.sum())), follow(sums)))
+        with ThreadPoolExecutor() as pool:
+            calls = [
+                pool.submit(agent.all_reduce, None, stream=stream)
+                for agent, stream in zip(cluster.agents, streams, strict=True)
+            ]
+            closed = cluster.agents[0]._sums.closed
+            for block in range(closed.size):
+                times = streams[0].closed_s
+                assert times is None or np.isfinite(times).tolist() == closed.tolist()
+                for rank, stream in enumerate(streams):
+                    stream.pieces.put(block * size, gradient(rank, 1)[block * size : (block + 1) * size])
+                cluster.until(lambda block=block: bool(closed[block]))
+            for call in calls:
+                call.result()
+        assert {*follows} <= {0, closed.size}, "at first, and in the end"
+    finally:
+        cluster.close()
+
+
 def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
     """Nothing of block 3 is put before the means of blocks 0 to 2 are there."""
     cluster = Cluster(JOB, k=3)
