@@ -30,7 +30,7 @@ from kofn.host.schedule.agreed_search import AgreedSearch
 from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import LayerTimes
 from kofn.host.schedule.partition import Piece, partition
-from kofn.host.schedule.pipeline import LinkModel
+from kofn.host.schedule.pipeline import LinkModel, leaving_order
 from kofn.host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
 from kofn.host.schedule.wire_layout import WireLayout
 from kofn.host.stopwatch import Times
@@ -40,6 +40,7 @@ from kofn.host.training.reducer import Reducer
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 from kofn.host.workload.optimizer import Optimizer
 from kofn.host.workload.replica import ReplicaState
+from kofn.host.workload.workloads.accelerator import times_of
 
 T = TypeVar("T")
 
@@ -90,8 +91,8 @@ class Reduction:
         if (closed_s := self.stream.closed_s) is None:
             return
         for layer, put_s in self._put_s.items():
-            place = self._layout.place(layer)
-            end_s = closed_s[place.start // self._size : -(-place.stop // self._size)].max()
+            places = (place for place, _ in self._layout.places(layer))
+            end_s = max(closed_s[place.start // self._size : -(-place.stop // self._size)].max() for place in places)
             if not np.isnan(end_s):
                 yield layer, put_s, float(end_s)
 
@@ -100,14 +101,13 @@ class Reduction:
         for layer in piece.layers:
             self._put_s.setdefault(layer, time.monotonic())
         for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
-            at = self._layout.at(layer, begin)
-            self.stream.pieces.prioritise(at, at + end - begin, piece.level)
-            self.stream.pieces.put(at, gradient[begin:end])
+            for place, of in self._layout.places(layer, begin, end):
+                self.stream.pieces.prioritise(place.start, place.stop, piece.level)
+                self.stream.pieces.put(place.start, gradient[of])
 
     def mean(self, layer: int) -> Floats:
         """A layer's, once it is there."""
-        place = self._layout.place(layer)
-        return self.stream.wait(place.start, place.stop)
+        return self._layout.layer(layer, self.stream.wait)
 
     def result(self) -> Updates:
         """All that has ended, from this iteration on."""
@@ -173,8 +173,19 @@ class OverlappedTraining(Training):
 
     def _code(self, config: Config) -> JobCoding:
         block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements
-        self._layout = WireLayout(self._model.layers, block_elements)
+        self._layout = WireLayout(self._model.layers, block_elements, self._order(config))
         return JobCoding.of(config.job, config.compress, self._layout.elements, notes=config.schedule.searches)
+
+    def _order(self, config: Config) -> list[int] | None:
+        """Of blocks, about as they will leave; None where all may be on their way at once: it is all the same then."""
+        coding = JobCoding.of(config.job, config.compress, self._model.layers[-1].end)
+        if coding.layout.blocks <= config.job.window:
+            return None
+        section, link = config.schedule, LinkModel.of(config.pace_mbps(), coding.layout, config.job.window)
+        family = "priority" if section.family == AUTO else str(section.family)
+        times = times_of(config.layer) if config.layer else link.as_slow(self._model.layers)
+        expected = PassSchedule(family, section.threshold, section.front)
+        return leaving_order(self._model.layers, times, expected, link, coding.layout.elements)
 
     def _alike(self) -> dict[str, Integers]:
         self._search = AgreedSearch(self._new_search)

@@ -15,7 +15,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schedule import LayerSection
 from kofn.config.schema import Config
 from kofn.host.arrays import Floats
-from kofn.host.schedule.layers import Layer
+from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 
 
@@ -26,6 +26,12 @@ def layers_of(sections: Sequence[LayerSection]) -> list[Layer]:
         Layer(section.name or str(number), end - section.elements, end)
         for number, (section, end) in enumerate(zip(sections, ends, strict=True), 1)
     ]
+
+
+def times_of(sections: Sequence[LayerSection]) -> LayerTimes:
+    """As they are given."""
+    kinds = ("forward", "error", "weight")
+    return LayerTimes(*([getattr(section, f"{kind}_ms") / 1000 for section in sections] for kind in kinds))
 
 
 class Waits(LayeredModel):
