@@ -25,7 +25,7 @@ from kofn.config.compress import CompressSection
 from kofn.config.late_rules import RULES, LateRule, Treatment
 from kofn.config.schema import Average, JobSection
 from kofn.host.agent.driver import Driver
-from kofn.host.agent.gradient_stream import GradientStream
+from kofn.host.agent.gradient_stream import GradientStream, nobody
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S, IterationWait
 from kofn.host.agent.peer_source import PeerSource, check_settled, settle
 from kofn.host.agent.recorder import Recorder
@@ -397,6 +397,8 @@ class Agent:
             self._halt()
             self._driver.drop_encoding()
             self._watch = self._stream = None
+            if stream is not None:
+                stream.tell(nobody)
         return _Exchanged(handed_s, self._told(), within_wait(watch.times(), self._reduced))
 
     def _slices(self, iteration: int) -> Iterator[list[int]]:

@@ -11,6 +11,10 @@ from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.pieces import Pieces
 
 
+def nobody(first: int, end: int) -> object:
+    """Who is told where no engine is."""
+
+
 class GradientStream:
     """Of so many elements, in blocks of `block_elements`; Agent.all_reduce() takes it from here."""
 
@@ -19,7 +23,7 @@ class GradientStream:
         self._size = block_elements
         self._changed = threading.Condition()
         self._asking = threading.Lock()
-        self._await: Callable[[int, int], object] = lambda first, end: None
+        self._await: Callable[[int, int], object] = nobody
         self._awaited: list[tuple[int, int]] = []  # blocks, by each who waits
         self._sums: Sums | None = None
         self._mean: Floats | None = None
@@ -46,8 +50,9 @@ class GradientStream:
     # -- for who reduces it
 
     def tell(self, to: Callable[[int, int], object]) -> None:
-        """Which blocks are waited for is told there; the same number twice: none."""
-        self._await = to
+        """Which blocks are waited for is told there from now on, and nowhere else; the same number twice: none."""
+        with self._asking:
+            self._await = to
         self._ask()
 
     def follow(self, sums: Sums) -> None:

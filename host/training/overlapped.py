@@ -184,7 +184,7 @@ class OverlappedTraining(Training):
         section, link = config.schedule, LinkModel.of(config.pace_mbps(), coding.layout, config.job.window)
         family = "priority" if section.family == AUTO else str(section.family)
         times = times_of(config.layer) if config.layer else link.as_slow(self._model.layers)
-        expected = PassSchedule(family, section.threshold, section.front)
+        expected = PassSchedule(family, section.threshold, min(section.front, len(self._model.layers)))
         return leaving_order(self._model.layers, times, expected, link, coding.layout.elements)
 
     def _alike(self) -> dict[str, Integers]:

@@ -43,7 +43,9 @@ def test_where_all_blocks_fit_the_window_the_last_layer_is_the_first_on_the_wire
             0,
         )
         found = [
-            next(layer for layer in range(3) for place, _ in made._layout.places(layer) if place.start <= at < place.stop)
+            next(
+                layer for layer in range(3) for place, _ in made._layout.places(layer) if place.start <= at < place.stop
+            )
             for at in range(0, made._layout.elements, 256)
         ]
         assert found == order
