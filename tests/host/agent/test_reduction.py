@@ -164,3 +164,29 @@ def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
         assert all(np.array_equal(mean[: 3 * size], first) for mean, first in zip(means, early, strict=True))
     finally:
         cluster.close()
+
+
+def test_what_may_overtake_others_waits_for_one_packet_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 ms each: the engine chooses a block when the one before it leaves."""
+    roomy = JobSection(workers=3, words=1, slots=32, window=16)
+    cluster, arrived = Cluster(roomy, k=1, pace_mbps=0.2), list[int]()
+    try:
+        agent, handle = cluster.agents[0], cluster.switch.model.handle
+        monkeypatch.setattr(
+            cluster.switch.model,
+            "handle",
+            lambda header, values: (arrived.append(header.block), handle(header, values))[1],
+        )
+        size = agent._coding.layout.elements
+        stream = GradientStream(ELEMENTS, size)
+        with ThreadPoolExecutor() as pool:
+            call = pool.submit(agent.all_reduce, None, stream=stream)
+            stream.pieces.put(size, gradient(0, 1)[size:])
+            cluster.until(lambda: agent.traffic.packets_sent >= 6)
+            left = agent.traffic.packets_sent
+            stream.pieces.prioritise(0, size, 1)
+            stream.pieces.put(0, gradient(0, 1)[:size])
+            call.result()
+        assert [*dict.fromkeys(arrived)].index(0) <= left + 2, "what waits, and what leaves meanwhile"
+    finally:
+        cluster.close()
