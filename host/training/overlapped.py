@@ -275,7 +275,9 @@ class OverlappedTraining(Training):
         layers = self._model.layers
         gradient, waiting = np.empty(self.parameters, np.float32), partition(layers, self._schedule)
         computed, first_s = set[int](), 0.0
-        for step in self._schedule.order(len(layers)):
+        order = self._schedule.order(len(layers))
+        self._model.expect(order)
+        for step in order:
             self._timed(step.kind, step.layer, iteration, partial(self._model.step, step, gradient))
             if step.kind == "weight":
                 computed.add(step.layer)
@@ -290,15 +292,17 @@ class OverlappedTraining(Training):
 
     def _timed(self, kind: Kind, layer: int, iteration: int, compute: Callable[[], None]) -> None:
         """A step, that takes its share of model.compute_ms at least."""
-        begun_s = self._free_s()
+        asked_s = time.monotonic()
         compute()
-        end_s = begun_s + self._share(kind, layer) * self._blocking.compute_s(iteration)
-        time.sleep(max(0.0, end_s - time.monotonic()))
-        self._timeline.append((kind, layer, begun_s, self._free_s()))
+        begun_s, end_s = self._model.span_s or (asked_s, time.monotonic())
+        if least_s := self._share(kind, layer) * self._blocking.compute_s(iteration):
+            end_s = max(end_s, begun_s + least_s)
+            time.sleep(max(0.0, end_s - time.monotonic()))
+        self._timeline.append((kind, layer, begun_s, end_s))
 
     def _free_s(self) -> float:
         """When what computes the passes is done with all that it was given: now, or later."""
-        return max(time.monotonic(), self._model.busy_until_s)
+        return max(time.monotonic(), self._model.span_s[1] if self._model.span_s else 0.0)
 
     def _layer_times(self) -> LayerTimes:
         """Of the iteration."""

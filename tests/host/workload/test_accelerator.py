@@ -3,6 +3,7 @@
 import pytest
 
 from kofn.config.schema import Config
+from kofn.host.schedule.orders import usual
 from kofn.host.workload.workloads import accelerator
 from kofn.host.workload.workloads.accelerator import Accelerator
 
@@ -32,10 +33,21 @@ def test_passes_are_queued_and_a_weight_gradient_is_waited_for(clock: Clock) -> 
     model = Accelerator(config, 0).model
     for layer in (0, 1):
         model.forward(layer)
-    assert (clock.now_s, model.busy_until_s) == (5.0, pytest.approx(5.020)), "whoever gives a pass goes on"
+    assert (clock.now_s, model.span_s) == (5.0, pytest.approx((5.010, 5.020))), "whoever gives a pass goes on"
     clock.sleep(0.005)
     assert model.weight(1).shape == (3,)
     assert clock.now_s == pytest.approx(5.060), "after the passes before it"
     clock.sleep(0.1)
     model.error(1)
-    assert model.busy_until_s == pytest.approx(5.180), "from when it is given, where nothing is before it"
+    assert model.span_s == pytest.approx((5.160, 5.180)), "from when it is given, where nothing is before it"
+
+
+def test_what_is_expected_goes_on_while_nobody_asks(clock: Clock) -> None:
+    model = Accelerator(Config.of({"model": {"workload": "accelerator"}, "layer": [LAYER, LAYER]}), 0).model
+    model.expect(usual(2, 0))
+    model.weight(1)
+    clock.sleep(0.05)
+    model.error(1)
+    assert model.span_s == pytest.approx((5.040, 5.060))
+    model.weight(0)
+    assert (clock.now_s, model.span_s) == (pytest.approx(5.100), pytest.approx((5.060, 5.100)))
