@@ -51,6 +51,7 @@ _OWN: Signatures = {
     "port_queued": (c_int64, [_PORT]),
     **{f"port_{name}": (None, [_PORT]) for name in ("wake", "hold", "release")},
     "port_reduce": (None, [_PORT, c_void_p]),
+    "port_await": (None, [_PORT, c_int64, c_int64]),
     "pacer_open": (None, [c_void_p, c_double, c_int64, c_double]),
     "pacer_close": (None, [c_void_p]),
     "pacer_send": (c_double, [c_void_p, c_int64, c_int64, c_double]),

@@ -15,6 +15,7 @@ from kofn.host.schedule.pipeline import LinkModel, bound_s, iteration_s
 from kofn.host.schedule.search import Proposals
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 from kofn.host.workload.workload import load_workload
+from kofn.host.workload.workloads.accelerator import times_of
 from kofn.report.table import PlainTable
 
 REPEATS = 5
@@ -83,8 +84,7 @@ def _row(one: SimulatedSchedule) -> list[str]:
 def _times(config: Config, workload: LayeredWorkload) -> LayerTimes:
     """An accelerator's, as they are given; else what the passes take here, and model.compute_ms at least."""
     if config.layer:
-        given = ([getattr(one, f"{kind}_ms") / 1000 for one in config.layer] for kind in ("forward", "error", "weight"))
-        return LayerTimes(*given)
+        return times_of(config.layer)
     runs = [dict(_timed(workload)) for _ in range(REPEATS)]
     layers = range(len(workload.model.layers))
     times = LayerTimes(

@@ -40,6 +40,7 @@ EXAMPLES = """
 Examples:
   kofn chaos                                  every scenario, on the embedded switch
   kofn chaos --target bmv2                    the same on simple_switch_grpc
+  kofn chaos --target bmv2 --set network.link_mbps=20    on links that it carries
   kofn chaos loss-10 switch-killed            two of them
   kofn chaos --objective async:3              every scenario, with another rule for late gradients
   kofn chaos --list                           what there is
@@ -62,6 +63,13 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
     show_default=True,
     help="Objective of every scenario that has none of its own: RULE:K (async:3, for example) or one that chooses.",
 )
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Another value for a key of every configuration, network.link_mbps=20 for example; repeat it for more.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/chaos-TIME]")
 @click.option("--if-present", is_flag=True, help="Skip a target whose program is not on the PATH, and say so.")
 @click.option("--list", "as_list", is_flag=True, help="List the scenarios and run nothing.")
@@ -72,6 +80,7 @@ def command(
     target: tuple[str, ...],
     driver: str | None,
     objective: str,
+    settings: tuple[str, ...],
     out: Path | None,
     if_present: bool,
     as_list: bool,
@@ -93,7 +102,7 @@ def command(
             if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
                 say(console, "bmv2: skipped, simple_switch_grpc is not on the PATH")
                 continue
-            outcomes[name] = list(_matrix(chosen, folder / name, name, driver, console))
+            outcomes[name] = list(_matrix(chosen, folder / name, name, driver, settings, console))
             console.print(outcomes_table(name, outcomes[name]))
     sys.exit(_conclude(folder, outcomes, console, as_json=as_json))
 
@@ -119,7 +128,12 @@ def _list(chosen: Sequence[FaultScenario], console: Console, *, as_json: bool) -
 
 
 def _matrix(
-    chosen: Sequence[FaultScenario], folder: Path, target: str, driver: str | None, console: Console
+    chosen: Sequence[FaultScenario],
+    folder: Path,
+    target: str,
+    driver: str | None,
+    settings: tuple[str, ...],
+    console: Console,
 ) -> Iterator[ScenarioOutcome]:
     """Run them one after another; a scenario that fails does not stop the others."""
     size = f"{len(chosen)} scenario{'s' * (len(chosen) > 1)}"
@@ -130,7 +144,7 @@ def _matrix(
             say(console, f"  skipped: {scenario.embedded_only}")
             continue
         begin = time.monotonic()
-        outcomes = _run(scenario, folder, target, driver, console, check=number == 1)
+        outcomes = _run(scenario, folder, target, driver, settings, console, check=number == 1)
         verdict = "passed" if all(outcome.passed for outcome in outcomes) else "FAILED"
         say(console, f"  {verdict} in {time.monotonic() - begin:.1f} s")
         for reason in [reason for outcome in outcomes for reason in outcome.failures]:
@@ -139,7 +153,14 @@ def _matrix(
 
 
 def _run(
-    scenario: FaultScenario, folder: Path, target: str, driver: str | None, console: Console, *, check: bool
+    scenario: FaultScenario,
+    folder: Path,
+    target: str,
+    driver: str | None,
+    settings: tuple[str, ...],
+    console: Console,
+    *,
+    check: bool,
 ) -> list[ScenarioOutcome]:
     """One scenario: an outcome a job."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +168,7 @@ def _run(
     sources = [folder / f"{name}.toml" for name in names]
     for source, config in zip(sources, scenario.jobs, strict=True):
         source.write_text(to_toml(config))
-    plan = make_plan(*sources, target=target, driver=driver, out=folder / scenario.name, quiet=True)
+    plan = make_plan(*sources, target=target, driver=driver, out=folder / scenario.name, settings=settings, quiet=True)
     try:
         results = execute(replace(plan, check=check), console)
         summary = summarised(results, plan.configs)

@@ -6,7 +6,7 @@ from itertools import permutations
 
 from kofn.experiments.claims import Claim, Verdict
 from kofn.experiments.schedule.arms import Arms, ContenderArm
-from kofn.experiments.schedule.contenders import BUCKETS, DEFAULT
+from kofn.experiments.schedule.contenders import BUCKETS, DEFAULT, REAL
 from kofn.experiments.tables import milliseconds
 
 SLOWER = 1.03
@@ -19,6 +19,11 @@ OF_BOUND = 1.10
 
 PREDICTED = 0.10
 """So much a measured iteration may differ from the model's."""
+
+
+def of_accelerators(arms: Arms) -> Arms:
+    """What anything is claimed of."""
+    return {setting: contenders for setting, contenders in arms.items() if setting != REAL}
 
 
 def never_slower(arms: Arms) -> Iterator[Verdict]:

@@ -11,7 +11,8 @@ from kofn.experiments.trials import FinishedTrial, Row
 from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.pipeline import bound_s, iteration_s
-from kofn.host.workload.workloads.accelerator import layers_of
+from kofn.host.workload.layered import LayeredWorkload
+from kofn.host.workload.workload import load_workload
 from kofn.results.worker_metrics import Iteration, WorkerMetrics
 
 SETTLED = 30
@@ -22,13 +23,13 @@ def own_columns(trial: FinishedTrial) -> Row:
     """`iteration_s`: median over the last iterations, of the slowest worker; `bound_s`: no schedule is faster,
     `predicted_s`: by the model of the pipeline; both of the computation as it was measured.
     """
-    contender, metrics, layers = ALL[trial.cell.scenario.name], trial.metrics(), layers_of(trial.config.layer)
+    contender, metrics, layers = ALL[trial.cell.scenario.name], trial.metrics(), _layers(trial)
     in_force = [line.schedule for line in metrics[0].iterations if line.schedule]
     changes = [at for at in range(1, len(in_force)) if in_force[at] != in_force[at - 1]]
     times, link = _measured(layers, metrics), link_of(trial.config)
     return {
         "model": contender.model,
-        "transfer": float(contender.ratio),
+        "transfer": link.transfer_s(layers[-1].end) / times.compute_s,
         "contender": contender.schedule,
         "iteration_s": max(median(_times(worker)) for worker in metrics),
         "bound_s": bound_s(layers, times, replace(link, latency_s=0.0)),
@@ -36,6 +37,12 @@ def own_columns(trial: FinishedTrial) -> Row:
         "schedule": in_force[-1],
         "searched": changes[-1] if changes else 0,
     }
+
+
+def _layers(trial: FinishedTrial) -> Sequence[Layer]:
+    workload = load_workload(trial.config, 0)
+    assert isinstance(workload, LayeredWorkload)
+    return workload.model.layers
 
 
 def _last(worker: WorkerMetrics) -> list[Iteration]:

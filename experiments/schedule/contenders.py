@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from msgspec.structs import replace
 
@@ -28,6 +29,11 @@ MODELS = {
 front and parameters behind, as in VGG; a large embedding in front; 784-960-960-10.
 """
 
+REAL = "real"
+"""The perceptron, which NumPy computes on the processors that also move the packets: nothing is claimed of it."""
+
+REAL_SETTINGS = ["model.workload=digits", "model.hidden=[960, 960]", "run.target=1", "run.evaluate_every=1000"]
+
 BUCKETS = {"buckets-25mb": 25_600, "buckets-1mb": 1_024}
 """KiB: PyTorch's default, and smaller ones."""
 
@@ -47,7 +53,7 @@ DEFAULT = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A schedule for a model whose transfer takes `ratio` times its computation."""
+    """A schedule for a model whose transfer takes `ratio` times its computation; empty: that is as it is."""
 
     model: str
     ratio: str
@@ -56,7 +62,7 @@ class Contender:
     @property
     def setting(self) -> str:
         """What contenders are compared in."""
-        return f"{self.model}-{self.ratio}"
+        return f"{self.model}-{self.ratio}" if self.ratio else self.model
 
     @property
     def name(self) -> str:
@@ -66,7 +72,9 @@ class Contender:
         """With the command line's settings; ConfigError names what does not fit."""
         path = matrix.FOLDER / "schedule" / "accelerator.toml"
         with of_scenario(self.name):
-            config = self._with_layers(Config.load(path, [*CONTENDERS[self.schedule], *settings]))
+            real = REAL_SETTINGS if self.model == REAL else []
+            config = Config.load(path, [*real, *CONTENDERS[self.schedule], *settings])
+            config = config if real else self._with_layers(config)
         return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
 
     def _with_layers(self, config: Config) -> Config:
@@ -94,8 +102,7 @@ def link_of(config: Config) -> LinkModel:
 
 ALL = {
     one.name: one
-    for model in MODELS
-    for ratio in RATIOS
+    for model, ratio in [*product(MODELS, RATIOS), (REAL, "")]
     for schedule in CONTENDERS
     for one in [Contender(model=model, ratio=ratio, schedule=schedule)]
 }

@@ -17,8 +17,8 @@ LEGEND = (
 def tables(arms: Arms) -> Iterator[TextTable]:
     """One for each setting, a row for each contender."""
     for setting, contenders in arms.items():
-        model, _, ratio = setting.partition("-")
-        title = f"{model}: the transfer takes {ratio} times as long as the computation"
+        model, transfer = setting.partition("-")[0], next(iter(contenders.values())).spread("transfer").median
+        title = f"{model}: the transfer takes {transfer:.2g} times as long as the computation"
         yield TextTable.of(_columns(contenders.get("sequential")), contenders.values(), title=title)
 
 

@@ -25,7 +25,7 @@ from kofn.config.compress import CompressSection
 from kofn.config.late_rules import RULES, LateRule, Treatment
 from kofn.config.schema import Average, JobSection
 from kofn.host.agent.driver import Driver
-from kofn.host.agent.gradient_stream import GradientStream
+from kofn.host.agent.gradient_stream import GradientStream, nobody
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S, IterationWait
 from kofn.host.agent.peer_source import PeerSource, check_settled, settle
 from kofn.host.agent.recorder import Recorder
@@ -124,7 +124,7 @@ class Agent:
         self.encoder = Encoder.of(coding, compress, storage, rank)
         self.encoder.window = job.window
         if transport.pace is not None:
-            self.encoder.credit = transport.pace.burst_packets(job.words)
+            self.encoder.credit = transport.pace.credit_packets(job.words)
         self.ledger = self.encoder.ledger
         self._age_limit = age_limit
         self.iteration = 0
@@ -410,6 +410,8 @@ class Agent:
             self._halt()
             self._driver.drop_encoding()
             self._watch = self._stream = None
+            if stream is not None:
+                stream.tell(nobody)
         return _Exchanged(handed_s, self._told(), within_wait(watch.times(), self.reduced))
 
     def _slices(self, iteration: int) -> Iterator[list[int]]:
@@ -418,7 +420,6 @@ class Agent:
         if reduction is None:
             return self.encoder.slices(iteration)
         self._sums.reduces(reduction)
-        reduction.told = self._stream is not None
         self.protocol.reduce(reduction)
         return repeat([])
 
@@ -436,6 +437,7 @@ class Agent:
         else:
             self._stream = stream
             stream.follow(self._sums)
+            stream.tell(self.protocol.await_means)
 
     def _changed(self, pieces: Pieces) -> None:
         """A piece was put, by any thread: it is the engine's, or this loop's."""

@@ -8,6 +8,7 @@ many: the mean of its gradients times their number.
 """
 
 import ctypes
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -98,13 +99,15 @@ def missed(results: BlockResults, rank: int) -> int:
 class Sums:
     """What an iteration's results come to, taken in as they come; `plan`: the iteration's.
 
-    `checksums`, `mean`: as an Aggregate's; `closed`, (blocks,): which of these are in them, or were not sent.
+    `checksums`, `mean`: as an Aggregate's; `closed`, (blocks,): which of these are in them, or were not sent;
+    `closed_s`, (blocks,): since when (time.monotonic), NaN: it is not.
     """
 
     def __init__(self, coding: JobCoding, plan: Plan, average: Average) -> None:
         self.checksums: Integers = np.zeros(coding.layout.blocks, np.int64)
         self.closed = np.ones(coding.layout.blocks, np.bool_)
         self.closed[plan.blocks] = False
+        self.closed_s: Floats64 = np.full(coding.layout.blocks, np.nan)
         self._coding, self._gap, self._average = coding, np.ascontiguousarray(plan.gap, np.int64), average
         self._whole = plan.blocks.size == coding.layout.blocks
         self._weights = factors_of(coding.layout.elements)
@@ -150,7 +153,7 @@ class Sums:
         """For sums.c."""
         limits = (most.get(code, -1) for code in CODES)
         gap, unit = (self._gap.ctypes.data, wire.WEIGHT_UNIT * UNIT) if self._by_weight else (None, UNIT)
-        places = (array.ctypes.data for array in (self._weights, self.checksums, self.closed))
+        places = (array.ctypes.data for array in (self._weights, self.checksums, self.closed_s, self.closed))
         elements = self._coding.layout.elements, self._coding.elements
         return NativeSums(*elements, (ctypes.c_int64 * len(WIDTHS))(*limits), gap, unit, *places)
 
@@ -167,6 +170,7 @@ class Sums:
             self.checksums[alike.blocks] = average_packed(
                 codec, alike, scale, addends, factors[:, None], weights=self._weights, mean=self.mean
             )
+        self.closed_s[results.blocks] = time.monotonic()
         self.closed[results.blocks] = True
 
     def _factors(self, results: BlockResults) -> Floats64:

@@ -2,13 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static int64_t at_most(int64_t number, int64_t limit) {
     return number < limit ? number : limit;
@@ -106,7 +99,7 @@ static void encode(struct reduction *reduction, const int64_t *blocks, int64_t c
 
 int64_t reduction_next(struct reduction *reduction, struct packed *ready, int64_t most) {
     int64_t blocks[REDUCED_AT_ONCE];
-    const double begin_s = now_s();
+    const double begin_s = clock_s();
     if (reduction->first == reduction->end) {
         const int64_t count = reduction->last != NULL;
         if (count)
@@ -116,7 +109,7 @@ int64_t reduction_next(struct reduction *reduction, struct packed *ready, int64_
     }
     const int64_t count = choose(reduction, at_most(most, REDUCED_AT_ONCE), blocks);
     encode(reduction, blocks, count, ready);
-    reduction->encode_s += now_s() - begin_s;
+    reduction->encode_s += clock_s() - begin_s;
     return count;
 }
 
@@ -130,18 +123,18 @@ static int64_t parts_of(const struct result *result, int64_t rank) {
 }
 
 int reduction_closed(struct reduction *reduction, const int64_t *blocks, const struct result *results, int64_t count) {
-    const double begin_s = now_s();
+    const double begin_s = clock_s();
     int64_t parts[REDUCED_AT_ONCE];
     for (int64_t at = 0; at < count; at++)
         parts[at] = parts_of(results + at, reduction->rank);
     if (ledger_settle(reduction->ledger, reduction->iteration, blocks, parts, count, reduction->fading, NULL) >= 0)
         return 0;
-    const double settled_s = now_s();
+    const double settled_s = clock_s();
     reduction->settle_s += settled_s - begin_s;
     int good = 1;
     for (int64_t at = 0; at < count; at++)
         if (blocks[at] < reduction->ledger->blocks) /* else the summary block */
             good &= sums_take(reduction->sums, blocks + at, results + at, 1, reduction->mean) < 0;
-    reduction->average_s += now_s() - settled_s;
+    reduction->average_s += clock_s() - settled_s;
     return good;
 }

@@ -26,7 +26,6 @@ struct reduction {
     int64_t apart;                  /* the error of every so-many-th block is looked at */
     int64_t *scratch;               /* (lanes,) */
 
-    int64_t told; /* somebody waits for blocks that close */
     int64_t encoded, looked_at;
     double error; /* sum of squares, of the blocks looked at */
     double encode_s, send_s, settle_s, average_s;

@@ -23,7 +23,7 @@ class NativeReduction(ctypes.Structure):
         ("last", c_void_p),
         *((name, c_int64) for name in ("ahead", "apart")),
         ("scratch", c_void_p),
-        *((name, c_int64) for name in ("told", "encoded", "looked_at")),
+        *((name, c_int64) for name in ("encoded", "looked_at")),
         *((name, c_double) for name in ("error", "encode_s", "send_s", "settle_s", "average_s")),
     )
     keeps: list[object]

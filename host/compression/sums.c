@@ -3,10 +3,17 @@
 #include "sums.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "values.h"
 
 enum { CHUNK_LANES = 1024 };
+
+double clock_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 /* Lanes as totals less `base`, and these times `factor` to `mean`; their checksum. */
 static uint64_t spread(const int32_t *lanes, int64_t size, int shift, uint64_t base, double factor,
@@ -52,6 +59,7 @@ static void take(const struct sums *sums, int64_t block, const struct result *re
             memcpy(mean + first + at, means, (size_t)(held - at) * sizeof *means);
     }
     sums->checksums[block] = sum;
+    sums->closed_s[block] = clock_s();
     __atomic_store_n(&sums->closed[block], 1, __ATOMIC_RELEASE); /* others wait for it */
 }
 

@@ -10,8 +10,12 @@ struct sums {
     double unit;              /* what a total of 1 stands for, in 1 / weight, or in 1 / contributor */
     const uint64_t *factors;  /* (lanes,): of the checksum */
     uint64_t *checksums;      /* (B,) */
-    uint8_t *closed;          /* (B,) */
+    double *closed_s;         /* (B,): when each was taken */
+    uint8_t *closed;          /* (B,): whether it was */
 };
+
+/* CLOCK_MONOTONIC, in seconds. */
+double clock_s(void);
 
 /* Results of blocks that have not come before; `mean`: (elements,). Returns -1, or a place of one that no worker of this
  * job has made: those before it are taken. */

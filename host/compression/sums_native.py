@@ -20,7 +20,7 @@ class NativeSums(ctypes.Structure):
         ("most", c_int64 * len(WIDTHS)),
         ("gap", c_void_p),
         ("unit", c_double),
-        *((name, c_void_p) for name in ("factors", "checksums", "closed")),
+        *((name, c_void_p) for name in ("factors", "checksums", "closed_s", "closed")),
     )
 
 

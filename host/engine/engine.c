@@ -33,6 +33,7 @@ struct port {
     int64_t behind;   /* the iteration in which it was said that the others are further */
     struct reduction *reduction; /* NULL: the caller encodes, settles and averages */
     int64_t averaged;            /* blocks that it has averaged and not told */
+    int64_t awaited, awaited_end; /* blocks whose means somebody waits for, from the first that is not there; equal: none */
 
     struct packet packets[AT_ONCE]; /* that have come together */
     int64_t places[AT_ONCE], count;
@@ -75,9 +76,7 @@ struct engine {
 };
 
 double engine_now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return clock_s();
 }
 
 static void signal_fd(int fd) {
@@ -225,14 +224,29 @@ static int has_room(const struct port *port) {
     return port->core->waiting_count + port->engine->pacer.count < port->wanted;
 }
 
+/* Whether anything has happened that is told with more of its kind. */
+static int is_any(const struct port *port) {
+    return (port->averaged && port->awaited < port->awaited_end) || (port->news_count && !closed_first(port));
+}
+
+/* Whether the last of the means that somebody waits for has come. */
+static int has_come(struct port *port) {
+    if (!port->reduction || port->awaited == port->awaited_end)
+        return 0;
+    const uint8_t *closed = port->reduction->sums->closed;
+    while (port->awaited < port->awaited_end && closed[port->awaited])
+        port->awaited++;
+    return port->awaited == port->awaited_end;
+}
+
 /* Make news_fd readable where there is something to say. */
 static void say(struct port *port, double now) {
     const struct core *core = port->core;
     const int behind = core_left_behind(core) && port->behind != core->iteration;
-    const int fewer = has_room(port), any = port->averaged || (port->news_count && !closed_first(port));
+    const int fewer = has_room(port), come = has_come(port), any = is_any(port);
     if (any && port->tell_by_s == INFINITY)
         port->tell_by_s = now + TELL_S;
-    if (!(any && enough(port, now)) && !port->engine->error[0] && !behind && !fewer)
+    if (!(any && enough(port, now)) && !port->engine->error[0] && !behind && !fewer && !come)
         return;
     if (behind)
         port->behind = core->iteration;
@@ -363,7 +377,7 @@ static int settle(struct port *port) {
     }
     if (!reduction_closed(port->reduction, blocks, results, count))
         return port->reduction = NULL, 1; /* the caller learns why */
-    port->averaged += port->reduction->told ? count : 0;
+    port->averaged += count;
     return forget(port, count), 1;
 }
 
@@ -386,11 +400,13 @@ static int encode(struct port *port, double now) {
     return 1;
 }
 
-/* A portion of what there is to do beside packets; whether there may be more. */
+/* What is due leaves, and a portion of what there is to do beside packets; whether there may be more. */
 static int reduce(struct engine *engine) {
-    int done = 0;
     pthread_mutex_lock(&engine->lock);
     const double now = engine_now_s();
+    int done = engine->pacer.rings_s <= now;
+    if (done)
+        release(engine, now);
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
         done |= settle(port) | encode(port, now);
     if (done)
@@ -405,15 +421,13 @@ static int reduce(struct engine *engine) {
 /* What is due by now, and what callers have left; when something is due next. */
 static double look(struct engine *engine) {
     const double now = engine_now_s();
-    if (engine->pacer.rings_s <= now)
-        release(engine, now);
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
         if (core_deadline_s(port->core) <= engine->read_s && core_timer(port->core, now)) /* by now more may have come */
             fail(engine, core_error(port->core));
     follow_all(engine, now);
     double due_s = engine->pacer.rings_s;
     for (const struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
-        due_s = fmin(due_s, fmin(core_deadline_s(port->core), port->told ? INFINITY : port->tell_by_s));
+        due_s = fmin(due_s, fmin(core_deadline_s(port->core), port->told || !is_any(port) ? INFINITY : port->tell_by_s));
     return due_s;
 }
 
@@ -595,6 +609,13 @@ void port_reduce(struct port *port, struct reduction *reduction) {
     pthread_mutex_lock(&port->engine->lock);
     port->reduction = reduction;
     port->averaged = 0;
+    pthread_mutex_unlock(&port->engine->lock);
+    signal_fd(port->engine->wake_fd);
+}
+
+void port_await(struct port *port, int64_t first, int64_t end) {
+    pthread_mutex_lock(&port->engine->lock);
+    port->awaited = first, port->awaited_end = end;
     pthread_mutex_unlock(&port->engine->lock);
     signal_fd(port->engine->wake_fd);
 }

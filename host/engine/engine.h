@@ -57,6 +57,9 @@ void port_want(struct port *port, int64_t fewer);
 /* From now on what a reduction can do is done by the thread, until it is another one; NULL: nothing is. It stays the
  * caller's. What is wrong with a result is left to the caller. */
 void port_reduce(struct port *port, struct reduction *reduction);
+/* Somebody waits for the means of blocks `first` to `end` of a reduction: that all are there is told at once, and what else
+ * closes meanwhile soon. The same number twice: nobody does, and nothing is told before the end. */
+void port_await(struct port *port, int64_t first, int64_t end);
 /* More of its gradient is there. */
 void port_wake(struct port *port);
 /* The thread waits until the same number of port_release(). */

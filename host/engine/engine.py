@@ -65,6 +65,11 @@ class SharedProtocol(Protocol):
             self._call("reduce", reduction and ctypes.addressof(reduction))
         return done
 
+    def await_means(self, first: int, end: int) -> None:
+        """Somebody waits for the means of these blocks of a reduction; the same number twice: nobody does."""
+        if self.engine is not None:
+            self._call("await", first, end)
+
     def wake(self) -> None:
         """The gradient that is reduced has another piece."""
         if self.engine is not None and self.reduction is not None:

@@ -7,6 +7,9 @@ from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WORD_BYTES
 BURST_PACKETS = 4
 BURST_S = 8e-3
 
+CREDIT_S = 2e-3
+"""Of packets that wait to leave, and that nothing overtakes: fewer would wake up the engine for less."""
+
 LATE_S = 16e-3
 """Timers ring up to a millisecond late, and later where workers share cores: what is due leaves then,
 after so long a delay at most."""
@@ -24,9 +27,9 @@ class PacingRate:
     burst_bytes: int
     late_s: float = LATE_S
 
-    def burst_packets(self, words: int) -> int:
-        """Packets of so many words that leave at once, 1 or more."""
-        return max(1, self.burst_bytes // packet_bytes(words))
+    def credit_packets(self, words: int) -> int:
+        """Packets of so many words that wait to leave where others may overtake them, 1 or more."""
+        return max(1, int(self.mbps * 1e6 / 8 * CREDIT_S / packet_bytes(words)))
 
 
 def pacing_rate(mbps: float, words: int) -> PacingRate | None:

@@ -17,9 +17,9 @@ from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import Piece, partition
 
-LATENCY_S = 6e-3
-"""From the last packet's leave until the training thread has the mean: the pacer's pause (host/engine/pacer.h), the way
-there and back, and blocks that are told together (host/engine/engine.c)."""
+LATENCY_S = 4e-3
+"""From the last packet's leave until the training thread has the mean: the way there and back, the last result's
+transfer to this worker, and two threads that wake up (host/engine/engine.c, host/agent/agent.py)."""
 
 UNSHAPED_MBPS = 1000.0
 """What a link that is not shaped is taken to carry."""
@@ -44,11 +44,16 @@ class LinkModel:
         mbps = mbps or UNSHAPED_MBPS
         pace, blocks = pacing_rate(mbps, layout.words), mbps * 1e6 / (8 * packet_bytes(layout.words))
         assert pace is not None
-        credit = min(window, pace.burst_packets(layout.words)) * layout.elements
+        credit = min(window, pace.credit_packets(layout.words)) * layout.elements
         return cls(rate=blocks * layout.elements, latency_s=LATENCY_S, credit=credit)
 
     def transfer_s(self, elements: int) -> float:
         return elements / self.rate
+
+    def as_slow(self, layers: Sequence[Layer]) -> LayerTimes:
+        """Passes that take as long as all transfers, each by its layer's elements."""
+        each = [self.transfer_s(layer.elements) / 3 for layer in layers]
+        return LayerTimes(each, each, each)
 
 
 def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel) -> float:
@@ -74,6 +79,31 @@ def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> f
     return max(times.compute_s, max(ways) + network.latency_s)
 
 
+def leaving_order(
+    layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel, block_elements: int
+) -> list[int]:
+    """Layers, of one block each, in the order in which blocks leave; those of a layer from its first one on.
+
+    Each layer begins with a block, and a block leaves with the last piece that has some of it.
+    """
+    coming = list[tuple[float, int, int]]()  # handed over, -level, layer
+    for handed_s, piece in _Pipeline(layers, times, schedule, network).backward():
+        for at, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
+            layer = layers[at]
+            whole = layer.elements if end == layer.end else (end - layer.begin) // block_elements * block_elements
+            first = (begin - layer.begin) // block_elements
+            coming += [(handed_s, -piece.level, at)] * (-(-whole // block_elements) - first)
+    order, ready, now = list[int](), list[tuple[int, float, int]](), 0.0
+    while coming or ready:
+        now = max(now, coming[0][0]) if not ready else now
+        while coming and coming[0][0] <= now:
+            handed_s, level, at = coming.pop(0)
+            heapq.heappush(ready, (level, handed_s, at))
+        order.append(heapq.heappop(ready)[2])
+        now += network.transfer_s(block_elements)
+    return order
+
+
 class _Pipeline:
     def __init__(self, layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel) -> None:
         self._times, self._family, self._network = times, schedule.family, network
@@ -87,6 +117,11 @@ class _Pipeline:
         """The next one; when its computation ends."""
         for layer, forward_s in enumerate(self._times.forward):
             self._now = max(self._now, self._there[layer] if self._family.by_layer else max(self._there)) + forward_s
+        self._transfer(self.backward())
+        return self._now
+
+    def backward(self) -> list[tuple[float, Piece]]:
+        """The pieces of a backward pass, by the time that each is handed over; ascending."""
         handed, waiting, computed = list[tuple[float, Piece]](), list(self._pieces), set[int]()
         for step in self._order:
             self._now += getattr(self._times, step.kind)[step.layer]
@@ -94,8 +129,7 @@ class _Pipeline:
                 computed.add(step.layer)
                 while waiting and computed.issuperset(waiting[0].layers):
                     handed.append((self._now, waiting.pop(0)))
-        self._transfer(handed if self._family.overlaps else [(self._now, piece) for _, piece in handed])
-        return self._now
+        return handed if self._family.overlaps else [(self._now, piece) for _, piece in handed]
 
     def _transfer(self, handed: Sequence[tuple[float, Piece]]) -> None:
         """The link's part, by the time that each piece was handed over; ascending."""

@@ -1,38 +1,67 @@
-"""Where each layer's gradient is on the wire: from the last layer to the first, each beginning with a block."""
+"""Where each layer's gradient is on the wire: in blocks that are numbered about as they leave, each of one layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
 from kofn.host.arrays import Floats
 from kofn.host.schedule.layers import Layer
 
+Place = tuple[slice, slice]
+"""On the wire, and among the parameters."""
+
 
 class WireLayout:
     """Of `elements` in blocks of `block_elements`; what follows a layer in its last block is 0.
 
-    A backward pass comes to the last layer first, so blocks are numbered about as they leave.
+    `order`: the layer of each block, by the block's number; a layer's own blocks follow one another.  None: from the
+    last layer to the first, as a backward pass comes to them.
     """
 
-    def __init__(self, layers: Sequence[Layer], block_elements: int) -> None:
+    def __init__(self, layers: Sequence[Layer], block_elements: int, order: Sequence[int] | None = None) -> None:
         self._layers = layers
         blocks = [-(-layer.elements // block_elements) for layer in layers]
-        self._begins = [sum(blocks[at + 1 :]) * block_elements for at in range(len(layers))]
-        self.elements = sum(blocks) * block_elements
+        if order is None:
+            order = [layer for layer in reversed(range(len(layers))) for _ in range(blocks[layer])]
+        self.elements = len(order) * block_elements
+        self._places: list[list[Place]] = [[] for _ in layers]
+        at, begins = 0, [layer.begin for layer in layers]
+        for layer, run in groupby(order):
+            wire, begin = at, begins[layer]
+            at += sum(1 for _ in run) * block_elements
+            begins[layer] = end = min(layers[layer].end, begin + at - wire)
+            self._places[layer].append((slice(wire, wire + end - begin), slice(begin, end)))
 
-    def place(self, layer: int) -> slice:
-        """A layer's on the wire."""
-        return slice(self._begins[layer], self._begins[layer] + self._layers[layer].elements)
+    def places(self, layer: int, begin: int | None = None, end: int | None = None) -> Iterator[Place]:
+        """Of a layer's parameters `begin` to `end`; None: all of them."""
+        for wire, of in self._places[layer]:
+            first = of.start if begin is None else max(begin, of.start)
+            last = of.stop if end is None else min(end, of.stop)
+            if first < last:
+                at = wire.start - of.start
+                yield slice(at + first, at + last), slice(first, last)
 
     def padding(self) -> list[tuple[int, int]]:
         """Ranges that belong to no layer."""
-        ends = {self.place(layer).stop: begin for layer, begin in enumerate([self.elements, *self._begins][:-1])}
-        return [(end, begin) for end, begin in ends.items() if end < begin]
+        edges = sorted((place for places in self._places for place, _ in places), key=lambda place: int(place.start))
+        ends = [place.stop for place in edges]
+        begins = [*(place.start for place in edges[1:]), self.elements]
+        return [(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin]
 
-    def at(self, layer: int, parameter: int) -> int:
-        """Where a parameter of this layer is."""
-        return self._begins[layer] + parameter - self._layers[layer].begin
+    def layer(self, layer: int, wire: Callable[[int, int], Floats]) -> Floats:
+        """A layer's, of what `wire` gives of each range."""
+        parts = [wire(place.start, place.stop) for place, _ in self._places[layer]]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    @cached_property
+    def _parameters(self) -> Floats:
+        return np.empty(self._layers[-1].end, np.float32)
 
     def parameters(self, wire: Floats) -> Floats:
-        """The same in the order of the parameters."""
-        return np.concatenate([wire[self.place(layer)] for layer in range(len(self._layers))])
+        """The same in the order of the parameters: valid until the next call."""
+        for places in self._places:
+            for place, of in places:
+                self._parameters[of] = wire[place]
+        return self._parameters

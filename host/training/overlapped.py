@@ -22,7 +22,7 @@ from kofn.host.agent.agent import Agent
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.job_collective import load_collective
-from kofn.host.compression.aggregate import Aggregate, Sums
+from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
 from kofn.host.kernels.sample import norm2
@@ -30,7 +30,7 @@ from kofn.host.schedule.agreed_search import AgreedSearch
 from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.layers import LayerTimes
 from kofn.host.schedule.partition import Piece, partition
-from kofn.host.schedule.pipeline import LinkModel
+from kofn.host.schedule.pipeline import LinkModel, leaving_order
 from kofn.host.schedule.search import Enumeration, GivenSchedule, Measured, Proposals, Search
 from kofn.host.schedule.wire_layout import WireLayout
 from kofn.host.stopwatch import Times
@@ -40,6 +40,7 @@ from kofn.host.training.reducer import Reducer
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 from kofn.host.workload.optimizer import Optimizer
 from kofn.host.workload.replica import ReplicaState
+from kofn.host.workload.workloads.accelerator import times_of
 
 T = TypeVar("T")
 
@@ -72,24 +73,11 @@ class ReplacedError(HostError):
     """A peer's replica has come instead of an iteration's mean."""
 
 
-class TimedStream(GradientStream):
-    """A GradientStream that notes when each block's mean came."""
-
-    def __init__(self, elements: int, block_elements: int) -> None:
-        super().__init__(elements, block_elements)
-        self.closed_s = np.full(-(-elements // block_elements), np.nan)
-        """time.monotonic(), of those that came while it was followed."""
-
-    def follow(self, sums: Sums) -> None:
-        self.closed_s[sums.closed & np.isnan(self.closed_s)] = time.monotonic()
-        super().follow(sums)
-
-
 class Reduction:
     """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
 
     def __init__(self, agent: Agent, iteration: int, layout: WireLayout, block_elements: int) -> None:
-        self.stream = TimedStream(layout.elements, block_elements)
+        self.stream = GradientStream(layout.elements, block_elements)
         for begin, end in layout.padding():
             self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
         self._agent, self._iteration, self._layout, self._size = agent, iteration, layout, block_elements
@@ -100,9 +88,11 @@ class Reduction:
 
     def transfers(self) -> Iterator[tuple[int, float, float]]:
         """Layers, when the first piece of each was put, and when the last of its mean came, as far as that is known."""
+        if (closed_s := self.stream.closed_s) is None:
+            return
         for layer, put_s in self._put_s.items():
-            place = self._layout.place(layer)
-            end_s = self.stream.closed_s[place.start // self._size : -(-place.stop // self._size)].max()
+            places = (place for place, _ in self._layout.places(layer))
+            end_s = max(closed_s[place.start // self._size : -(-place.stop // self._size)].max() for place in places)
             if not np.isnan(end_s):
                 yield layer, put_s, float(end_s)
 
@@ -111,14 +101,13 @@ class Reduction:
         for layer in piece.layers:
             self._put_s.setdefault(layer, time.monotonic())
         for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
-            at = self._layout.at(layer, begin)
-            self.stream.pieces.prioritise(at, at + end - begin, piece.level)
-            self.stream.pieces.put(at, gradient[begin:end])
+            for place, of in self._layout.places(layer, begin, end):
+                self.stream.pieces.prioritise(place.start, place.stop, piece.level)
+                self.stream.pieces.put(place.start, gradient[of])
 
     def mean(self, layer: int) -> Floats:
         """A layer's, once it is there."""
-        place = self._layout.place(layer)
-        return self.stream.wait(place.start, place.stop)
+        return self._layout.layer(layer, self.stream.wait)
 
     def result(self) -> Updates:
         """All that has ended, from this iteration on."""
@@ -184,8 +173,19 @@ class OverlappedTraining(Training):
 
     def _code(self, config: Config) -> JobCoding:
         block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements
-        self._layout = WireLayout(self._model.layers, block_elements)
+        self._layout = WireLayout(self._model.layers, block_elements, self._order(config))
         return JobCoding.of(config.job, config.compress, self._layout.elements, notes=config.schedule.searches)
+
+    def _order(self, config: Config) -> list[int] | None:
+        """Of blocks, about as they will leave; None where all may be on their way at once: it is all the same then."""
+        coding = JobCoding.of(config.job, config.compress, self._model.layers[-1].end)
+        if coding.layout.blocks <= config.job.window:
+            return None
+        section, link = config.schedule, LinkModel.of(config.pace_mbps(), coding.layout, config.job.window)
+        family = "priority" if section.family == AUTO else str(section.family)
+        times = times_of(config.layer) if config.layer else link.as_slow(self._model.layers)
+        expected = PassSchedule(family, section.threshold, min(section.front, len(self._model.layers)))
+        return leaving_order(self._model.layers, times, expected, link, coding.layout.elements)
 
     def _alike(self) -> dict[str, Integers]:
         self._search = AgreedSearch(self._new_search)
@@ -205,8 +205,8 @@ class OverlappedTraining(Training):
             self._forwarded = None
             return super()._iterate(reducer, metrics, ready)
         assert isinstance(reducer, Agent)
-        iteration, started, since = reducer.iteration, time.time(), self._since_s
-        self._timeline = list[tuple[Kind, int, float, float]]()
+        iteration, started, since, begun_s = reducer.iteration, time.time(), self._since_s, self._free_s()
+        self._timeline, self._waited_s = list[tuple[Kind, int, float, float]](), 0.0
         self._schedule = self._search.schedule
         if self._measured is not None:
             reducer.encoder.note = self._search.said(self._measured)
@@ -219,8 +219,7 @@ class OverlappedTraining(Training):
         now = time.monotonic()
         if reduction is not None:
             self._timeline += [("transfer", *transfer) for transfer in reduction.transfers()]
-        waited_s = sum(end_s - begin_s for what, _, begin_s, end_s in self._timeline if what == "wait")
-        self._measured = Measured(iteration_s=now - ready - work.blocked_s, times=self._layer_times())
+        self._measured = Measured(iteration_s=self._free_s() - begun_s - work.blocked_s, times=self._layer_times())
         step = Step(
             iteration=iteration,
             started=started,
@@ -228,7 +227,7 @@ class OverlappedTraining(Training):
             work=work,
             age=reducer.age,
             account=reducer.account(),
-            spent=Spent(compute_s=now - since - waited_s, times=Times(wait=waited_s), reduced_s=now),
+            spent=Spent(compute_s=now - since - self._waited_s, times=Times(wait=self._waited_s), reduced_s=now),
             schedule=str(self._schedule),
             timeline=[
                 (what, self._model.layers[layer].name, round(begin_s - ready, 6), round(end_s - ready, 6))
@@ -258,9 +257,9 @@ class OverlappedTraining(Training):
         """What reduces it, None where it is given up; and when the first piece left."""
         loss = self._model.loss()
         blocking_s = self._blocking.blocking_s(iteration, 0, ready - self._begun_s)
-        paused_s = time.monotonic()
-        aborted = self._pause(agent, blocking_s, 0)
-        paused_s = time.monotonic() - paused_s
+        paused_s = self._free_s() if blocking_s else time.monotonic()
+        aborted = self._pause(agent, max(0.0, paused_s + blocking_s - time.monotonic()), 0)
+        paused_s = max(0.0, time.monotonic() - paused_s)
         work = Work(
             loss=loss,
             gradient=None,
@@ -276,7 +275,9 @@ class OverlappedTraining(Training):
         layers = self._model.layers
         gradient, waiting = np.empty(self.parameters, np.float32), partition(layers, self._schedule)
         computed, first_s = set[int](), 0.0
-        for step in self._schedule.order(len(layers)):
+        order = self._schedule.order(len(layers))
+        self._model.expect(order)
+        for step in order:
             self._timed(step.kind, step.layer, iteration, partial(self._model.step, step, gradient))
             if step.kind == "weight":
                 computed.add(step.layer)
@@ -291,11 +292,17 @@ class OverlappedTraining(Training):
 
     def _timed(self, kind: Kind, layer: int, iteration: int, compute: Callable[[], None]) -> None:
         """A step, that takes its share of model.compute_ms at least."""
-        begun_s = time.monotonic()
+        asked_s = time.monotonic()
         compute()
-        end_s = begun_s + self._share(kind, layer) * self._blocking.compute_s(iteration)
-        time.sleep(max(0.0, end_s - time.monotonic()))
-        self._timeline.append((kind, layer, begun_s, time.monotonic()))
+        begun_s, end_s = self._model.span_s or (asked_s, time.monotonic())
+        if least_s := self._share(kind, layer) * self._blocking.compute_s(iteration):
+            end_s = max(end_s, begun_s + least_s)
+            time.sleep(max(0.0, end_s - time.monotonic()))
+        self._timeline.append((kind, layer, begun_s, end_s))
+
+    def _free_s(self) -> float:
+        """When what computes the passes is done with all that it was given: now, or later."""
+        return max(time.monotonic(), self._model.span_s[1] if self._model.span_s else 0.0)
 
     def _layer_times(self) -> LayerTimes:
         """Of the iteration."""
@@ -309,8 +316,11 @@ class OverlappedTraining(Training):
         return 0.0 if (kind, layer) == ("error", 0) else elements[layer] / (3 * sum(elements) - elements[0])
 
     def _wait(self, layer: int, wait: Callable[[], T]) -> T:
-        begun_s = time.monotonic()
+        """For what a layer's pass needs; only once the passes before it have ended, it is this that is waited for."""
+        begun_s, free_s = time.monotonic(), self._free_s()
         try:
             return wait()
         finally:
-            self._timeline.append(("wait", layer, begun_s, time.monotonic()))
+            end_s = time.monotonic()
+            self._waited_s += end_s - begun_s
+            self._timeline.append(("wait", layer, min(free_s, end_s), end_s))

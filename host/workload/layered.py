@@ -18,6 +18,9 @@ class LayeredModel(ABC):
 
     parameters: Floats
     layers: Sequence[Layer]
+    span_s: tuple[float, float] | None = None
+    """From when to when another processor computes the latest pass, which may be to come (time.monotonic); None: no
+    other does, and it has ended."""
 
     @abstractmethod
     def forward(self, layer: int) -> None:
@@ -26,6 +29,9 @@ class LayeredModel(ABC):
     @abstractmethod
     def loss(self) -> float | None:
         """After all forward passes; with it comes the last layer's error term."""
+
+    def expect(self, steps: Sequence[Step]) -> None:  # noqa: B027  # most cannot
+        """A backward pass of these steps begins: who can do so goes on with each before it is asked for."""
 
     @abstractmethod
     def error(self, layer: int) -> None:

@@ -46,7 +46,8 @@ class LayeredLayout(ParameterLayout):
             at = end
         self.wire = WireLayout(self.layers, block_elements)
         for number, layer in enumerate(layers):
-            begin = self.wire.place(number).start
+            ((place, _),) = self.wire.places(number)
+            begin = place.start
             for parameter in layer.parameters:
                 self._places[id(parameter)] = begin, begin + parameter.numel()
                 begin += parameter.numel()
@@ -189,9 +190,8 @@ class ScheduledSession(Session):
                 if at not in flat:
                     flat[at] = torch.cat([_gradient(each).reshape(-1).float() for each in self._layers[at].parameters])
                 first = self._by_layer.layers[at].begin
-                self._exchange.put(
-                    self._by_layer.wire.at(at, begin), flat[at][begin - first : end - first], piece.level
-                )
+                for place, of in self._by_layer.wire.places(at, begin, end):
+                    self._exchange.put(place.start, flat[at][of.start - first : of.stop - first], piece.level)
 
     # -- the optimizer's steps
 
@@ -199,8 +199,7 @@ class ScheduledSession(Session):
         """A layer's parameters become those of the latest iteration."""
         if self._ended is None or at in self._stepped:
             return
-        place = self._by_layer.wire.place(at)
-        mean = self._waited(at, lambda: self._exchange.wait(place.start, place.stop))
+        mean = self._waited(at, lambda: self._by_layer.wire.layer(at, self._exchange.wait))
         self._stepped.add(at)
         self._step({at: mean})
 
@@ -210,7 +209,7 @@ class ScheduledSession(Session):
             return
         mean = self._waited(0, lambda: self._exchange.wait(0, self._by_layer.elements))
         self._stepped |= left
-        self._step({at: mean[self._by_layer.wire.place(at)] for at in left})
+        self._step({at: self._by_layer.wire.layer(at, lambda begin, end: mean[begin:end]) for at in left})
 
     def _step(self, means: dict[int, Floats]) -> None:
         """Of these layers, by the user's optimizer, which has nothing of any other."""

@@ -1,6 +1,8 @@
 """Layers that an accelerator would compute: each pass is a wait of given length, each gradient is random.
 
-A wait takes no processor time, so what goes on beside it is not slowed down by it.
+A wait takes no processor time, so what goes on beside it is not slowed down by it.  Passes are queued, as those of an
+accelerator are: each begins when it is given and the one before has ended, those of a backward pass are given
+together, and only for a weight gradient, which is to be sent, somebody waits.
 """
 
 import time
@@ -13,7 +15,8 @@ from kofn.config.errors import ConfigError
 from kofn.config.schedule import LayerSection
 from kofn.config.schema import Config
 from kofn.host.arrays import Floats
-from kofn.host.schedule.layers import Layer
+from kofn.host.schedule.layers import Layer, LayerTimes
+from kofn.host.schedule.orders import Step
 from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 
 
@@ -26,6 +29,12 @@ def layers_of(sections: Sequence[LayerSection]) -> list[Layer]:
     ]
 
 
+def times_of(sections: Sequence[LayerSection]) -> LayerTimes:
+    """As they are given."""
+    kinds = ("forward", "error", "weight")
+    return LayerTimes(*([getattr(section, f"{kind}_ms") / 1000 for section in sections] for kind in kinds))
+
+
 class Waits(LayeredModel):
     """Of the layers that [[layer]] describes; `seed` and the batch decide the gradients."""
 
@@ -35,24 +44,43 @@ class Waits(LayeredModel):
         self.parameters: Floats = np.zeros(self.layers[-1].end, np.float32)
         self._random = np.random.default_rng(seed).normal(0, 0.01, self.parameters.size).astype(np.float32)
         self._factor = np.float32(1)
+        self._free_s = 0.0  # when all that was given has ended
+        self._queue: dict[Step, tuple[float, float]] = {}  # what was given and not asked for
 
     def begin(self, iteration: int, batch: int) -> None:
         self._factor = np.float32(1 + (iteration + batch) % 7)
 
     def forward(self, layer: int) -> None:
-        time.sleep(self._sections[layer].forward_ms / 1000)
+        self.span_s = self._given(self._sections[layer].forward_ms)
 
     def loss(self) -> None:
         """There is none."""
 
+    def expect(self, steps: Sequence[Step]) -> None:
+        self._queue = {step: self._given(self._takes_ms(step)) for step in steps}
+
     def error(self, layer: int) -> None:
-        time.sleep(self._sections[layer].error_ms / 1000)
+        self._ask(Step("error", layer))
 
     def weight(self, layer: int) -> Floats:
-        until_s = time.monotonic() + self._sections[layer].weight_ms / 1000
+        _, end_s = self._ask(Step("weight", layer))
         part = self._random[self.layers[layer].begin : self.layers[layer].end] * self._factor
-        time.sleep(max(0.0, until_s - time.monotonic()))
+        time.sleep(max(0.0, end_s - time.monotonic()))
         return part
+
+    def _ask(self, step: Step) -> tuple[float, float]:
+        self.span_s = span_s = self._queue.pop(step, None) or self._given(self._takes_ms(step))
+        return span_s
+
+    def _takes_ms(self, step: Step) -> float:
+        section = self._sections[step.layer]
+        return section.error_ms if step.kind == "error" else section.weight_ms
+
+    def _given(self, takes_ms: float) -> tuple[float, float]:
+        """From when to when a pass is computed that is given now."""
+        begin_s = max(self._free_s, time.monotonic())
+        self._free_s = begin_s + takes_ms / 1000
+        return begin_s, self._free_s
 
 
 class Accelerator(LayeredWorkload):

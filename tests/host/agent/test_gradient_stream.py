@@ -1,5 +1,7 @@
 """A gradient that is reduced while it is computed has the means of its own iteration, whoever looks when."""
 
+import threading
+
 import numpy as np
 
 from kofn.config.compress import CompressSection
@@ -20,3 +22,37 @@ def test_results_of_the_next_iteration_are_not_its_own() -> None:
         sums.mean[:], sums.closed[:] = mean, True
         stream.follow(sums)
     assert np.unique(stream.wait(0, ELEMENTS, 1)).tolist() == [1.0]
+
+
+def test_who_reduces_hears_what_is_waited_for() -> None:
+    """The latest wait, and once that is over the one before it; before anybody reduces, nobody does."""
+    coding = JobCoding.of(JobSection(workers=2, words=1), CompressSection(), 4 * 64)
+    sums, size = Sums(coding, coding.planner.first(), "gradients"), coding.layout.elements
+    stream = GradientStream(4 * size, size)
+    told, heard = list[tuple[int, int]](), threading.Condition()
+
+    def tell(first: int, end: int) -> None:
+        with heard:
+            told.append((first, end))
+            heard.notify_all()
+
+    def until(*wanted: tuple[int, int]) -> None:
+        with heard:
+            assert heard.wait_for(lambda: told == [*wanted], 20), told
+
+    waits = [threading.Thread(target=stream.wait, args=place) for place in ((1, 2 * size + 1), (3 * size, 4 * size))]
+    waits[0].start()
+    stream.follow(sums)
+    while not stream._awaited:
+        pass
+    stream.tell(tell)
+    until((0, 3))
+    waits[1].start()
+    until((0, 3), (3, 4))
+    for closed, then in ((slice(3, 4), (0, 3)), (slice(0, 3), (0, 0))):
+        sums.closed[closed] = True
+        before = [*told]
+        stream.follow(sums)
+        until(*before, then)
+    for wait in waits:
+        wait.join()

@@ -115,6 +115,32 @@ def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: py
         cluster.close()
 
 
+def test_of_means_that_nobody_waits_for_python_hears_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, follows = Cluster(JOB, k=3), list[int]()
+    try:
+        size = cluster.agents[0]._coding.layout.elements
+        streams = [GradientStream(ELEMENTS, size) for _ in range(3)]
+        follow = streams[0].follow
+        monkeypatch.setattr(streams[0], "follow", lambda sums: (follows.append(int(sums.closed.sum())), follow(sums)))
+        with ThreadPoolExecutor() as pool:
+            calls = [
+                pool.submit(agent.all_reduce, None, stream=stream)
+                for agent, stream in zip(cluster.agents, streams, strict=True)
+            ]
+            closed = cluster.agents[0]._sums.closed
+            for block in range(closed.size):
+                times = streams[0].closed_s
+                assert times is None or np.isfinite(times).tolist() == closed.tolist()
+                for rank, stream in enumerate(streams):
+                    stream.pieces.put(block * size, gradient(rank, 1)[block * size : (block + 1) * size])
+                cluster.until(lambda block=block: bool(closed[block]))
+            for call in calls:
+                call.result()
+        assert {*follows} <= {0, closed.size}, "at first, and in the end"
+    finally:
+        cluster.close()
+
+
 def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
     """Nothing of block 3 is put before the means of blocks 0 to 2 are there."""
     cluster = Cluster(JOB, k=3)
@@ -136,5 +162,31 @@ def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
         expected = sum(gradient(rank, 1) for rank in range(3)) / 3
         assert all(np.allclose(mean, expected, atol=1e-6) for mean in means)
         assert all(np.array_equal(mean[: 3 * size], first) for mean, first in zip(means, early, strict=True))
+    finally:
+        cluster.close()
+
+
+def test_what_may_overtake_others_waits_for_one_packet_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 ms each: the engine chooses a block when the one before it leaves."""
+    roomy = JobSection(workers=3, words=1, slots=32, window=16)
+    cluster, arrived = Cluster(roomy, k=1, pace_mbps=0.2), list[int]()
+    try:
+        agent, handle = cluster.agents[0], cluster.switch.model.handle
+        monkeypatch.setattr(
+            cluster.switch.model,
+            "handle",
+            lambda header, values: (arrived.append(header.block), handle(header, values))[1],
+        )
+        size = agent._coding.layout.elements
+        stream = GradientStream(ELEMENTS, size)
+        with ThreadPoolExecutor() as pool:
+            call = pool.submit(agent.all_reduce, None, stream=stream)
+            stream.pieces.put(size, gradient(0, 1)[size:])
+            cluster.until(lambda: agent.traffic.packets_sent >= 6)
+            left = agent.traffic.packets_sent
+            stream.pieces.prioritise(0, size, 1)
+            stream.pieces.put(0, gradient(0, 1)[:size])
+            call.result()
+        assert [*dict.fromkeys(arrived)].index(0) <= left + 2, "what waits, and what leaves meanwhile"
     finally:
         cluster.close()

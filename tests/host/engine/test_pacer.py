@@ -118,6 +118,13 @@ def test_a_burst_is_a_few_packets_or_what_leaves_while_a_timer_is_late() -> None
     assert pacing_rate(0.0, 1) is None
 
 
+def test_what_waits_while_others_may_overtake_it_is_two_milliseconds_or_a_packet() -> None:
+    for mbps, words, packets in ((50.0, 8, 5), (200.0, 8, 23), (1.0, 32, 1)):
+        pace = pacing_rate(mbps, words)
+        assert pace is not None
+        assert pace.credit_packets(words) == packets
+
+
 @pytest.mark.parametrize(("words", "most"), [(32, 45), (1, 45)])
 def test_a_wake_up_lets_go_what_is_due_by_then(words: int, most: int) -> None:
     """10 Mbit at 100 Mbit/s: every 2 ms, and more than one packet each time."""

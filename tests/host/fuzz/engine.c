@@ -82,6 +82,7 @@ struct work {
     int64_t pending[BLOCKS * LANES], scale[BLOCKS], left[BLOCKS], missing[BLOCKS], level[BLOCKS], scratch[LANES];
     uint8_t packed[PLACES * BYTES], closed[BLOCKS];
     float gradient[ELEMENTS], mean[ELEMENTS];
+    double closed_s[BLOCKS];
 };
 
 static void work_open(struct work *work) {
@@ -91,7 +92,7 @@ static void work_open(struct work *work) {
         (struct sent *)work->sent, work->pending, work->packed,
     };
     work->sums = (struct sums){
-        LANES, ELEMENTS, {1 << 30, -1, -1, -1}, NULL, 0x1p-40, work->factors, work->checksums, work->closed,
+        LANES, ELEMENTS, {1 << 30, -1, -1, -1}, NULL, 0x1p-40, work->factors, work->checksums, work->closed_s, work->closed,
     };
     for (int at = 0; at < LANES; at++)
         work->factors[at] = 2 * (uint64_t)at + 1;
@@ -127,12 +128,15 @@ static void reduce(struct caller *caller, int64_t iteration) {
         .fading = {256, INT64_MAX, 1}, .gradient = {work->gradient, ELEMENTS, iteration * 4, iteration, 256, 256, iteration},
         .scale = work->scale, .left = work->left, .end = BLOCKS, .missing = work->missing, .level = work->level,
         .window = 16, .ahead = 1 + (int64_t)draw(&caller->random, 20), .apart = 3, .scratch = work->scratch,
-        .told = draw(&caller->random, 2) == 0,
     };
     port_reduce(caller->port, &work->reduction);
     for (int64_t at = 0, turn = (int64_t)draw(&caller->random, 16); at < BLOCKS; at++) {
         __atomic_store_n(&work->missing[at < 32 ? at ^ turn : at], 0, __ATOMIC_RELEASE);
         port_wake(caller->port);
+        if (!draw(&caller->random, 8)) {
+            const int64_t first = (int64_t)draw(&caller->random, BLOCKS);
+            port_await(caller->port, first, first + (int64_t)draw(&caller->random, (uint64_t)(BLOCKS - first) + 1));
+        }
         if (!draw(&caller->random, 400)) {
             port_regroup(caller->port, (uint32_t)caller->core->generation + 1);
             port_resume(caller->port, engine_now_s());

@@ -1,5 +1,7 @@
 """Orders, pieces, the pipeline and the search, in virtual time."""
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from kofn.host.schedule.agreed_search import AgreedSearch
 from kofn.host.schedule.families import FAMILIES, PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import partition
-from kofn.host.schedule.pipeline import LinkModel, bound_s, iteration_s
+from kofn.host.schedule.pipeline import LinkModel, bound_s, iteration_s, leaving_order
 from kofn.host.schedule.search import Enumeration, Heard, Measured, Proposals, Search
 from kofn.host.schedule.wire_layout import WireLayout
 
@@ -77,21 +79,53 @@ def _computed_last(of: tuple[int, ...], layers: list[Layer], schedule: PassSched
     raise AssertionError(f"{of} is in no run")
 
 
-@given(SIZES, st.integers(1, 700))
-def test_every_layer_begins_with_a_block_the_last_one_first(sizes: list[int], block: int) -> None:
+@given(SIZES, st.integers(1, 700), st.randoms() | st.none())
+def test_every_block_is_one_layers(sizes: list[int], block: int, shuffled: random.Random | None) -> None:
+    """In the order that is given, or the last layer first; each layer begins with a block."""
     layers = layers_of(sizes)
-    layout = WireLayout(layers, block)
+    order = [layer for layer in reversed(range(len(sizes))) for _ in range(-(-sizes[layer] // block))]
+    if shuffled is not None:
+        shuffled.shuffle(order)
+    layout = WireLayout(layers, block, order if shuffled else None)
     wire = np.full(layout.elements, -1, np.float32)
     for number, layer in enumerate(layers):
-        place = layout.place(number)
-        assert place.start % block == 0 and place.start == layout.at(number, layer.begin)
-        wire[place] = np.arange(layer.begin, layer.end)
+        for begin, end in (
+            (layer.begin, layer.begin + layer.elements // 3),
+            (layer.begin + layer.elements // 3, layer.end),
+        ):
+            for place, of in layout.places(number, begin, end):
+                assert (wire[place] == -1).all()
+                wire[place] = np.arange(of.start, of.stop)
     for begin, end in layout.padding():
         assert (wire[begin:end] == -1).all()
         wire[begin:end] = 0
     assert (wire >= 0).all(), "neither a layer's nor padding"
-    assert layout.place(len(layers) - 1).start == 0
     assert (layout.parameters(wire) == np.arange(layers[-1].end)).all()
+    for number, layer in enumerate(layers):
+        assert (layout.layer(number, lambda begin, end: wire[begin:end]) == np.arange(layer.begin, layer.end)).all()
+        firsts = [wire[at * block] for at, one in enumerate(order) if one == number]
+        assert firsts == [*range(layer.begin, layer.end, block)]
+
+
+@given(schedules(), st.integers(1, 700))
+def test_blocks_are_numbered_as_they_will_leave(given: tuple[list[Layer], PassSchedule], block: int) -> None:
+    layers, schedule = given
+    network = LinkModel(rate=1000.0)
+    order = leaving_order(layers, network.as_slow(layers), schedule, network, block)
+    for number, layer in enumerate(layers):
+        assert order.count(number) == -(-layer.elements // block)
+    WireLayout(layers, block, order)
+
+
+def test_the_first_layer_s_blocks_have_numbers_before_those_that_they_overtake() -> None:
+    layers, network = layers_of([100] * 3), LinkModel(rate=10.0)
+    slow = LayerTimes([1.0] * 3, [1.0] * 3, [1.0] * 3)
+    first = leaving_order(layers, slow, PassSchedule("priority", 1000), network, 10)
+    assert first == [0] * 10 + [1] * 10 + [2] * 10, "they leave together"
+    cut = leaving_order(layers, slow, PassSchedule("priority", 100), network, 10)
+    assert cut == [2, 2, 1, 1] + [0] * 10 + [1] * 8 + [2] * 8
+    fifo = leaving_order(layers, slow, PassSchedule("wait-free", 1), network, 10)
+    assert fifo == [2] * 10 + [1] * 10 + [0] * 10
 
 
 @given(schedules(), st.integers(0, 2**32 - 1))
