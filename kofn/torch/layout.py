@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -57,11 +58,13 @@ class ParameterLayout:
             begin, end = self._places[id(parameter)]
             yield parameter, flat[begin:end].view_as(parameter).to(parameter.dtype)
 
+    def each(self) -> list[Floats]:
+        """Each parameter, flat; not a copy where it is float32."""
+        return [parameter.detach().reshape(-1).float().numpy() for parameter in self.parameters.values()]
+
     def values(self) -> Floats:
-        """All parameters, (elements,)."""
-        each = [parameter.detach().reshape(-1).float() for parameter in self.parameters.values()]
-        flat: Floats = torch.cat(each).numpy()
-        return flat
+        """A copy of all parameters, (elements,)."""
+        return np.concatenate(self.each())
 
     @property
     def digest(self) -> int:

@@ -241,7 +241,7 @@ def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     def stepped(*_: object) -> None:
         whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
-        job.stepped(fingerprint(torch.cat([each.detach().reshape(-1).float() for each in whole]).numpy()))
+        job.stepped(fingerprint(*(each.detach().reshape(-1).float().numpy() for each in whole)))
 
     optimizer.register_step_post_hook(stepped)
 

@@ -1,6 +1,7 @@
 """The communication hook against PyTorch's own all-reduce by gloo, with all that DDP offers, through a real switch."""
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -153,6 +154,35 @@ def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
     wanted = {round(each, 3) for _, each in sums[HOSTS:]}
     assert [len(each) for each in waited] == [2] * HOSTS
     assert {round(each, 3) for one in waited for each in one} == wanted
+
+
+def test_no_iteration_takes_memory_for_its_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means are where the bucket's values were, and what an iteration takes is a part of what one gradient takes."""
+
+    def reduce(session: kofn.torch.Session, bucket: dist.GradBucket) -> Any:
+        values = bucket.buffer()
+        return reduced(session, bucket).then(lambda means: places.append((means.value(), values)) or means.value())
+
+    def train(job: SwitchedJob) -> int:
+        model = ddp(lambda: nn.Linear(1024, 1024, bias=False))
+        with closing(kofn.torch.ddp_hook(model, job=job)) as session:
+            for _ in range(STEPS):
+                model(torch.full((BATCH, 1024), job.rank + 1.0)).square().mean().backward()
+                if session.iteration == crewed.first + 1 and not job.rank:
+                    tracemalloc.start()
+                    tracemalloc.reset_peak()
+        return session.layout.elements * 4
+
+    places: list[tuple[torch.Tensor, torch.Tensor]] = []
+    reduced = kofn.torch.Session.reduce
+    monkeypatch.setattr(kofn.torch.Session, "reduce", reduce)
+    try:
+        with crew(tmp_path, STEPS) as crewed:
+            (gradient_bytes, *_) = crewed.all(train)
+        assert tracemalloc.get_traced_memory()[1] < gradient_bytes
+    finally:
+        tracemalloc.stop()
+    assert all(means.data_ptr() == values.data_ptr() for means, values in places)
 
 
 def test_without_elastic_a_slow_worker_gets_every_mean_in_order(tmp_path: Path) -> None:
