@@ -76,7 +76,8 @@ def main(width: int = 384, layers: int = 6, turns: int = 3, count: int = 3) -> N
             spent[way] += run()
     mbps = Config.load(Path(os.environ["KOFN_CONFIG"])).pace_mbps() or float("inf")
     bound_s = max(median(clock_s for clock_s, _ in spent["computation alone"]), elements * 32e-6 / mbps)
-    title = f"{elements:,} elements, {dist.get_world_size()} workers, links of {mbps:g} Mbit/s"
+    links = "links without a rate" if mbps == float("inf") else f"links of {mbps:g} Mbit/s"
+    title = f"{elements:,} elements, {dist.get_world_size()} workers, {links}"
     said = [words(way, each, bound_s) for way, each in spent.items()]
     print("\n".join([f"{title}: bound {1e3 * bound_s:.0f} ms", *said]), flush=True)
     dist.destroy_process_group()
