@@ -75,9 +75,9 @@ class ReplacedError(HostError):
 class TimedStream(GradientStream):
     """A GradientStream that notes when each block's mean came."""
 
-    def __init__(self, elements: int, block_elements: int) -> None:
-        super().__init__(elements, block_elements)
-        self.closed_s = np.full(-(-elements // block_elements), np.nan)
+    def __init__(self, values: Floats, block_elements: int) -> None:
+        super().__init__(values, block_elements)
+        self.closed_s = np.full(-(-values.size // block_elements), np.nan)
         """time.monotonic(), of those that came while it was followed."""
 
     def follow(self, sums: Sums) -> None:
@@ -89,7 +89,7 @@ class Reduction:
     """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
 
     def __init__(self, agent: Agent, iteration: int, layout: WireLayout, block_elements: int) -> None:
-        self.stream = TimedStream(layout.elements, block_elements)
+        self.stream = TimedStream(np.zeros(layout.elements, np.float32), block_elements)
         for begin, end in layout.padding():
             self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
         self._agent, self._iteration, self._layout, self._size = agent, iteration, layout, block_elements
