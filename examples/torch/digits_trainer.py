@@ -42,7 +42,15 @@ rows = [
 ]
 trainer = Trainer(
     model=Digits(),
-    args=TrainingArguments(use_cpu=True, max_steps=200, per_device_train_batch_size=32, logging_steps=50, report_to=[]),
+    args=TrainingArguments(
+        use_cpu=True,
+        max_steps=200,
+        per_device_train_batch_size=32,
+        logging_steps=50,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+    ),
     train_dataset=rows,
     callbacks=[] if "--gloo" in sys.argv else [ThroughTheSwitch],
 )
