@@ -53,14 +53,14 @@ class ParameterLayout:
 
     def parts(self, values: Floats) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Each parameter with its part of values (elements,), in its shape and dtype."""
-        flat = torch.from_numpy(values)
+        whole = torch.from_numpy(values)
         for parameter in self.parameters.values():
             begin, end = self._places[id(parameter)]
-            yield parameter, flat[begin:end].view_as(parameter).to(parameter.dtype)
+            yield parameter, whole[begin:end].view_as(parameter).to(parameter.dtype)
 
     def each(self) -> list[Floats]:
-        """Each parameter, flat; not a copy where it is float32."""
-        return [parameter.detach().reshape(-1).float().numpy() for parameter in self.parameters.values()]
+        """Each parameter, as flat() has it."""
+        return [flat(parameter) for parameter in self.parameters.values()]
 
     def values(self) -> Floats:
         """A copy of all parameters, (elements,)."""
@@ -71,6 +71,12 @@ class ParameterLayout:
         """31 bits that are others for other names, shapes and dtypes."""
         described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.parameters.items()]
         return zlib.crc32(repr(described).encode()) >> 1
+
+
+def flat(parameter: torch.Tensor) -> Floats:
+    """Its values, float32, one after the other; not a copy where they are that already."""
+    values: Floats = parameter.detach().reshape(-1).contiguous().float().numpy()
+    return values
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:

@@ -20,7 +20,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import kofn.torch
+from kofn.host.kernels.sample import fingerprint
 from kofn.torch.job import TorchJob
+from kofn.torch.layout import ParameterLayout
 from tests.host.collectives.switched import HOSTS
 from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, parameters_of
 
@@ -154,6 +156,13 @@ def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
     wanted = {round(each, 3) for _, each in sums[HOSTS:]}
     assert [len(each) for each in waited] == [2] * HOSTS
     assert {round(each, 3) for one in waited for each in one} == wanted
+
+
+def test_a_fingerprint_is_of_all_parameters_however_they_lie_in_memory() -> None:
+    model = nn.ParameterDict({"apart": torch.arange(6.0)[::2], "across": torch.arange(6.0).view(2, 3).t()})
+    layout = ParameterLayout(model)
+    assert layout.values().tolist() == [0, 2, 4, 0, 3, 1, 4, 2, 5]
+    assert fingerprint(*layout.each()) == fingerprint(layout.values())
 
 
 def test_no_iteration_takes_memory_for_its_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
