@@ -1,4 +1,4 @@
-"""`kofn switch`, `kofn controller`, `kofn worker`: one process of a job, on a machine of its own."""
+"""`kofn switch`, `kofn controller`, `kofn worker`: a process of a job on a machine of its own; `kofn link`: its way."""
 
 import os
 import sys
@@ -54,10 +54,25 @@ Examples:
 Exit codes: 0 trained to the end, 1 it cannot take part, 2 the configuration is wrong.
 """
 
+LINK_EXAMPLES = """
+\b
+Examples:
+  kofn link job.toml --rank 0 --switch 192.0.2.1
+  kofn link job.toml --rank 0 --interface eth1
+
+\b
+Exit codes: 0 the way is there, 1 it cannot be made, 2 the configuration is wrong.
+"""
+
 _config = click.argument("path", metavar="JOB.toml", type=click.Path(path_type=Path))
 _certs = click.option(
     "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs`; without it: plaintext."
 )
+_rank = click.option(
+    "--rank", type=click.IntRange(0, WORKERS_MAX - 1), required=True, help="This worker's rank, from 0."
+)
+_switch = click.option("--switch", "host", metavar="HOST", help="The switch's machine, anywhere in an IP network.")
+_interface = click.option("--interface", metavar="NAME", help="The cable to the switch, in place of --switch.")
 
 
 @click.command(epilog=SWITCH_EXAMPLES)
@@ -134,12 +149,26 @@ def controller(
         )
 
 
+@click.command(epilog=LINK_EXAMPLES)
+@_config
+@_rank
+@_switch
+@_interface
+def link(path: Path, rank: int, host: str | None, interface: str | None) -> None:
+    """A worker's way to the switch, and nothing else: for one that torchrun starts. Needs root.
+
+    The interface stays when this command has ended.
+    """
+    with ending("link"):
+        _linked(Config.load(path), path, rank, host, interface)
+
+
 @click.command(epilog=WORKER_EXAMPLES)
 @_config
-@click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), required=True, help="This worker's rank, from 0.")
+@_rank
 @click.option("--controller", "peer", required=True, metavar="HOST:PORT", help="The controller's address.")
-@click.option("--switch", "host", metavar="HOST", help="The switch's machine, anywhere in an IP network.")
-@click.option("--interface", metavar="NAME", help="The cable to the switch, in place of --switch.")
+@_switch
+@_interface
 @click.option("--address", help="This machine's address for other workers.  [default: that towards the controller]")
 @click.option(
     "--metrics",
@@ -162,18 +191,22 @@ def worker(
     Trains the configuration's workload, or its torch.script by torchrun. Started again with the same arguments on the
     same machine it goes on where it was. Gives up when no controller answers for a minute.
     """
+    with ending("worker"):
+        config, own = Config.load(path), address or own_address(peer)
+        lines = (metrics or Path(f"worker-{rank}.jsonl")).resolve()
+        _train(config, path.resolve(), rank, peer, own, _linked(config, path, rank, host, interface), lines, certs)
+
+
+def _linked(config: Config, path: Path, rank: int, host: str | None, interface: str | None) -> str:
+    """The interface through which this worker reaches the switch, ready to be used."""
     if (host is None) == (interface is None):
         raise click.UsageError("--switch HOST or --interface NAME: one of them is needed")
-    with ending("worker"):
-        config = Config.load(path)
-        if rank >= config.job.workers:
-            raise ConfigError(f"--rank is {rank}: 0 to {config.job.workers - 1} (job.workers - 1) is allowed")
-        own = address or own_address(peer)
-        link = interface or make_tunnel(host or "", rank)
-        configure(link, data_address(config, path, rank))
-        click.echo(f"worker {rank}: {link}, MTU {check_mtu(link, config.job.words)}", err=True)
-        lines = (metrics or Path(f"worker-{rank}.jsonl")).resolve()
-        _train(config, path.resolve(), rank, peer, own, link, lines, certs)
+    if rank >= config.job.workers:
+        raise ConfigError(f"--rank is {rank}: 0 to {config.job.workers - 1} (job.workers - 1) is allowed")
+    name = interface or make_tunnel(host or "", rank)
+    configure(name, data_address(config, path, rank))
+    click.echo(f"worker {rank}: {name}, MTU {check_mtu(name, config.job.words)}", err=True)
+    return name
 
 
 def _train(

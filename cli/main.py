@@ -29,6 +29,7 @@ LAZY = {
     "switch": ("kofn.cli.machines", "switch"),
     "controller": ("kofn.cli.machines", "controller"),
     "worker": ("kofn.cli.machines", "worker"),
+    "link": ("kofn.cli.machines", "link"),
     "slots": ("kofn.cli.slots", "command"),
     "hosts": ("kofn.cli.hosts", "hosts"),
     "exec": ("kofn.cli.hosts", "command"),

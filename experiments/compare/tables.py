@@ -9,6 +9,7 @@ from kofn.experiments.compare.arms import ContenderArm, Rivals, server_of, setti
 from kofn.experiments.compare.columns import LINKS
 from kofn.experiments.statistics import Spread
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds, seconds, shown, span
+from kofn.report.formatting import shares
 from kofn.results.worker_metrics import TIME_PARTS
 
 LEGEND = (
@@ -19,7 +20,8 @@ LEGEND = (
     "of Ethernet frames in an iteration over a worker's link to the switch and from it, server's: over that of the "
     "server, both ways together; memory: of arrays that a worker keeps of its training between two iterations; to "
     "target: time to the target accuracy; off: by how much the parts of the iteration "
-    "time miss it, most."
+    "time miss it, most; compute/code/net/wait/step: shares of an iteration of DDP, whose backward pass from "
+    "its first bucket on is in the all-reduce's."
 )
 
 REPLAYED: Columns[ContenderArm] = {
@@ -37,12 +39,19 @@ TRAINED: Columns[ContenderArm] = {
     "iteration": lambda arm: milliseconds(arm.spread("iteration_s").median),
 }
 
+SCRIPTED: Columns[ContenderArm] = {
+    **REPLAYED,
+    "compute/code/net/wait/step": lambda arm: shares(
+        {part.removesuffix("_s"): time_s for part, time_s in _parts_s(arm).items()}
+    ),
+}
+
 
 def setting_table(rivals: Rivals) -> TextTable:
     trained = setting_of(rivals).trained
     columns: Columns[ContenderArm] = {
         "contender": lambda arm: arm.contender.name,
-        **(TRAINED if trained else REPLAYED),
+        **(TRAINED if trained else SCRIPTED if setting_of(rivals).model.scripted else REPLAYED),
         "x ring": lambda arm: _ratio(arm, rivals.get("ring")),
         "x server": lambda arm: _ratio(arm, server_of(arm, rivals)),
         "link up, down": lambda arm: _sizes(*(arm.spread(name).median for name in LINKS[:2])),
@@ -52,6 +61,10 @@ def setting_table(rivals: Rivals) -> TextTable:
         **({"reached": lambda arm: f"{arm.reached} of {len(arm.seeds)}"} if trained else {}),
     }
     return TextTable.of(columns, rivals.values(), setting_of(rivals).title)
+
+
+def _parts_s(arm: ContenderArm) -> dict[str, float]:
+    return {part: median(arm.known(part)) for part in TIME_PARTS}
 
 
 def _ratio(arm: ContenderArm, other: ContenderArm | None) -> str:
@@ -106,7 +119,7 @@ def arm_document(arm: ContenderArm, rivals: Rivals) -> dict[str, object]:
         "contender": arm.contender.name,
         "seeds": arm.seeds,
         **spreads,
-        "parts_s": {part: median(arm.known(part)) for part in TIME_PARTS},
+        "parts_s": _parts_s(arm),
         "times_faster_than_ring": arm.times_faster(rivals.get("ring"), arm.pace),
         "times_faster_than_server": arm.times_faster(server_of(arm, rivals), arm.pace),
     }

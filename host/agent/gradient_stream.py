@@ -4,8 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from kofn.host.arrays import Floats, Floats64
 from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.pieces import Pieces
@@ -16,10 +14,10 @@ def nobody(first: int, end: int) -> object:
 
 
 class GradientStream:
-    """Of so many elements, in blocks of `block_elements`; Agent.all_reduce() takes it from here."""
+    """In blocks of `block_elements`; Agent.all_reduce() takes it from here.  Pieces are copied into `values`."""
 
-    def __init__(self, elements: int, block_elements: int) -> None:
-        self.pieces = Pieces(np.zeros(elements, np.float32), block_elements)
+    def __init__(self, values: Floats, block_elements: int) -> None:
+        self.pieces = Pieces(values, block_elements)
         self._size = block_elements
         self._changed = threading.Condition()
         self._asking = threading.Lock()

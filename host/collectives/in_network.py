@@ -155,7 +155,7 @@ class InNetwork(Communicator):
         check_elements(elements)
         self._check_size(elements)
         call = CollectiveCall(kind="all_reduce", dtype="float32", shape=(elements,), op="mean", elastic=True)
-        stream = GradientStream(self._coding.elements, self._coding.layout.elements)
+        stream = GradientStream(np.zeros(self._coding.elements, np.float32), self._coding.layout.elements)
         if rest := self._coding.elements - elements:
             stream.pieces.put(elements, np.zeros(rest, np.float32))
         out = np.empty(elements, np.float32)

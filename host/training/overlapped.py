@@ -77,7 +77,7 @@ class Reduction:
     """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
 
     def __init__(self, agent: Agent, iteration: int, layout: WireLayout, block_elements: int) -> None:
-        self.stream = GradientStream(layout.elements, block_elements)
+        self.stream = GradientStream(np.zeros(layout.elements, np.float32), block_elements)
         for begin, end in layout.padding():
             self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
         self._agent, self._iteration, self._layout, self._size = agent, iteration, layout, block_elements

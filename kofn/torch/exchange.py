@@ -41,21 +41,26 @@ class GradientExchange:
     def __init__(self, agent: Agent, coding: JobCoding, last: int) -> None:
         self._agent, self._coding, self._last = agent, coding, last
         self._carrier, self._deliverer = (ThreadPoolExecutor(1, f"kofn-{name}") for name in ("gradient", "means"))
-        self._stream = GradientStream(coding.elements, coding.layout.elements)
+        self._gradient, self._mean = np.zeros(coding.elements, np.float32), np.empty(coding.elements, np.float32)
+        """Of each iteration in turn: memory that is had anew costs more than what is done with it."""
+        self._stream = GradientStream(self._gradient, coding.layout.elements)
 
     def begin(self, iteration: int, known: Aggregate | None = None) -> Future[Exchanged]:
-        """The gradient of an iteration, in which nothing is put yet; `known`: the iteration's, where that has ended."""
-        self._stream = GradientStream(self._coding.elements, self._coding.layout.elements)
+        """The gradient of an iteration, in which nothing is put yet; `known`: the iteration's, where that has ended.
+
+        The first mean of the iteration before, and its gradient, are overwritten.
+        """
+        self._stream = GradientStream(self._gradient, self._coding.layout.elements)
         return self._carrier.submit(self._carry, self._stream, iteration, known)
 
     def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Put values, flat, of any dtype, at these ranges; their means, in the same dtype."""
+        """Put values, flat, of any dtype, at these ranges; their means, in the same place."""
         gradient: Floats = values.detach().float().numpy()
         starts = accumulate((end - begin for begin, end in ranges), initial=0)
         for (begin, end), at in sorted(zip(ranges, starts, strict=False)):  # the first elements leave first
             self._stream.pieces.put(begin, gradient[at : at + end - begin])
         means = torch.futures.Future[torch.Tensor]()
-        self._deliverer.submit(_deliver, self._stream, ranges, values.dtype, means)
+        self._deliverer.submit(_deliver, self._stream, ranges, values, means)
         return means
 
     def put(self, begin: int, values: torch.Tensor, level: int) -> None:
@@ -87,7 +92,8 @@ class GradientExchange:
                 if updates:
                     stream.finish(_mean(updates[0], stream))
                 late = bool(updates)
-                handed_s, ended = self._agent.all_reduce(None, begun=begun, stream=stream)
+                out = None if late else self._mean
+                handed_s, ended = self._agent.all_reduce(None, begun=begun, stream=stream, out=out)
                 updates += ended
                 if handed_s is not None:
                     stream.finish(_mean(updates[0], stream))
@@ -105,11 +111,14 @@ def _mean(update: Update, stream: GradientStream) -> Floats:
 
 
 def _deliver(
-    stream: GradientStream, ranges: Ranges, dtype: torch.dtype, means: torch.futures.Future[torch.Tensor]
+    stream: GradientStream, ranges: Ranges, values: torch.Tensor, means: torch.futures.Future[torch.Tensor]
 ) -> None:
+    """The means of these ranges, one after the other, instead of the values."""
     try:
-        parts = [stream.wait(begin, end) for begin, end in ranges]
-        mean = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        means.set_result(torch.from_numpy(mean).to(dtype))
+        at = 0
+        for begin, end in ranges:
+            values[at : at + end - begin].copy_(torch.from_numpy(stream.wait(begin, end)))
+            at += end - begin
+        means.set_result(values)
     except BaseException as error:  # whatever it is, a future that never ends would hang the training
         means.set_exception(error)

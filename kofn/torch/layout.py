@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -52,22 +53,30 @@ class ParameterLayout:
 
     def parts(self, values: Floats) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Each parameter with its part of values (elements,), in its shape and dtype."""
-        flat = torch.from_numpy(values)
+        whole = torch.from_numpy(values)
         for parameter in self.parameters.values():
             begin, end = self._places[id(parameter)]
-            yield parameter, flat[begin:end].view_as(parameter).to(parameter.dtype)
+            yield parameter, whole[begin:end].view_as(parameter).to(parameter.dtype)
+
+    def each(self) -> list[Floats]:
+        """Each parameter, as flat() has it."""
+        return [flat(parameter) for parameter in self.parameters.values()]
 
     def values(self) -> Floats:
-        """All parameters, (elements,)."""
-        each = [parameter.detach().reshape(-1).float() for parameter in self.parameters.values()]
-        flat: Floats = torch.cat(each).numpy()
-        return flat
+        """A copy of all parameters, (elements,)."""
+        return np.concatenate(self.each())
 
     @property
     def digest(self) -> int:
         """31 bits that are others for other names, shapes and dtypes."""
         described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.parameters.items()]
         return zlib.crc32(repr(described).encode()) >> 1
+
+
+def flat(parameter: torch.Tensor) -> Floats:
+    """Its values, float32, one after the other; not a copy where they are that already."""
+    values: Floats = parameter.detach().reshape(-1).contiguous().float().numpy()
+    return values
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:

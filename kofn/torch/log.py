@@ -8,7 +8,7 @@ from kofn.config.schema import Config
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.alignment import Alignment, Direction
-from kofn.host.kernels.sample import fingerprint, norm2
+from kofn.host.kernels.sample import norm2
 from kofn.host.training.loop import Spent, Step, Work, iteration_line, report_of_updates
 from kofn.host.training.metrics import Metrics
 from kofn.host.training.reducer import Reducer
@@ -67,11 +67,11 @@ class IterationLog:
             spent=Spent(compute_s=begun.first_s - begun.ready_s, times=reducer.times, reduced_s=now),
         )
 
-    def applied(self, update: Aggregate, step: Step | None, parameters: Floats) -> None:
-        """An iteration's mean was applied; `step`: what this worker did in it."""
+    def applied(self, update: Aggregate, step: Step | None, params: str) -> None:
+        """An iteration's mean was applied; `step`: what this worker did in it; `params`: a fingerprint."""
         direction = self._alignment.direction(update.mean)
         self._direction = direction if step else self._direction
-        evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=fingerprint(parameters))
+        evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=params)
         line = iteration_line(update, step, time.time(), direction, evaluation)
         line["injected_mean_s"] = self._blocking.mean_s(update.iteration)
         if step is not None and step.spent is not None:

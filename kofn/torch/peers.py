@@ -67,7 +67,8 @@ class CommunicatorSum:
             except Exception as error:  # a future that never ends would hang the training
                 means.set_exception(error)
 
-        self._communicator.all_reduce(values.detach().float().numpy(), op="mean").add_done_callback(done)
+        array = values.detach().float().numpy()  # the bucket's own memory where it is float32
+        self._communicator.all_reduce(array, op="mean", out=array).add_done_callback(done)
         return means
 
 
@@ -96,11 +97,13 @@ class PeerExchange:
 
     def __init__(self, reducer: PeerReducer, elements: int, workers: int) -> None:
         self._reducer, self._workers = reducer, workers
-        self._pass = GradientPass(elements)
+        self._gradient, self._mean = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
+        """Of each iteration in turn, as in GradientExchange: what the switch is compared with has the same."""
+        self._pass = GradientPass(self._gradient, self._mean)
 
     def begin(self, iteration: int, known: Aggregate | None = None) -> Future[Exchanged]:
         """As GradientExchange; nothing is ever known before."""
-        self._pass = begun = GradientPass(self._pass.gradient.size)
+        self._pass = begun = GradientPass(self._gradient, self._mean)
         exchanged = Future[Exchanged]()
 
         def end(means: Future[Floats]) -> None:
@@ -133,12 +136,12 @@ class PeerExchange:
 
 
 class GradientPass:
-    """A gradient of so many elements and its mean, bucket by bucket; `means`: once it is whole."""
+    """A gradient and its mean, bucket by bucket, in these arrays (elements,); `means`: once it is whole."""
 
-    def __init__(self, elements: int) -> None:
-        self.gradient, self._mean = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
+    def __init__(self, gradient: Floats, mean: Floats) -> None:
+        self.gradient, self._mean = gradient, mean
         self.means, self.begun_s = Future[Floats](), time.monotonic()
-        self._left, self._lock = elements, threading.Lock()
+        self._left, self._lock = mean.size, threading.Lock()
 
     def put(self, ranges: Ranges, values: torch.Tensor) -> None:
         _copy(self.gradient, ranges, values)

@@ -29,6 +29,7 @@ from kofn.host.collectives.work import Work
 from kofn.host.kernels.sample import fingerprint
 from kofn.torch.errors import TorchError
 from kofn.torch.group_job import GroupJob
+from kofn.torch.layout import flat
 from kofn.torch.rendezvous import RENDEZVOUS
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
@@ -241,7 +242,7 @@ def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     def stepped(*_: object) -> None:
         whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
-        job.stepped(fingerprint(torch.cat([each.detach().reshape(-1).float() for each in whole]).numpy()))
+        job.stepped(fingerprint(*map(flat, whole)))
 
     optimizer.register_step_post_hook(stepped)
 

@@ -22,6 +22,7 @@ from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
+from kofn.host.kernels.sample import fingerprint
 from kofn.host.training.loop import Step
 from kofn.host.training.metrics import Metrics
 from kofn.host.workload.replica import ReplicaState
@@ -244,7 +245,7 @@ class Session:
     def applied(self, update: Aggregate, step: Step | None) -> None:
         """An iteration's mean is in the parameters."""
         self.replica.applied(update)
-        self._log.applied(update, step, self.layout.values())
+        self._log.applied(update, step, fingerprint(*self.layout.each()))
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def jumped(self) -> None:

@@ -321,10 +321,16 @@ def test_the_tables_fit() -> None:
             row("server-int32", 0.1, 0.1, times_s=(123.4, None), **trained),
             row("full-int8", 0.1, times_s=(1.0,), **trained),
         ],
+        [row("gloo", 20.5, model=SCRIPTED), row("adaptive-int32", 12.5, model=SCRIPTED)],
     ):
         text = _printed(rows)
         assert "…" not in text
         assert len(text.splitlines()) == 1 + len(rows)
+
+
+def test_where_the_time_of_a_script_goes_is_shown() -> None:
+    shown = [_printed([row("full-int32", 1.0, model=model)]) for model in (SCRIPTED, LARGE)]
+    assert [text.count("0/0/50/50/0 %") for text in shown] == [1, 0]
 
 
 def _printed(rows: list[ContenderArm]) -> str:

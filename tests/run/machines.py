@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,15 +41,23 @@ class Machine:
     network: str
     running: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
-    def start(self, *arguments: str, out: Path | None = None) -> "subprocess.Popen[bytes]":
-        """`kofn ARGUMENTS`; what it says goes to the log, what it prints to `out`."""
+    def start(
+        self,
+        *arguments: str,
+        out: Path | None = None,
+        program: str = "kofn",
+        environment: Mapping[str, str] = {},
+    ) -> "subprocess.Popen[bytes]":
+        """`PROGRAM ARGUMENTS`; what it says goes to the log, what it prints to `out`."""
         # A mount namespace in which the machine's folder alone is at /tmp, with a state folder of its own.
         script = 'mount --bind "$1" /tmp && mount -t tmpfs none /run && cd /tmp && shift && exec "$@"'
         place = ["ip", "netns", "exec", self.network, "unshare", "--mount", "bash", "-ec", script, "machine"]
-        argv = [*place, str(self.folder), str(Path(sys.executable).with_name("kofn")), *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+        argv = [*place, str(self.folder), str(Path(sys.executable).with_name(program)), *arguments]
+        found = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
         with (self.folder / "log").open("ab") as log, (out or self.folder / "log").open("ab") as printed:
-            self.running.append(subprocess.Popen(argv, stdout=printed, stderr=log, env=environment))
+            self.running.append(
+                subprocess.Popen(argv, stdout=printed, stderr=log, env={**os.environ, **found, **environment})
+            )
         return self.running[-1]
 
     def words(self) -> str:

@@ -1,6 +1,7 @@
 """The communication hook against PyTorch's own all-reduce by gloo, with all that DDP offers, through a real switch."""
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import kofn.torch
+from kofn.host.kernels.sample import fingerprint
 from kofn.torch.job import TorchJob
+from kofn.torch.layout import ParameterLayout
 from tests.host.collectives.switched import HOSTS
 from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, parameters_of
 
@@ -153,6 +156,42 @@ def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
     wanted = {round(each, 3) for _, each in sums[HOSTS:]}
     assert [len(each) for each in waited] == [2] * HOSTS
     assert {round(each, 3) for one in waited for each in one} == wanted
+
+
+def test_a_fingerprint_is_of_all_parameters_however_they_lie_in_memory() -> None:
+    model = nn.ParameterDict({"apart": torch.arange(6.0)[::2], "across": torch.arange(6.0).view(2, 3).t()})
+    layout = ParameterLayout(model)
+    assert layout.values().tolist() == [0, 2, 4, 0, 3, 1, 4, 2, 5]
+    assert fingerprint(*layout.each()) == fingerprint(layout.values())
+
+
+def test_no_iteration_takes_memory_for_its_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means are where the bucket's values were, and what an iteration takes is a part of what one gradient takes."""
+
+    def reduce(session: kofn.torch.Session, bucket: dist.GradBucket) -> Any:
+        values = bucket.buffer()
+        return reduced(session, bucket).then(lambda means: places.append((means.value(), values)) or means.value())
+
+    def train(job: SwitchedJob) -> int:
+        model = ddp(lambda: nn.Linear(1024, 1024, bias=False))
+        with closing(kofn.torch.ddp_hook(model, job=job)) as session:
+            for _ in range(STEPS):
+                model(torch.full((BATCH, 1024), job.rank + 1.0)).square().mean().backward()
+                if session.iteration == crewed.first + 1 and not job.rank:
+                    tracemalloc.start()
+                    tracemalloc.reset_peak()
+        return session.layout.elements * 4
+
+    places: list[tuple[torch.Tensor, torch.Tensor]] = []
+    reduced = kofn.torch.Session.reduce
+    monkeypatch.setattr(kofn.torch.Session, "reduce", reduce)
+    try:
+        with crew(tmp_path, STEPS) as crewed:
+            (gradient_bytes, *_) = crewed.all(train)
+        assert tracemalloc.get_traced_memory()[1] < gradient_bytes
+    finally:
+        tracemalloc.stop()
+    assert all(means.data_ptr() == values.data_ptr() for means, values in places)
 
 
 def test_without_elastic_a_slow_worker_gets_every_mean_in_order(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import nn
 
 import kofn.torch
-from kofn.config.schema import Config
+from kofn.config.compress import CompressSection
+from kofn.config.schema import Config, JobSection
 from kofn.experiments.compare.models import GPT_ELEMENTS
 from kofn.host.collectives.kinds.ring import Ring
 from kofn.host.compression.job_coding import JobCoding
@@ -26,12 +27,12 @@ from kofn.host.errors import HostError
 from kofn.host.transport.event_loop import EventLoop
 from kofn.rpc import kofn_pb2
 from kofn.torch.errors import TorchError
-from kofn.torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerReducer
+from kofn.torch.peers import BucketSum, CommunicatorSum, GroupSum, PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
 from kofn.torch.scripts import gpt
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import HOSTS
-from tests.torch.crew import ddp, gloo_group, parameters_of
+from tests.torch.crew import ddp, gloo_group, group_of_one, parameters_of
 
 STEPS = 5
 
@@ -116,6 +117,25 @@ def test_a_training_is_that_of_ddp_alone(collective: str, tmp_path: Path) -> Non
     lines = [json.loads(line) for line in (tmp_path / "worker-0.jsonl").read_text().splitlines()[:-1]]
     assert [(line["iteration"], line["count"]) for line in lines] == [(step, HOSTS) for step in range(1, STEPS + 1)]
     assert all(line["wait_s"] > 0 for line in lines)
+
+
+def test_no_iteration_takes_memory_for_its_gradient_and_means() -> None:
+    """As through the switch, or the comparison is not fair."""
+    group_of_one()
+    nobody: Any = None
+    coding = JobCoding.of(JobSection(), CompressSection(), 4)
+    reducer, loop = PeerReducer(lambda: GroupSum(dist.group.WORLD), coding.planner.first()), EventLoop()
+    loop.run(reducer.join_first(1, 0, nobody))
+    exchange = PeerExchange(reducer, 4, 1)
+    places = set()
+    for iteration in (1, 2):
+        exchanged = exchange.begin(iteration)
+        exchange.reduce([(0, 4)], torch.full((4,), float(iteration))).wait()
+        (update,) = exchanged.result(10).updates
+        assert update.mean.tolist() == exchange.gradient().tolist() == [iteration] * 4
+        places.add((update.mean.ctypes.data, exchange.gradient().ctypes.data))
+    assert len(places) == 1
+    loop.close()
 
 
 def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:

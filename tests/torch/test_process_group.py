@@ -185,6 +185,20 @@ def test_layers_that_are_sharded_and_an_optimizer_that_is(join: Join) -> None:
     assert calls["kofn", "broadcast"] > 0
 
 
+def test_a_tensor_that_is_nowhere_in_main_memory_is_refused(join: Join) -> None:
+    """As one of a GPU would be; the group goes on."""
+
+    def work(rank: int) -> tuple[str, float]:
+        with pytest.raises(RuntimeError) as caught:
+            dist.all_reduce(torch.empty(3, device="meta"))
+        summed = torch.ones(3)
+        dist.all_reduce(summed)
+        return str(caught.value), summed.sum().item()
+
+    found, _ = in_a_group(join, work)
+    assert all("device type meta" in words and summed == 9 for words, summed in found)
+
+
 def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
     def work(rank: int) -> None:
         context = kofn.torch.process_group._used

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import kofn.torch
 from kofn.config.schema import Config
 from kofn.host.errors import AgentError, HostError
 from kofn.torch.attach import ddp_hook
+from kofn.torch.group_job import GroupJob
 from kofn.torch.layout import ParameterLayout
 from kofn.torch.place import JobPlace
 from tests.host.collectives.switched import HOSTS
@@ -90,6 +91,28 @@ def test_a_world_of_another_size(alone: SwitchedJob) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert all(words.startswith("WORLD_SIZE is 2, job.workers is 3") for words in pool.map(train, range(2)))
+
+
+def test_a_process_group_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
+    for name, value in {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml")}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(kofn.torch.TorchError, match=r"WORLD_SIZE is 2, job\.workers is 3: the same is needed"):
+        GroupJob(1, 2)
+
+
+def test_a_second_hook_of_ours(tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> None:
+        model = ddp(line)
+        with closing(kofn.torch.ddp_hook(model, job=job)):
+            with pytest.raises(kofn.torch.TorchError, match="has a communication hook: none is allowed"):
+                kofn.torch.ddp_hook(model, job=job)
+            with pytest.raises(kofn.torch.TorchError, match="has a communication hook: none is allowed"):
+                kofn.torch.elastic(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+            model(SEED).sum().backward()  # the first one goes on
+
+    with crew(tmp_path, 1) as made:
+        made.all(run)
 
 
 def test_unused_parameters_need_all_workers_in_one_group(alone: SwitchedJob) -> None:

@@ -17,7 +17,7 @@ def test_results_of_the_next_iteration_are_not_its_own() -> None:
     """The others may be a whole iteration further before the means of this one are looked at (k < n)."""
     coding = JobCoding.of(JobSection(workers=2), CompressSection(), ELEMENTS)
     own, later = (Sums(coding, coding.planner.first(), "gradients") for _ in range(2))
-    stream = GradientStream(ELEMENTS, coding.layout.elements)
+    stream = GradientStream(np.zeros(ELEMENTS, np.float32), coding.layout.elements)
     for sums, mean in ((own, 1.0), (later, 2.0)):
         sums.mean[:], sums.closed[:] = mean, True
         stream.follow(sums)

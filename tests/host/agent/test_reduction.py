@@ -146,7 +146,7 @@ def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
     cluster = Cluster(JOB, k=3)
     try:
         size = cluster.agents[0]._coding.layout.elements
-        streams = [GradientStream(ELEMENTS, size) for _ in range(3)]
+        streams = [GradientStream(np.zeros(ELEMENTS, np.float32), size) for _ in range(3)]
         with ThreadPoolExecutor() as pool:
             calls = [
                 pool.submit(agent.all_reduce, None, stream=stream)

@@ -160,6 +160,12 @@ def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
     assert Evaluator(learner()[0]).look(1).owned_accuracy is None
 
 
+def test_the_fingerprint_of_parts_is_that_of_the_whole() -> None:
+    whole = np.random.default_rng(1).normal(size=1000).astype(np.float32)
+    assert fingerprint(whole[:7], whole[7:300], whole[300:]) == fingerprint(whole)
+    assert fingerprint(whole[7:], whole[:7]) != fingerprint(whole)
+
+
 def test_a_value_is_the_mean_over_the_last_iterations() -> None:
     workload, held_out = learner()
     workload.parameters[:] = 0
