@@ -70,8 +70,8 @@ _OWN: Signatures = {
 }
 
 SHARED = (
-    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "keep", "in_pieces"),
-    *("owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
+    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "keep"),
+    *("in_pieces", "owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
 )
 """Functions of the core that an engine's port has as well: core_begin() and port_begin()."""
 

@@ -28,7 +28,7 @@ def test_who_reduces_hears_what_is_waited_for() -> None:
     """The latest wait, and once that is over the one before it; before anybody reduces, nobody does."""
     coding = JobCoding.of(JobSection(workers=2, words=1), CompressSection(), 4 * 64)
     sums, size = Sums(coding, coding.planner.first(), "gradients"), coding.layout.elements
-    stream = GradientStream(4 * size, size)
+    stream = GradientStream(np.zeros(4 * size, np.float32), size)
     told, heard = list[tuple[int, int]](), threading.Condition()
 
     def tell(first: int, end: int) -> None:

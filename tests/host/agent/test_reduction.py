@@ -119,7 +119,7 @@ def test_of_means_that_nobody_waits_for_python_hears_in_the_end(monkeypatch: pyt
     cluster, follows = Cluster(JOB, k=3), list[int]()
     try:
         size = cluster.agents[0]._coding.layout.elements
-        streams = [GradientStream(ELEMENTS, size) for _ in range(3)]
+        streams = [GradientStream(np.zeros(ELEMENTS, np.float32), size) for _ in range(3)]
         follow = streams[0].follow
         monkeypatch.setattr(streams[0], "follow", lambda sums: (follows.append(int(sums.closed.sum())), follow(sums)))
         with ThreadPoolExecutor() as pool:
@@ -178,7 +178,7 @@ def test_what_may_overtake_others_waits_for_one_packet_of_them(monkeypatch: pyte
             lambda header, values: (arrived.append(header.block), handle(header, values))[1],
         )
         size = agent._coding.layout.elements
-        stream = GradientStream(ELEMENTS, size)
+        stream = GradientStream(np.zeros(ELEMENTS, np.float32), size)
         with ThreadPoolExecutor() as pool:
             call = pool.submit(agent.all_reduce, None, stream=stream)
             stream.pieces.put(size, gradient(0, 1)[size:])
