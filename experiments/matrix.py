@@ -9,11 +9,7 @@ it is run again.  How a run is carried out is the caller's: on the real system, 
 
 import contextlib
 import functools
-import multiprocessing
-import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +23,7 @@ from rich.console import Console
 from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError, KofnError
 from kofn.config.schema import Config
+from kofn.experiments.children import children
 from kofn.report.summary import TrialSummary, stored_trials
 from kofn.results.errors import ResultsError
 from kofn.results.folder import JobFolder, RunFolder
@@ -211,20 +208,8 @@ def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Ite
 
 def _in_processes(left: Sequence[Cell], carry_out: CarryOut, processes: int) -> Iterator[CellResult]:
     """As many at a time; whoever stops asking stops them."""
-    with multiprocessing.get_context("spawn").Pool(processes, _follow_parent) as pool:
+    with children(processes) as pool:
         yield from pool.imap(functools.partial(_run_quietly, carry_out), left)
-
-
-def _follow_parent() -> None:
-    """The parent hears of Ctrl-C, and ends its children; when it is killed, they end by themselves."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def wait() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:

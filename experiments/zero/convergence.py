@@ -1,11 +1,10 @@
 """Steps to the loss of uncompressed Adam: trainings in processes of their own, and what came of them."""
 
-import multiprocessing
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from rich.console import Console
 
+from kofn.experiments.children import children
 from kofn.experiments.claims import judge, lines
 from kofn.experiments.zero.claims import CLAIMS
 from kofn.experiments.zero.contenders import CONTENDERS
@@ -25,11 +24,9 @@ def trainings(task: str, names: Iterable[str], seeds: int, steps: int | None) ->
 def train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes: int) -> None:
     """Those that are not finished, each in a process, so that they go on at the same time."""
     console, left = Console(stderr=True), [each for each in asked if each not in results.learned]
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("forkserver")) as pool:
-        futures = {pool.submit(_train, each): each for each in left}
-        for number, future in enumerate(as_completed(futures), 1):
-            each = futures[future]
-            results.add(each, future.result())
+    with children(processes) as pool:
+        for number, (each, learned) in enumerate(pool.imap_unordered(_train, left), 1):
+            results.add(each, learned)
             console.print(f"{number} of {len(left)}: {each.task}, {each.contender}, seed {each.seed}", highlight=False)
 
 
@@ -42,5 +39,5 @@ def show(results: ZeroResults, asked: Sequence[ShardedTraining], console: Consol
     return all(arm.sound for arm in found)
 
 
-def _train(asked: ShardedTraining) -> Learned:
-    return train(TASKS[asked.task], CONTENDERS[asked.contender], asked.seed, asked.steps)
+def _train(asked: ShardedTraining) -> tuple[ShardedTraining, Learned]:
+    return asked, train(TASKS[asked.task], CONTENDERS[asked.contender], asked.seed, asked.steps)

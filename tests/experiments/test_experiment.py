@@ -1,5 +1,6 @@
 """`kofn experiment k`: a matrix that is run, interrupted and gone on with; its report; one for real."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -249,19 +250,29 @@ def test_one_for_real_and_again(tmp_path: Path) -> None:
     assert (out / "report.html").exists()
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), pytest.param("SIGKILL", -9, marks=pytest.mark.long)])
-def test_simulations_end_with_their_command(name: str, code: int, tmp_path: Path) -> None:
-    """Interrupted or killed: nothing goes on computing."""
-    arguments = ["--simulate", "--scenario", "equal", "--workers", "16", "--rate", "0.02", "--processes", "2"]
-    argv = [sys.executable, "-c", "from kofn.cli.start import main; main()", "experiment", "k", *arguments]
+SIMULATED = ["k", "--simulate", "--scenario", "equal", "--workers", "16", "--rate", "0.02"]
+SHARDED = ["zero", "--convergence", "--task", "digits", "--steps", "100000"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "code"),
+    [
+        (SIMULATED, "SIGINT", 130),
+        pytest.param(SIMULATED, "SIGKILL", -9, marks=pytest.mark.long),
+        pytest.param(SHARDED, "SIGINT", 130, marks=pytest.mark.long),
+        (SHARDED, "SIGTERM", -15),
+    ],
+)
+def test_what_computes_ends_with_its_command(command: list[str], name: str, code: int, tmp_path: Path) -> None:
+    """Interrupted, told to end or killed: nothing goes on computing."""
+    argv = [sys.executable, "-c", "from kofn.cli.start import main; main()", "experiment", *command]
     with subprocess.Popen(
-        [*argv, "--out", tmp_path / "out"],
+        [*argv, "--processes", "2", "--out", tmp_path / "out"],
         env=os.environ | {"KOFN_STATE_DIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as begun:
-        until(lambda: len(list(tmp_path.glob("out/*/seed-*/run.json"))) == 2)
-        assert len(processes(tmp_path)) >= 3
+        until(lambda: sum(processor_s(pid) > 2 for pid in processes(tmp_path)) >= 2)
         begun.send_signal(signal.Signals[name])
         assert begun.wait(timeout=20) == code
     try:
@@ -269,6 +280,14 @@ def test_simulations_end_with_their_command(name: str, code: int, tmp_path: Path
     finally:
         for left in processes(tmp_path):
             os.kill(left, signal.SIGKILL)
+
+
+def processor_s(pid: int) -> float:
+    """That a process has taken; 0: it has ended."""
+    with contextlib.suppress(OSError):
+        numbers = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
+    return 0.0
 
 
 def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:

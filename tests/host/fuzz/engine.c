@@ -79,7 +79,7 @@ struct work {
     struct sums sums;
     uint64_t factors[LANES], checksums[BLOCKS];
     int64_t journal[JOURNAL / 8 + LANES], records[BLOCKS * RECORD / 8], sent[PLACES * SENT / 8];
-    int64_t pending[BLOCKS * LANES], scale[BLOCKS], left[BLOCKS], missing[BLOCKS], level[BLOCKS], scratch[LANES];
+    int64_t pending[BLOCKS * LANES], shifts[BLOCKS], scale[BLOCKS], left[BLOCKS], missing[BLOCKS], level[BLOCKS], scratch[LANES];
     uint8_t packed[PLACES * BYTES], closed[BLOCKS];
     float gradient[ELEMENTS], mean[ELEMENTS];
     double closed_s[BLOCKS];
@@ -88,8 +88,10 @@ struct work {
 static void work_open(struct work *work) {
     memset(work, 0, sizeof *work);
     work->ledger = (struct ledger){
-        BLOCKS, LANES, BYTES, {1 << 30}, work->factors, (struct journal *)work->journal, (struct record *)work->records,
-        (struct sent *)work->sent, work->pending, work->packed,
+        .blocks = BLOCKS, .lanes = LANES, .room = BYTES, .most = {1 << 30}, .factors = work->factors,
+        .journal = (struct journal *)work->journal, .records = (struct record *)work->records,
+        .sent = (struct sent *)work->sent, .pending = work->pending, .shifts = work->shifts, .packed = work->packed,
+        .residual = RESIDUAL_EXACT,
     };
     work->sums = (struct sums){
         LANES, ELEMENTS, {1 << 30, -1, -1, -1}, NULL, 0x1p-40, work->factors, work->checksums, work->closed_s, work->closed,

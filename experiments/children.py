@@ -1,0 +1,24 @@
+"""Processes that compute for a command, and end with it."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.pool import Pool
+
+
+def children(processes: int) -> Pool:
+    """So many, as a context: who leaves it ends them, and when this process is killed they end by themselves."""
+    return multiprocessing.get_context("spawn").Pool(processes, _follow_parent)
+
+
+def _follow_parent() -> None:
+    """The parent hears of Ctrl-C, and ends its children."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
