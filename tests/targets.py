@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
+from tests.ports import own_port
+
 BMV2 = "simple_switch_grpc"
 
-COMMANDS = {"embedded": [sys.executable, "-m", "kofn.switch"], "bmv2": [BMV2]}
-"""How each command line begins."""
+
+def switch_command(target: str) -> list[str]:
+    """How its command line begins; where BMv2 has Thrift, each needs a port of its own."""
+    if target == "embedded":
+        return [sys.executable, "-m", "kofn.switch"]
+    with own_port() as port:
+        return [BMV2, "--thrift-port", str(port)]
 
 
 def on_bmv2(*marks: pytest.MarkDecorator) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.ports import own_port
-from tests.targets import COMMANDS
+from tests.targets import switch_command
 
 
 @dataclass(kw_only=True)
@@ -41,7 +41,9 @@ class SwitchProcess:
 @contextlib.contextmanager
 def running(target: str, folder: Path, interfaces: Sequence[str] = ()) -> Iterator[SwitchProcess]:
     with own_port() as port:
-        switch = SwitchProcess(command=COMMANDS[target], port=port, log=folder / "switch.log", interfaces=interfaces)
+        switch = SwitchProcess(
+            command=switch_command(target), port=port, log=folder / "switch.log", interfaces=interfaces
+        )
         switch.start()
         try:
             yield switch

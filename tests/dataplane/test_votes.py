@@ -8,7 +8,7 @@ import pytest
 from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Votes, bit_of
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, frame, parse
-from tests.targets import COMMANDS
+from tests.targets import BMV2
 
 pytestmark = pytest.mark.root
 
@@ -40,7 +40,7 @@ def shapes(plane: DataPlane, workers: int, lanes: int) -> Iterator[tuple[int, in
     planes = workers.bit_length() if lanes == Votes.COUNTS else 1
     yield VOTE_WORDS, max(VOTE_WORDS, VOTE_WORDS * planes - GROWS)
     for words in range(1, VOTE_WORDS + 1 if workers <= 8 else 1):
-        if plane.switch.command != COMMANDS["bmv2"] or words * (planes - 1) <= GROWS:
+        if plane.switch.command[0] != BMV2 or words * (planes - 1) <= GROWS:
             yield words, words
 
 

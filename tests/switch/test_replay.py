@@ -18,7 +18,7 @@ from kofn.switch.engine.engine import Engine
 from kofn.switch.engine.pcap_replay import Input, PcapReplay, open_inputs
 from kofn.switch.errors import PcapError
 from tests.switch.test_rules import LENGTH, PROGRAM, request
-from tests.targets import COMMANDS, TARGETS
+from tests.targets import TARGETS, switch_command
 
 JSON = Path(__file__).parent / "programs" / "rules.json"
 TIMEOUT_S = 30
@@ -45,7 +45,7 @@ def written(path: Path) -> list[bytes]:
 @contextlib.contextmanager
 def running(target: str, folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """A switch that works in `folder`, with files for ports 1 and 2."""
-    command = [*COMMANDS[target], *arguments, "-i", "1@one", "-i", "2@two", str(JSON)]
+    command = [*switch_command(target), *arguments, "-i", "1@one", "-i", "2@two", str(JSON)]
     command += ["--", "--grpc-server-addr", f"unix:{folder}/p4runtime.sock"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

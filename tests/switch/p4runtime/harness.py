@@ -22,7 +22,7 @@ import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc, rpc_code, rpc_status
 from google.protobuf import text_format
 
-from tests.targets import COMMANDS
+from tests.targets import switch_command
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 PROGRAM = PROGRAMS / "control_plane.json"
@@ -115,7 +115,7 @@ def running(name: str, folder: Path, **environment: str) -> Iterator[Target]:
     """Start a switch; with ports where this process is root, without where it is not."""
     target = Target(name=name, address=f"unix:{folder}/p4runtime.sock", log=folder / "switch.log")
     flags = ["--no-p4", "--device-id", str(DEVICE_ID), "--log-console", "-L", "info", "--"]
-    command = [*COMMANDS[name], *flags, "--grpc-server-addr", target.address, "--cpu-port", str(CPU_PORT)]
+    command = [*switch_command(name), *flags, "--grpc-server-addr", target.address, "--cpu-port", str(CPU_PORT)]
     starter = _with_ports if os.geteuid() == 0 else _without_ports
     with starter(target, command, os.environ | environment) as process:
         wait_until_ready(target, process)

@@ -19,7 +19,7 @@ from tests.switch.p4runtime.harness import (
     wait_until_ready,
 )
 from tests.switch.test_replay import HEADER, TIMEOUT_S, record, until
-from tests.targets import COMMANDS, TARGETS
+from tests.targets import TARGETS, switch_command
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -30,7 +30,18 @@ def test_entries_are_there_before_packets_are_written(name: str, tmp_path: Path)
     target = Target(name=name, address=f"unix:{tmp_path}/p4runtime.sock", log=tmp_path / "switch.log")
     for interface in ("a", "b"):
         os.mkfifo(tmp_path / f"{interface}_in.pcap")
-    command = [*COMMANDS[name], "--no-p4", "--use-files", "0", "-i", "1@a", "-i", "2@b", "--device-id", str(DEVICE_ID)]
+    command = [
+        *switch_command(name),
+        "--no-p4",
+        "--use-files",
+        "0",
+        "-i",
+        "1@a",
+        "-i",
+        "2@b",
+        "--device-id",
+        str(DEVICE_ID),
+    ]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
 
     async def scenario() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.ports import own_port
 from tests.switch.p4runtime.harness import DEVICE_ID, PROGRAM, Target, primary
-from tests.targets import COMMANDS
+from tests.targets import switch_command
 
 END_S = 5.0
 
@@ -29,7 +29,7 @@ def address() -> Iterator[str]:
 @contextlib.contextmanager
 def start(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """The switch; whatever the test leaves of it is killed."""
-    command = [*COMMANDS["embedded"], *arguments]
+    command = [*switch_command("embedded"), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -13,7 +13,7 @@ from kofn.rpc.certificates import make_certificates
 from kofn.rpc.names import AUTHORITY, CONTROLLER, OPERATOR, host_name
 from kofn.switch.cli.tls import Tls, TlsError
 from tests.switch.p4runtime.harness import TIMEOUT_S
-from tests.targets import COMMANDS, TARGETS
+from tests.targets import TARGETS, switch_command
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def address(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pyte
     files = {"cert": f"{CONTROLLER}.pem", "key": f"{CONTROLLER}.key", "cacert": AUTHORITY}
     flags += [part for flag, name in files.items() for part in (f"--grpc-server-{flag}", str(ours / name))]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen([*COMMANDS[request.param], *flags], stdout=quiet, stderr=quiet) as process:
+    with subprocess.Popen([*switch_command(request.param), *flags], stdout=quiet, stderr=quiet) as process:
         try:
             yield place
         finally:

@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kofn.switch.compiler.reader.reader import read_program
 from kofn.switch.errors import ProgramError
 from tests.switch.suite.bmv2_control import Bmv2Control
-from tests.targets import BMV2
+from tests.targets import switch_command
 
 DEVICE_ID = 1
 READY_S = 20
@@ -106,7 +106,8 @@ def running() -> Iterator[Bmv2]:
 @contextlib.contextmanager
 def _process(folder: Path) -> Iterator[None]:
     flags = ["--grpc-server-addr", f"unix:{folder}/control", "--dp-grpc-server-addr", f"unix:{folder}/packets"]
-    command = ["setpriv", "--pdeathsig", "KILL", "--", BMV2, "--no-p4", "--device-id", str(DEVICE_ID), "--", *flags]
+    beginning = ["setpriv", "--pdeathsig", "KILL", "--", *switch_command("bmv2")]
+    command = [*beginning, "--no-p4", "--device-id", str(DEVICE_ID), "--", *flags]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
         try:
             yield
