@@ -26,8 +26,8 @@ EXPLAINED = {
     "sent": "By all workers: payload of UDP and TCP, and packets of kofn's protocol.",
     "received": "By all workers, likewise.",
     "links, to/from the switch": "Ethernet frames on all links together, as the kernel counted them.",
-    "memory of a worker": "Of arrays that the worker that keeps most has between two iterations: parameters, gradients,"
-    " the optimizer's state, residuals (what encoding left over, or came too late), and the rest of the ledger.",
+    "memory of a worker": "Of arrays that the worker that keeps most has between two iterations (parameters, gradients,"
+    " the optimizer's state, residuals: what encoding left over, or came too late; the rest of the ledger).",
     "gradients sent": "Values in contributions, without headers; their share of float32's bytes, and what was planned.",
     "compression error": "L2 norm of what encoding left over, mean over iterations and workers.",
     "residual": "L2 norm of all that was pending after an iteration, likewise.",

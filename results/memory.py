@@ -28,9 +28,9 @@ class Memory:
 
     @property
     def words(self) -> str:
-        """For people."""
-        kinds = ", ".join(f"{name} {getattr(self, name) / 1e6:.1f}" for name in KINDS if getattr(self, name))
-        return f"{self.total / 1e6:.1f} MB" + (f": {kinds}" if kinds else "")
+        """In MB, all and (by kind)."""
+        kinds = "/".join(f"{getattr(self, name) / 1e6:.1f}" for name in KINDS)
+        return f"{self.total / 1e6:.1f} MB ({kinds})"
 
 
 KINDS = tuple(field.name for field in fields(Memory))

@@ -271,5 +271,5 @@ def test_the_worker_that_keeps_most_is_shown(tmp_path: Path) -> None:
         end = {"summary": json.loads(last)["summary"] | {"memory": own}}
         path.write_text("\n".join([*lines, json.dumps(end)]) + "\n")
     summary = summarise(folder.jobs[0], Config())
-    assert dict(summary.rows())["memory of a worker"] == "15.0 MB: parameters 4.0, optimizer 3.0, residuals 8.0"
+    assert dict(summary.rows())["memory of a worker"] == "15.0 MB (4.0/0.0/3.0/8.0/0.0)"
     assert stored(summary, tmp_path) == summary.trials
