@@ -166,7 +166,7 @@ def test_a_fingerprint_is_of_all_parameters_however_they_lie_in_memory() -> None
 
 
 def test_no_iteration_takes_memory_for_its_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Means are where the bucket's values were, and what an iteration takes is a part of what one gradient takes."""
+    """Means are where the bucket's values were, and an iteration takes less than half a gradient at each worker."""
 
     def reduce(session: kofn.torch.Session, bucket: dist.GradBucket) -> Any:
         values = bucket.buffer()
@@ -188,7 +188,7 @@ def test_no_iteration_takes_memory_for_its_gradient_and_means(tmp_path: Path, mo
     try:
         with crew(tmp_path, STEPS) as crewed:
             (gradient_bytes, *_) = crewed.all(train)
-        assert tracemalloc.get_traced_memory()[1] < gradient_bytes
+        assert tracemalloc.get_traced_memory()[1] < HOSTS * gradient_bytes / 2
     finally:
         tracemalloc.stop()
     assert all(means.data_ptr() == values.data_ptr() for means, values in places)
