@@ -5,16 +5,9 @@
 // RATE frames a second, or as many as the kernel takes for 0.  Prints how many were sent and in how many seconds.
 #define _GNU_SOURCE
 #include <stdint.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "packet_socket.h"
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 int main(int argc, char **argv) {
     static uint8_t frame[FRAME];

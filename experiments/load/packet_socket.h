@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "kofn_header.h"
 
@@ -23,6 +24,13 @@
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
 #endif
+
+// Seconds.
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
 
 static int open_interface(const char *name) {
     int one = 1, size = 32 << 20, fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));

@@ -14,7 +14,6 @@
 #include <poll.h>
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #include "packet_socket.h"
 
@@ -34,12 +33,6 @@ static unsigned long sent, results, wrong;  // contributions; results of them
 static struct worker all[WORKERS_MAX];
 static uint32_t last[WINDOW_MAX];  // block that is sent at all
 static uint8_t sending[BATCH][FRAME], received[BATCH][FRAME];
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void put(uint8_t *at, uint64_t value, int bytes) {
     for (int i = bytes; i-- > 0; value >>= 8) at[i] = (uint8_t)value;

@@ -43,11 +43,13 @@ class ZeroContender:
         )
 
 
+def stage_name(stage: int, bits: int) -> str:
+    return f"stage {stage}, {bits} bit{'s' * (bits > 1)}"
+
+
 def _contenders() -> list[ZeroContender]:
     few = [
-        ZeroContender(name=f"stage {stage}, {bits} bit{'s' * (bits > 1)}", stage=stage, bits=bits)
-        for bits in (8, 1)
-        for stage in (1, 2, 3)
+        ZeroContender(name=stage_name(stage, bits), stage=stage, bits=bits) for bits in (8, 1) for stage in (1, 2, 3)
     ]
     stashed = [replace(one, name=f"{one.name}, k = 3 of 4", k=3) for one in few]
     rounded: list[ZeroContender] = [

@@ -10,6 +10,7 @@ from rich.console import Console
 from kofn.config.errors import ConfigError
 from kofn.experiments.claims import Verdict, lines
 from kofn.experiments.tables import Columns, TextTable
+from kofn.experiments.zero.contenders import stage_name
 from kofn.host.zero.memory import expected, not_sharded
 from kofn.host.zero.settings import ZeroSettings
 from kofn.results.memory import KINDS, KeptMemory, Memory
@@ -36,8 +37,8 @@ class MemoryRow:
     @property
     def name(self) -> str:
         kept = self.kept
-        bits = f", {kept.bits} bit{'s' * (kept.bits > 1)}" if kept.stage else ""
-        return f"stage {kept.stage}{bits}" + (f", residual {kept.residual}" if kept.residual != "exact" else "")
+        stage = stage_name(kept.stage, kept.bits) if kept.stage else "stage 0"
+        return stage + (f", residual {kept.residual}" if kept.residual != "exact" else "")
 
     @property
     def off(self) -> tuple[float, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from kofn.experiments.zero.contenders import REFERENCE, WORKERS
+from kofn.experiments.zero.contenders import REFERENCE, WORKERS, stage_name
 
 Optimizer = Literal["kofn", "FSDP2", "ZeroRedundancyOptimizer"]
 
@@ -33,7 +33,7 @@ class NetworkContender:
         if self.optimizer != "kofn":
             return self.optimizer
         two_sided = ", two-sided" if self.gloo and self.bits == 1 else ""
-        return f"stage {self.stage}, {self.bits} bit{'s' * (self.bits > 1)}{two_sided}{', gloo' if self.gloo else ''}"
+        return f"{stage_name(self.stage, self.bits)}{two_sided}{', gloo' if self.gloo else ''}"
 
     @property
     def arguments(self) -> list[str]:

@@ -118,8 +118,7 @@ class ExactSums(PeerCommunicator):
         """The exponents of what is summed as floats."""
         if task.call.kind not in SUMS or task.call.dtype not in FLOATING:
             return b""
-        source, _ = self._summed(task, self._lanes)
-        return exponents_of(floats_of(source), self._lanes)
+        return exponents_of(floats_of(self._summed(task, self._lanes)), self._lanes)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
         """While an iteration is summed, the next one is encoded, and the one before is decoded."""
@@ -162,26 +161,33 @@ class ExactSums(PeerCommunicator):
 
     def _lane_sum(self, task: Task) -> LaneSum:
         coding = self._coding(task)
-        source, row_blocks = self._summed(task, coding.per_block)
-        begin = (
-            self.rank * (row_blocks * coding.per_block or task.out.size) if task.call.kind == "reduce_scatter" else 0
+        row_blocks = self._row_blocks(task, coding.per_block)
+        row = row_blocks * coding.per_block or task.out.size
+        return LaneSum(
+            coding=coding,
+            source=self._summed(task, coding.per_block),
+            target=task.out.reshape(-1),
+            begin=self.rank * row if task.call.kind == "reduce_scatter" else 0,
+            row_blocks=row_blocks,
         )
-        return LaneSum(coding=coding, source=source, target=task.out.reshape(-1), begin=begin, row_blocks=row_blocks)
 
-    def _summed(self, task: Task, per_block: int) -> tuple[Array, int]:
-        """What a call sums, flat, and how many blocks of it are for each worker alone (0: all are for all).
+    def _row_blocks(self, task: Task, per_block: int) -> int:
+        """Of what a call sums, how many blocks are for each worker alone; 0: all are for all.
 
         Rows of a reduce-scatter are whole blocks, with zeros behind, unless that costs more than an eighth.
         """
-        flat = np.ascontiguousarray(task.given).reshape(-1)
-        row_blocks, blocks = -(-task.out.size // per_block), -(-flat.size // per_block)
-        if task.call.kind != "reduce_scatter" or 8 * self.workers * row_blocks > 9 * blocks:
-            return flat, 0
-        if task.out.size % per_block:
-            rows = np.zeros((self.workers, row_blocks * per_block), flat.dtype)
-            rows[:, : task.out.size] = flat.reshape(self.workers, -1)
-            flat = rows.reshape(-1)
-        return flat, row_blocks
+        row_blocks, blocks = -(-task.out.size // per_block), -(-task.given.size // per_block)
+        apart = task.call.kind == "reduce_scatter" and 8 * self.workers * row_blocks <= 9 * blocks
+        return row_blocks if apart else 0
+
+    def _summed(self, task: Task, per_block: int) -> Array:
+        """What a call sums, flat."""
+        flat, row = np.ascontiguousarray(task.given).reshape(-1), self._row_blocks(task, per_block) * per_block
+        if row in (0, task.out.size):
+            return flat
+        rows = np.zeros((self.workers, row), flat.dtype)
+        rows[:, : task.out.size] = flat.reshape(self.workers, -1)
+        return rows.reshape(-1)
 
     def _owned(self, task: Task) -> OwnedBytes | None:
         """An all-gather or a broadcast in owned blocks; None where there are too few slots for all workers' turns."""
@@ -210,8 +216,8 @@ class ExactSums(PeerCommunicator):
                 return Int32(self._lanes)
             case "int64":
                 return Int64(self._lanes)
-        source, _ = self._summed(task, self._lanes)
-        blocks, divisor = -(-source.size // self._lanes), self.workers if task.call.op == "mean" else 1
+        blocks = self.workers * self._row_blocks(task, self._lanes) or -(-task.given.size // self._lanes)
+        divisor = self.workers if task.call.op == "mean" else 1
         return FixedPoint(self._lanes, blocks, task.note, self.workers, divisor)
 
     # -- iterations

@@ -14,7 +14,7 @@ struct sums {
     uint8_t *closed;          /* (B,): whether it was */
 };
 
-/* CLOCK_MONOTONIC, in seconds. */
+/* CLOCK_MONOTONIC, in seconds: that of all times of a worker. */
 double clock_s(void);
 
 /* Results of blocks that have not come before; `mean`: (elements,). Returns -1, or a place of one that no worker of this

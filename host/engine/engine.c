@@ -75,10 +75,6 @@ struct engine {
     } leaving;
 };
 
-double engine_now_s(void) {
-    return clock_s();
-}
-
 static void signal_fd(int fd) {
     const uint64_t one = 1;
     while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
@@ -332,11 +328,11 @@ static void packets_in(struct port *port, double now) {
 static int receive(struct engine *engine) {
     int64_t sizes[AT_ONCE];
     uint16_t sums[AT_ONCE];
-    engine->read_s = engine_now_s();
+    engine->read_s = clock_s();
     const int64_t came = datagrams_receive(engine->socket, engine->heads, KOFN_HEADER_BYTES, engine->bodies, engine->room,
                                            AT_ONCE, sizes, sums, NULL);
     pthread_mutex_lock(&engine->lock);
-    const double now = engine_now_s();
+    const double now = clock_s();
     for (int64_t at = 0; at < came; at++) {
         struct header header;
         engine->traffic.packets_received++;
@@ -393,17 +389,17 @@ static int encode(struct port *port, double now) {
     const int64_t count = room > 0 ? reduction_next(reduction, ready, room < portion ? room : portion) : 0;
     if (!count)
         return 0;
-    const double begin_s = engine_now_s();
+    const double begin_s = clock_s();
     if (core_contribute(port->core, ready, count, now, 0, 1, (int32_t)reduction->lanes))
         fail(port->engine, core_error(core));
-    reduction->send_s += engine_now_s() - begin_s;
+    reduction->send_s += clock_s() - begin_s;
     return 1;
 }
 
 /* What is due leaves, and a portion of what there is to do beside packets; whether there may be more. */
 static int reduce(struct engine *engine) {
     pthread_mutex_lock(&engine->lock);
-    const double now = engine_now_s();
+    const double now = clock_s();
     int done = engine->pacer.rings_s <= now;
     if (done)
         release(engine, now);
@@ -420,7 +416,7 @@ static int reduce(struct engine *engine) {
 
 /* What is due by now, and what callers have left; when something is due next. */
 static double look(struct engine *engine) {
-    const double now = engine_now_s();
+    const double now = clock_s();
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
         if (core_deadline_s(port->core) <= engine->read_s && core_timer(port->core, now)) /* by now more may have come */
             fail(engine, core_error(port->core));
@@ -439,7 +435,7 @@ static int64_t in_flight(const struct engine *engine) {
 }
 
 static struct timespec until(double due_s) {
-    const double wait_s = fmin(3600, fmax(LEAST_WAIT_S, due_s - engine_now_s()));
+    const double wait_s = fmin(3600, fmax(LEAST_WAIT_S, due_s - clock_s()));
     return (struct timespec){.tv_sec = (time_t)wait_s, .tv_nsec = (long)(1e9 * (wait_s - floor(wait_s)))};
 }
 

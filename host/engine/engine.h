@@ -42,8 +42,6 @@ const char *engine_error(const struct engine *engine);
 /* Whether that is what a core said. */
 int engine_error_is_cores(const struct engine *engine);
 const struct traffic *engine_traffic(const struct engine *engine);
-/* Seconds on the clock of all times given and taken: CLOCK_MONOTONIC. */
-double engine_now_s(void);
 
 /* Readable when there are instructions, or an error; when the others have left this worker behind; when fewer packets wait
  * than was asked for; and when blocks of a reduction have closed for which somebody waits. */

@@ -200,6 +200,12 @@ static void drop_waiting(struct core *core, int64_t request) {
     core->waiting[request].values = NULL;
 }
 
+/* How many blocks from the first on are closed. None opens again. */
+static void pass_closed(struct core *core) {
+    while (core->closed < core->count && !core->open[core->blocks[core->closed]])
+        core->closed++;
+}
+
 /* Whether the block at this place of the iteration may be in its slot. All blocks of earlier iterations are closed. */
 static int may_leave(const struct core *core, int64_t place) {
     const int64_t before = place - core->reach;
@@ -303,8 +309,7 @@ static int expect(struct core *core, int64_t block, double now) {
 
 /* Blocks that may leave since others have closed: this worker's are sent, the others' are expected. */
 static int launch_owned(struct core *core, double now) {
-    while (core->closed < core->count && !core->open[core->blocks[core->closed]])
-        core->closed++;
+    pass_closed(core);
     for (; core->reached < core->count && may_leave(core, core->reached); core->reached++) {
         const int64_t block = core->blocks[core->reached];
         if (!core->open[block])
@@ -328,6 +333,16 @@ int core_owned(struct core *core, const int64_t *owner, int64_t span, double now
 
 void core_received(struct core *core, const int64_t *recipient) {
     core->recipient = recipient;
+}
+
+/* What may leave since the first `closed` of the news have closed. */
+static int launch_after(struct core *core, int64_t closed, double now) {
+    if (core->owner)
+        return launch_owned(core, now);
+    for (int64_t at = 0; at < closed; at++)
+        if (launch_waiting(core, core->place[core->news[at].block] + core->window, now))
+            return -1;
+    return 0;
 }
 
 /* -- iterations */
@@ -599,11 +614,8 @@ static int go_on(struct core *core, double now) {
         in_flight_answered(&core->in_flight, core->due, count, now);
     const int64_t closed = core->news_count;
     core->news_count = core->any_news = 0;
-    if (core->owner && launch_owned(core, now))
+    if (launch_after(core, closed, now))
         return -1;
-    for (int64_t at = 0; at < closed && !core->owner; at++)
-        if (launch_waiting(core, core->place[core->news[at].block] + core->window, now))
-            return -1;
     return pull(core, now);
 }
 
@@ -808,8 +820,7 @@ static int64_t other_words(const struct core *core, int64_t block) {
 int core_ask_slot(struct core *core) {
     if (core->regrouping || !core->open_count)
         return 0;
-    while (!core->open[core->blocks[core->closed]])
-        core->closed++; /* none opens again */
+    pass_closed(core);
     struct header header = pull_header(core, core->blocks[core->closed]);
     header.words = (uint8_t)other_words(core, header.block);
     struct slot_query *query = &core->query;

@@ -10,6 +10,7 @@ each training that of the worker that keeps most, first of Adam that is not shar
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import msgspec
 import torch
@@ -26,7 +27,7 @@ from kofn.host.zero.lockstep import Lockstep, LockstepCalls, LockstepMean, Locks
 from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.results.memory import KeptMemory, Memory
 
-RESIDUALS: tuple[Residual, ...] = ("exact", "bfloat16", "int8")
+RESIDUALS: tuple[Residual, ...] = get_args(Residual)
 
 
 class LockstepJob:

@@ -3,7 +3,7 @@
 
 void engine_hold(struct engine *engine, double until_s) {
     pthread_mutex_lock(&engine->lock);
-    while (engine_now_s() < until_s)
+    while (clock_s() < until_s)
         usleep(1000);
     pthread_mutex_unlock(&engine->lock);
 }

@@ -141,7 +141,7 @@ static void reduce(struct caller *caller, int64_t iteration) {
         }
         if (!draw(&caller->random, 400)) {
             port_regroup(caller->port, (uint32_t)caller->core->generation + 1);
-            port_resume(caller->port, engine_now_s());
+            port_resume(caller->port, clock_s());
         }
     }
 }
@@ -173,15 +173,15 @@ static int contribute(struct caller *caller) {
         ready[at] = (struct packed){values, BYTES, at, 0, 0, 256};
         memset(values, (int)iteration, BYTES);
     }
-    int failed = port_begin(port, iteration + 1, engine_now_s(), blocks, BLOCKS, iteration * BLOCKS, 0);
+    int failed = port_begin(port, iteration + 1, clock_s(), blocks, BLOCKS, iteration * BLOCKS, 0);
     caller->reduces = caller->work && draw(&caller->random, 2);
     if (!failed && caller->reduces)
         return reduce(caller, iteration + 1), 0;
     for (int32_t at = 0; !failed && at < BLOCKS; at += 8) {
-        failed = port_contribute(port, ready + at, 8, engine_now_s(), 0, 1, -1);
+        failed = port_contribute(port, ready + at, 8, clock_s(), 0, 1, -1);
         if (!draw(&caller->random, 200)) {
             port_regroup(port, (uint32_t)caller->core->generation + 1);
-            failed |= port_resume(port, engine_now_s());
+            failed |= port_resume(port, clock_s());
         }
         port_want(port, 4);
     }
@@ -189,7 +189,7 @@ static int contribute(struct caller *caller) {
 }
 
 static int wait_for_all(struct caller *caller) {
-    const double begin_s = engine_now_s();
+    const double begin_s = clock_s();
     int64_t delivered = 0;
     for (int complete = 0; !complete;) {
         struct pollfd waits = {.fd = port_news_fd(caller->port), .events = POLLIN};
@@ -210,7 +210,7 @@ static int wait_for_all(struct caller *caller) {
         port_release(caller->port);
         if (count < 0)
             return fprintf(stderr, "%s\n", engine_error(caller->engine)), 1;
-        if (engine_now_s() - begin_s > 20) {
+        if (clock_s() - begin_s > 20) {
             fprintf(stderr, "iteration %ld is not complete after 20 s\n", (long)caller->core->iteration);
             return 1;
         }
@@ -237,10 +237,10 @@ int main(int count, char **arguments) {
     pthread_create(&thread, NULL, peer_run, &peer);
     static struct caller callers[2];
     static struct work work;
-    const double end_s = engine_now_s() + (count > 1 ? atof(arguments[1]) : 1);
+    const double end_s = clock_s() + (count > 1 ? atof(arguments[1]) : 1);
     int failed = 0;
     long engines = 0;
-    for (; !failed && engine_now_s() < end_s; engines++) {
+    for (; !failed && clock_s() < end_s; engines++) {
         const struct layout layout = {BLOCKS, WORDS, 32, 0};
         const int64_t batches[] = {8, 0};
         struct core *cores[2];

@@ -23,7 +23,7 @@ from kofn.host.protocol.results import BlockId, Result
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
 from tests.host.protocol.specification.both import Both
-from tests.host.protocol.test_protocol_exhaustive import NUMBERS, explore
+from tests.host.protocol.test_protocol_exhaustive import NUMBERS, Bag, explore
 from tests.host.world import SWITCH, Packet
 
 OWNED, SUM, FOR_ONE = "owned", "a sum", "a sum for one"
@@ -51,7 +51,7 @@ def values_of(rank: int, iteration: int, block: int) -> bytes:
     return (np.arange(WORD_BYTES // 4) + 1000 * rank + 100 * iteration + block).astype(">i4").tobytes()
 
 
-class Calls:
+class Calls(Bag):
     """Workers that make these calls one after another, and a bag of packets; nothing happens by itself."""
 
     def __init__(self, setting: Setting) -> None:
@@ -82,29 +82,13 @@ class Calls:
     # -- what may happen
 
     def steps(self) -> Iterator[Step]:
-        for index, packet in enumerate(self.bag):
-            if packet in self.bag[:index]:
-                continue  # a copy: the same steps
-            name = f"{packet.to} {packet.header}"
-            yield f"deliver {name}", packet.to, lambda world, i=index: world.deliver(world.bag.pop(i))
-            if self.losses:
-                yield f"lose {name}", packet.to, lambda world, i=index: world.lose(i)
-            if self.duplications:
-                yield f"duplicate {name}", packet.to, lambda world, i=index: world.duplicate(i)
+        yield from self.network_steps()
         for rank, protocol in enumerate(self.workers):
             if not protocol.missing and protocol.iteration < len(self.setting.calls):
                 yield f"begin {rank}", rank, lambda world, r=rank: world.begin(r)
             for request, flight in protocol._in_flight.by_request.items():
                 if not self.moves(rank, flight.header):
                     yield f"time out {rank} {request}", rank, lambda world, r=rank, q=request: world.time_out(r, q)
-
-    def lose(self, index: int) -> None:
-        self.losses -= 1
-        self.bag.pop(index)
-
-    def duplicate(self, index: int) -> None:
-        self.duplications -= 1
-        self.bag.append(self.bag[index])
 
     def moves(self, rank: int, header: KofnHeader) -> bool:
         """Whether something about this request is on its way."""

@@ -44,7 +44,33 @@ class Numbers(dict[object, int]):
 NUMBERS = Numbers()
 
 
-class Small(World):
+class Bag:
+    """Packets on their way, of which so many may still be lost, and so many come twice."""
+
+    bag: list[Packet]
+    losses: int
+    duplications: int
+
+    def network_steps(self) -> Iterator[tuple[str, int, Callable[[Any], None]]]:
+        for index, (to, header) in enumerate((packet.to, packet.header) for packet in self.bag):
+            if (to, header) in ((packet.to, packet.header) for packet in self.bag[:index]):
+                continue  # a copy: the same steps
+            yield f"deliver {to} {header}", to, lambda world, i=index: world.deliver(world.bag.pop(i))
+            if self.losses:
+                yield f"lose {to} {header}", to, lambda world, i=index: world.lose(i)
+            if self.duplications:
+                yield f"duplicate {to} {header}", to, lambda world, i=index: world.duplicate(i)
+
+    def lose(self, index: int) -> None:
+        self.losses -= 1
+        self.bag.pop(index)
+
+    def duplicate(self, index: int) -> None:
+        self.duplications -= 1
+        self.bag.append(self.bag[index])
+
+
+class Small(Bag, World):
     """The world with a budget of faults; in the last iteration only block 0 is contributed."""
 
     losses = 0
@@ -151,16 +177,6 @@ class Small(World):
         if self.changes:
             yield "change k", SWITCH, lambda world: world.change_k()
 
-    def network_steps(self) -> Iterator[Step]:
-        for index, (to, header) in enumerate((packet.to, packet.header) for packet in self.bag):
-            if (to, header) in ((packet.to, packet.header) for packet in self.bag[:index]):
-                continue  # a copy: the same steps
-            yield f"deliver {to} {header}", to, lambda world, i=index: world.deliver(world.bag.pop(i))
-            if self.losses:
-                yield f"lose {to} {header}", to, lambda world, i=index: world.lose(i)
-            if self.duplications:
-                yield f"duplicate {to} {header}", to, lambda world, i=index: world.duplicate(i)
-
     def worker_steps(self) -> Iterator[Step]:
         for rank, worker in enumerate(self.workers):
             if worker.computing and (worker.working, worker.batch) < (LAST, 1):
@@ -172,14 +188,6 @@ class Small(World):
                 for peer in range(WORKERS):
                     if peer != rank and self.holds(peer, worker.protocol.missing, worker.protocol.iteration):
                         yield f"answer {rank} {peer}", rank, lambda world, r=rank, p=peer: world.answer(r, p)
-
-    def lose(self, index: int) -> None:
-        self.losses -= 1
-        self.bag.pop(index)
-
-    def duplicate(self, index: int) -> None:
-        self.duplications -= 1
-        self.bag.append(self.bag[index])
 
     def change_k(self) -> None:
         self.switch.k, *rest = self.changes
