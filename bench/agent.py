@@ -1,7 +1,7 @@
 """What an all-reduce in the network costs a worker: its processor time, over loopback.
 
     python -m bench.agent
-    python -m bench.agent --words 32 --elements 10000000 --codec int8 --mbps 100 --rounds 5 --json
+    python -m bench.agent --words 32 --elements 10000000 --codec int8 --residual bfloat16 --mbps 100 --rounds 5 --json
 
 One worker reduces against a parameter server in a process of its own, whose answers are a switch's: `worker_ms` is the
 processor time of all the worker's threads an all-reduce, `packet_us` that for each packet sent and answered. Of it
@@ -10,10 +10,13 @@ processor time of all the worker's threads an all-reduce, `packet_us` that for e
 `of_bare`: what it takes to send and receive as many packets of that size through a socket without looking at them,
 divided by that. `of_ring`: what an all-reduce of the same gradient takes a worker of a ring of two over TCP, who sends
 and receives as many numbers in float32, divided by that. Medians over rounds, in which all three take turns.
+`memory`: bytes of an element that the worker keeps between two all-reduces, beside gradient and mean, as the process
+has grown; true of ten million elements or more.
 """
 
 import argparse
 import contextlib
+import mmap
 import socket
 import statistics
 import subprocess
@@ -23,12 +26,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from bench.tables import Row, make_parser, say, show
-from kofn.config.compress import CompressSection
+from kofn.config.compress import CompressSection, Residual
 from kofn.config.schema import JobSection
 from kofn.host.arrays import Floats
 from kofn.host.collectives.in_network import InNetwork
@@ -41,6 +44,8 @@ from kofn.host.transport.udp import udp_socket
 from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, WORDS_MAX
 
 OWN, SERVER, PORT, RING_PORT = "127.0.92.1", "127.0.92.2", 19301, 19302
+KEPT = 3
+"""All-reduces, after which a worker keeps no more with further ones."""
 AT_ONCE = 64
 """Packets on their way: as many as are in flight by default."""
 
@@ -73,10 +78,10 @@ def served() -> Iterator[None]:
 class MeasuredWorker:
     """The one that is measured."""
 
-    def __init__(self, gradient: Floats, words: int, codec: str, mbps: float) -> None:
+    def __init__(self, gradient: Floats, words: int, compress: CompressSection, mbps: float) -> None:
+        self._before, self._gradient = resident(), gradient
         transport = Transport(SERVER, OWN, port=PORT, pace=pacing_rate(mbps, words))
-        job, compress = JobSection(workers=1, words=words), CompressSection(codec=codec)
-        self._gradient = gradient
+        job = JobSection(workers=1, words=words)
         self._communicator = InNetwork(0, gradient.size, job=job, transport=transport, compress=compress)
         shape = self._communicator.agent.protocol.layout
         self.packets, self.payload = shape.total, HEADER_BYTES + shape.words * WORD_BYTES
@@ -89,6 +94,12 @@ class MeasuredWorker:
 
     def reduce(self) -> None:
         self._communicator.all_reduce(self._gradient, op="mean", elastic=True).result()
+
+    def memory(self) -> float:
+        """Bytes of an element that it keeps."""
+        for _ in range(KEPT):
+            self.reduce()
+        return (resident() - self._before) / self._gradient.size
 
     def cost(self) -> "Cost":
         """Of an all-reduce."""
@@ -104,6 +115,11 @@ class Cost(NamedTuple):
     whole: float
     engine: float
     passes: float
+
+
+def resident() -> int:
+    """Bytes of this process's memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def engine_cpu_s() -> float:
@@ -170,20 +186,21 @@ class Rings:
         return (time.process_time() - begin) / 2
 
 
-def measured(gradient: Floats, words: int, codec: str, mbps: float, rounds: int) -> Row:
+def measured(gradient: Floats, words: int, compress: CompressSection, mbps: float, rounds: int) -> Row:
     """A row of the table."""
-    say(f"{codec}, {words} words")
+    say(f"{compress.codec}, {words} words")
     with contextlib.ExitStack() as stack:
         stack.enter_context(served())
-        worker = MeasuredWorker(gradient, words, codec, mbps)
+        worker = MeasuredWorker(gradient, words, compress, mbps)
         stack.callback(worker.close)
+        memory = worker.memory()
         bare, rings = Bare(worker.packets, worker.payload), Rings(gradient)
         stack.callback(bare.close)
         stack.callback(rings.close)
         turns = [(worker.cost(), bare.cpu_s(), rings.cpu_s()) for _ in range(rounds + 1)][1:]
     taken = statistics.median(own.whole for own, _, _ in turns)
     return {
-        "codec": codec,
+        "codec": compress.codec,
         "words": words,
         "packets": worker.packets,
         "worker_ms": 1e3 * taken,
@@ -193,6 +210,7 @@ def measured(gradient: Floats, words: int, codec: str, mbps: float, rounds: int)
         "moving_us": 1e6 * statistics.median(own.engine - own.passes for own, _, _ in turns) / worker.packets,
         "of_bare": statistics.median(bare / own.whole for own, bare, _ in turns),
         "of_ring": statistics.median(ring / own.whole for own, _, ring in turns),
+        "memory": memory,
     }
 
 
@@ -201,7 +219,7 @@ def main() -> None:
     options = _options()
     gradient = np.random.default_rng(1).normal(size=options.elements).astype(np.float32)
     rows = [
-        measured(gradient, words, codec, options.mbps, options.rounds)
+        measured(gradient, words, CompressSection(codec=codec, residual=options.residual), options.mbps, options.rounds)
         for codec in options.codec
         for words in options.words
     ]
@@ -214,6 +232,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--words", type=int, nargs="+", default=[4, 32], help="256-byte words in a packet")
     parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient")
     parser.add_argument("--codec", nargs="+", default=["int32"], help="as compress.codec")
+    parser.add_argument("--residual", choices=get_args(Residual), default="exact", help="as compress.residual")
     parser.add_argument("--mbps", type=float, default=0.0, help="as compress.pace_mbps (default 0: not paced)")
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()

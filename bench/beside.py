@@ -25,6 +25,7 @@ import threadpoolctl
 
 from bench.agent import MeasuredWorker, served
 from bench.tables import Row, make_parser, say, show
+from kofn.config.compress import CompressSection
 from kofn.host.errors import HostError
 
 SIDE = 256
@@ -38,7 +39,7 @@ _processes = multiprocessing.get_context("forkserver")
 def reduce_until(stop: Any, ready: Any, options: argparse.Namespace) -> float:
     """One gradient after another; Gbit/s."""
     gradient = np.random.default_rng(1).normal(size=options.elements).astype(np.float32)
-    worker = MeasuredWorker(gradient, options.words, "int32", options.mbps)
+    worker = MeasuredWorker(gradient, options.words, CompressSection(codec="int32"), options.mbps)
     with contextlib.closing(worker):
         worker.reduce()
         ready.set()

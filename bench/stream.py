@@ -23,6 +23,7 @@ import threadpoolctl
 
 from bench.agent import MeasuredWorker, served
 from bench.tables import Row, make_parser, say, show
+from kofn.config.compress import CompressSection
 from kofn.host.arrays import Floats
 from kofn.host.errors import HostError
 
@@ -77,7 +78,7 @@ def measured(options: argparse.Namespace) -> Row:
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpoolctl.threadpool_limits(1))  # as a worker of a run
         stack.enter_context(served())
-        worker = MeasuredWorker(gradient, options.words, "int32", options.mbps)
+        worker = MeasuredWorker(gradient, options.words, CompressSection(codec="int32"), options.mbps)
         stack.callback(worker.close)
         turns = Turns(worker, gradient, Computation(options.compute_ms, options.pieces), options.pieces)
         rounds = [turns.round() for _ in range(options.rounds + 1)][1:]
