@@ -45,7 +45,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         dones.read(slot_done, meta.slot);
         formats.read(slot_format, meta.slot);
 
-        // A packet may bring a k of its own; 0, which kofn's workers send, means the k of the job's entry (admission.p4).
+        // A packet may bring a k of its own, as owned blocks do: 1. 0 means the k of the job's entry (admission.p4).
         if (hdr.kofn.k != 0) { meta.k = hdr.kofn.k; }
         bool pulls = hdr.kofn.kind == kind_t.PULL;
         bit<16> merged = block_id == slot_block_id ? slot_addends - slot_count : 16w0;
