@@ -59,7 +59,7 @@ check: setup-dev ## format, lint and types
 	.venv/bin/mypy
 
 explore: setup-dev ## the protocol and random P4 programs by many more steps and interleavings than `make test`: an hour
-	@KOFN_NIGHTLY=1 exec .venv/bin/python -m pytest -s tests/host/protocol tests/switch/suite/test_random_programs.py $(ARGS)
+	@KOFN_NIGHTLY=1 exec .venv/bin/python -m pytest -s --timeout 7200 tests/host/protocol tests/switch/suite/test_random_programs.py $(ARGS)
 
 fuzz: setup-dev ## random frames, messages, programs and calls through switch and engine under sanitizers, FUZZ_S seconds each
 	@.venv/bin/python -m tests.host.fuzz --seconds $(FUZZ_S)
