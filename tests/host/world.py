@@ -108,19 +108,21 @@ class SwitchAccount:
         self.formats: dict[BlockId, tuple[int, int]] = {}
         """Scale and lanes of the first contribution to each block."""
         self.closed: dict[BlockId, int] = {}
-        self.slots = [((0, 0, 0), np.zeros(LANES, np.int64)) for _ in range(slots)]
+        self.slots = [((0, 0, 0), 0, np.zeros(LANES, np.int64)) for _ in range(slots)]
+        """Block, members and values of each."""
 
     def handle(self, switch: SlotModel, header: KofnHeader, values: bytes) -> list[tuple[int, KofnHeader, bytes]]:
         """Pass a packet to the switch and account for what it did."""
         k = header.k or switch.k
         answers = switch.handle(header, values)
         for index, slot in enumerate(switch.slots):
-            block_id, total = self.slots[index]
+            block_id, members, total = self.slots[index]
             new_id, new_total = slot.block_id, slot.values[:LANES]
-            if new_id != block_id or not np.array_equal(new_total, total):
+            # votes may all be 0: then only the members change
+            if (new_id, slot.members) != (block_id, members) or not np.array_equal(new_total, total):
                 assert index == header.slot % len(switch.slots), "a foreign slot was touched"
                 self._enter(header, to_numbers(values, header.lanes), block_id, total, new_id, new_total)
-                self.slots[index] = (new_id, new_total.copy())
+                self.slots[index] = (new_id, slot.members, new_total.copy())
         for _, answer, sums in answers:
             self._check_answer(answer, sums, k, switch.workers)
         if answers and answers[0][1].kind == Kind.RESULT:
