@@ -18,6 +18,7 @@ import numpy as np
 from bench.tables import Row, make_parser, say, show
 from bench.timing import medians_ms
 from kofn.config.compress import Rounding
+from kofn.config.errors import ConfigError
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.codec import (
@@ -195,7 +196,7 @@ def main() -> None:
     codecs = CODECS if options.codec is None else tuple((name, nearest) for name in options.codec)
     try:
         rows = measure(codecs, options.elements, options.workers, options.repetitions)
-    except CodecError as error:
+    except (CodecError, ConfigError) as error:
         parser.error(str(error))
     show({"codecs": rows}, as_json=options.json)
 

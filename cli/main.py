@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 
 import click
@@ -61,6 +62,13 @@ class LazyGroup(click.Group):
             command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, context: click.Context) -> object:
+        """Run the command; 130 where Ctrl-C comes before it handles signals, or it handles none."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            sys.exit(130)
 
     def resolve_command(
         self, context: click.Context, args: list[str]

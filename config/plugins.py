@@ -100,12 +100,14 @@ class Registry:
             raise ConfigError(f"{self.called(name)} cannot be loaded: {in_words(error)}") from error
 
     def load_class(self, name: str, base: type[T]) -> type[T]:
-        """A class derived from `base`; ConfigError where it is something else."""
+        """A class derived from `base`; ConfigError where it is something else, or not all of one."""
         found = self.load(name)
         if not (isinstance(found, type) and issubclass(found, base)):
             what = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
             wanted = f"a class derived from {base.__module__}.{base.__name__} is needed"
             raise ConfigError(f"{self.called(name)} is {what}: {wanted}")
+        if missing := sorted(getattr(found, "__abstractmethods__", ())):
+            raise ConfigError(f"{self.called(name)} does not have {', '.join(missing)}: a whole class is needed")
         return found
 
     def called(self, name: str) -> str:

@@ -3,6 +3,7 @@
 Which scenarios there are and what their trials show is each experiment's own.
 """
 
+import contextlib
 import functools
 import os
 import sys
@@ -59,7 +60,7 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
         ),
         click.option(
             "--out",
-            type=click.Path(path_type=Path),
+            type=click.Path(path_type=Path, file_okay=False),
             help=f"Folder for the results; what is finished in it is not run again.  [default: runs/{name}-TIME]",
         ),
         click.option(
@@ -105,8 +106,8 @@ def conduct(
     console = make_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
         out = choices.out
-        if choices.report_only and (out is None or not out.is_dir()):
-            raise ConfigError(f"--report-only needs --out with the folder of an experiment, not {out or 'none'}")
+        if choices.report_only:
+            check_results(out, "an experiment")
         wanted = scenarios()
         if not (choices.report_only or choices.simulated) and running() is not None:
             raise another_run()
@@ -115,6 +116,12 @@ def conduct(
         ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices, lean=lean)
         code = conclude(f"experiment {experiment}", folder, list(ran), find, console, as_json=choices.as_json)
     sys.exit(code)
+
+
+def check_results(out: Path | None, of: str) -> None:
+    """That there is a folder which --report-only can read; ConfigError."""
+    if out is None or not out.is_dir():
+        raise ConfigError(f"--report-only needs --out with the folder of {of}, not {out or 'none'}")
 
 
 def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -158,11 +165,18 @@ def gone_through(
     matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console, *, processes: int = 1
 ) -> Iterator[CellResult]:
     """Everything that is not finished; an interruption says how to go on."""
-    try:
+    with going_on(folder):
         yield from run_cells(matrix, carry_out, console, processes=processes)
+    point_latest(folder)
+
+
+@contextlib.contextmanager
+def going_on(folder: Path) -> Iterator[None]:
+    """An interruption of the body says how to go on."""
+    try:
+        yield
     except InterruptedRun as error:
         raise InterruptedRun(f"{error}\nthe same command with --out {folder} goes on from there") from None
-    point_latest(folder)
 
 
 def _simulate(costs: Mapping[int, Any], plan: RunPlan, console: Console) -> RunFolder:

@@ -32,7 +32,6 @@ MISSING = (
     "Install one (Debian, Ubuntu: apt install gcc libc6-dev), or name it in CC"
 )
 
-
 Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
 """Of a library's functions: what they return, and their arguments, in ctypes' terms."""
 
@@ -118,7 +117,12 @@ def _compiler() -> list[str]:
 
 def _cache() -> Path:
     folder = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{folder}, where compiled libraries are kept, cannot be made: {error.strerror}; KOFN_CACHE names another"
+        ) from error
     return folder
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kofn.nativebuild.errors import BuildError
+from kofn.nativebuild.errors import BuildError, CompileError
 from kofn.switch.cli.counts import count_lines, fault_lines
 from kofn.switch.cli.inspection import Inside
 from kofn.switch.cli.options import Options, check_address, check_interfaces, check_log_file, parse
@@ -64,7 +64,12 @@ async def run(options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     credentials = None if options.tls is None else options.tls.credentials()
-    built = await _build(options)
+    try:
+        built = await _build(options)
+    except CompileError:
+        if ended.is_set():  # the terminal's Ctrl-C has ended the compiler, too
+            return
+        raise
     engine = Engine(
         options.ports,
         cpu_port=options.cpu_port,

@@ -70,7 +70,11 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
     metavar="SECTION.KEY=VALUE",
     help="Another value for a key of every configuration, network.link_mbps=20 for example; repeat it for more.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/chaos-TIME]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the results.  [default: runs/chaos-TIME]",
+)
 @click.option("--if-present", is_flag=True, help="Skip a target whose program is not on the PATH, and say so.")
 @click.option("--list", "as_list", is_flag=True, help="List the scenarios and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The outcomes as JSON on stdout, progress on stderr.")

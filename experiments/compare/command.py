@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from kofn.config.errors import ConfigError
 from kofn.config.section import MBPS
 from kofn.experiments.compare.comparison import Comparison
 from kofn.experiments.compare.models import NAMES, models
 from kofn.experiments.compare.plan import QUICK, Axes, available
 from kofn.experiments.compare.points import COLLECTIVES, STRAGGLERS
+from kofn.experiments.conduct import check_results
 from kofn.report.table import make_console
 from kofn.results.folder import default_path
 from kofn.run.ending import ending
@@ -104,7 +104,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
 @click.option("--dry-run", is_flag=True, help="Print what would run and how long it would take; run nothing.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the results; what is finished in it is not run again.  [default: runs/compare-TIME]",
 )
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr.")
@@ -126,8 +126,8 @@ def command(
     """
     console = make_console(stderr=as_json)
     with ending("compare"):
-        if report_only and (out is None or not out.is_dir()):
-            raise ConfigError(f"--report-only needs --out with the folder of a comparison, not {out or 'none'}")
+        if report_only:
+            check_results(out, "a comparison")
         axes, notes = _axes(given)
         folder = out or default_path("compare")
         names = () if replay and not given["models"] else axes.models

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kofn.config.suggestion import did_you_mean
+from kofn.experiments.conduct import check_results, going_on
 from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
 from kofn.experiments.zero.convergence import show, train_all, trainings
 from kofn.experiments.zero.network_contenders import NETWORK
@@ -28,8 +29,8 @@ Examples:
   kofn experiment zero --convergence --task digits --contender "stage 2, 1 bit" --seeds 5
 
 \b
-Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so; 2 the command line is wrong. Claims
-do not count: they are said.
+Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so; 2 the command line is wrong; 130
+stopped by a signal. Claims do not count: they are said.
 """
 
 
@@ -59,7 +60,7 @@ do not count: they are said.
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the results; what is finished in it is not trained again.  [default: runs/experiment-zero-TIME]",
 )
 @click.option(
@@ -102,22 +103,27 @@ def zero(
         if name not in known:
             meant = did_you_mean(name, known) or f": {'; '.join(known)} are known"
             raise click.UsageError(f"no contender {name!r}{meant}")
-    if question == "memory":
-        from kofn.experiments.zero.memory import show_memory  # noqa: PLC0415  # PyTorch, which others do without
+    if question == "memory" and report_only:
+        raise click.UsageError("--report-only is not for --memory, of which no results are kept")
+    with ending("experiment zero"):
+        if question == "memory":
+            from kofn.experiments.zero.memory import show_memory  # noqa: PLC0415  # PyTorch, which others do without
 
-        sys.exit(0 if show_memory(console) else 1)
-    folder = out or default_path("experiment-zero")
-    results = ZeroResults.at(folder)
-    if question == "network":
-        with ending("experiment zero"):
+            sys.exit(0 if show_memory(console) else 1)
+        if report_only:
+            check_results(out, "an experiment")
+        folder = out or default_path("experiment-zero")
+        results = ZeroResults.at(folder)
+        if question == "network":
             names = list(chosen) or list(NETWORK)
             sound = show_network(results, names, rates, folder, console, report_only=report_only)
-    else:
-        names = [name for name in CONTENDERS if not chosen or name in (*chosen, REFERENCE)]
-        every = [trainings(task, names, seeds, steps) for task in tasks or ("digits", "gpt")]
-        for asked in every if not report_only else ():
-            train_all(results, asked, processes)
-        sound = all([show(results, asked, console) for asked in every])
-        console.print(LEGEND)
-    console.print(f"results: {results.path.parent}")
+        else:
+            names = [name for name in CONTENDERS if not chosen or name in (*chosen, REFERENCE)]
+            every = [trainings(task, names, seeds, steps) for task in tasks or ("digits", "gpt")]
+            with going_on(folder):
+                for asked in every if not report_only else ():
+                    train_all(results, asked, processes)
+            sound = all([show(results, asked, console) for asked in every])
+            console.print(LEGEND)
+        console.print(f"results: {results.path.parent}")
     sys.exit(0 if sound else 1)

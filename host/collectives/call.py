@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -95,10 +96,10 @@ def check_op(op: Op, dtype: str) -> None:
 
 
 def check_elements(elements: int) -> None:
-    if elements < 1:
-        raise CollectiveError(f"elements are {elements}: 1 or more are allowed")
+    if not isinstance(elements, Integral) or elements < 1:
+        raise CollectiveError(f"elements are {elements!r}: a whole number from 1 on is allowed")
 
 
-def check_root(root: int, workers: int) -> None:
-    if not 0 <= root < workers:
-        raise CollectiveError(f"root is {root}: 0 to {workers - 1} is allowed with {workers} workers")
+def check_rank(what: str, rank: int, workers: int) -> None:
+    if not isinstance(rank, Integral) or not 0 <= rank < workers:
+        raise CollectiveError(f"{what} is {rank!r}: 0 to {workers - 1} is allowed with {workers} workers")

@@ -22,7 +22,7 @@ from kofn.host.collectives.call import (
     Op,
     check_elements,
     check_op,
-    check_root,
+    check_rank,
     checked_array,
     checked_out,
 )
@@ -93,8 +93,7 @@ class Communicator(ABC):
     def __init__(self, rank: int, workers: int) -> None:
         if workers < 1:
             raise CollectiveError(f"there are {workers} workers: at least 1 is allowed")
-        if not 0 <= rank < workers:
-            raise CollectiveError(f"rank is {rank}: 0 to {workers - 1} is allowed with {workers} workers")
+        check_rank("rank", rank, workers)
         self.rank, self.workers = rank, workers
         self._lock = threading.Lock()
         self._made, self._begun = Counter[str](), Counter[str]()
@@ -127,6 +126,10 @@ class Communicator(ABC):
         `name`, `elastic`: as of all_reduce().
         """
         check_elements(elements)
+        _check_name(name)
+        if elastic:
+            call = CollectiveCall(kind="all_reduce", dtype="float32", shape=(elements,), op="mean", elastic=True)
+            self._check(call, np.empty(0, np.float32))
         with self._lock:
             self._begun[name] += 1
         of = f"gradient {name} {self._begun[name]}"
@@ -154,7 +157,7 @@ class Communicator(ABC):
     def broadcast(self, array: Given, *, root: int = 0, out: Array | None = None, name: str = "") -> Work[Array]:
         """The array of worker `root`; the others' say shape and dtype."""
         given = checked_array(array)
-        check_root(root, self.workers)
+        check_rank("root", root, self.workers)
         call = CollectiveCall(kind="broadcast", dtype=given.dtype.name, shape=given.shape, root=root)
         return self._begin(call, given, checked_out(out, given.shape, given.dtype), name)
 
@@ -241,8 +244,7 @@ class Communicator(ABC):
     def _begin(
         self, call: CollectiveCall, given: Array, out: Array, name: str, stream: "GradientStream | None" = None
     ) -> Work[Any]:
-        if not isinstance(name, str) or len(name) > NAME_MOST:
-            raise CollectiveError(f"name is {name!r}: a string of up to {NAME_MOST} characters is allowed")
+        _check_name(name)
         self._check(call, given)
         work = Work[Any](str(call))
         with self._lock:
@@ -284,6 +286,11 @@ class Communicator(ABC):
             else:
                 self._finish(task, outcome)
         return task is not None
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or len(name) > NAME_MOST:
+        raise CollectiveError(f"name is {name!r}: a string of up to {NAME_MOST} characters is allowed")
 
 
 def _in_words(error: Exception) -> str:

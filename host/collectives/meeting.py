@@ -32,8 +32,10 @@ class Meeting:
 def place_of(address: str) -> tuple[str, int]:
     """Of HOST or HOST:PORT."""
     host, colon, port = address.partition(":")
-    if colon and not port.isdecimal():
-        raise CollectiveError(f"the address {address!r} has the port {port!r}: HOST or HOST:PORT is allowed")
+    if colon and not (port.isdecimal() and 1 <= int(port) <= 65535):
+        raise CollectiveError(
+            f"the address {address!r} has the port {port!r}: HOST or HOST:PORT is allowed, with a port from 1 to 65535"
+        )
     return host, int(port) if colon else FORWARDED_PORT
 
 

@@ -4,9 +4,11 @@ The workers agree first on every call (coordinator.py), so a kind that derives f
 that are alike everywhere, in an order that is the same everywhere.
 """
 
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 
@@ -44,6 +46,8 @@ class PeerCommunicator(Communicator, JobCollective):
         timeout_s: float = TIMEOUT_S,
         meet_s: float = MEET_S,
     ) -> None:
+        _check_addresses(addresses)
+        _check_seconds(timeout_s=timeout_s, meet_s=meet_s)
         super().__init__(rank, len(addresses))
         self._timeout_s = timeout_s
         self._over = threading.Event()
@@ -131,3 +135,14 @@ class PeerCommunicator(Communicator, JobCollective):
             self._participant.leave(trouble)
         if self._coordinator is not None:
             self._coordinator.join()
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    if isinstance(addresses, str) or not all(isinstance(address, str) for address in addresses):
+        raise CollectiveError(f"addresses are {addresses!r}: HOST or HOST:PORT of each worker, by rank, is allowed")
+
+
+def _check_seconds(**times: float) -> None:
+    for name, seconds in times.items():
+        if not isinstance(seconds, Real) or not 0 < seconds < math.inf:
+            raise CollectiveError(f"{name} is {seconds!r}: a number of seconds above 0 is allowed")

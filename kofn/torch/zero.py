@@ -1,5 +1,6 @@
 """An optimizer whose state, gradients and parameters are sharded over the job's workers (ZeRO), in 32, 8 or 1 bit."""
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,8 +55,12 @@ def zero(
     Returns when all workers are there.  TorchError says what of model, settings or environment is not allowed, and
     which worker trains another model; CollectiveError who is missing.
     """
+    if not isinstance(model, nn.Module):
+        raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
     if isinstance(model, DistributedDataParallel):
         raise TorchError("the model is a DistributedDataParallel, which reduces by itself: the module in it is needed")
+    if not 0 <= lr < math.inf:
+        raise TorchError(f"lr is {lr}: a finite number, 0 or more, is allowed")
     if through not in ("switch", "gloo"):
         raise TorchError(f"through is {through!r}: 'switch' or 'gloo' is allowed")
     try:
@@ -161,6 +166,12 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             if each.grad is not None and not isinstance(each.grad, DepartedGradient)
         )
         return own + Memory(parameters=model, gradients=gradients)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """For the constructor of PyTorch's, which gives the one group that there is."""
+        if self.param_groups:
+            raise TorchError("a group of parameters is added: all that are trained are in the one of the model")
+        super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         raise TorchError("the optimizer's state is sharded: it cannot be loaded yet")

@@ -49,6 +49,7 @@ target flags, after --:
   --cpu-port PORT               the port of packet-in and packet-out (default: none)
   --drop-port PORT              the port that drops (default 511)
   --priority-queues N           a packet of priority N or more is dropped (default 1)
+{unused.HELP}
 
 injected faults, KEY=VALUE with commas between:
   port=P                            one of the ports (needed)

@@ -33,6 +33,14 @@ TARGET_PLAIN = {
     "--enable-swap": "a pushed program takes effect at once",
 }
 
+HELP = "\n".join(
+    [
+        *(f"  {f'{flag} VALUE':<29} ignored: {reason}" for flag, reason in TARGET_VALUED.items()),
+        *(f"  {flag:<29} ignored: {reason}" for flag, reason in TARGET_PLAIN.items()),
+    ]
+)
+"""Of the target's, which argparse does not show."""
+
 
 def add_arguments(parser: argparse.ArgumentParser, valued: Mapping[str, str], plain: Mapping[str, str]) -> None:
     for flag, reason in valued.items():

@@ -13,8 +13,12 @@ PROMPT = "RuntimeCmd: "
 ENDS = ("EOF", "exit", "quit")
 
 
+class NoAnswer(Exception):  # noqa: N818 - says what happened
+    """No switch of ours answers any more."""
+
+
 def main() -> int:
-    """Returns the exit code: 1 when no switch answers."""
+    """Returns the exit code: 1 when no switch answers, 130 after Ctrl-C."""
     told = _arguments()
     address = (told.thrift_ip, told.thrift_port)
     try:
@@ -22,10 +26,17 @@ def main() -> int:
     except OSError as error:
         print(f"Could not connect to the switch on port {told.thrift_port}: {error.strerror}", file=sys.stderr)
         return 1
-    with connection, connection.makefile("rw") as switch:
-        print(INTRO)
-        for line in _commands():
-            print(_ask(switch, line), end="", flush=True)
+    print(INTRO)
+    with connection, connection.makefile("rb") as answers:
+        try:
+            for line in _commands():
+                print(_ask(connection, answers, line), end="", flush=True)
+        except NoAnswer as error:
+            print(f"\nThe switch on port {told.thrift_port} {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print()
+            return 130
     return 0
 
 
@@ -49,12 +60,20 @@ def _commands() -> Iterator[str]:
     print()
 
 
-def _ask(switch: IO[str], line: str) -> str:
+def _ask(switch: socket.socket, answers: IO[bytes], line: str) -> str:
     if not line:
         return ""
-    switch.write(f"{line}\n")
-    switch.flush()
-    return str(json.loads(switch.readline()))
+    try:
+        switch.sendall(f"{line}\n".encode(errors="replace"))
+        answer = answers.readline()
+    except OSError as error:
+        raise NoAnswer(f"is gone: {error.strerror}") from error
+    if not answer:
+        raise NoAnswer("is gone: it has closed the connection")
+    try:
+        return str(json.loads(answer))
+    except ValueError as error:
+        raise NoAnswer("is none of kofn's: its answer is no line of JSON") from error
 
 
 if __name__ == "__main__":

@@ -232,6 +232,14 @@ def test_ctrl_c_while_libraries_are_loaded(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_ctrl_c_while_a_command_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.LAZY, "magic", ("interrupted", "command"))
+    result = invoke("magic")
+    assert (result.exit_code, result.output) == (130, "")
+
+
 def test_a_misspelt_command_is_answered_with_what_it_may_have_been() -> None:
     result = invoke("simulat")
     assert result.exit_code == 2

@@ -260,7 +260,7 @@ SHARDED = ["zero", "--convergence", "--task", "digits", "--steps", "100000"]
         (SIMULATED, "SIGINT", 130),
         pytest.param(SIMULATED, "SIGKILL", -9, marks=pytest.mark.long),
         pytest.param(SHARDED, "SIGINT", 130, marks=pytest.mark.long),
-        (SHARDED, "SIGTERM", -15),
+        (SHARDED, "SIGTERM", 130),
     ],
 )
 def test_what_computes_ends_with_its_command(command: list[str], name: str, code: int, tmp_path: Path) -> None:

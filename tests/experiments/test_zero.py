@@ -2,6 +2,9 @@
 
 import json
 import math
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,9 +100,38 @@ def test_the_command_shows_and_writes_every_training(tmp_path: Path) -> None:
     shown = [[line for line in one.output.splitlines() if line[:5] in {"32 bi", "stage"}] for one in (result, again)]
     assert len(shown[0]) == 2
     assert shown[0] == shown[1]
-    refused = CliRunner().invoke(command, ["zero", "--convergence", "--contender", "stage 3, 1 bits"])
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--convergence", "--contender", "stage 3, 1 bits"], "did you mean 'stage 3, 1 bit'?"),
+        (["--convergence", "--report-only"], "--report-only needs --out with the folder of an experiment, not none"),
+        (["--network", "--report-only", "--out", "absent"], "needs --out with the folder of an experiment, not absent"),
+        (["--memory", "--report-only"], "--report-only is not for --memory, of which no results are kept"),
+        (["--convergence", "--out", __file__], f"Directory '{__file__}' is a file."),
+    ],
+)
+def test_what_the_command_refuses(words: list[str], error: str) -> None:
+    refused = CliRunner().invoke(command, ["zero", *words], env={"COLUMNS": "300"})
     assert refused.exit_code == 2
-    assert "did you mean 'stage 3, 1 bit'?" in refused.output
+    assert error in refused.output
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    """130, as the exit code 1 says that workers differ."""
+    words = ["--convergence", "--task", "digits", "--processes", "1", "--out", str(tmp_path)]
+    start = [sys.executable, "-c", "from kofn.cli.start import main; main()", "experiment", "zero", *words]
+    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("1 of 87: digits, ")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert process.returncode == 130
+    assert said.splitlines()[-2:] == [
+        "kofn experiment zero: stopped by SIGINT (Ctrl-C)",
+        f"the same command with --out {tmp_path} goes on from there",
+    ]
 
 
 def test_what_never_gets_there_is_infinite() -> None:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 MINE = """
 import numpy as np
 from kofn.host.collectives.kinds.ring import Ring
+from kofn.host.collectives.peers import PeerCommunicator
 from kofn.host.workload.straggler_source import StragglerSource
 from kofn.host.workload.workload import Workload
 
@@ -38,6 +39,13 @@ class MyRing(Ring):
     def all_reduce(self, array, **given):
         print("my ring")
         return super().all_reduce(array, **given)
+
+class Half(PeerCommunicator):
+    def _prepare(self, host):
+        return ""
+
+    def _carry(self, task):
+        raise NotImplementedError
 
 class EveryFourth(StragglerSource):
     def mean_s(self, iteration):
@@ -86,6 +94,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (
             "job.collective=mine:Bowl",
             "is Bowl: a class derived from kofn.host.collectives.job_collective",
+        ),
+        (
+            "job.collective=mine:Half",
+            "'mine:Half' does not have _connect, _interrupt, _release: a whole class is needed",
         ),
         ("job.collective=glo", "job.collective is 'glo': "),
         ("model.workload=mine:Gone", "workload 'mine:Gone' cannot be loaded: AttributeError"),

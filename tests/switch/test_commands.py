@@ -1,6 +1,8 @@
 """simple_switch_CLI: each command on a running engine, the client as a process, its names in a folder."""
 
 import asyncio
+import json
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from kofn.switch.cli.names import NAMES, make_names
 from kofn.switch.commands.client import INTRO, PROMPT
 from kofn.switch.commands.interpreter import COMMANDS, answer
-from kofn.switch.commands.server import serving_commands
+from kofn.switch.commands.server import LINE_MOST, serving_commands
 from kofn.switch.commands.session import Session
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import SwitchError
@@ -216,6 +218,59 @@ def test_without_a_switch_the_client_says_so() -> None:
     command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(free_port())]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr[:43]) == (1, "Could not connect to the switch on port " + command[-1][:3])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"", "is gone: it has closed the connection"),
+        (b"\x00\x00\x06\x04\xfe\n", "is none of kofn's: its answer is no line of JSON"),
+    ],
+)
+def test_who_is_no_switch_or_leaves_is_told(said: bytes, words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(port)]
+        client = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with client, listening.accept()[0] as switch:
+            assert client.stdin is not None
+            client.stdin.write("show_tables\n")
+            client.stdin.close()
+            assert switch.recv(100) == b"show_tables\n"
+            switch.sendall(said)
+            switch.shutdown(socket.SHUT_RDWR)
+            assert client.stderr is not None
+            assert client.stderr.read().strip() == f"The switch on port {port} {words}"
+    assert client.returncode == 1
+
+
+def test_ctrl_c_ends_the_client_without_a_word() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
+        client = subprocess.Popen(
+            [*command, str(listening.getsockname()[1])], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        with client, listening.accept()[0] as switch:
+            assert client.stdin is not None
+            client.stdin.write("show_tables\n")
+            client.stdin.flush()
+            switch.recv(100)
+            client.send_signal(signal.SIGINT)
+            assert client.communicate() == (None, "")
+    assert client.returncode == 130
+
+
+def test_a_command_that_is_too_long_is_answered(session: Session) -> None:
+    async def scenario(port: int) -> tuple[bytes, bytes]:
+        async with serving_commands(session.engine, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"x" * (LINE_MOST + 1) + b"\n")
+            said = await reader.readline(), await reader.read()
+            writer.close()
+            return said
+
+    said, rest = asyncio.run(scenario(free_port()))
+    assert (json.loads(said), rest) == ("Error: a command of more than 65536 bytes\n", b"")
 
 
 def test_a_port_that_is_taken_is_told(session: Session) -> None:

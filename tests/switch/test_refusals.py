@@ -131,6 +131,13 @@ def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> No
         compile_program("int x;")
 
 
+def test_a_cache_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KOFN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OSError, match=f"^{tmp_path}/file, where compiled .*: File exists; KOFN_CACHE names another$"):
+        compile_program("int x;")
+
+
 def test_the_cache_is_used_once_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KOFN_CACHE", str(tmp_path))
     first = compile_program("int answer = 42;")

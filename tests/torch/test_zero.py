@@ -244,6 +244,8 @@ def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list
         ({"freeze_step": 0}, "freeze_step is 0: 1 or more is allowed with bits = 1"),
         ({"residual": "int4"}, "residual is 'int4': 'exact', 'bfloat16', 'int8' are allowed"),
         ({"optimizer": "sgd"}, "optimizer is 'sgd': 'adam' or 'lamb' is allowed"),
+        ({"lr": -1.0}, "lr is -1.0: a finite number, 0 or more, is allowed"),
+        ({"lr": float("nan")}, "lr is nan: a finite number, 0 or more, is allowed"),
         ({"through": "ring"}, "through is 'ring': 'switch' or 'gloo' is allowed"),
         ({"through": "gloo", "bits": 8}, "there is no process group"),
     ],
@@ -324,18 +326,21 @@ def test_models_that_cannot_be_sharded() -> None:
         (nn.Linear(2, 2).double(), 1, "weight is of float64 on cpu: float32 on the cpu is allowed"),
         (nn.Linear(2, 2).requires_grad_(False), 2, "no parameters that are trained"),
         (tied, 3, "have a parameter in common"),
+        (tied.parameters(), 2, "the model is a generator: a torch.nn.Module is needed"),
     ):
         with pytest.raises(kofn.torch.TorchError, match=words):
             kofn.torch.zero(model, stage=stage)
 
 
-def test_its_state_cannot_be_saved_yet() -> None:
+def test_what_pytorchs_optimizers_can_and_it_cannot() -> None:
     with threads("ring", 1) as crew:
         optimizer = kofn.torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
         with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be saved yet"):
             optimizer.state_dict()
         with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be loaded yet"):
             optimizer.load_state_dict({})
+        with pytest.raises(kofn.torch.TorchError, match="a group of parameters is added"):
+            optimizer.add_param_group({"params": list(nn.Linear(2, 2).parameters())})
         with pytest.raises(kofn.torch.TorchError, match="closure"):
             optimizer.step(lambda: 0.0)
 

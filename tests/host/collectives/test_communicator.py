@@ -72,6 +72,11 @@ def there(workers: int) -> list[str]:
         (lambda c: c.broadcast(ONES, root=-1), "root is -1: 0 to 0 is allowed with 1 workers"),
         (lambda c: c.barrier(name="x" * 201), "a string of up to 200 characters is allowed"),
         (lambda c: c.barrier(name=7), "name is 7: a string of up to 200 characters is allowed"),
+        (lambda c: c.broadcast(ONES, root="0"), "root is '0': 0 to 0 is allowed with 1 workers"),
+        (lambda c: c.begin(0), "elements are 0: a whole number from 1 on is allowed"),
+        (lambda c: c.begin("4"), "elements are '4': a whole number from 1 on is allowed"),
+        (lambda c: c.begin(4, name=7), "name is 7: a string of up to 200 characters is allowed"),
+        (lambda c: c.begin(4, elastic=True), "elastic is True: False is allowed, a Ring needs all workers"),
     ],
 )
 def test_what_is_not_allowed_is_refused_at_once(alone: Ring, call: Callable[[Any], object], error: str) -> None:
@@ -87,12 +92,32 @@ def test_what_is_not_allowed_is_refused_at_once(alone: Ring, call: Callable[[Any
         (0, 0, "there are 0 workers: at least 1 is allowed"),
         (2, 2, "rank is 2: 0 to 1 is allowed with 2 workers"),
         (-1, 2, "rank is -1: 0 to 1 is allowed with 2 workers"),
+        ("1", 2, "rank is '1': 0 to 1 is allowed with 2 workers"),
     ],
 )
 def test_who_cannot_be_a_worker(rank: int, workers: int, error: str) -> None:
     before = threading.active_count()
     with pytest.raises(CollectiveError, match=error):
         Ring(rank, there(workers))
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("addresses", "given", "error"),
+    [
+        ("127.0.0.1", {}, "addresses are '127.0.0.1': HOST or HOST:PORT of each worker, by rank, is allowed"),
+        ([1, 2], {}, "addresses are [1, 2]: HOST or HOST:PORT of each worker, by rank, is allowed"),
+        (["127.0.0.1:65536"], {}, "the address '127.0.0.1:65536' has the port '65536': HOST or HOST:PORT is allowed"),
+        (["127.0.0.1"], {"timeout_s": 0}, "timeout_s is 0: a number of seconds above 0 is allowed"),
+        (["127.0.0.1"], {"timeout_s": float("nan")}, "timeout_s is nan: a number of seconds above 0 is allowed"),
+        (["127.0.0.1"], {"meet_s": "3"}, "meet_s is '3': a number of seconds above 0 is allowed"),
+    ],
+)
+def test_where_no_worker_can_be(addresses: Any, given: dict[str, Any], error: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(CollectiveError) as found:
+        Ring(0, addresses, **given)
+    assert error in str(found.value)
     assert threading.active_count() == before
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bench.codec import CODECS, measure
+from bench.codec import CODECS, main, measure
 from kofn.config.compress import CompressSection, Rounding, limit_of
 from kofn.config.errors import ConfigError
 from kofn.config.schema import JobSection
@@ -478,6 +478,14 @@ def test_the_bench_times_every_codec_with_both_kernels():
     assert {row["kernel"] for row in rows} == {"numpy", "native"}
     assert {row["bits"] for row in rows} == set(WIDTHS)
     assert all(row["of_copy"] > 0 and row["whole_ms"] > 0 for row in rows)
+
+
+def test_the_bench_says_in_a_line_what_is_no_codec(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["codec.py", "--codec", "gone:Codec"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "error: codec 'gone:Codec' cannot be loaded: ModuleNotFoundError" in capsys.readouterr().err
 
 
 class Wrong(FixedPoint):

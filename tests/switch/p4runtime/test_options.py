@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kofn.switch.cli.inspection import TRACE_ALL
-from kofn.switch.cli.options import OptionsError, check_address, check_interfaces, check_log_file, parse
+from kofn.switch.cli.options import TARGET_FLAGS, OptionsError, check_address, check_interfaces, check_log_file, parse
 from kofn.switch.cli.tls import Tls
 
 FULL = (
@@ -157,6 +157,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "python -m kofn.switch --no-p4 -i 1@s1-eth1" in shown
+    assert all(flag in shown for flag in TARGET_FLAGS)
     assert "--grpc-server-addr HOST:PORT" in shown
 
 

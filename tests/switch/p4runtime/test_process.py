@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,15 @@ from tests.switch.p4runtime.harness import DEVICE_ID, PROGRAM, Target, primary
 from tests.targets import switch_command
 
 END_S = 5.0
+
+COMPILER = """#!/bin/sh
+[ "$1" = --version ] && exit
+trap '>{ended}' INT
+echo >{called}
+until [ -e {ended} ]; do sleep 0.1; done
+exit 1
+"""
+"""Compiles until Ctrl-C, of which one that is just being started may not hear."""
 
 
 @pytest.fixture
@@ -47,6 +57,26 @@ def test_it_says_that_it_listens_and_ends_cleanly(address: str, number: signal.S
         output, errors = process.communicate(timeout=10)
         assert (process.returncode, output, errors) == (0, "", "")
         assert time.monotonic() - asked_s < END_S
+
+
+def test_ctrl_c_while_a_program_is_compiled(tmp_path: Path) -> None:
+    """It goes to the compiler as well, whose end is no error then."""
+    compiler, called, ended = tmp_path / "cc", tmp_path / "called", tmp_path / "ended"
+    compiler.write_text(COMPILER.format(called=called, ended=ended))
+    compiler.chmod(0o755)
+    os.mkfifo(called)
+    environment = {"CC": str(compiler), "KOFN_CACHE": str(tmp_path / "cache")}
+    command = [*switch_command("embedded"), str(PROGRAM)]
+    with (
+        called.open("rb+", buffering=0) as calls,
+        subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=os.environ | environment, start_new_session=True
+        ) as process,
+    ):
+        calls.read(1)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=30) == (None, "")
+    assert process.returncode == 0
 
 
 def test_it_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) -> None:
