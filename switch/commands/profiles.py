@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
-from kofn.switch.commands.values import MANY, RULE, STARS, digits, key, parameters
+from kofn.switch.commands.values import MANY, RULE, STARS, key, parameters, short
 from kofn.switch.compiler.ir.program import Action, ActionProfile
 from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
 from kofn.switch.state.tables import PRIORITY_MAX
@@ -83,9 +83,7 @@ def act_prof_dump(session: Session, words: list[str]) -> Iterator[str]:
     profile = _profile(session, words[0])
     yield from (RULE, "MEMBERS")
     for member in session.engine.members(profile.name):
-        action = _action(session, profile, member.action)
-        pairs = zip(member.parameters, action.parameters, strict=True)
-        data = ", ".join(digits(given, item.width) for given, item in pairs)
+        data = ", ".join(map(short, member.parameters))
         yield from (STARS, f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
     if profile.selector is None:
         return
