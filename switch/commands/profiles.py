@@ -80,17 +80,35 @@ def act_prof_remove_member_from_group(session: Session, words: list[str]) -> Ite
 def act_prof_dump(session: Session, words: list[str]) -> Iterator[str]:
     """Show members and groups: act_prof_dump <action profile name>"""
     check_count(words, 1)
-    profile = _profile(session, words[0])
+    yield from dumped(session, _profile(session, words[0]))
+
+
+def act_prof_dump_member(session: Session, words: list[str]) -> Iterator[str]:
+    """Show a member: act_prof_dump_member <action profile name> <member handle>"""
+    check_count(words, 2)
+    wanted = number(words[1], "member handle") + 1
+    found = [one for one in session.engine.members(_profile(session, words[0]).name) if one.id == wanted]
+    if not found:
+        raise CommandError("Invalid table operation (INVALID_MBR_HANDLE)")
+    yield from _member(*found)
+
+
+def act_prof_dump_group(session: Session, words: list[str]) -> Iterator[str]:
+    """Show a group: act_prof_dump_group <action profile name> <group handle>"""
+    check_count(words, 2)
+    yield from _members(_group(session, _profile(session, words[0]), words[1]))
+
+
+def dumped(session: Session, profile: ActionProfile) -> Iterator[str]:
+    """Its members and groups."""
     yield from (RULE, "MEMBERS")
     for member in session.engine.members(profile.name):
-        data = ", ".join(map(short, member.parameters))
-        yield from (STARS, f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
+        yield from (STARS, *_member(member))
     if profile.selector is None:
         return
     yield from (RULE, "GROUPS")
     for group in session.engine.member_groups(profile.name):
-        listed = ", ".join(str(member.member - 1) for member in group.members)
-        yield from (STARS, f"Dumping group {group.id - 1}", f"Members: [{listed}]")
+        yield from (STARS, *_members(group))
 
 
 def table_indirect_add(session: Session, words: list[str]) -> Iterator[str]:
@@ -131,6 +149,16 @@ def _add(session: Session, words: list[str], via: Callable[[int], Via]) -> Itera
     yield f"Entry has been added with handle {session.handle(entry)}"
 
 
+def _member(member: Member) -> Iterator[str]:
+    data = ", ".join(map(short, member.parameters))
+    yield from (f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
+
+
+def _members(group: MemberGroup) -> Iterator[str]:
+    listed = ", ".join(str(member.member - 1) for member in group.members)
+    yield from (f"Dumping group {group.id - 1}", f"Members: [{listed}]")
+
+
 def _profile(session: Session, name: str) -> ActionProfile:
     return find("action profile", session.program.profiles.values(), name)
 
@@ -145,7 +173,7 @@ def _group(session: Session, profile: ActionProfile, handle: str) -> MemberGroup
     for group in session.engine.member_groups(profile.name):
         if group.id == wanted:
             return group
-    raise CommandError("Invalid table operation (INVALID_GROUP_HANDLE)")
+    raise CommandError("Invalid table operation (INVALID_GRP_HANDLE)")
 
 
 def _free(taken: set[int]) -> int:
@@ -157,6 +185,7 @@ COMMANDS: Commands = {
     for command in (
         *(act_prof_create_member, act_prof_modify_member, act_prof_delete_member, act_prof_create_group),
         *(act_prof_delete_group, act_prof_add_member_to_group, act_prof_remove_member_from_group, act_prof_dump),
+        *(act_prof_dump_member, act_prof_dump_group),
         *(table_indirect_add, table_indirect_add_with_group, table_indirect_delete),
     )
 }

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from kofn.switch.commands.profiles import dumped
 from kofn.switch.commands.session import Commands, Session, check_count, number
 from kofn.switch.commands.values import MANY, RULE, STARS, key, kind_of, octets, parameters, short, spelled
 from kofn.switch.compiler.ir.program import Action, Table
@@ -128,6 +129,8 @@ def table_dump(session: Session, words: list[str]) -> Iterator[str]:
     for entry in session.engine.entries(table.name):
         yield STARS
         yield from _dumped(session, table, entry)
+    if table.profile is not None:
+        yield from dumped(session, session.program.profiles[table.profile])
     yield from (RULE, "Dumping default entry")
     default = session.engine.default(table.name)
     yield "EMPTY" if default is None else _entered(*default)

@@ -143,6 +143,9 @@ def test_members_and_groups_of_action_profiles(engine: Engine) -> None:
     assert say(session, "act_prof_create_group chosen") == ["Group has been created with handle 0"]
     say(session, "act_prof_add_member_to_group chosen 0 0", "act_prof_add_member_to_group chosen 1 0")
     assert "Members: [0, 1]" in say(session, "act_prof_dump chosen")
+    assert say(session, "act_prof_dump_member chosen 1")[0] == "Dumping member 1"
+    assert say(session, "act_prof_dump_group chosen 0") == ["Dumping group 0", "Members: [0, 1]"]
+    assert say(session, "act_prof_dump_member chosen 2") == ["Error: Invalid table operation (INVALID_MBR_HANDLE)"]
     say(session, "act_prof_remove_member_from_group chosen 0 0", "act_prof_delete_member chosen 0")
     assert say(session, "act_prof_dump chosen")[-1] == "Members: [1]"
 
@@ -151,7 +154,14 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     session = Session(engine)
     say(session, "act_prof_create_member shared answer 3", "table_indirect_add indirect 1 => 0")
     assert probe(engine, "indirect", a=1)[0] == 3
-    assert "Index: member(0)" in say(session, "table_dump indirect")
+    said = say(session, "table_dump indirect")
+    assert said[said.index("Index: member(0)") :][:5] == [
+        "Index: member(0)",
+        "==========",
+        "MEMBERS",
+        "**********",
+        "Dumping member 0",
+    ]
     say(session, "act_prof_modify_member shared answer 0 4")
     assert probe(engine, "indirect", a=1)[0] == 4
     say(session, "table_indirect_delete indirect 0")
