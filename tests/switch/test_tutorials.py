@@ -3,6 +3,7 @@
 KOFN_TUTORIALS names a checkout of github.com/p4lang/tutorials.  Their own requirements have to be there: p4c-bm2-ss,
 Mininet, iperf, the P4Runtime packages for python3.  Each exercise's solution is run by its own `make run`, its hosts
 ping each other, and its scripts are run as its README says; with BMv2 on the PATH as well, with the same results.
+Where there is p4c's driver and ptf, so are the exercises' PTF tests.
 """
 
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.switch.exercises import EXERCISES, SEEDED
-from tests.switch.machine import OWN_MACHINE, path_with
+from tests.switch.machine import OWN_MACHINE, PTF_OUTCOME, path_with
 from tests.targets import BMV2
 
 CHECKOUT = Path(os.environ.get("KOFN_TUTORIALS") or "/nonesuch")
@@ -33,16 +34,17 @@ pytestmark = [
 
 def solved(exercise: str, folder: Path) -> Path:
     """A copy of the exercise with its solution in the place of its skeleton."""
-    shutil.copytree(CHECKOUT / "utils", folder / "utils")
+    for shared in ("bin", "utils"):
+        shutil.copytree(CHECKOUT / shared, folder / shared)
     copy = Path(shutil.copytree(CHECKOUT / "exercises" / exercise, folder / "exercises" / exercise))
     shutil.copytree(copy / "solution", copy, dirs_exist_ok=True)
     (copy / "seeded.py").write_text(SEEDED)
     return copy
 
 
-def typed(exercise: Path, lines: list[str], path: str) -> str:
-    """What `make run` says to the lines.  The prompt reads each as soon as it is there, and ends with its input."""
-    command = [*OWN_MACHINE, "sh", "-c", "ip link set lo up; exec make run"]
+def made(exercise: Path, target: str, lines: list[str], path: str) -> str:
+    """What `make` says to the lines.  Mininet's prompt reads each as soon as it is there, and ends with its input."""
+    command = [*OWN_MACHINE, "sh", "-c", f"ip link set lo up; exec make {target}"]
     environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
     log = exercise / "make.log"
     with (
@@ -59,7 +61,7 @@ def outcome(exercise: str, folder: Path, *, ours: bool) -> object:
     """What the scripts of the exercise made of its packets."""
     task = EXERCISES[exercise]
     copy = solved(exercise, folder)
-    said = typed(copy, ["pingall", *task.lines], path_with(folder / "names", ours=ours))
+    said = made(copy, "run", ["pingall", *task.lines], path_with(folder / "names", ours=ours))
     assert "did not start" not in said, said
     assert PINGS.findall(said) == [str(task.pings)], said
     return task.outcome(copy / "logs")
@@ -74,3 +76,11 @@ def test_a_solution_runs_as_on_bmv2(exercise: str, tmp_path: Path) -> None:
     found = outcome(exercise, tmp_path / "ours", ours=True)
     if shutil.which(BMV2):
         assert found == outcome(exercise, tmp_path / "theirs", ours=False)
+
+
+@pytest.mark.skipif(not (shutil.which("p4c") and shutil.which("ptf")), reason="p4c or ptf is not on the PATH")
+@pytest.mark.parametrize("exercise", sorted(path.parent.name for path in CHECKOUT.glob("exercises/*/runptf.sh")))
+def test_ptf_tests_pass(exercise: str, tmp_path: Path) -> None:
+    said = made(solved(exercise, tmp_path), "test", [], path_with(tmp_path / "names", ours=True))
+    found = dict(PTF_OUTCOME.findall(said))
+    assert found and set(found.values()) == {"ok"}, said
