@@ -178,6 +178,13 @@ def test_meters_have_rates_in_units_a_microsecond(engine: Engine) -> None:
     ]
 
 
+def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:
+    session = Session(engine)
+    say(session, "table_add metered metered_answer 1 => 7", "meter_set_rates entry_meter 0 0.5:10 1:20")
+    assert say(session, "meter_get_rates entry_meter 0")[0] == "0: info rate = 0.5, burst size = 10"
+    assert "Invalid meter name (metered)" in say(session, "meter_get_rates metered 0")[0]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
