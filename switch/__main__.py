@@ -72,6 +72,7 @@ async def run(options: Options) -> None:
         raise
     engine = Engine(
         options.ports,
+        take_outgoing=options.take_outgoing,
         cpu_port=options.cpu_port,
         faults=options.faults,
         fault_seed=options.fault_seed,

@@ -7,14 +7,21 @@ from typing import Any, NoReturn
 
 from kofn.switch.compiler.build import compile_runtime
 
-SWITCH, CLIENT = "kofn.switch.__main__", "kofn.switch.commands.client"
-NAMES = {"simple_switch_grpc": SWITCH, "simple_switch": SWITCH, "simple_switch_CLI": CLIENT}
-SCRIPT = """\
+SWITCH = """\
 #!{python} -I
 import sys
-from {module} import main
+from kofn.switch.__main__ import main
+sys.exit(main(["--thrift-port", "9090", "--take-outgoing", *sys.argv[1:]]))
+"""
+"""BMv2 serves its client, and hears what is sent out of its interfaces, without being told."""
+
+CLIENT = """\
+#!{python} -I
+import sys
+from kofn.switch.commands.client import main
 sys.exit(main())
 """
+NAMES = {"simple_switch_grpc": SWITCH, "simple_switch": SWITCH, "simple_switch_CLI": CLIENT}
 
 
 class MakeNames(argparse.Action):
@@ -39,8 +46,8 @@ def make_names(folder: Path) -> None:
     Raises OSError, CompilerMissing, CompileError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, module in NAMES.items():
+    for name, script in NAMES.items():
         path = folder / name
-        path.write_text(SCRIPT.format(python=sys.executable, module=module))
+        path.write_text(script.format(python=sys.executable))
         path.chmod(0o755)
     compile_runtime()

@@ -81,6 +81,7 @@ class Options:
 
     program: Path | None  # p4c's JSON; None: wait for the controller's
     ports: dict[int, str]  # port number to interface
+    take_outgoing: bool  # what others send out of the interfaces comes in
     device_id: int
     address: str  # of the P4Runtime server: HOST:PORT or unix:PATH
     tls: Tls | None  # of the P4Runtime server
@@ -121,6 +122,7 @@ def parse(arguments: Sequence[str]) -> Options:
     return Options(
         program=_program(told.program, told.no_p4),
         ports=ports,
+        take_outgoing=told.take_outgoing,
         device_id=told.device_id,
         address=_address(aimed.grpc_server_addr),
         tls=_tls(aimed),
@@ -197,6 +199,7 @@ def _general_parser() -> _Parser:
     add("program", nargs="?", type=Path, metavar="PROGRAM.json", help="p4c's JSON to start with")
     add("--no-p4", action="store_true", help="start without a program; a controller pushes it")
     add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
+    add("--take-outgoing", action="store_true", help="what others send out of the interfaces comes in as well")
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
     add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")

@@ -1,6 +1,7 @@
 """Commands about counters, registers and meters."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
 from kofn.switch.compiler.ir.program import Array, Meter, Table
@@ -10,14 +11,22 @@ PER_MICROSECOND = 1_000_000
 RATES = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """The cells beside a table's entries, under the name of their counter or meter."""
+
+    name: str
+    table: Table
+
+
 def counter_read(session: Session, words: list[str]) -> Iterator[str]:
-    """Read a counter, a direct one by its table: counter_read <name> <index or entry handle>"""
+    """Read a cell of a counter: counter_read <name> <index or entry handle>"""
     check_count(words, 2)
     index = number(words[1], "index")
     counter = _counter(session, words[0])
-    if isinstance(counter, Table):
-        yield f"this is the direct counter for table {counter.name}"
-        entry = session.entry(counter, words[1])
+    if isinstance(counter, Direct):
+        yield f"this is the direct counter for table {counter.table.name}"
+        entry = session.entry(counter.table, words[1])
         count = session.engine.count(entry.table, entry.key, entry.priority)
     else:
         count = session.engine.read_counter(counter.name, index)
@@ -25,14 +34,14 @@ def counter_read(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def counter_write(session: Session, words: list[str]) -> Iterator[str]:
-    """Write a counter, a direct one by its table: counter_write <name> <index or entry handle> <packets> <bytes>"""
+    """Write a cell of a counter: counter_write <name> <index or entry handle> <packets> <bytes>"""
     check_count(words, 4)
     index = number(words[1], "index")
     count = Count(packets=number(words[2], "packets"), bytes=number(words[3], "bytes"))
     counter = _counter(session, words[0])
-    if isinstance(counter, Table):
-        yield f"writing to direct counter for table {counter.name}"
-        entry = session.entry(counter, words[1])
+    if isinstance(counter, Direct):
+        yield f"writing to direct counter for table {counter.table.name}"
+        entry = session.entry(counter.table, words[1])
         session.engine.set_count(entry.table, entry.key, entry.priority, count)
     else:
         session.engine.write_counter(counter.name, index, count)
@@ -40,12 +49,12 @@ def counter_write(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def counter_reset(session: Session, words: list[str]) -> Iterator[str]:
-    """Set all cells of a counter to 0, of a direct one by its table: counter_reset <name>"""
+    """Set all cells of a counter to 0: counter_reset <name>"""
     check_count(words, 1)
     counter, nothing = _counter(session, words[0]), Count(packets=0, bytes=0)
-    if isinstance(counter, Table):
-        yield f"this is the direct counter for table {counter.name}"
-        for entry in session.engine.entries(counter.name):
+    if isinstance(counter, Direct):
+        yield f"this is the direct counter for table {counter.table.name}"
+        for entry in session.engine.entries(counter.table.name):
             session.engine.set_count(entry.table, entry.key, entry.priority, nothing)
     else:
         for index in range(counter.size):
@@ -82,12 +91,12 @@ def register_reset(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def meter_set_rates(session: Session, words: list[str]) -> Iterator[str]:
-    """Configure a cell of a meter, rates in units a microsecond, a direct one by its table:
+    """Configure a cell of a meter, rates in units a microsecond:
     meter_set_rates <name> <index or entry handle> <rate 1>:<burst 1> <rate 2>:<burst 2>"""
     check_count(words, 4)
     meter, config = _meter(session, words[0]), _config(words[2:])
-    if isinstance(meter, Table):
-        entry = session.entry(meter, words[1])
+    if isinstance(meter, Direct):
+        entry = session.entry(meter.table, words[1])
         session.engine.set_meter(entry.table, entry.key, entry.priority, config)
     else:
         session.engine.write_meter(meter.name, number(words[1], "index"), config)
@@ -104,11 +113,11 @@ def meter_array_set_rates(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def meter_get_rates(session: Session, words: list[str]) -> Iterator[str]:
-    """Show a cell of a meter, of a direct one by its table: meter_get_rates <name> <index or entry handle>"""
+    """Show a cell of a meter: meter_get_rates <name> <index or entry handle>"""
     check_count(words, 2)
     meter = _meter(session, words[0])
-    if isinstance(meter, Table):
-        entry = session.entry(meter, words[1])
+    if isinstance(meter, Direct):
+        entry = session.entry(meter.table, words[1])
         config = session.engine.meter(entry.table, entry.key, entry.priority)
     else:
         config = session.engine.read_meter(meter.name, number(words[1], "index"))
@@ -120,18 +129,22 @@ def meter_get_rates(session: Session, words: list[str]) -> Iterator[str]:
         yield f"{place}: info rate = {rate / PER_MICROSECOND}, burst size = {burst}"
 
 
-def _counter(session: Session, name: str) -> Array | Table:
-    counted: list[Array | Table] = [table for table in session.program.tables if table.counted]
-    return find("counter", [*counted, *session.program.counters], name)
+def _counter(session: Session, name: str) -> Array | Direct:
+    direct: list[Array | Direct] = [
+        Direct(table.counter, table) for table in session.program.tables if table.counter is not None
+    ]
+    return find("counter", [*direct, *session.program.counters], name)
 
 
 def _register(session: Session, name: str) -> Array:
     return find("register", session.program.registers, name)
 
 
-def _meter(session: Session, name: str) -> Meter | Table:
-    metered: list[Meter | Table] = [table for table in session.program.tables if table.meter is not None]
-    return find("meter", [*metered, *session.program.meters], name)
+def _meter(session: Session, name: str) -> Meter | Direct:
+    direct: list[Meter | Direct] = [
+        Direct(table.meter.name, table) for table in session.program.tables if table.meter is not None
+    ]
+    return find("meter", [*direct, *session.program.meters], name)
 
 
 def _config(words: list[str]) -> MeterConfig:

@@ -6,7 +6,7 @@ from kofn.switch.commands.session import CommandError, Commands, Node, Session, 
 from kofn.switch.commands.values import MANY, RULE, STARS
 from kofn.switch.state.entries import CloneSession, Replica
 
-NO_GROUP = "Invalid PRE operation (INVALID_MGID)"
+NO_GROUP = "Invalid PRE operation (INVALID_MGRP_HANDLE)"
 
 
 def mc_mgrp_create(session: Session, words: list[str]) -> Iterator[str]:
@@ -24,7 +24,7 @@ def mc_mgrp_destroy(session: Session, words: list[str]) -> Iterator[str]:
     check_count(words, 1)
     group = _group(session, words[0])
     for handle in session.groups.pop(group):
-        session.nodes[handle].groups.remove(group)
+        session.nodes[handle].group = None
     _update(session, group)
     yield f"Destroying multicast group {group}"
 
@@ -44,8 +44,8 @@ def mc_node_update(session: Session, words: list[str]) -> Iterator[str]:
     check_count(words, 2, MANY)
     node = _node(session, words[0])
     node.ports = _ports(words[1:])
-    for group in node.groups:
-        _update(session, group)
+    if node.group is not None:
+        _update(session, node.group)
     yield f"Updating node {words[0]} with port map {_map(node.ports)} and lag map "
 
 
@@ -53,7 +53,9 @@ def mc_node_associate(session: Session, words: list[str]) -> Iterator[str]:
     """Put a node into a multicast group: mc_node_associate <group handle> <node handle>"""
     check_count(words, 2)
     group, node = _group(session, words[0]), _node(session, words[1])
-    node.groups.append(group)
+    if node.group is not None:
+        raise CommandError(f"Invalid PRE operation (ERROR): node {words[1]} is in multicast group {node.group}")
+    node.group = group
     session.groups[group].append(number(words[1], "node handle"))
     _update(session, group)
     yield f"Associating node {words[1]} to multicast group {group}"
@@ -63,9 +65,9 @@ def mc_node_dissociate(session: Session, words: list[str]) -> Iterator[str]:
     """Take a node out of a multicast group: mc_node_dissociate <group handle> <node handle>"""
     check_count(words, 2)
     group, node = _group(session, words[0]), _node(session, words[1])
-    if group not in node.groups:
+    if group != node.group:
         raise CommandError("Invalid PRE operation (L1_NOT_ASSOCIATED)")
-    node.groups.remove(group)
+    node.group = None
     session.groups[group].remove(number(words[1], "node handle"))
     _update(session, group)
     yield f"Dissociating node {words[1]} from multicast group {group}"
@@ -75,9 +77,9 @@ def mc_node_destroy(session: Session, words: list[str]) -> Iterator[str]:
     """Remove a node: mc_node_destroy <node handle>"""
     check_count(words, 1)
     node, handle = _node(session, words[0]), number(words[0], "node handle")
-    for group in node.groups:
-        session.groups[group].remove(handle)
-        _update(session, group)
+    if node.group is not None:
+        session.groups[node.group].remove(handle)
+        _update(session, node.group)
     del session.nodes[handle]
     yield f"Destroying node {handle}"
 

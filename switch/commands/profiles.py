@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
-from kofn.switch.commands.values import MANY, RULE, STARS, digits, key, parameters
+from kofn.switch.commands.values import MANY, RULE, STARS, key, parameters, short
 from kofn.switch.compiler.ir.program import Action, ActionProfile
 from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
 from kofn.switch.state.tables import PRIORITY_MAX
@@ -80,19 +80,35 @@ def act_prof_remove_member_from_group(session: Session, words: list[str]) -> Ite
 def act_prof_dump(session: Session, words: list[str]) -> Iterator[str]:
     """Show members and groups: act_prof_dump <action profile name>"""
     check_count(words, 1)
-    profile = _profile(session, words[0])
+    yield from dumped(session, _profile(session, words[0]))
+
+
+def act_prof_dump_member(session: Session, words: list[str]) -> Iterator[str]:
+    """Show a member: act_prof_dump_member <action profile name> <member handle>"""
+    check_count(words, 2)
+    wanted = number(words[1], "member handle") + 1
+    found = [one for one in session.engine.members(_profile(session, words[0]).name) if one.id == wanted]
+    if not found:
+        raise CommandError("Invalid table operation (INVALID_MBR_HANDLE)")
+    yield from _member(*found)
+
+
+def act_prof_dump_group(session: Session, words: list[str]) -> Iterator[str]:
+    """Show a group: act_prof_dump_group <action profile name> <group handle>"""
+    check_count(words, 2)
+    yield from _members(_group(session, _profile(session, words[0]), words[1]))
+
+
+def dumped(session: Session, profile: ActionProfile) -> Iterator[str]:
+    """Its members and groups."""
     yield from (RULE, "MEMBERS")
     for member in session.engine.members(profile.name):
-        action = _action(session, profile, member.action)
-        pairs = zip(member.parameters, action.parameters, strict=True)
-        data = ", ".join(digits(given, item.width) for given, item in pairs)
-        yield from (STARS, f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
+        yield from (STARS, *_member(member))
     if profile.selector is None:
         return
     yield from (RULE, "GROUPS")
     for group in session.engine.member_groups(profile.name):
-        listed = ", ".join(str(member.member - 1) for member in group.members)
-        yield from (STARS, f"Dumping group {group.id - 1}", f"Members: [{listed}]")
+        yield from (STARS, *_members(group))
 
 
 def table_indirect_add(session: Session, words: list[str]) -> Iterator[str]:
@@ -133,6 +149,16 @@ def _add(session: Session, words: list[str], via: Callable[[int], Via]) -> Itera
     yield f"Entry has been added with handle {session.handle(entry)}"
 
 
+def _member(member: Member) -> Iterator[str]:
+    data = ", ".join(map(short, member.parameters))
+    yield from (f"Dumping member {member.id - 1}", f"Action entry: {member.action} - {data}")
+
+
+def _members(group: MemberGroup) -> Iterator[str]:
+    listed = ", ".join(str(member.member - 1) for member in group.members)
+    yield from (f"Dumping group {group.id - 1}", f"Members: [{listed}]")
+
+
 def _profile(session: Session, name: str) -> ActionProfile:
     return find("action profile", session.program.profiles.values(), name)
 
@@ -147,7 +173,7 @@ def _group(session: Session, profile: ActionProfile, handle: str) -> MemberGroup
     for group in session.engine.member_groups(profile.name):
         if group.id == wanted:
             return group
-    raise CommandError("Invalid table operation (INVALID_GROUP_HANDLE)")
+    raise CommandError("Invalid table operation (INVALID_GRP_HANDLE)")
 
 
 def _free(taken: set[int]) -> int:
@@ -159,6 +185,7 @@ COMMANDS: Commands = {
     for command in (
         *(act_prof_create_member, act_prof_modify_member, act_prof_delete_member, act_prof_create_group),
         *(act_prof_delete_group, act_prof_add_member_to_group, act_prof_remove_member_from_group, act_prof_dump),
+        *(act_prof_dump_member, act_prof_dump_group),
         *(table_indirect_add, table_indirect_add_with_group, table_indirect_delete),
     )
 }

@@ -27,11 +27,11 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(slots=True)
 class Node:
-    """A node of the multicast engine: copies with one replication id."""
+    """A node of the multicast engine: copies with one replication id, of one group at most."""
 
     instance: int
     ports: list[int]
-    groups: list[int] = field(default_factory=list)
+    group: int | None = None
 
     def replicas(self) -> list[Replica]:
         return [Replica(port=port, instance=self.instance) for port in self.ports]

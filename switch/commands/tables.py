@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kofn.switch.commands.session import CommandError, Commands, Session, check_count, number
-from kofn.switch.commands.values import MANY, RULE, STARS, digits, key, kind_of, octets, parameters, spelled
+from kofn.switch.commands.profiles import dumped
+from kofn.switch.commands.session import Commands, Session, check_count, number
+from kofn.switch.commands.values import MANY, RULE, STARS, key, kind_of, octets, parameters, short, spelled
 from kofn.switch.compiler.ir.program import Action, Table
 from kofn.switch.state.entries import Entry, GroupRef, MemberRef
 from kofn.switch.state.tables import PRIORITY_MAX
@@ -55,7 +56,7 @@ def table_add(session: Session, words: list[str]) -> Iterator[str]:
     yield f"Adding entry to {kind_of(table)} match table {words[0]}"
     fields = zip(table.key, entry.key, strict=True)
     yield f"{'match key:':{WIDE}} " + "\t".join(
-        f"{field.kind.upper()}-{spelled(field, match)}" for field, match in fields
+        f"{field.kind.upper()}-{spelled(field, match, octets)}" for field, match in fields
     )
     yield from _calls(words[1], action, entry.parameters)
     yield f"Entry has been added with handle {session.handle(entry)}"
@@ -128,9 +129,11 @@ def table_dump(session: Session, words: list[str]) -> Iterator[str]:
     for entry in session.engine.entries(table.name):
         yield STARS
         yield from _dumped(session, table, entry)
+    if table.profile is not None:
+        yield from dumped(session, session.program.profiles[table.profile])
     yield from (RULE, "Dumping default entry")
     default = session.engine.default(table.name)
-    yield "EMPTY" if default is None else _entered(table, *default)
+    yield "EMPTY" if default is None else _entered(*default)
     yield RULE
 
 
@@ -184,18 +187,14 @@ def _dumped(session: Session, table: Table, entry: Entry) -> Iterator[str]:
         case GroupRef(group=group):
             yield f"Index: group({group - 1})"
         case _:
-            yield _entered(table, entry.action, entry.parameters)
+            yield _entered(entry.action, entry.parameters)
     if entry.idle_timeout_ns:
         since_ms = session.engine.time_since_hit(table.name, entry.key, entry.priority) // 1_000_000
         yield f"Life: {since_ms}ms since hit, timeout is {entry.idle_timeout_ns // 1_000_000}ms"
 
 
-def _entered(table: Table, name: str, given: Sequence[int]) -> str:
-    action = next((action for action in table.actions if action.name == name), None)
-    if action is None:
-        raise CommandError(f"Table {table.name} has no action {name}")
-    data = (digits(value, item.width) for value, item in zip(given, action.parameters, strict=True))
-    return f"Action entry: {name} - {', '.join(data)}"
+def _entered(name: str, given: Sequence[int]) -> str:
+    return f"Action entry: {name} - {', '.join(map(short, given))}"
 
 
 COMMANDS: Commands = {

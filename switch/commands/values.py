@@ -1,7 +1,7 @@
 """Values as the commands have them: numbers and addresses in, hexadecimal digits and keys out."""
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kofn.switch.commands.session import CommandError
 from kofn.switch.compiler.ir.program import Action, KeyField, Table
@@ -69,10 +69,14 @@ def digits(number: int, width: int) -> str:
     return f"{number:0{(width + 7) // 8 * 2}x}"
 
 
+def short(number: int) -> str:
+    """Hexadecimal, as many bytes as it needs."""
+    return digits(number, max(number.bit_length(), 1))
+
+
 def octets(number: int, width: int) -> str:
     """Hexadecimal, with a colon between bytes."""
-    text = digits(number, width)
-    return ":".join(text[at : at + 2] for at in range(0, len(text), 2))
+    return bytes.fromhex(digits(number, width)).hex(":")
 
 
 def kind_of(table: Table) -> str:
@@ -81,18 +85,18 @@ def kind_of(table: Table) -> str:
     return next((kind for kind in ("range", "ternary", "lpm") if kind in kinds), "exact")
 
 
-def spelled(field: KeyField, match: Match) -> str:
-    """One field of an entry."""
+def spelled(field: KeyField, match: Match, write: Callable[[int, int], str] = digits) -> str:
+    """One field of an entry, its numbers as `write` has them."""
     width = field.width
     match match:
         case Exact(value=found):
-            return digits(found, width)
+            return write(found, width)
         case Lpm(value=found, prefix_length=length):
-            return f"{digits(found, width)}/{length}"
+            return f"{write(found, width)}/{length}"
         case Ternary(value=found, mask=mask):
-            return f"{digits(found, width)} &&& {digits(mask, width)}"
+            return f"{write(found, width)} &&& {write(mask, width)}"
         case Range(low=low, high=high):
-            return f"{digits(low, width)} -> {digits(high, width)}"
+            return f"{write(low, width)} -> {write(high, width)}"
         case Optional(value=optional):
             ones = 0 if optional is None else (1 << width) - 1
-            return f"{digits(optional or 0, width)} &&& {digits(ones, width)}"
+            return f"{write(optional or 0, width)} &&& {write(ones, width)}"

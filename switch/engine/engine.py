@@ -50,6 +50,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         *,
         cpu_port: int | None = None,
         qdisc_bypass: bool = False,
+        take_outgoing: bool = False,
         faults: Sequence[FaultRule] = (),
         fault_seed: int = 0,
         fault_udp_port: int = 0,
@@ -63,7 +64,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         """`ports`: port number (0..511, not the drop port) to interface name; the interfaces are opened by `start`.
 
         Packets sent to `cpu_port` go to `take_packet_ins`.  `qdisc_bypass` sends past the interfaces' queueing
-        disciplines: faster, and wrong where an interface of the switch is shaped.  Raises PortError.
+        disciplines: faster, and wrong where an interface of the switch is shaped.  With `take_outgoing` what others
+        send out of the interfaces comes in as well.  Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
 
@@ -87,7 +89,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._cpu_port = cpu_port
         self._port_down = warner(self._ports)  # the native part holds no reference
         cpu = -1 if cpu_port is None else cpu_port
-        core: int = runtime().core_new(cpu, qdisc_bypass, self._port_down) or 0
+        core: int = runtime().core_new(cpu, qdisc_bypass, take_outgoing, self._port_down) or 0
         if not core:
             raise SwitchError("not enough memory for a switch: it needs about 20 MB")
         super().__init__(core)

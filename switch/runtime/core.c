@@ -252,7 +252,7 @@ void core_free(struct core *core) {
 }
 
 // NULL when there is not enough memory.
-struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)) {
+struct core *core_new(int cpu_port, int bypass, int outgoing, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
     core->services = (struct services){
@@ -262,6 +262,7 @@ struct core *core_new(int cpu_port, int bypass, void (*port_down)(uint32_t port)
     for (int i = 0; i < PORTS; i++) core->ports[i].socket = -1;
     core->cpu_port = cpu_port;
     core->bypass = bypass;
+    core->outgoing = outgoing;
     core->port_down = port_down;
     core->wake = -1;
     core->started_ns = core_clock_ns();

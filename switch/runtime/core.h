@@ -84,7 +84,8 @@ struct core {
     struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];
     struct iovec vectors[BATCH];
     uint8_t control[BATCH][64];  // of the kernel with each packet: its VLAN tag
-    int bypass;
+    int bypass;    // of the interfaces' queueing disciplines
+    int outgoing;  // what other processes send out of the interfaces comes in
     struct faults *faults;  // NULL: none are injected
     struct captures *captures;  // NULL: none
     struct trace *trace;  // NULL: none

@@ -33,13 +33,14 @@ void core_size_buffer(struct core *core, uint32_t port) {
     if (socket >= 0 && !core->ports[port].is_file) set_buffer(socket, SO_SNDBUFFORCE, SO_SNDBUF, bytes);
 }
 
-static int attach(int socket, int index, int bypass) {
+static int attach(const struct core *core, int socket, int index) {
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = index};
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
     set_buffer(socket, SO_RCVBUFFORCE, SO_RCVBUF, SOCKET_BUFFER);
     if (set_option(socket, SOL_PACKET, PACKET_AUXDATA, 1) < 0) return -errno;
-    if (set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
-    if (bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
+    // The kernel spares a socket its own frames either way.
+    if (!core->outgoing && set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
+    if (core->bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
     if (setsockopt(socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) return -errno;
     if (bind(socket, (struct sockaddr *)&address, sizeof address) < 0) return -errno;
     return 0;
@@ -52,7 +53,7 @@ int core_open_port(struct core *core, uint32_t port, const char *interface) {
     // Protocol 0: nothing is received before the socket is bound to its interface.
     int opened = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     if (opened < 0) return -errno;
-    int result = attach(opened, index, core->bypass);
+    int result = attach(core, opened, index);
     if (result < 0) {
         close(opened);
         return result;

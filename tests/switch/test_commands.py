@@ -56,7 +56,7 @@ def test_an_entry_is_added_shown_changed_and_deleted(session: Session) -> None:
         "==========",
     ]
     say(session, "table_modify exacts send 0 => 4")
-    assert say(session, "table_dump_entry exacts 0")[-1] == "Action entry: TestIngress.send - 0004"
+    assert say(session, "table_dump_entry exacts 0")[-1] == "Action entry: TestIngress.send - 04"
     assert say(session, "table_delete exacts 0", "table_num_entries exacts") == ["Deleting entry 0 from exacts", "0"]
 
 
@@ -73,7 +73,7 @@ def test_every_kind_of_match_is_understood(session: Session) -> None:
         "* hdr.test.narrow      : RANGE     03 -> 08",
         "* standard.ingress_port: TERNARY   0001 &&& 01ff",
         "Priority: 10",
-        "Action entry: TestIngress.tag - 0001",
+        "Action entry: TestIngress.tag - 01",
     ]
 
 
@@ -96,10 +96,10 @@ def test_cells_are_read_and_written(session: Session) -> None:
     assert say(session, "register_reset cells", "register_read cells") == ["cells= " + ", ".join(["0"] * 16)]
     written = say(session, "counter_write seen 2 3 400", "counter_read seen 2")
     assert written == ["seen[2] has been updated", "seen[2]= (400 bytes, 3 packets)"]
-    say(session, "counter_reset seen", "table_add exacts send 1 => 1", "counter_write exacts 0 1 60")
-    assert say(session, "counter_read seen 2", "counter_read exacts 0")[::2] == [
+    say(session, "counter_reset seen", "table_add exacts send 1 => 1", "counter_write hits 0 1 60")
+    assert say(session, "counter_read seen 2", "counter_read hits 0")[::2] == [
         "seen[2]= (0 bytes, 0 packets)",
-        "exacts[0]= (60 bytes, 1 packets)",
+        "hits[0]= (60 bytes, 1 packets)",
     ]
 
 
@@ -112,6 +112,20 @@ def test_multicast_groups_are_made_of_nodes(session: Session) -> None:
     assert [one.port for one in session.engine.group(5)] == [4]
     say(session, "mc_node_destroy 0", "mc_mgrp_destroy 5")
     assert session.engine.groups() == {}
+
+
+def test_a_node_is_in_one_multicast_group(session: Session) -> None:
+    say(session, "mc_mgrp_create 5", "mc_mgrp_create 6", "mc_node_create 9 1", "mc_node_associate 5 0")
+    for group in (5, 6):
+        (said,) = say(session, f"mc_node_associate {group} 0")
+        assert said == "Error: Invalid PRE operation (ERROR): node 0 is in multicast group 5"
+    assert [one.port for one in session.engine.group(5)] == [1]
+
+
+def test_bytes_of_a_key_have_colons_and_parameters_no_zeros_before_them(session: Session) -> None:
+    said = say(session, "table_add prefixes tag 10.0.0.0/8 => 0", "table_dump_entry prefixes 0")
+    assert said[1] == "match key:           LPM-0a:00:00:00/8"
+    assert said[-1] == "Action entry: TestIngress.tag - 00"
 
 
 def test_mirroring_sessions(session: Session) -> None:
@@ -131,6 +145,9 @@ def test_members_and_groups_of_action_profiles(engine: Engine) -> None:
     assert say(session, "act_prof_create_group chosen") == ["Group has been created with handle 0"]
     say(session, "act_prof_add_member_to_group chosen 0 0", "act_prof_add_member_to_group chosen 1 0")
     assert "Members: [0, 1]" in say(session, "act_prof_dump chosen")
+    assert say(session, "act_prof_dump_member chosen 1")[0] == "Dumping member 1"
+    assert say(session, "act_prof_dump_group chosen 0") == ["Dumping group 0", "Members: [0, 1]"]
+    assert say(session, "act_prof_dump_member chosen 2") == ["Error: Invalid table operation (INVALID_MBR_HANDLE)"]
     say(session, "act_prof_remove_member_from_group chosen 0 0", "act_prof_delete_member chosen 0")
     assert say(session, "act_prof_dump chosen")[-1] == "Members: [1]"
 
@@ -139,7 +156,14 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     session = Session(engine)
     say(session, "act_prof_create_member shared answer 3", "table_indirect_add indirect 1 => 0")
     assert probe(engine, "indirect", a=1)[0] == 3
-    assert "Index: member(0)" in say(session, "table_dump indirect")
+    said = say(session, "table_dump indirect")
+    assert said[said.index("Index: member(0)") :][:5] == [
+        "Index: member(0)",
+        "==========",
+        "MEMBERS",
+        "**********",
+        "Dumping member 0",
+    ]
     say(session, "act_prof_modify_member shared answer 0 4")
     assert probe(engine, "indirect", a=1)[0] == 4
     say(session, "table_indirect_delete indirect 0")
@@ -156,6 +180,13 @@ def test_meters_have_rates_in_units_a_microsecond(engine: Engine) -> None:
     ]
 
 
+def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:
+    session = Session(engine)
+    say(session, "table_add metered metered_answer 1 => 7", "meter_set_rates entry_meter 0 0.5:10 1:20")
+    assert say(session, "meter_get_rates entry_meter 0")[0] == "0: info rate = 0.5, burst size = 10"
+    assert "Invalid meter name (metered)" in say(session, "meter_get_rates metered 0")[0]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -169,7 +200,8 @@ def test_meters_have_rates_in_units_a_microsecond(engine: Engine) -> None:
         ("table_add prefixes tag 1 => 1", "Error: Invalid match key: 1 needs a prefix length, as in 10.0.0.0/8"),
         ("table_delete exacts 3", "Error: Invalid table operation (INVALID_HANDLE)"),
         ("register_read cells 99", "Error: register TestIngress.cells has cells 0..15, not 99"),
-        ("mc_node_associate 1 0", "Error: Invalid PRE operation (INVALID_MGID)"),
+        ("mc_node_associate 1 0", "Error: Invalid PRE operation (INVALID_MGRP_HANDLE)"),
+        ("counter_read exacts 0", "Error: Invalid counter name (exacts): there is TestIngress.hits, TestIngress.seen"),
         ("set_queue_rate 1 600", "Error: a value and a priority are 0 or more, a port is in 0..511"),
         ("table_dump", "Error: Invalid number of args, expected 1 but got 0"),
     ],
@@ -206,6 +238,20 @@ def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> Non
             return said.decode()
 
     assert asyncio.run(scenario()) == f"{INTRO}\n{PROMPT}{PROMPT}cells[1]= 5\n{PROMPT}\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("flags", ["", "--thrift-port 9091"])
+def test_under_a_bmv2_name_the_switch_serves_its_client_untold(flags: str, tmp_path: Path) -> None:
+    make_names(tmp_path)
+    script = f"""
+        ip link set lo up
+        {tmp_path}/simple_switch --no-p4 {flags} >&2 &
+        until echo help table_add | {tmp_path}/simple_switch_CLI {flags}; do kill -0 $! || exit; done
+        kill $!"""
+    alone = ["timeout", "60", "unshare", "--net", "bash", "-c", script]
+    said = subprocess.run(alone, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert said.startswith(INTRO)
 
 
 def test_the_folder_of_names_is_told_in_the_shells_words(tmp_path: Path) -> None:

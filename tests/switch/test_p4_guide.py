@@ -1,8 +1,9 @@
-"""The PTF tests of jafingerhut/p4-guide, unmodified, with this switch under BMv2's name on the PATH.
+"""jafingerhut/p4-guide's PTF tests and demos, unmodified, with this switch under BMv2's name on the PATH.
 
 KOFN_P4_GUIDE names a checkout of github.com/jafingerhut/p4-guide.  What its scripts call has to be there: p4c, ptf,
-p4runtime-shell and scapy for the python3 of ptf, sudo.  Each script has a network, and processes, of its own.  All of
-its tests pass here; where BMv2 is on the PATH as well, those that pass there.
+p4runtime-shell and scapy for the python3 of ptf.  Each script has a machine of its own.  All of its tests pass here;
+where BMv2 is on the PATH as well, those that pass there.  What the README of a demo types and sends is done on both,
+and the same packets come out, and the same cells and groups are read.
 """
 
 import os
@@ -13,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.cli.names import make_names
+from tests.switch.machine import OWN_MACHINE, PTF_OUTCOME, path_with
 from tests.targets import BMV2
 
 CHECKOUT = Path(os.environ.get("KOFN_P4_GUIDE") or "/nonesuch")
-PORTS = 8
+PORTS = 9
 TIMEOUT_S = 1200
-OUTCOME = re.compile(r"^(\S+) \.\.\..*?\b(ok|FAIL|ERROR)$", re.MULTILINE | re.DOTALL)
+SEEN = re.compile(r"^(?:sent|veth|Index|Members).*|^.*\]= .*", re.MULTILINE)
 
 MACHINE = f"""
 ip link set lo up
@@ -30,16 +31,16 @@ for port in $(seq 0 2 {2 * PORTS - 2}); do
     ip link set $end up
   done
 done
-exec bash "$1"
+exec "$@"
 """
 """What p4-guide's veth_setup.sh makes."""
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.long,
+    pytest.mark.timeout(2 * TIMEOUT_S + 60),
     pytest.mark.skipif(not CHECKOUT.is_dir(), reason="KOFN_P4_GUIDE names no checkout of jafingerhut/p4-guide"),
-    pytest.mark.skipif(not shutil.which("p4c"), reason="p4c is not on the PATH"),
-    pytest.mark.skipif(not shutil.which("ptf"), reason="ptf is not on the PATH"),
+    *(pytest.mark.skipif(not shutil.which(name), reason=f"{name} is not on the PATH") for name in ("p4c", "ptf")),
 ]
 
 SCRIPTS = sorted(
@@ -47,40 +48,73 @@ SCRIPTS = sorted(
     for path in CHECKOUT.glob("**/*runptf.sh")
     if "simple_switch_grpc" in path.read_text() and "testgen" not in path.name
 )
+P4_14 = "v1model-special-ops/p414-{}.json"
+DEMOS = [
+    *((f"demo{number}/README.md", f"demo{number}/demo{number}.p4_16.p4") for number in (1, 2, 3, 5, 6)),
+    ("demo1/README-p4runtime.md", "demo1/demo1.p4_16.p4"),
+    ("demo7/README.md", "demo7/demo7.p4"),
+    ("action-profile-and-selector/README.md", "action-profile-and-selector/action-profile.p4"),
+    ("action-profile-and-selector/README-selector.md", "action-profile-and-selector/action-selector.p4"),
+    ("v1model-special-ops/README.md", "v1model-special-ops/v1model-special-ops.p4"),
+    ("v1model-special-ops/README-more-externs.md", "v1model-special-ops/v1model-more-externs.p4"),
+    ("v1model-special-ops/README-p414.md", P4_14.format("special-ops.p4c-2019-01-18")),
+    ("v1model-special-ops/README-p414.md", P4_14.format("multicast-bmv2.p4c-2019-01-25")),
+]
+"""READMEs with commands, and the program of each; of those in P4_14 what p4c once made."""
 
 
-def outcomes(script: str, folder: Path, path: str) -> dict[str, str]:
-    """How each of its tests ends, in a copy of the checkout."""
-    shutil.copytree(CHECKOUT, folder, symlinks=True)
-    place = folder / script
-    command = [
-        "unshare",
-        "--net",
-        "--pid",
-        "--kill-child",
-        "--mount-proc",
-        "bash",
-        "-ec",
-        MACHINE,
-        "machine",
-        place.name,
-    ]
-    environment = os.environ | {"PATH": path}
+def run(command: list[str], folder: Path, path: str) -> str:
+    """What the command says on a machine of its own."""
     result = subprocess.run(
-        command, cwd=place.parent, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [*OWN_MACHINE, "bash", "-ec", MACHINE, "machine", *command],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(CHECKOUT / "testlib")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
-    found = dict(OUTCOME.findall(result.stderr + result.stdout))
-    assert found, result.stderr + result.stdout
+    return result.stderr + result.stdout
+
+
+def outcomes(script: str, folder: Path, *, ours: bool) -> dict[str, str]:
+    """How each of its tests ends, in a copy of the checkout."""
+    shutil.copytree(CHECKOUT, folder / "checkout", symlinks=True)
+    place = folder / "checkout" / script
+    said = run(["bash", place.name], place.parent, path_with(folder / "names", ours=ours))
+    found = dict(PTF_OUTCOME.findall(said))
+    assert found, said
     return found
 
 
+def seen(readme: str, program: str, folder: Path, *, ours: bool) -> list[str]:
+    """The packets, cells and groups that the README has shown."""
+    path, compiled = path_with(folder / "names", ours=ours), CHECKOUT / program
+    if compiled.suffix == ".p4":
+        info = ["--p4runtime-files", f"{compiled.stem}.p4info.txtpb"] if "p4runtime_sh" in read(readme) else []
+        command = ["p4c", "--target", "bmv2", "--arch", "v1model", *info, str(compiled)]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        compiled = folder / f"{compiled.stem}.json"
+    script = Path(__file__).with_name("readme.py")
+    said = run(["python3", str(script), str(CHECKOUT / readme), str(compiled)], folder, path)
+    assert "sent" in said or "sendp" not in read(readme), said
+    return SEEN.findall(said)
+
+
+def read(readme: str) -> str:
+    return (CHECKOUT / readme).read_text()
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.timeout(2 * TIMEOUT_S + 60)
 def test_what_passes_with_bmv2_passes(script: str, tmp_path: Path) -> None:
-    make_names(tmp_path / "names")
-    found = outcomes(script, tmp_path / "ours", f"{tmp_path}/names:{os.environ['PATH']}")
-    wanted = (
-        outcomes(script, tmp_path / "theirs", os.environ["PATH"]) if shutil.which(BMV2) else dict.fromkeys(found, "ok")
-    )
+    found = outcomes(script, tmp_path / "ours", ours=True)
+    wanted = outcomes(script, tmp_path / "theirs", ours=False) if shutil.which(BMV2) else dict.fromkeys(found, "ok")
     assert {test for test, end in wanted.items() if end == "ok"} <= {test for test, end in found.items() if end == "ok"}
     assert wanted.keys() == found.keys()
+
+
+@pytest.mark.parametrize(("readme", "program"), DEMOS)
+def test_a_demo_shows_what_it_shows_on_bmv2(readme: str, program: str, tmp_path: Path) -> None:
+    found = seen(readme, program, tmp_path / "ours", ours=True)
+    if shutil.which(BMV2):
+        assert found == seen(readme, program, tmp_path / "theirs", ours=False)

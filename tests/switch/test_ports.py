@@ -77,8 +77,9 @@ def receive(opened: socket.socket) -> bytes:
             return data
 
 
-def switch(ports: int, *, qdisc_bypass: bool = False) -> Engine:
-    engine = Engine({number: f"s{number}" for number in range(1, ports + 1)}, cpu_port=255, qdisc_bypass=qdisc_bypass)
+def switch(ports: int, *, qdisc_bypass: bool = False, take_outgoing: bool = False) -> Engine:
+    interfaces = {number: f"s{number}" for number in range(1, ports + 1)}
+    engine = Engine(interfaces, cpu_port=255, qdisc_bypass=qdisc_bypass, take_outgoing=take_outgoing)
     engine.load(PROGRAM)
     engine.start()
     return engine
@@ -118,6 +119,20 @@ def test_a_burst_is_multicast_whole_and_in_order(bypass: bool) -> None:
             assert {copy.wide for copy in got} == {number + 1}
             assert {copy.rest for copy in got} == {bytes(600)}
         assert engine.stats().ports[2].sent_packets == 4500
+
+    alone(body)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_others_send_out_of_an_interface_comes_in_where_it_is_asked_for(taken: bool) -> None:
+    def body() -> None:
+        one, two = links(2)
+        engine = switch(2, take_outgoing=taken)
+        host("s1").send(request(0x23, 2, rest=b"outgoing"))
+        one.send(request(0x23, 2, rest=b"incoming"))
+        heard = [answer(receive(two)).rest for _ in range(1 + taken)]
+        assert heard == [b"outgoing", b"incoming"][1 - taken :]
+        engine.stop()
 
     alone(body)
 

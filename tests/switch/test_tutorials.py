@@ -1,8 +1,9 @@
 """The p4lang tutorials' exercises, unmodified, with this switch under BMv2's name on the PATH.
 
 KOFN_TUTORIALS names a checkout of github.com/p4lang/tutorials.  Their own requirements have to be there: p4c-bm2-ss,
-Mininet, the P4Runtime packages for python3, sudo.  Each exercise's solution is run by its own `make run`, and its hosts
-ping each other; with BMv2 on the PATH as well, with the same results.
+Mininet, iperf, the P4Runtime packages for python3.  Each exercise's solution is run by its own `make run`, its hosts
+ping each other, and its scripts are run as its README says; with BMv2 on the PATH as well, with the same results.
+Where there is p4c's driver and ptf, so are the exercises' PTF tests.
 """
 
 import os
@@ -13,35 +14,37 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.cli.names import make_names
+from tests.switch.exercises import EXERCISES, SEEDED
+from tests.switch.machine import OWN_MACHINE, PTF_OUTCOME, path_with
 from tests.targets import BMV2
 
 CHECKOUT = Path(os.environ.get("KOFN_TUTORIALS") or "/nonesuch")
 TIMEOUT_S = 300
-RESULTS = re.compile(r"\*\*\* Results: .*")
+PINGS = re.compile(r"\*\*\* Results: .*\((\d+)/\d+ received\)")
+NEEDED = ["p4c-bm2-ss", "mn", "ping", "iperf", "route", "arp"]
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.long,
+    pytest.mark.timeout(2 * TIMEOUT_S + 60),
     pytest.mark.skipif(not CHECKOUT.is_dir(), reason="KOFN_TUTORIALS names no checkout of p4lang/tutorials"),
-    pytest.mark.skipif(not shutil.which("p4c-bm2-ss"), reason="p4c-bm2-ss is not on the PATH"),
+    *(pytest.mark.skipif(not shutil.which(name), reason=f"{name} is not on the PATH") for name in NEEDED),
 ]
-
-EXERCISES = sorted(path.parent.parent.name for path in CHECKOUT.glob("exercises/*/solution/*.p4"))
 
 
 def solved(exercise: str, folder: Path) -> Path:
     """A copy of the exercise with its solution in the place of its skeleton."""
-    shutil.copytree(CHECKOUT / "utils", folder / "utils")
+    for shared in ("bin", "utils"):
+        shutil.copytree(CHECKOUT / shared, folder / shared)
     copy = Path(shutil.copytree(CHECKOUT / "exercises" / exercise, folder / "exercises" / exercise))
-    for solution in (copy / "solution").glob("*.p4"):
-        shutil.copy(solution, copy)
+    shutil.copytree(copy / "solution", copy, dirs_exist_ok=True)
+    (copy / "seeded.py").write_text(SEEDED)
     return copy
 
 
-def ping_all(exercise: Path, path: str) -> str:
-    """What `make run` and `pingall` say.  The prompt reads its line as soon as it is there, and ends with its input."""
-    command = ["unshare", "-n", "sh", "-c", "ip link set lo up; exec make run"]
+def made(exercise: Path, target: str, lines: list[str], path: str) -> str:
+    """What `make` says to the lines.  Mininet's prompt reads each as soon as it is there, and ends with its input."""
+    command = [*OWN_MACHINE, "sh", "-c", f"ip link set lo up; exec make {target}"]
     environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
     log = exercise / "make.log"
     with (
@@ -50,16 +53,34 @@ def ping_all(exercise: Path, path: str) -> str:
             command, cwd=exercise, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT
         ) as process,
     ):
-        process.communicate(b"pingall\n", timeout=TIMEOUT_S)
+        process.communicate("".join(f"{line}\n" for line in lines).encode(), timeout=TIMEOUT_S)
     return log.read_text()
 
 
-@pytest.mark.parametrize("exercise", dict.fromkeys(EXERCISES))
+def outcome(exercise: str, folder: Path, *, ours: bool) -> object:
+    """What the scripts of the exercise made of its packets."""
+    task = EXERCISES[exercise]
+    copy = solved(exercise, folder)
+    said = made(copy, "run", ["pingall", *task.lines], path_with(folder / "names", ours=ours))
+    assert "did not start" not in said, said
+    assert PINGS.findall(said) == [str(task.pings)], said
+    return task.outcome(copy / "logs")
+
+
+def test_every_exercise_is_known() -> None:
+    assert EXERCISES.keys() == {folder.parent.name for folder in CHECKOUT.glob("exercises/*/solution")}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
 def test_a_solution_runs_as_on_bmv2(exercise: str, tmp_path: Path) -> None:
-    make_names(tmp_path / "names")
-    ours = ping_all(solved(exercise, tmp_path / "ours"), f"{tmp_path}/names:{os.environ['PATH']}")
-    assert "did not start" not in ours, ours
-    assert RESULTS.findall(ours), ours
+    found = outcome(exercise, tmp_path / "ours", ours=True)
     if shutil.which(BMV2):
-        theirs = ping_all(solved(exercise, tmp_path / "theirs"), os.environ["PATH"])
-        assert RESULTS.findall(ours) == RESULTS.findall(theirs)
+        assert found == outcome(exercise, tmp_path / "theirs", ours=False)
+
+
+@pytest.mark.skipif(not (shutil.which("p4c") and shutil.which("ptf")), reason="p4c or ptf is not on the PATH")
+@pytest.mark.parametrize("exercise", sorted(path.parent.name for path in CHECKOUT.glob("exercises/*/runptf.sh")))
+def test_ptf_tests_pass(exercise: str, tmp_path: Path) -> None:
+    said = made(solved(exercise, tmp_path), "test", [], path_with(tmp_path / "names", ours=True))
+    found = dict(PTF_OUTCOME.findall(said))
+    assert found and set(found.values()) == {"ok"}, said

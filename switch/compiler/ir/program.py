@@ -182,7 +182,7 @@ class Table:
     key: tuple[KeyField, ...]
     actions: tuple[Action, ...]
     size: int
-    counted: bool
+    counter: str | None  # the direct counter's name
     default_action: int | None
     default_parameters: tuple[int, ...]
     default_const: bool
@@ -194,6 +194,11 @@ class Table:
     profile: str | None = None
     meter: DirectMeter | None = None
     idle_timeouts: bool = False  # entries can have one
+
+    @property
+    def counted(self) -> bool:
+        """Whether it counts the hits of each entry."""
+        return self.counter is not None
 
     @property
     def may_do_nothing(self) -> bool:

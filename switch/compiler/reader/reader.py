@@ -74,7 +74,7 @@ def _read(root: Json) -> Program:
     actions = {item["id"]: _action(item, headers, stacks) for item in root["actions"]}
     calculations = {item["name"]: _calculation(item, headers, stacks) for item in root["calculations"]}
     attached = Attached(
-        counted={item["binding"] for item in root["counter_arrays"] if item["is_direct"]},
+        counters={item["binding"]: item["name"] for item in root["counter_arrays"] if item["is_direct"]},
         meters=read_direct_meters(root, place_of),
     )
     pipelines = {

@@ -23,9 +23,9 @@ IMPLEMENTATIONS = ("simple", "indirect", "indirect_ws")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What stands beside a table's entries: the names of the tables with direct counters, the direct meters by name."""
+    """What stands beside a table's entries: the names of direct counters by table, the direct meters by name."""
 
-    counted: set[str]
+    counters: Mapping[str, str]
     meters: Mapping[str, DirectMeter]
 
 
@@ -78,7 +78,7 @@ def _table(
         key=key,
         actions=tuple(own),
         size=item["max_size"],
-        counted=item["name"] in attached.counted or bool(item.get("with_counters")),
+        counter=attached.counters.get(item["name"], item["name"] if item.get("with_counters") else None),
         default_action=default["action_id"],
         default_parameters=tuple(int(value, 16) for value in default.get("action_data", [])),
         default_const=bool(default.get("action_const")),
