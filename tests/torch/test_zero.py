@@ -1,7 +1,7 @@
 """Sharded optimizers: against PyTorch's own over the same sums, and in few bits by the slots' rules."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -55,11 +55,11 @@ class Job:
     communicator: Communicator
     shared: list[bytes] = field(default_factory=list)
 
-    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+    def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         if settings.bits == 32:
             return CommunicatorCalls(self.communicator), None
         assert isinstance(self.communicator, InNetwork)
-        return CommunicatorCalls(self.communicator), SwitchMean(self.communicator, elements)
+        return CommunicatorCalls(self.communicator), SwitchMean(self.communicator, sum(units))
 
     def stepped(self, shared: Array, kept: Memory) -> None:
         self.shared.append(shared.tobytes())
@@ -168,7 +168,7 @@ def test_32_bits_are_pytorchs_own_sharded_optimizers(kind: str, stage: int) -> N
 )
 def test_few_bits_train_and_keep_workers_alike(stage: int, bits: int) -> None:
     settings = ZeroSettings(stage=stage, bits=bits)
-    average = elastic_calls(ELEMENTS, settings).average
+    average = elastic_calls([ELEMENTS], settings).average
     with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], average=average) as crew:
         jobs = [Job(each) for each in crew]
         found = all_of(WORKERS, lambda rank: trained(jobs[rank], rank, 60, stage=stage, bits=bits, freeze_step=15))
@@ -343,10 +343,10 @@ def test_its_state_cannot_be_saved_yet() -> None:
 def test_residuals_are_the_scripts_or_the_configurations() -> None:
     def compress(script: compression.Residual, configured: compression.Residual) -> compression.CompressSection:
         config = Config.of({"job": {"words": 4}, "compress": {"residual": configured}})
-        return elastic_calls(10, ZeroSettings(residual=script)).compress(config)
+        return elastic_calls([10], ZeroSettings(residual=script)).compress(config)
 
     assert compress("int8", "exact").residual == compress("exact", "int8").residual == "int8"
     with pytest.raises(kofn.torch.TorchError, match=r"compress\.residual is 'int8': 'bfloat16' is allowed here"):
         compress("bfloat16", "int8")
     with pytest.raises(kofn.torch.TorchError, match=r'residual is .int8. and through is "gloo"'):
-        GroupZero().connect(10, ZeroSettings(residual="int8", bits=1))
+        GroupZero().connect([10], ZeroSettings(residual="int8", bits=1))
