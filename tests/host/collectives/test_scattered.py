@@ -8,7 +8,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -18,14 +17,12 @@ from kofn.host.arrays import Floats
 from kofn.host.collectives.block_rows import BlockRows
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.errors import AgentError, CollectiveError
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import HEADER_BYTES
 from tests.host.collectives.crews import Processes, addresses
 from tests.host.collectives.scenarios import LIMIT_S, error_of
-from tests.host.collectives.switched import MODEL, Place, place
-from tests.host.udp_switch import UdpSwitch
-from tests.host.zero.crews import TROUBLE, WORDS, all_of, beneath_a_switch
+from tests.host.collectives.switched import MODEL, place
+from tests.host.zero.crews import TROUBLE, WORDS, all_of, beneath_a_switch, scattering
 from tests.loopback import loopback
 
 WORKERS, COLUMNS, STEPS = 4, 5_000, 5
@@ -120,7 +117,7 @@ def test_nothing_is_lost_of_what_is_late_lost_repeated_or_overtaken(codec: str, 
         results, received = [each.results for each in crew], [each.receives for each in crew]
         fetches = [each.agent.protocol.statistics.peer_fetches for each in crew]
     assert all(total.conserved for total in totals)
-    aggregated = sum(each.aggregated for each in totals)
+    aggregated = np.sum([each.aggregated for each in totals], axis=0)
     assert np.array_equal(np.sum(received, axis=0), np.ones(len(aggregated)))
     assert np.array_equal(np.sum(results, axis=0), aggregated), "each sum comes to its owner, and counts once"
     assert aggregated.any()
@@ -132,21 +129,6 @@ def _until(come: Callable[[], bool]) -> None:
     while not come():
         assert time.monotonic() < limit_s
         time.sleep(0.001)
-
-
-def join(found: Place, codec: str, rank: int, timeout_s: float) -> InNetwork:
-    compress = CompressSection(codec=codec)
-    job = msgspec.structs.replace(found.job, words=4)
-    return InNetwork(
-        rank,
-        1,
-        job=job,
-        transport=found.transport(rank),
-        addresses=found.addresses,
-        compress=compress,
-        rows=BlockRows.of(job, compress, 50_000),
-        timeout_s=timeout_s,
-    )
 
 
 def scatter_once(communicator: InNetwork) -> None:
@@ -168,7 +150,10 @@ def scatters_for_ever(communicator: InNetwork) -> str:
 @pytest.mark.parametrize("dead", [0, 1])
 def test_an_owner_that_is_killed_ends_all_with_its_name(codec: str, k: int, dead: int) -> None:
     """Long before any time-out, in whichever part of a call it was."""
-    with place(MODEL, 3, addresses(3), k=k) as found, closing(Processes(partial(join, found, codec), 3, 20.0)) as crew:
+    with (
+        place(MODEL, 3, addresses(3), k=k) as found,
+        closing(Processes(partial(scattering, found, codec, 50_000), 3, 20.0)) as crew,
+    ):
         crew.run(scatter_once)
         crew.begin(scatters_for_ever)
         time.sleep(0.5)  # it is in some call then
@@ -211,17 +196,13 @@ def test_what_is_not_allowed_is_said(call: Callable[[InNetwork], object], words:
 def test_more_blocks_than_slots_are_refused() -> None:
     job, compress = JobSection(workers=1, words=1, slots=2, window=1, exact_slots=2), CompressSection(codec="int8")
     own, local = loopback(89, 210), loopback(89, 211)
-    switch = UdpSwitch(SlotModel(workers=1, k=1, slots=2), own, lambda rank: local)
-    try:
-        with pytest.raises(AgentError, match=r"an iteration has 3 blocks: at most 2 \(job.slots\) are allowed here"):
-            InNetwork(
-                0,
-                1,
-                job=job,
-                transport=Transport(own, local=local),
-                addresses=addresses(1),
-                compress=compress,
-                rows=BlockRows.of(job, compress, 257),
-            )
-    finally:
-        switch.close()
+    with closing(Transport(own, local=local)) as transport, pytest.raises(AgentError, match="3 blocks: at most 2"):
+        InNetwork(
+            0,
+            1,
+            job=job,
+            transport=transport,
+            addresses=addresses(1),
+            compress=compress,
+            rows=BlockRows.of(job, compress, 257),
+        )

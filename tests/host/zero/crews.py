@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Average, FaultSection, JobSection
 from kofn.host.collectives.block_rows import BlockRows
@@ -13,6 +15,7 @@ from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.transport import Transport
 from tests.host.collectives.crews import addresses
+from tests.host.collectives.switched import Place
 from tests.host.teams import Others
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
@@ -81,3 +84,18 @@ def beneath_a_switch(
         for each in others.communicators:
             stack.enter_context(each)
         yield others.communicators
+
+
+def scattering(found: Place, codec: str, columns: int, rank: int, timeout_s: float) -> InNetwork:
+    """A worker whose elastic calls are reduce-scatters, in a process of its own."""
+    job, compress = replace(found.job, words=4), CompressSection(codec=codec)
+    return InNetwork(
+        rank,
+        1,
+        job=job,
+        transport=found.transport(rank),
+        addresses=found.addresses,
+        compress=compress,
+        rows=BlockRows.of(job, compress, columns),
+        timeout_s=timeout_s,
+    )

@@ -4,7 +4,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,12 @@ from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls
 from kofn.host.zero.settings import CODECS, ZeroSettings
+from kofn.host.zero.shards import Shards
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
-from tests.host.collectives.crews import processes, threads
+from tests.host.collectives.crews import Processes, addresses, threads
 from tests.host.collectives.scenarios import error_of, one_call
-from tests.host.collectives.switched import MODEL
-from tests.host.zero.crews import all_of, beneath_a_switch
+from tests.host.collectives.switched import MODEL, place
+from tests.host.zero.crews import TROUBLE, all_of, beneath_a_switch, scattering
 
 WORKERS, RATE = 3, 0.01
 
@@ -305,23 +308,89 @@ def test_what_is_lost_on_the_way_changes_nothing(stage: int, bits: int) -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
-def trains_for_ever(communicator: Any, stage: int) -> str:
+WIDE = 6 * 2048
+"""Elements whose thirds are whole blocks, of votes and of octets."""
+
+
+def alike(rank: int, step: int) -> Floats:
+    """A gradient of the same magnitudes at all workers: whoever is first says the first step's scale."""
+    magnitudes = np.random.default_rng(step).lognormal(size=WIDE)
+    return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], WIDE)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("stage", "bits"), [(2, 8), (2, 1), (3, 8), (3, 1)])
+def test_parameters_are_those_of_an_all_reduce_to_the_bit(stage: int, bits: int) -> None:
+    """Where the shards' blocks have the same elements; k = n.  The frozen variance has the same floors, too."""
+    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=3, variance_floor=0.5)
+
+    def trained(columns: int) -> list[bytes]:
+        with beneath_a_switch(WORKERS, WIDE, CODECS[bits], columns=columns) as crew:
+
+            def one(rank: int) -> bytes:
+                mean, calls = SwitchMean(crew[rank], WIDE), CommunicatorCalls(crew[rank])
+                zero = ZeroOptimizer(settings, np.zeros(WIDE, np.float32), [[WIDE]], calls, mean)
+                for step in range(8):
+                    zero.put(0, alike(rank, step))
+                    zero.step(RATE)
+                    parameters = zero.gathered().tobytes()
+                return parameters
+
+            found = all_of(WORKERS, one)
+            assert all(each.agent.totals().conserved for each in crew)
+        return found
+
+    apart, together = trained(WIDE // WORKERS), trained(0)
+    assert len({*apart, *together}) == 1
+    assert any(np.frombuffer(apart[0], np.float32))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("bits", [8, 1])
+def test_shards_that_come_alone_keep_replicas_alike(stage: int, bits: int) -> None:
+    """Layers whose last chunks are not full; k = 2 of 3, and packets that are lost, repeated and overtaken."""
+    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=5)
+    given: dict[str, Any] = {"columns": Shards([*map(sum, UNITS)], WORKERS).shard_elements, "trouble": TROUBLE}
+    with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], k=WORKERS - 1, lose=10, **given) as crew:
+
+        def one(rank: int) -> Floats:
+            mean = SwitchMean(crew[rank], ELEMENTS)
+            zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(crew[rank]), mean)
+            found = train(zero, 15)
+            assert np.array_equal(zero.shard, zero.shards.cut(found, rank)), "where there is no element there is 0"
+            return found
+
+        found = all_of(WORKERS, one)
+        totals, results = [each.agent.totals() for each in crew], [each.results for each in crew]
+    assert len({parameters.tobytes() for parameters in found}) == 1
+    assert all(total.conserved for total in totals)
+    assert np.array_equal(sum(results), sum(each.aggregated for each in totals))
+    assert np.abs(found[0]).mean() < np.abs(INITIAL).mean()
+
+
+def trains_for_ever(communicator: Any, stage: int, bits: int) -> str:
     """What a worker is told when another one has died."""
-    zero = ZeroOptimizer(ZeroSettings(stage=stage, bits=32), INITIAL.copy(), UNITS, CommunicatorCalls(communicator))
+    settings, mean = ZeroSettings(stage=stage, bits=bits, freeze_step=1), None
+    if bits < 32:
+        mean = SwitchMean(communicator, ELEMENTS)
+    zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(communicator), mean)
     return error_of(lambda: train(zero, 1_000_000))
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_an_owner_that_is_killed_in_mid_step_ends_all_with_its_name(stage: int) -> None:
+@pytest.mark.parametrize("bits", [32, 8, 1])
+def test_an_owner_that_is_killed_in_mid_step_ends_all_with_its_name(stage: int, bits: int) -> None:
     """Long before any time-out: its shard is gone."""
-    with processes(MODEL, WORKERS) as crew:
-        crew.run(one_call)
-        crew.begin(trains_for_ever, stage)
-        time.sleep(0.5)  # it is in some step then
-        begin = time.monotonic()
-        crew.signal(1, signal.SIGKILL)
-        errors = crew.end([0, 2])
-        assert time.monotonic() - begin < 5
+    columns = Shards([*map(sum, UNITS)], WORKERS).shard_elements
+    with place(MODEL, WORKERS, addresses(WORKERS)) as found:
+        join = partial(scattering, found, CODECS[bits], columns)
+        with closing(Processes(join, WORKERS, 20.0)) as crew:
+            crew.run(one_call)
+            crew.begin(trains_for_ever, stage, bits)
+            time.sleep(0.5)  # it is in some step then
+            begin = time.monotonic()
+            crew.signal(1, signal.SIGKILL)
+            errors = crew.end([0, 2])
+            assert time.monotonic() - begin < 5
     assert all(error.startswith("worker 1 is gone: ") for error in errors), errors
 
 
