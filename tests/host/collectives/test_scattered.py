@@ -3,8 +3,8 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,18 @@ from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import HEADER_BYTES
 from tests.host.collectives.crews import Processes, addresses
 from tests.host.collectives.scenarios import LIMIT_S, error_of
-from tests.host.collectives.switched import MODEL, place
+from tests.host.collectives.switched import HOSTS, MODEL, close_all, place, started
 from tests.host.zero.crews import TROUBLE, WORDS, all_of, beneath_a_switch, scattering
 from tests.loopback import loopback
+from tests.targets import TARGETS
 
 WORKERS, COLUMNS, STEPS = 4, 5_000, 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_of_switches() -> Iterator[None]:
+    yield
+    close_all()
 
 
 ONES = np.ones(3, np.float32)
@@ -131,8 +138,36 @@ def _until(come: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("codec", ["int8", "onebit"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_real_switches_send_each_its_row(target: str, codec: str, k: int) -> None:
+    """Each worker has a namespace; what is aggregated anywhere has come to one of them."""
+
+    def work(communicator: InNetwork) -> tuple[Floats, int]:
+        rows = [scatter(communicator, array(communicator.rank, step)) for step in range(3)]
+        return rows[0], communicator.agent.traffic.bytes_received
+
+    def array(rank: int, step: int) -> Floats:
+        return np.random.default_rng([rank, step]).normal(size=(HOSTS, 15_000)).astype(np.float32)
+
+    with place(target, HOSTS, addresses(HOSTS)) as found, ExitStack() as stack:
+        started(target).set_k(k)
+        stack.callback(started(target).set_k, HOSTS)
+        crew = all_of(HOSTS, lambda rank: stack.enter_context(scattering(found, codec, 15_000, rank, 20.0)))
+        came = all_of(HOSTS, lambda rank: work(crew[rank]))
+        totals, results = [each.agent.totals() for each in crew], [each.results for each in crew]
+        blocks = len(results[0])
+    assert all(total.conserved for total in totals)
+    assert np.array_equal(np.sum(results, axis=0), np.sum([each.aggregated for each in totals], axis=0))
+    if k == HOSTS and codec == "int8":
+        mean = np.mean([array(rank, 0) for rank in range(HOSTS)], axis=0)
+        assert np.abs(np.stack([row for row, _ in came]) - mean).mean() < 0.05
+    assert min(down for _, down in came) < 3 * blocks * (HEADER_BYTES + 256), "all sums would be more"
+
+
 def scatter_once(communicator: InNetwork) -> None:
-    scatter(communicator, np.ones((communicator.workers, 50_000), np.float32))
+    scatter(communicator, np.ones((communicator.workers, 15_000), np.float32))
 
 
 def scatters_for_ever(communicator: InNetwork) -> str:
@@ -152,7 +187,7 @@ def test_an_owner_that_is_killed_ends_all_with_its_name(codec: str, k: int, dead
     """Long before any time-out, in whichever part of a call it was."""
     with (
         place(MODEL, 3, addresses(3), k=k) as found,
-        closing(Processes(partial(scattering, found, codec, 50_000), 3, 20.0)) as crew,
+        closing(Processes(partial(scattering, found, codec, 15_000), 3, 20.0)) as crew,
     ):
         crew.run(scatter_once)
         crew.begin(scatters_for_ever)

@@ -87,8 +87,8 @@ def beneath_a_switch(
 
 
 def scattering(found: Place, codec: str, columns: int, rank: int, timeout_s: float) -> InNetwork:
-    """A worker whose elastic calls are reduce-scatters, in a process of its own."""
-    job, compress = replace(found.job, words=4), CompressSection(codec=codec)
+    """A worker whose elastic calls are reduce-scatters of rows of so many elements."""
+    job, compress = replace(found.job, words=WORDS), CompressSection(codec=codec)
     return InNetwork(
         rank,
         1,
@@ -97,5 +97,7 @@ def scattering(found: Place, codec: str, columns: int, rank: int, timeout_s: flo
         addresses=found.addresses,
         compress=compress,
         rows=BlockRows.of(job, compress, columns),
+        generation=found.generation,
+        first_iteration=found.first_iteration,
         timeout_s=timeout_s,
     )
