@@ -95,7 +95,7 @@ def test_32_bits_are_the_optimizer_itself(stage: int, given: dict[str, Any]) -> 
     assert len({each.tobytes() for each in found}) == 1
 
 
-def frozen(settings: ZeroSettings, steps: int, block: int) -> npt.NDArray[np.float64]:
+def frozen(settings: ZeroSettings, steps: int, blocks: Sequence[Any]) -> npt.NDArray[np.float64]:
     """1-bit Adam and LAMB whose votes are exact, not sharded, in float64; as DeepSpeed writes LAMB's factor."""
     w, (m, v, fresh) = INITIAL.astype(np.float64), np.zeros((3, ELEMENTS))
     (b1, b2), decay, eps = settings.betas, settings.weight_decay, settings.eps
@@ -129,19 +129,20 @@ def frozen(settings: ZeroSettings, steps: int, block: int) -> npt.NDArray[np.flo
         w = w - RATE * np.repeat(coefficient, sizes) * update
         if t == settings.freeze_step:
             v = v / (1 - b2**t)
-            for begin in range(0, ELEMENTS, block):
-                part = v[begin : begin + block]
-                part[:] = np.maximum(part, settings.variance_floor**2 * part.mean())
+            for block in blocks:
+                v[block] = np.maximum(v[block], settings.variance_floor**2 * v[block].mean())
             fresh = v.copy()
     return w
 
 
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize(("stage", "apart"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("given", [{}, {"optimizer": "lamb"}, {"optimizer": "lamb", "weight_decay": 0.1}], ids=str)
-def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, given: dict[str, Any]) -> None:
-    """In 32-bit lanes votes are exact; a floor of 0.5 is above a part of each block."""
+def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, apart: bool, given: dict[str, Any]) -> None:
+    """In 32-bit lanes votes are exact; a floor of 0.5 is above a part of each block, or of each shard's only one."""
     settings = ZeroSettings(stage=stage, bits=1, freeze_step=8, variance_floor=0.5, **given)
-    with beneath_a_switch(WORKERS, ELEMENTS, "int32", average=average_of(settings)) as crew:
+    shards = Shards([*map(sum, UNITS)], WORKERS)
+    columns = shards.shard_elements if apart else 0
+    with beneath_a_switch(WORKERS, ELEMENTS, "int32", average=average_of(settings), columns=columns) as crew:
 
         def one(rank: int) -> Floats:
             calls, mean = CommunicatorCalls(crew[rank]), SwitchMean(crew[rank], ELEMENTS)
@@ -149,9 +150,12 @@ def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, given: dict[st
 
         found = all_of(WORKERS, one)
         block = crew[0].block_elements
-    assert block < ELEMENTS
-    assert np.abs(found[0] - frozen(settings, 25, block)).max() < 1e-5
-    assert np.abs(found[0] - frozen(replace(settings, variance_floor=0.0), 25, block)).max() > 1e-3
+    assert shards.shard_elements < block < ELEMENTS
+    every, blocks = np.arange(ELEMENTS), list[Any](np.split(np.arange(ELEMENTS), [block]))
+    if apart:
+        blocks = [np.concatenate([every[there] for there, _ in shards.parts(rank)]) for rank in range(WORKERS)]
+    assert np.abs(found[0] - frozen(settings, 25, blocks)).max() < 1e-5
+    assert np.abs(found[0] - frozen(replace(settings, variance_floor=0.0), 25, blocks)).max() > 1e-3
 
 
 class Watched(SwitchMean):
@@ -348,7 +352,7 @@ def test_parameters_are_those_of_an_all_reduce_to_the_bit(stage: int, bits: int)
 @pytest.mark.parametrize("bits", [8, 1])
 def test_shards_that_come_alone_keep_replicas_alike(stage: int, bits: int) -> None:
     """Layers whose last chunks are not full; k = 2 of 3, and packets that are lost, repeated and overtaken."""
-    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=5)
+    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=5, mask=False)
     given: dict[str, Any] = {"columns": Shards([*map(sum, UNITS)], WORKERS).shard_elements, "trouble": TROUBLE}
     with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], k=WORKERS - 1, lose=10, **given) as crew:
 
