@@ -352,14 +352,14 @@ def test_parameters_are_those_of_an_all_reduce_to_the_bit(stage: int, bits: int)
 @pytest.mark.parametrize("bits", [8, 1])
 def test_shards_that_come_alone_keep_replicas_alike(stage: int, bits: int) -> None:
     """Layers whose last chunks are not full; k = 2 of 3, and packets that are lost, repeated and overtaken."""
-    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=5, mask=False)
+    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=3, mask=False)
     given: dict[str, Any] = {"columns": Shards([*map(sum, UNITS)], WORKERS).shard_elements, "trouble": TROUBLE}
     with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], k=WORKERS - 1, lose=10, **given) as crew:
 
         def one(rank: int) -> Floats:
             mean = SwitchMean(crew[rank], ELEMENTS)
             zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(crew[rank]), mean)
-            found = train(zero, 15)
+            found = train(zero, 8)
             assert np.array_equal(zero.shard, zero.shards.cut(found, rank)), "where there is no element there is 0"
             return found
 
