@@ -139,7 +139,10 @@ class Communicator(ABC):
     def reduce_scatter(
         self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "", elastic: bool = False
     ) -> Work[Array]:
-        """Row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...); `elastic`: as above."""
+        """Row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...).
+
+        `elastic`: as of all_reduce(); it is done when all workers have their rows.
+        """
         given = checked_array(array)
         check_op(op, given.dtype.name)
         if given.shape[:1] != (self.workers,):
