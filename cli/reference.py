@@ -229,8 +229,9 @@ def results() -> str:
         " (what of them is in sums), `residual` (what is pending), `discarded`, and `results` (all applied results,"
         " added up). The checksum of a block is linear: the sum of its values, in units of 2**-40, times fixed odd"
         " factors, modulo 2**64 ([host/compression/ledger.c](../../host/compression/ledger.c)). So for every block"
-        " gradients = aggregated + residual + discarded, and `aggregated` of all workers add up to `results`. Ring,"
-        " gloo and MPI leave no such file.",
+        " gradients = aggregated + residual + discarded, and `aggregated` of all workers add up to `results`, where"
+        " `received` is 1: where it is 0 another worker alone gets the block's sums, and `results` is 0. Ring, gloo and"
+        " MPI leave no such file.",
         "## status.jsonl",
         "The controller's `Status` message of [rpc/kofn.proto](../../rpc/kofn.proto) as JSON, about twice a second;"
         " `kofn status --json` prints the same.",

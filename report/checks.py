@@ -19,7 +19,7 @@ from kofn.results.worker_metrics import WorkerMetrics
 
 Sums = dict[str, npt.NDArray[np.int64]]
 
-PARTS = ("gradients", "aggregated", "residual", "discarded", "results")
+PARTS = ("gradients", "aggregated", "residual", "discarded", "results", "received")
 """int64 arrays of equal length: of each block a checksum of its values, which is linear."""
 
 
@@ -86,10 +86,13 @@ def _owned(sums: Mapping[int, Sums]) -> str | None:
 
 
 def _aggregated(sums: Mapping[int, Sums]) -> str | None:
-    """What was aggregated of all is what each applied."""
+    """What was aggregated of all is what each applied, of the blocks whose sums come to it; all come to somebody."""
     total = np.sum([parts["aggregated"] for parts in sums.values()], axis=0)
+    nobodys = np.flatnonzero(np.sum([parts["received"] for parts in sums.values()], axis=0) == 0)
+    if nobodys.size:
+        return f"{_blocks(nobodys)}, come to no worker"
     for rank, parts in sums.items():
-        wrong = np.flatnonzero(parts["results"] != total)
+        wrong = np.flatnonzero((parts["results"] != total) & (parts["received"] != 0))
         if wrong.size:
             return f"worker {rank}: {_blocks(wrong)}, the results it applied are not what all workers had aggregated"
     return None
@@ -98,14 +101,15 @@ def _aggregated(sums: Mapping[int, Sums]) -> str | None:
 def _same(sums: Mapping[int, Sums]) -> str | None:
     (first, reference), *others = sums.items()
     for rank, parts in others:
-        wrong = np.flatnonzero(parts["results"] != reference["results"])
+        both = (parts["received"] != 0) & (reference["received"] != 0)
+        wrong = np.flatnonzero((parts["results"] != reference["results"]) & both)
         if wrong.size:
             return f"workers {first} and {rank}: {_blocks(wrong)}, the results they applied differ"
     return None
 
 
 def load_sums(path: Path) -> Sums:
-    """The five arrays of a worker; ValueError if one is missing, not int64, or of another shape."""
+    """The arrays of a worker; ValueError if one is missing, not int64, or of another shape."""
     with np.load(path) as file:
         missing = [name for name in PARTS if name not in file]
         if missing:

@@ -61,9 +61,9 @@ class NetworkContender:
         return sum([gather] * gathers, start=mean)
 
     def _switch_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """Counts of votes are wider than votes; of exact sums only a worker's own part comes down in stages 2 and 3."""
+        """Counts of votes are wider than votes; in stages 2 and 3 only a worker's own part of the sums comes down."""
         answer = workers.bit_length() if bits == 1 else bits
-        own = workers if bits == 32 and self.stage > 1 else 1
+        own = workers if self.stage > 1 else 1
         return LinkFormula(up=elements * bits / 8, down=elements * answer / 8 / own)
 
     def _gloo_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:

@@ -29,7 +29,7 @@ from kofn.host.agent.gradient_stream import GradientStream, nobody
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S, IterationWait
 from kofn.host.agent.peer_source import PeerSource, check_settled, settle
 from kofn.host.agent.recorder import Recorder
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Floats, Integers
 from kofn.host.compression.age_weight import FOR_EVER, age_weight_of
 from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
 from kofn.host.compression.encoder import Encoder, Finished
@@ -89,6 +89,10 @@ class Agent:
     `compress`: what becomes of what coding leaves over, and of the link's rate; `treatment`: of what is late, which is
     discarded once it is older than `age_limit` iterations; `average`: as model.average; `give_up_s`: how long no block
     may close; `beside`: another job's protocol, whose packets go over the same socket.
+
+    `recipients`, (blocks with the summary block,): whose each block's sum is, EVERYONE or a rank; None: everyone's.  To
+    the others of a sum that is one worker's only its members come, and no peer holds it.  So an iteration has at most
+    as many blocks as there are slots, and no worker may give to the next one before all have the results of this one.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Agent:
         recorder: Recorder | None = None,
         give_up_s: float = GIVE_UP_AFTER_S,
         beside: SharedProtocol | None = None,
+        recipients: Integers | None = None,
     ) -> None:
         self._coding = coding
         self._rank, self._workers, self._average = rank, job.workers, average
@@ -134,7 +139,13 @@ class Agent:
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
         self._iteration_bytes = layout.blocks * job.words * wire.WORD_BYTES
-        self._keep = max(1, KEEP_BYTES // self._iteration_bytes)  # iterations whose results may be asked for
+        self._recipients = recipients
+        if recipients is not None and layout.total > job.slots:
+            raise AgentError(
+                f"an iteration has {layout.total} blocks: at most {job.slots} (job.slots) are allowed here"
+            )
+        self._keep = max(1, KEEP_BYTES // self._iteration_bytes) if recipients is None else 1
+        """Iterations whose results may be asked for."""
         self.protocol = SharedProtocol(
             job=job.id,
             rank=rank,
@@ -144,7 +155,14 @@ class Agent:
             rto_s=job.rto_ms / 1000,
             keep=self._keep,
         )
-        self._driver = Driver(self.protocol, self.encoder, self, workers=job.workers, slices=self._slices)
+        self._driver = Driver(
+            self.protocol,
+            self.encoder,
+            self,
+            workers=job.workers,
+            slices=self._slices,
+            recipients=recipients,
+        )
         self.treat(treatment)
         self._ignored: set[str] = set()
         self._beside = beside
@@ -311,8 +329,10 @@ class Agent:
         return self.protocol.results(first, last)
 
     def regroup(self, generation: int) -> None:
-        """The switch has lost the job's slots: be silent until resume()."""
+        """The switch has lost the job's slots: be silent until resume(); where sums are one worker's, for ever."""
         self.protocol.regroup(generation)
+        if self._recipients is not None:
+            self.fail(self._lost("the switch was started anew"))
 
     def fail(self, error: Exception) -> None:
         """This worker cannot go on: the training thread is told."""
@@ -327,6 +347,8 @@ class Agent:
 
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
+        if self._recipients is not None:
+            return  # to sum again what others know the members of would count their gradients twice, or lose them
         if current := self.protocol.iteration:
             async for results in self._peer_source.fetch(current, LAST_ITERATION, everyone=True):
                 self._take_results(results)
@@ -569,8 +591,17 @@ class Agent:
 
     def ask_peers(self) -> None:
         """Fetch the current iteration's results from the peers, unless that is under way."""
-        if self._fetching is None or self._fetching.done():
+        if self._recipients is not None:
+            self.fail(self._lost("their slots hold later ones"))
+        elif self._fetching is None or self._fetching.done():
             self._fetching = self._loop.create_task(self._fetch())
+
+    def _lost(self, why: str) -> AgentError:
+        """Sums that no peer has."""
+        return AgentError(
+            f"worker {self._rank} lacks sums of iteration {self.protocol.iteration}, blocks"
+            f" {self.protocol.missing[:8]}: {why}, and a sum that goes to one worker nobody else has"
+        )
 
     async def _fetch(self) -> None:
         """Ask peers until the current iteration is complete, and for some later ones while they are at it."""

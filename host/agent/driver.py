@@ -120,6 +120,7 @@ class Driver:
     """One worker's protocol and encoder, in a job of so many workers; times in seconds, of any one clock.
 
     `slices`: as the encoder's, where it may be somebody else who encodes and contributes them: then all are empty.
+    `recipients`, (blocks,): whose each block's sum is, as of Protocol.received(); None: all workers'.
     """
 
     def __init__(
@@ -130,11 +131,12 @@ class Driver:
         *,
         workers: int,
         slices: Callable[[int], Iterator[list[int]]] | None = None,
+        recipients: Integers | None = None,
     ) -> None:
         self.protocol, self.encoder = protocol, encoder
         self.rule: LateRule = RULES["stash"]
         """For late gradients."""
-        self._effects, self._workers = effects, workers
+        self._effects, self._workers, self._recipients = effects, workers, recipients
         self._begin_slices = slices or encoder.slices
         self._slices: Iterator[list[int]] | None = None  # what is still to be encoded of the gradient
         self._wire_bytes = 0  # sent until the current iteration began
@@ -153,7 +155,10 @@ class Driver:
         self._wire_bytes = self.protocol.wire_bytes
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
         plan = self.encoder.plan
-        self._follow(begin(iteration, now, self.encoder.blocks, plan.lanes, plan.first), now)
+        wanted = begin(iteration, now, self.encoder.blocks, plan.lanes, plan.first)
+        if self._recipients is not None:
+            self.protocol.received(self._recipients)
+        self._follow(wanted, now)
         if self.may_merge and not self.protocol.over and self.encoder.waits_since(iteration - 1):
             self.contribute_pending(now, counts=False)
 

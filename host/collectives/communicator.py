@@ -139,13 +139,18 @@ class Communicator(ABC):
 
         return PieceByPiece(elements, reduce, PIECE_S)
 
-    def reduce_scatter(self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "") -> Work[Array]:
-        """Row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...)."""
+    def reduce_scatter(
+        self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "", elastic: bool = False
+    ) -> Work[Array]:
+        """Row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...).
+
+        `elastic`: as of all_reduce(); it is done when all workers have their rows.
+        """
         given = checked_array(array)
         check_op(op, given.dtype.name)
         if given.shape[:1] != (self.workers,):
             raise CollectiveError(f"array has shape {given.shape}: ({self.workers}, ...) is allowed, a row a worker")
-        call = CollectiveCall(kind="reduce_scatter", dtype=given.dtype.name, shape=given.shape, op=op)
+        call = CollectiveCall(kind="reduce_scatter", dtype=given.dtype.name, shape=given.shape, op=op, elastic=elastic)
         return self._begin(call, given, checked_out(out, given.shape[1:], given.dtype), name)
 
     def all_gather(self, array: Given, *, out: Array | None = None, name: str = "") -> Work[Array]:

@@ -11,7 +11,7 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -64,7 +64,10 @@ def exact_protocol(job: JobSection, rank: int, words: int) -> SharedProtocol:
 
 
 class ExactSums(PeerCommunicator):
-    """A Communicator whose `protocol` an engine drives; iterations after `iteration` are new to its slots."""
+    """A Communicator whose `protocol` an engine drives; iterations after `iteration` are new to its slots.
+
+    `failing` is told why no call is made any more.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,9 @@ class ExactSums(PeerCommunicator):
         iteration: int,
         timeout_s: float,
         meet_s: float,
+        failing: Callable[[str], object] = lambda reason: None,
     ) -> None:
+        self._failing = failing
         self._protocol, self._iteration = protocol, iteration
         self._sent_blocks = 0
         self._owners: Integers | None = None
@@ -303,6 +308,10 @@ class ExactSums(PeerCommunicator):
         )
 
     # -- the end
+
+    def _fail(self, reason: str) -> None:
+        super()._fail(reason)
+        self._failing(self._failed)
 
     def _interrupt(self) -> None:
         self._interrupted = True

@@ -2,7 +2,8 @@
 
 An elastic call is one iteration of an Agent, whatever its array: that is the beginning of a gradient of the job's size,
 the rest of which is zeros.  What a codec leaves over, and what came too late, is in the ledger and goes with the next
-call.  All other calls are those of exact_sums.py.
+call.  Of an elastic reduce-scatter each block's sum goes to one worker alone (block_rows.py): where that is lost on its
+way the slot is asked, and keeps it until all workers have theirs.  All other calls are those of exact_sums.py.
 """
 
 import math
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Average, JobSection
@@ -19,6 +21,7 @@ from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats, Integers
+from kofn.host.collectives.block_rows import BlockRows
 from kofn.host.collectives.call import Array, CollectiveCall, check_elements
 from kofn.host.collectives.communicator import Communicator, Task
 from kofn.host.collectives.exact_sums import ExactSums, exact_protocol
@@ -74,10 +77,11 @@ class InNetwork(Communicator):
     Elastic calls are means of float32, in the order of calls: names must come in the same order everywhere.  They and
     all others do not wait for each other; each are numbered for themselves.
 
-    `elements`: of the largest elastic call; every one sends as many.  `first_iteration`, `generation`: as the switch or
-    server has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum; `timeout_s`:
-    how long no block may close; `meet_s`: for all to come.  CollectiveError where an address cannot be had, or workers
-    do not come.
+    `elements`: of the largest elastic call; every one sends as many.  `rows`: elastic calls are reduce-scatters of such
+    rows, and done when all workers have theirs; these need addresses.  `first_iteration`, `generation`: as the switch
+    or server has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum for all;
+    `timeout_s`: how long no block may close; `meet_s`: for all to come.  CollectiveError where an address cannot be
+    had, or workers do not come.
 
     The workers compare their calls as they reduce: a note beside the gradient (compression.side_values) says each
     one's.  Where fewer than all complete a sum, a worker that differs learns it at once, the others once it is in one.
@@ -93,16 +97,19 @@ class InNetwork(Communicator):
         addresses: Sequence[str] = (),
         compress: CompressSection = CompressSection(),  # noqa: B008  # frozen
         average: Average = "gradients",
+        rows: BlockRows | None = None,
         peer_source: PeerSource | None = None,
         first_iteration: int = 1,
         generation: int = 0,
         timeout_s: float = GIVE_UP_AFTER_S,
         meet_s: float = MEET_S,
     ) -> None:
-        _check_addresses(addresses, job, transport)
+        _check_addresses(addresses, job, transport, rows)
         super().__init__(rank, job.workers)
         self._exact: ExactSums | None = None
-        self._coding = JobCoding.of(job, compress, elements, notes=True)
+        self._coding = JobCoding.of(job, compress, elements if rows is None else rows.elements, notes=True)
+        self.rows = rows
+        """Of elastic calls; None: these are all-reduces."""
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
@@ -113,10 +120,11 @@ class InNetwork(Communicator):
             average=average,
             give_up_s=timeout_s,
             beside=exact,
+            recipients=None if rows is None else rows.recipients(self._coding.layout.total),
         )
         """For those who serve its results to other workers, and for its statistics."""
         self.results: Integers = np.zeros(self._coding.layout.blocks, np.int64)
-        """Checksums of all elastic means, added up (as of a Replica)."""
+        """Checksums of all elastic means, added up (as of a Replica); of a reduce-scatter those that come here."""
         self.latest: MeanMembers | None = None
         """Of the elastic mean that was made last."""
         self._loop = EventLoop()
@@ -124,12 +132,26 @@ class InNetwork(Communicator):
         if exact is None:
             return
         exact.enter(generation)
-        times = {"timeout_s": timeout_s, "meet_s": meet_s}
         try:
-            self._exact = ExactSums(rank, addresses, exact, job=job.id, iteration=first_iteration - 1, **times)
+            self._exact = ExactSums(
+                rank,
+                addresses,
+                exact,
+                job=job.id,
+                iteration=first_iteration - 1,
+                timeout_s=timeout_s,
+                meet_s=meet_s,
+                failing=self._exact_failing,
+            )
         except BaseException:
             self.close()
             raise
+
+    @property
+    def receives(self) -> npt.NDArray[np.bool_]:
+        """Which blocks' means come to this worker, (blocks,)."""
+        blocks = np.arange(self._coding.layout.blocks)
+        return np.full(blocks.shape, True) if self.rows is None else blocks % self.workers == self.rank
 
     @property
     def block_elements(self) -> int:
@@ -152,6 +174,8 @@ class InNetwork(Communicator):
         """
         if not elastic:
             return super().begin(elements, name=name)
+        if self.rows is not None:
+            raise CollectiveError("elastic is True: False is allowed here, elastic calls are reduce-scatters")
         check_elements(elements)
         self._check_size(elements)
         call = CollectiveCall(kind="all_reduce", dtype="float32", shape=(elements,), op="mean", elastic=True)
@@ -167,11 +191,15 @@ class InNetwork(Communicator):
                 f"{call} needs the workers' addresses, of which none are given: without them an elastic"
                 " all_reduce(mean) is allowed"
             )
-        if call.op != "mean":
-            raise CollectiveError(f"{call} is not to be had: an elastic all_reduce(mean) is allowed")
+        allowed = "all_reduce" if self.rows is None else "reduce_scatter"
+        if (call.op, call.kind) != ("mean", allowed):
+            raise CollectiveError(f"{call} is not to be had: an elastic {allowed}(mean) is allowed")
         if call.dtype != "float32":
             raise CollectiveError(f"array is of {call.dtype}: float32 is allowed in an elastic mean")
-        self._check_size(given.size)
+        if self.rows is None:
+            self._check_size(given.size)
+        elif (columns := given.size // self.workers) > self.rows.columns:
+            raise CollectiveError(f"rows have {columns:,} elements: this job has room for {self.rows.columns:,}")
         try:
             check(np.ascontiguousarray(given).reshape(-1))
         except GradientError as error:
@@ -203,23 +231,42 @@ class InNetwork(Communicator):
         watch.turn("decode")
         first, *later = [self._checked(update, note, task) for update in updates]
         if first.mean is not out:
-            task.out[...] = _part(first, task.call)
+            task.out[...] = self._part(first, task.call)
+        if self.rows is not None:
+            watch.turn("wait")
+            self._await_rows()
         return WorkOutcome(
             value=task.out,
             count=first.least,
             times=within_wait(watch.times(), self.agent.times),
             sent_bytes=self.agent.traffic.bytes_sent - before.bytes_sent,
             received_bytes=self.agent.traffic.bytes_received - before.bytes_received,
-            skipped=[_part(update, task.call) for update in later],
+            skipped=[self._part(update, task.call) for update in later],
         )
+
+    def _await_rows(self) -> None:
+        """Until all workers have theirs: the switch's slots hold them until then, and nobody else does."""
+        assert self._exact is not None
+        self._exact.barrier(name="rows of an elastic reduce-scatter").result()
+
+    def _exact_failing(self, reason: str) -> None:
+        """A row that a worker has not come for waits for it in vain; in any thread."""
+
+        async def fail() -> None:
+            self.agent.fail(CollectiveError(reason))
+
+        if self.rows is not None and not self._closed:
+            self._loop.spawn(fail())
 
     def _target(self, task: Task) -> Floats | None:
         """Where the mean may be made: in the call's own array, if it holds all of it and nothing of the gradient."""
-        apart = not np.may_share_memory(task.out, task.given)
+        apart = self.rows is None and not np.may_share_memory(task.out, task.given)
         return task.out.reshape(-1) if apart and task.out.size == self._coding.elements else None
 
     def _padded(self, given: Array) -> Floats:
         """A gradient of the job's size, which may be the given one."""
+        if self.rows is not None:
+            return self.rows.laid(given.reshape(self.workers, -1))
         if given.size == self._coding.elements:
             return np.ascontiguousarray(given).reshape(-1)
         gradient = np.zeros(self._coding.elements, np.float32)
@@ -236,12 +283,23 @@ class InNetwork(Communicator):
             if theirs != note:
                 _, dimensions, elements = theirs
                 raise CollectiveError(
-                    f"the workers' calls differ: worker {rank} calls an all_reduce of {elements} elements in"
+                    f"the workers' calls differ: worker {rank} calls {self._kind} of {elements} elements in"
                     f" {dimensions} dimensions, worker {self.rank} calls {task}"
                 )
         self.results += update.checksums
         self.latest = MeanMembers(update.k, update.count, update.members, update.late, update.encoding)
         return update
+
+    @property
+    def _kind(self) -> str:
+        return "an all_reduce" if self.rows is None else "a reduce_scatter"
+
+    def _part(self, update: Aggregate, call: CollectiveCall) -> Floats:
+        """The means of a call's array, or this worker's row of them."""
+        size = math.prod(call.shape)
+        if self.rows is None:
+            return update.mean[:size].reshape(call.shape)
+        return self.rows.row(update.mean, self.rank)[: size // self.workers].reshape(call.shape[1:])
 
     def _leave(self, trouble: str) -> None:
         """To the others this worker is missing."""
@@ -275,7 +333,9 @@ class ElasticGradient(StreamedGradient):
         return self._work.wait(timeout)
 
 
-def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Transport) -> None:
+def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Transport, rows: BlockRows | None) -> None:
+    if rows is not None and not addresses:
+        raise CollectiveError("rows are given, and no addresses: these are needed with rows")
     if addresses and transport.port != PORT:
         raise CollectiveError("addresses are given: none are allowed with a parameter server, which has no exact sums")
     if addresses and len(addresses) != job.workers:
@@ -288,8 +348,3 @@ def _note(task: Task) -> SideValues:
     """What the others compare: 31 bits that are others for other calls and names, dimensions, elements."""
     digest = zlib.crc32(f"{task.call} {task.key.name}".encode()) >> 1
     return digest, task.given.ndim, task.given.size
-
-
-def _part(update: Aggregate, call: CollectiveCall) -> Floats:
-    """The means of a call's array."""
-    return update.mean[: math.prod(call.shape)].reshape(call.shape)

@@ -99,7 +99,8 @@ def missed(results: BlockResults, rank: int) -> int:
 class Sums:
     """What an iteration's results come to, taken in as they come; `plan`: the iteration's.
 
-    `checksums`, `mean`: as an Aggregate's; `closed`, (blocks,): which of these are in them, or were not sent;
+    `checksums`, `mean`: as an Aggregate's, undefined and 0 where another worker alone has the sum; `closed`,
+    (blocks,): which of these are in them, or were not sent;
     `closed_s`, (blocks,): since when (time.monotonic), NaN: it is not.
     """
 
@@ -133,7 +134,10 @@ class Sums:
         return self._mean
 
     def add(self, results: BlockResults) -> None:
-        """Results of blocks that have not come before, the summary block perhaps among them."""
+        """Results of blocks that have not come before, the summary block perhaps among them.
+
+        Those without values are other workers' sums.
+        """
         results = results.below(len(self.closed))
         if self._native is None:
             self._add(results)
@@ -163,6 +167,7 @@ class Sums:
 
     def _add(self, results: BlockResults) -> None:
         """With codecs that native code does not know."""
+        results = results[results.numbers("size") > 0]
         lanes = results.table["lanes"]
         for code in {*lanes.tolist()}:
             alike, codec = results[lanes == code], self._coding.codecs[code]

@@ -45,7 +45,7 @@ class View(ctypes.Structure):
         ("lost", c_double),
         ("busy", c_int64),
     )
-    keeps: Fixed
+    keeps: tuple[Fixed, Weights]
 
 
 BLOCKS = [c_void_p, c_int64]
@@ -83,9 +83,10 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
     places = (array.ctypes.data for array in arrays)
     limits = (c_int64 * len(WIDTHS))(*(most.get(code, 0) for code in CODES))
     values, kind = np.empty(lanes, np.int64), list(KEPT).index(storage.residual)
-    of = factors_of(lanes).ctypes.data, *places, values.ctypes.data, kind
+    factors = factors_of(lanes)  # threads that ask for the first time at once have arrays of their own
+    of = factors.ctypes.data, *places, values.ctypes.data, kind
     view = View(blocks, lanes, storage.packed.shape[-1], limits, *of)
-    view.keeps = values
+    view.keeps = values, factors
     return view
 
 

@@ -74,6 +74,8 @@ static int fits(const struct sums *sums, const struct result *result) {
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
                   float *mean) {
     for (int64_t at = 0; at < count; at++) {
+        if (!results[at].size)
+            continue; /* another worker has the sum */
         if (!fits(sums, results + at))
             return at;
         take(sums, blocks[at], results + at, mean);

@@ -180,7 +180,8 @@ int core_left_behind(const struct core *core) {
 }
 
 int64_t core_link_bytes(const struct core *core, const uint8_t *header, int64_t size) {
-    const int votes = core->words[KOFN_COUNTS] && header_read(header).lanes == KOFN_COUNTS;
+    const struct header read = header_read(header);
+    const int votes = core->words[KOFN_COUNTS] && read.lanes == KOFN_COUNTS && read.recipient == KOFN_EVERYONE;
     return KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + size * (votes ? core->layout.planes : 1);
 }
 
@@ -646,12 +647,21 @@ static int check_words(struct core *core, const struct header *answer) {
                 answer->block, answer->iteration, answer->lanes, core->rank, core->layout.words, core->layout.widest);
 }
 
+/* Whether a sum goes to whom it goes to by what this worker was told; else its values might be nowhere. */
+static int check_recipient(struct core *core, const struct header *answer) {
+    if (!core->recipient || answer->iteration != core->iteration || answer->recipient == core->recipient[answer->block])
+        return 0;
+    return fail(core, "block %" PRIu32 " of iteration %" PRIu32 " is summed for worker %d, here it is worker %" PRId64
+                "'s: the workers' plans have parted", answer->block, answer->iteration, answer->recipient,
+                core->recipient[answer->block]);
+}
+
 /* The switch's result of a block. */
 static int result_in(struct core *core, struct packet *packet) {
     const struct header *header = &packet->header;
     if (header->block >= core->total)
         return 0; /* of another job: nothing is done about it */
-    if (check_words(core, header))
+    if (check_words(core, header) || check_recipient(core, header))
         return -1;
     struct result result = {
         .values = packet->values,

@@ -212,7 +212,8 @@ int core_resume(struct core *core, double now);
 /* Whether results of a later iteration were seen. */
 int core_left_behind(const struct core *core);
 double core_deadline_s(const struct core *core);
-/* What a packet of so many bytes of values takes of a link, with its frame: as its answer, if that is longer. */
+/* What a packet of so many bytes of values takes of a link, with its frame: as its answer, if that is longer and comes here.
+ * Of sums for one each worker gets one of n, whose planes are at most n packets. */
 int64_t core_link_bytes(const struct core *core, const uint8_t *header, int64_t size);
 uint8_t *core_buffer(struct core *core);
 void core_release(struct core *core, uint8_t *buffer);

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 import numpy as np
+import numpy.typing as npt
 
 from kofn.host.arrays import Integers
 from kofn.host.compression.ledger import LedgerTotals
@@ -33,17 +34,27 @@ class Metrics:
     def write(self, **fields: Any) -> None:
         self._file.write(json.dumps(fields) + "\n")
 
-    def sum_up(self, reducer: Reducer, reason: str, results: Integers, memory: Memory | None = None) -> None:
-        """The last line, of a training that ended for this reason, and the ledger; `results`: as close()."""
+    def sum_up(
+        self,
+        reducer: Reducer,
+        reason: str,
+        results: Integers,
+        memory: Memory | None = None,
+        received: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """The last line, of a training that ended for this reason, and the ledger; the rest is as of close()."""
         account = reducer.account()
         found = {"reason": reason, "account": account and asdict(account), "memory": memory and asdict(memory)}
         self.write(summary=reducer.statistics() | found)
-        self.close(reducer.totals(), results)
+        self.close(reducer.totals(), results, received)
 
-    def close(self, totals: LedgerTotals | None, results: Integers) -> None:
+    def close(
+        self, totals: LedgerTotals | None, results: Integers, received: npt.NDArray[np.bool_] | None = None
+    ) -> None:
         """Where there is a ledger, what conservation is checked with: checksums of blocks, int64, shape (blocks,).
 
-        `results`: those of all that were applied, added up.
+        `results`: those of all that were applied, added up.  `received`, (blocks,): of which blocks any come to this
+        worker; None: all.
         """
         self._file.close()
         if totals is None:
@@ -55,4 +66,5 @@ class Metrics:
             residual=totals.pending,
             discarded=totals.discarded,
             results=results,
+            received=np.ones_like(results) if received is None else received.astype(np.int64),
         )

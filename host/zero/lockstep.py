@@ -242,6 +242,8 @@ class LockstepSwitch:
 class LockstepMean:
     """A worker's CompressedMean."""
 
+    apart = False
+
     def __init__(self, switch: LockstepSwitch, rank: int) -> None:
         self.block_elements = switch.coding.layout.elements
         self._switch, self._rank, self._elements = switch, rank, switch.coding.elements

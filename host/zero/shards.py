@@ -9,7 +9,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Floats, Integers
+
+Blocks = tuple[Sequence[tuple[int, slice]], Integers]
+"""Number and place in a shard of each, and how many elements every one has, (blocks,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,34 @@ class Shards:
         for there, here in self.parts(rank):
             shard[here] = flat[there]
         return shard
+
+    def rows(self, flat: Floats) -> Floats:
+        """All workers' shards (workers, shard_elements)."""
+        return np.stack([self.cut(flat, rank) for rank in range(self.workers)])
+
+    def placed(self, row: Floats, rank: int) -> Floats:
+        """A worker's shard without what stands where it has no elements."""
+        shard = np.zeros(self.shard_elements, row.dtype)
+        for _, here in self.parts(rank):
+            shard[here] = row[here]
+        return shard
+
+    def shared_blocks(self, rank: int, block: int) -> Blocks:
+        """Where blocks of so many of the flat elements are in a worker's shard, and how many each has."""
+        edges = [*range(0, self.elements, block), self.elements]
+        return [*self.segments(rank, edges)], np.diff(edges)
+
+    def own_blocks(self, rank: int, block: int) -> Blocks:
+        """The same of blocks of one shard each, which take turns (collectives.block_rows)."""
+        begins = range(0, self.shard_elements, block)
+        counts = np.zeros((len(begins), self.workers), np.int64)
+        for other in range(self.workers):
+            there = np.zeros(self.shard_elements, np.int64)
+            for _, here in self.parts(other):
+                there[here] = 1
+            counts[:, other] = np.add.reduceat(there, begins)
+        own = [(at * self.workers + rank, slice(begin, begin + block)) for at, begin in enumerate(begins)]
+        return own, np.maximum(counts.reshape(-1), 1)
 
     def segments(self, rank: int, edges: Sequence[int]) -> Iterator[tuple[int, slice]]:
         """The shard cut where the flat elements have `edges`: number of the piece between two edges, and its place."""

@@ -32,7 +32,7 @@ class ChunkExchange(Protocol):
 class TwoSidedMean:
     """A CompressedMean of so many elements."""
 
-    late = None
+    late, apart = None, False
 
     def __init__(self, exchange: ChunkExchange, elements: int) -> None:
         whole = 8 * exchange.workers

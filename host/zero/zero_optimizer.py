@@ -169,9 +169,8 @@ class ZeroOptimizer:
 
     def _freeze(self) -> None:
         assert self._compressed is not None
-        block, elements = self._compressed.block_elements, self.shards.elements
-        edges = [*range(0, elements, block), elements]
-        self._optimizer.freeze(self.steps, [*self.shards.segments(self.rank, edges)], np.diff(edges))
+        blocks = self.shards.own_blocks if self._compressed.apart else self.shards.shared_blocks
+        self._optimizer.freeze(self.steps, *blocks(self.rank, self._compressed.block_elements))
         if self._momentum is not None:
             (unit,) = self.shards.units
             bits = np.packbits(self._optimizer.mask)

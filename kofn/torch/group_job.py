@@ -5,6 +5,7 @@ A process group "kofn" makes such calls alone; a sharded optimizer (kofn.torch.z
 
 import asyncio
 import atexit
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, dataclass
@@ -12,8 +13,9 @@ from dataclasses import asdict, dataclass
 from msgspec.structs import replace
 
 from kofn.config.compress import CompressSection, Residual
-from kofn.config.schema import Average, Config
+from kofn.config.schema import Average, Config, JobSection
 from kofn.host.agent.peer_source import PeerSource
+from kofn.host.collectives.block_rows import BlockRows
 from kofn.host.collectives.in_network import InNetwork, MeanMembers
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
@@ -26,16 +28,24 @@ from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
 from kofn.host.worker import STOP_TIMEOUT_S, WorkerPlace, member_of
 from kofn.host.workload.replica import ReplicaState
+from kofn.host.zero.shards import Shards
 from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticCalls:
-    """Elastic means of so many elements, in this codec (compress.codec); None: there are none."""
+    """Elastic means in this codec (compress.codec); None: there are none.
 
-    elements: int = 1
+    `units`: of so many elements each; `scattered`: they are reduce-scatters of shards of these, where the job's blocks
+    and slots allow it, else all-reduces.
+    """
+
+    units: tuple[int, ...] = (1,)
+    scattered: bool = False
     codec: str | None = None
     average: Average = "gradients"
     residual: Residual = "exact"
@@ -52,6 +62,27 @@ class ElasticCalls:
         compress = replace(given, codec=self.codec, residual=self._residual(given.residual))
         compress.check(workers=config.job.workers, words=config.job.words)
         return compress
+
+    @property
+    def elements(self) -> int:
+        return sum(self.units)
+
+    def rows(self, job: JobSection, compress: CompressSection) -> BlockRows | None:
+        """None where all means are for all: also where rows, as whole blocks, are more than an eighth longer."""
+        if not self.scattered:
+            return None
+        columns = Shards(self.units, job.workers).shard_elements
+        rows, together = BlockRows.of(job, compress, columns), JobCoding.of(job, compress, self.elements)
+        if 8 * rows.blocks > 9 * together.layout.blocks:
+            return None
+        if rows.blocks >= job.slots:  # one more block has the workers' magnitudes
+            log.warning(
+                "all means come down to all workers: job.slots is %d, more than %d are needed for a reduce-scatter",
+                job.slots,
+                rows.blocks,
+            )
+            return None
+        return rows
 
     def _residual(self, given: Residual) -> Residual:
         """The configuration's, where the script does not say one; TorchError where they differ."""
@@ -83,8 +114,9 @@ class GroupReducer(PeerToPeer):
 
     def __init__(self, config: Config, place: JobPlace, calls: ElasticCalls) -> None:
         self._compress = compress = calls.compress(config)
-        coding = JobCoding.of(config.job, compress, calls.elements)
-        super().__init__(lambda: self._through_the_switch(coding), coding.planner.first())
+        rows = calls.rows(config.job, compress)
+        coding = JobCoding.of(config.job, compress, calls.elements if rows is None else rows.elements)
+        super().__init__(lambda: self._through_the_switch(coding, rows), coding.planner.first())
         self._config, self._place, self._calls = config, place, calls
         self._peers: PeerSource | None = None
 
@@ -119,7 +151,7 @@ class GroupReducer(PeerToPeer):
         if self._communicator is not None:
             self._communicator.close()
 
-    def _through_the_switch(self, coding: JobCoding) -> InNetwork:
+    def _through_the_switch(self, coding: JobCoding, rows: BlockRows | None) -> InNetwork:
         words = coding.layout.words_most
         return InNetwork(
             self._place.rank,
@@ -129,6 +161,7 @@ class GroupReducer(PeerToPeer):
             addresses=self._place.workers,
             compress=self._compress,
             average=self._calls.average,
+            rows=rows,
             peer_source=self._peers,
             first_iteration=self.iteration,
             generation=self.generation,
@@ -198,4 +231,7 @@ class GroupJob:
         finally:
             self._loop.run(self._member.leave())
             self._loop.close()
-            self.metrics.sum_up(self.reducer, "iterations", self.communicator.results, self._memory)
+            communicator = self.communicator
+            self.metrics.sum_up(
+                self.reducer, "iterations", communicator.results, self._memory, received=communicator.receives
+            )

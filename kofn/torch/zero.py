@@ -89,8 +89,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     def __init__(self, model: nn.Module, settings: ZeroSettings, rate: float, job: ZeroJob) -> None:
         named = units_of(model, settings.stage)
         super().__init__([parameter for unit in named for _, parameter in unit], {"lr": rate})
-        elements = sum(parameter.numel() for unit in named for _, parameter in unit)
-        calls, compressed = job.connect(elements, settings)
+        sizes = [sum(parameter.numel() for _, parameter in unit) for unit in named]
+        calls, compressed = job.connect(sizes, settings)
         _check_alike(calls, digest_of(named), settings)
         self._units = [LayerParameters(unit, calls.workers) for unit in named]
         self._job, self._settings, self._calls = job, settings, calls

@@ -1,5 +1,6 @@
 """Who makes a sharded optimizer's calls: the job's switch, or a process group."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch.distributed as dist
@@ -20,8 +21,8 @@ from kofn.torch.group_job import ElasticCalls, GroupJob
 class ZeroJob(Protocol):
     """What a sharded optimizer needs of its job."""
 
-    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
-        """Once all workers are there; the second: with 8 bits and 1."""
+    def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        """Once all workers are there; `units`: elements of each; the second: with 8 bits and 1."""
 
     def stepped(self, shared: Array, memory: Memory) -> None:
         """A step is done; `shared`: what all workers have alike; `memory`: what this one keeps."""
@@ -30,10 +31,10 @@ class ZeroJob(Protocol):
 class SwitchedZero:
     """In the job that the environment says (docs/howto/zero.md), until the process ends."""
 
-    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
-        self._job = GroupJob(*_group(), elastic_calls(elements, settings))
+    def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+        self._job = GroupJob(*_group(), elastic_calls(units, settings))
         communicator = self._job.communicator
-        compressed = SwitchMean(communicator, elements) if settings.bits < 32 else None
+        compressed = SwitchMean(communicator, sum(units)) if settings.bits < 32 else None
         return CommunicatorCalls(communicator), compressed
 
     def stepped(self, shared: Array, memory: Memory) -> None:
@@ -46,7 +47,7 @@ class GroupZero:
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
 
-    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+    def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         if settings.residual != "exact":
             raise TorchError(f'residual is {settings.residual!r} and through is "gloo": "exact" is allowed there')
         if not dist.is_initialized():
@@ -54,19 +55,21 @@ class GroupZero:
         if settings.bits == 8:
             raise TorchError('bits is 8 and through is "gloo": 1 (two-sided) or 32 is allowed there')
         calls = GroupCalls(self._group)
-        return calls, TwoSidedMean(calls, elements) if settings.bits == 1 else None
+        return calls, TwoSidedMean(calls, sum(units)) if settings.bits == 1 else None
 
     def stepped(self, shared: Array, memory: Memory) -> None:
         """Nobody is told."""
 
 
-def elastic_calls(elements: int, settings: ZeroSettings) -> ElasticCalls:
+def elastic_calls(units: Sequence[int], settings: ZeroSettings) -> ElasticCalls:
     """A momentum is divided by the workers in it: what waits of a late one has none of it."""
     if settings.bits == 32:
         return ElasticCalls()
     average: Average = "contributors" if settings.votes_on_momentum else "gradients"
     codec = CODECS[settings.bits]
-    return ElasticCalls(elements=elements, codec=codec, average=average, residual=settings.residual)
+    return ElasticCalls(
+        units=tuple(units), scattered=settings.stage > 1, codec=codec, average=average, residual=settings.residual
+    )
 
 
 def _group() -> tuple[int, int]:

@@ -35,7 +35,9 @@ def arm(name: str, warm_s: float, few_s: float, steps: float, *, up: float = 1e6
         ("stage 2, 32 bits", 5, 5),
         ("stage 3, 32 bits", 6, 9),
         ("stage 1, 8 bits", 2, 5),
-        ("stage 2, 1 bit", 1.125, 4.375),  # counts of four workers have three bits
+        ("stage 2, 8 bits", 2, 4.25),
+        ("stage 1, 1 bit", 1.125, 4.375),  # counts of four workers have three bits
+        ("stage 2, 1 bit", 1.125, 4.09375),
         ("stage 1, 1 bit, two-sided, gloo", 3.1875, 3.1875),
     ],
 )

@@ -29,7 +29,7 @@ from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Packed, Send
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.protocol.slot_model import SlotModel, to_numbers
-from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, Kind, KofnHeader, Votes, bit_of
+from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Votes, bit_of
 from tests.host.protocol.specification.both import Both as Protocol
 
 SWITCH = -1
@@ -169,7 +169,10 @@ class SwitchAccount:
         assert answer.weight == sum(self.weights[id].values()), "weight"
         if answer.kind == Kind.FORMAT_MISMATCH:
             return
-        assert np.array_equal(sums_in(sums, answer.lanes), sum(addends.values())), "values"
+        if answer.recipient not in (EVERYONE, answer.worker):
+            assert not sums, "another worker's sum"
+        else:
+            assert np.array_equal(sums_in(sums, answer.lanes), sum(addends.values())), "values"
         if answer.kind == Kind.RESULT:
             assert id not in self.closed, f"{id} was closed twice"
             full = len(addends) >= workers
@@ -319,6 +322,7 @@ class At:
         self.world.completed(self.worker)
 
     def ask_peers(self) -> None:
+        assert not self.world.scattered, "peers are asked for what they do not have"
         here = {BlockId(self.worker.protocol.iteration, block) for block in self.worker.protocol.missing}
         assert here & self.world.account.closed.keys(), "peers are asked for what is closed"
         self.worker.asking = True
@@ -331,6 +335,7 @@ class World:
     """`workers` workers; worker r sends at `scales[r]` below the codec's scale; `rule`: for late gradients.
 
     It sends in lanes of code `lanes[r]`, where `planned` is planned; one block in `every` is sent in an iteration.
+    `scattered`: each block's sum goes to one worker alone, and none gives to an iteration before all have the last one.
     """
 
     def __init__(
@@ -347,8 +352,10 @@ class World:
         every=1,
         last=1 << 30,
         rule="stash",
+        scattered=False,
         switch=SlotModel,
     ) -> None:
+        self.scattered = scattered
         self.blocks, self.last, self.rule = blocks, last, RULES[rule]
         self.planned, self.every = planned, every
         self.hints = self.given_up = 0
@@ -390,6 +397,14 @@ class World:
         return tuple(chosen) or (iteration % self.blocks,)
 
     @property
+    def recipients(self) -> np.ndarray:
+        return np.arange(self.blocks) % len(self.workers)
+
+    def comes_to(self, rank: int, block: int) -> bool:
+        """Whether a worker gets a block's sum, and not only its members."""
+        return not self.scattered or self.recipients[block] == rank
+
+    @property
     def age(self) -> AgeWeight:
         """What late gradients weigh."""
         return NEVER if self.rule.discards else WITHOUT_AGE
@@ -398,7 +413,8 @@ class World:
         """Of this rank: between two events it keeps nothing that its protocol and its ledger do not."""
         at: Any = At(self, rank)  # as much of a Sender as is used here
         protocol: Any = self.workers[rank].protocol  # two side by side
-        driver = Driver(protocol, at, at, workers=len(self.workers))
+        recipients = self.recipients if self.scattered else None
+        driver = Driver(protocol, at, at, workers=len(self.workers), recipients=recipients)
         driver.rule = self.rule
         return driver
 
@@ -538,11 +554,15 @@ class World:
         assert not worker.delivered >> block & 1, f"{id} was delivered twice"
         assert id.iteration == worker.protocol.iteration, "results are applied in iteration order"
         worker.delivered |= 1 << block
-        same = result._replace(k=0)  # k is the one in force when the answer was sent, not when the block closed
+        # k is the one in force when the answer was sent, not when the block closed
+        same = result._replace(k=0, values=b"") if self.scattered else result._replace(k=0)
         assert self.results.setdefault(id, same) == same, f"replicas differ in {id}"
         addends = self.account.added[id]
         assert result.members == self.account.closed[id] == members_in(addends)
-        assert np.array_equal(sums_in(result.values, result.lanes), sum(addends.values()))
+        if self.comes_to(rank, block):
+            assert np.array_equal(sums_in(result.values, result.lanes), sum(addends.values()))
+        else:
+            assert not result.values, f"{id} is another worker's"
         worker.ledger.settle_results(result)
         for part in range(PARTS):
             if result.has(rank, part):

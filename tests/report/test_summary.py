@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -76,6 +77,26 @@ def test_a_contribution_that_was_counted_twice_is_found(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += fake.sums[1]["aggregated"][5]
     assert "worker 3: 1 blocks, the first is 5, the results" in one_trial(tmp_path, fake).failures[0]
+
+
+def scattered() -> FakeTrial:
+    """Each block's sum comes to one worker in turn."""
+    fake = simulate()
+    for rank, parts in enumerate(fake.sums):
+        mine = np.arange(parts["results"].size) % len(fake.sums) == rank
+        parts["results"] *= mine
+        parts["received"] *= mine
+    return fake
+
+
+def test_of_sums_that_go_to_one_worker_its_own_are_checked(tmp_path: Path) -> None:
+    assert one_trial(tmp_path / "good", scattered()).failures == []
+    fake = scattered()
+    fake.sums[1]["results"][5] += 1
+    assert "worker 1: 1 blocks, the first is 5, the results" in one_trial(tmp_path / "wrong", fake).failures[0]
+    fake = scattered()
+    fake.sums[1]["received"][5] = 0
+    assert "1 blocks, the first is 5, come to no worker" in one_trial(tmp_path / "gone", fake).failures[0]
 
 
 def test_missing_sums_are_a_failure(tmp_path: Path) -> None:

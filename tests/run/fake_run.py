@@ -71,7 +71,14 @@ def _sums(workers: int, random: np.random.Generator) -> list[dict[str, np.ndarra
     residual = [random.integers(-1000, 1000, PARAMETERS) for _ in range(workers)]
     results = np.sum(aggregated, axis=0)
     return [
-        {"gradients": one + rest, "aggregated": one, "residual": rest, "discarded": 0 * rest, "results": results.copy()}
+        {
+            "gradients": one + rest,
+            "aggregated": one,
+            "residual": rest,
+            "discarded": 0 * rest,
+            "results": results.copy(),
+            "received": np.ones_like(rest),
+        }
         for one, rest in zip(aggregated, residual, strict=True)
     ]
 

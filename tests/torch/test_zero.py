@@ -1,7 +1,7 @@
 """Sharded optimizers: against PyTorch's own over the same sums, and in few bits by the slots' rules."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -28,8 +28,9 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
 
 import kofn.torch
 from kofn.config import compress as compression
-from kofn.config.schema import Config
+from kofn.config.schema import Config, JobSection
 from kofn.experiments.zero import memory
+from kofn.host.collectives.block_rows import BlockRows
 from kofn.host.collectives.call import Array
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.in_network import InNetwork
@@ -55,11 +56,11 @@ class Job:
     communicator: Communicator
     shared: list[bytes] = field(default_factory=list)
 
-    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+    def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         if settings.bits == 32:
             return CommunicatorCalls(self.communicator), None
         assert isinstance(self.communicator, InNetwork)
-        return CommunicatorCalls(self.communicator), SwitchMean(self.communicator, elements)
+        return CommunicatorCalls(self.communicator), SwitchMean(self.communicator, sum(units))
 
     def stepped(self, shared: Array, kept: Memory) -> None:
         self.shared.append(shared.tobytes())
@@ -168,8 +169,8 @@ def test_32_bits_are_pytorchs_own_sharded_optimizers(kind: str, stage: int) -> N
 )
 def test_few_bits_train_and_keep_workers_alike(stage: int, bits: int) -> None:
     settings = ZeroSettings(stage=stage, bits=bits)
-    average = elastic_calls(ELEMENTS, settings).average
-    with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], average=average) as crew:
+    average, columns = elastic_calls([ELEMENTS], settings).average, ELEMENTS if stage > 1 else 0
+    with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], average=average, columns=columns) as crew:
         jobs = [Job(each) for each in crew]
         found = all_of(WORKERS, lambda rank: trained(jobs[rank], rank, 60, stage=stage, bits=bits, freeze_step=15))
         assert all(each.agent.totals().conserved for each in crew)
@@ -332,6 +333,28 @@ def test_models_that_cannot_be_sharded() -> None:
             kofn.torch.zero(model, stage=stage)
 
 
+def test_shards_come_alone_where_blocks_and_slots_allow_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Else all means come to all; where slots are the reason that is said."""
+
+    def rows(stage: int, elements: int, slots: int = 256) -> BlockRows | None:
+        job = JobSection(workers=4, words=4, slots=slots)
+        calls = elastic_calls([elements, elements], ZeroSettings(stage=stage, bits=1))
+        return calls.rows(job, calls.compress(Config.of({"job": {"words": 4}})))
+
+    found = rows(2, 500_000)
+    assert found is not None
+    assert (found.columns, found.blocks) == (250_000, 124)
+    assert rows(3, 500_000) == found
+    assert rows(1, 500_000) is rows(2, 5_000) is None
+    assert not caplog.messages
+    assert rows(2, 500_000, slots=128) == found
+    assert rows(2, 600_000, slots=128) is None
+    (said,) = caplog.messages
+    assert said == (
+        "all means come down to all workers: job.slots is 128, more than 148 are needed for a reduce-scatter"
+    )
+
+
 def test_what_pytorchs_optimizers_can_and_it_cannot() -> None:
     with threads("ring", 1) as crew:
         optimizer = kofn.torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
@@ -348,10 +371,10 @@ def test_what_pytorchs_optimizers_can_and_it_cannot() -> None:
 def test_residuals_are_the_scripts_or_the_configurations() -> None:
     def compress(script: compression.Residual, configured: compression.Residual) -> compression.CompressSection:
         config = Config.of({"job": {"words": 4}, "compress": {"residual": configured}})
-        return elastic_calls(10, ZeroSettings(residual=script)).compress(config)
+        return elastic_calls([10], ZeroSettings(residual=script)).compress(config)
 
     assert compress("int8", "exact").residual == compress("exact", "int8").residual == "int8"
     with pytest.raises(kofn.torch.TorchError, match=r"compress\.residual is 'int8': 'bfloat16' is allowed here"):
         compress("bfloat16", "int8")
     with pytest.raises(kofn.torch.TorchError, match=r'residual is .int8. and through is "gloo"'):
-        GroupZero().connect(10, ZeroSettings(residual="int8", bits=1))
+        GroupZero().connect([10], ZeroSettings(residual="int8", bits=1))

@@ -36,7 +36,7 @@ class LockstepJob:
     def __init__(self, calls: LockstepCalls, mean: LockstepMean | None) -> None:
         self._calls, self._mean = calls, mean
 
-    def connect(self, elements: int, settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
+    def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         return self._calls, self._mean
 
     def stepped(self, shared: Array, memory: Memory) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,7 +22,7 @@ from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weigh
 from kofn.host.compression.codec import FRACTION_BITS, to_fixed
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums, library
+from kofn.host.compression.ledger_native import checksums, factors_of, library
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import GradientError, LedgerError, ProtocolError
 from kofn.host.protocol.results import BlockId, Result
@@ -54,6 +55,18 @@ def result(iteration: int, block: int, members: int) -> Result:
 def closed(iteration: int, block: int, *parts: int) -> Result:
     """With these parts of worker 0's, and another worker."""
     return result(iteration, block, OTHERS | sum(bit_of(0, part) for part in parts))
+
+
+def test_a_ledger_keeps_the_factors_of_its_checksums() -> None:
+    """Threads that make the first ledgers at once have factors of their own, of which the last are remembered."""
+    factors_of.cache_clear()
+    storage = LedgerStorage.in_memory(blocks=1, lanes=LANES)
+    ledger = Ledger(storage, 0, {0: CODEC})
+    factors = weakref.ref(factors_of(LANES))
+    factors_of.cache_clear()
+    assert factors() is not None
+    del ledger
+    assert factors() is None
 
 
 # -- what old gradients weigh

@@ -25,6 +25,7 @@ from kofn.host.protocol.results import Result
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.udp import may_join, socket_pair
 from kofn.host.wire.packet import (
+    EVERYONE,
     FRAME_BYTES,
     HEADER_BYTES,
     PACKET_BYTES_MAX,
@@ -33,6 +34,7 @@ from kofn.host.wire.packet import (
     WORD_BYTES,
     Kind,
     KofnHeader,
+    Votes,
     decode_header,
     encode,
 )
@@ -54,8 +56,10 @@ BURST = BURST_PACKETS * FRAME
 class Bench:
     """A worker's engine, and the other end of its socket."""
 
-    def __init__(self, *, pace: PacingRate | None = None, batch: int = 1, blocks: int = 16, **given: Any) -> None:
-        layout = BlockLayout(blocks=blocks, words=1, widest=32)
+    def __init__(
+        self, *, pace: PacingRate | None = None, batch: int = 1, blocks: int = 16, votes: bool = False, **given: Any
+    ) -> None:
+        layout = BlockLayout(blocks=blocks, words=1, widest=1 if votes else 32, planes=3)
         options = {"rank": 0, "slots": 64, "window": 32, "rto_s": SOON_S} | given
         self.protocol = SharedProtocol(job=1, layout=layout, **options)
         self.ours, self.switch = socket_pair()
@@ -427,6 +431,19 @@ def test_packets_leave_at_their_pace() -> None:
             late_s = 0.016 + 0.002
             assert stamps[last] - stamps[first] >= (last - first + 1 - BURST_PACKETS) * frame_s - late_s
     assert stamps[-1] - stamps[0] < 10 * 56 * frame_s
+
+
+@pytest.mark.parametrize(("recipient", "first"), [(EVERYONE, 1), (1, 4), (0, 4)])
+def test_counts_of_votes_take_their_planes_of_the_pace_where_all_come_here(recipient: int, first: int) -> None:
+    """Of sums for one a worker gets one of as many as there are workers.  The next one leaves in minutes."""
+    with bench(pace=PacingRate(mbps=1e-5, burst_bytes=BURST), votes=True) as one:
+        now = time.monotonic()
+        one.protocol.begin(1, now, lanes=Votes.COUNTS)
+        one.protocol.received([recipient] * 16)
+        one.protocol.contribute_all([(block, Packed(ZEROS, 3, Votes.COUNTS, 1)) for block in range(16)], now=now)
+        for block in range(first):
+            assert one.arrived().block == block
+        assert one.engine.queued == 16 - first
 
 
 def test_what_comes_while_packets_wait_is_told_at_once() -> None:

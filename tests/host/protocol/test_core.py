@@ -342,6 +342,23 @@ def test_sums_of_votes_have_the_planes_of_this_job():
     assert [result.values for result in p.results_of(1)] == [bytes(range(256)) * 3]
 
 
+def test_a_sum_for_one_comes_to_whom_it_was_to_come():
+    """To others as its members; one for somebody else is an error, or its values might be nowhere."""
+    p = protocol(blocks=2)
+    p.begin(1, 0.0)
+    p.received([1, 0])
+    sent = p.contribute_all([(block, Packed(bytes(256), 7, 0, 1)) for block in (0, 1)], now=0.0)
+    assert [one.header.recipient for one in sent] == [1, 0]
+    short = answer(iteration=1, block=0, recipient=1, words=0)
+    with pytest.raises(ProtocolError, match="block 0 of iteration 1 is summed for worker 2, here it is worker 1's"):
+        p.packet_in(short._replace(recipient=2), b"", 0.01)
+    assert p.packet_in(short, b"", 0.01) != []
+    with pytest.raises(ProtocolError, match="block 1 of iteration 1 is summed for worker 1, here it is worker 0's"):
+        p.packet_in(short._replace(block=1), b"", 0.01)
+    assert p.packet_in(answer(iteration=1, block=1, recipient=0), bytes(256), 0.01)[-1] == Complete(iteration=1)
+    assert [len(result.values) for result in p.results_of(1)] == [0, 256]
+
+
 def test_refused_is_encoded_again_at_the_slots_scale():
     p = protocol(blocks=1)
     p.begin(1, 0.0)

@@ -4,7 +4,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,12 @@ from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls
 from kofn.host.zero.settings import CODECS, ZeroSettings
+from kofn.host.zero.shards import Shards
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
-from tests.host.collectives.crews import processes, threads
+from tests.host.collectives.crews import Processes, addresses, threads
 from tests.host.collectives.scenarios import error_of, one_call
-from tests.host.collectives.switched import MODEL
-from tests.host.zero.crews import all_of, beneath_a_switch
+from tests.host.collectives.switched import MODEL, place
+from tests.host.zero.crews import TROUBLE, all_of, beneath_a_switch, scattering
 
 WORKERS, RATE = 3, 0.01
 
@@ -92,7 +95,7 @@ def test_32_bits_are_the_optimizer_itself(stage: int, given: dict[str, Any]) -> 
     assert len({each.tobytes() for each in found}) == 1
 
 
-def frozen(settings: ZeroSettings, steps: int, block: int) -> npt.NDArray[np.float64]:
+def frozen(settings: ZeroSettings, steps: int, blocks: Sequence[Any]) -> npt.NDArray[np.float64]:
     """1-bit Adam and LAMB whose votes are exact, not sharded, in float64; as DeepSpeed writes LAMB's factor."""
     w, (m, v, fresh) = INITIAL.astype(np.float64), np.zeros((3, ELEMENTS))
     (b1, b2), decay, eps = settings.betas, settings.weight_decay, settings.eps
@@ -126,19 +129,20 @@ def frozen(settings: ZeroSettings, steps: int, block: int) -> npt.NDArray[np.flo
         w = w - RATE * np.repeat(coefficient, sizes) * update
         if t == settings.freeze_step:
             v = v / (1 - b2**t)
-            for begin in range(0, ELEMENTS, block):
-                part = v[begin : begin + block]
-                part[:] = np.maximum(part, settings.variance_floor**2 * part.mean())
+            for block in blocks:
+                v[block] = np.maximum(v[block], settings.variance_floor**2 * v[block].mean())
             fresh = v.copy()
     return w
 
 
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize(("stage", "apart"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("given", [{}, {"optimizer": "lamb"}, {"optimizer": "lamb", "weight_decay": 0.1}], ids=str)
-def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, given: dict[str, Any]) -> None:
-    """In 32-bit lanes votes are exact; a floor of 0.5 is above a part of each block."""
+def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, apart: bool, given: dict[str, Any]) -> None:
+    """In 32-bit lanes votes are exact; a floor of 0.5 is above a part of each block, or of each shard's only one."""
     settings = ZeroSettings(stage=stage, bits=1, freeze_step=8, variance_floor=0.5, **given)
-    with beneath_a_switch(WORKERS, ELEMENTS, "int32", average=average_of(settings)) as crew:
+    shards = Shards([*map(sum, UNITS)], WORKERS)
+    columns = shards.shard_elements if apart else 0
+    with beneath_a_switch(WORKERS, ELEMENTS, "int32", average=average_of(settings), columns=columns) as crew:
 
         def one(rank: int) -> Floats:
             calls, mean = CommunicatorCalls(crew[rank]), SwitchMean(crew[rank], ELEMENTS)
@@ -146,9 +150,12 @@ def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, given: dict[st
 
         found = all_of(WORKERS, one)
         block = crew[0].block_elements
-    assert block < ELEMENTS
-    assert np.abs(found[0] - frozen(settings, 25, block)).max() < 1e-5
-    assert np.abs(found[0] - frozen(replace(settings, variance_floor=0.0), 25, block)).max() > 1e-3
+    assert shards.shard_elements < block < ELEMENTS
+    every, blocks = np.arange(ELEMENTS), list[Any](np.split(np.arange(ELEMENTS), [block]))
+    if apart:
+        blocks = [np.concatenate([every[there] for there, _ in shards.parts(rank)]) for rank in range(WORKERS)]
+    assert np.abs(found[0] - frozen(settings, 25, blocks)).max() < 1e-5
+    assert np.abs(found[0] - frozen(replace(settings, variance_floor=0.0), 25, blocks)).max() > 1e-3
 
 
 class Watched(SwitchMean):
@@ -305,23 +312,89 @@ def test_what_is_lost_on_the_way_changes_nothing(stage: int, bits: int) -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
-def trains_for_ever(communicator: Any, stage: int) -> str:
+WIDE = 6 * 2048
+"""Elements whose thirds are whole blocks, of votes and of octets."""
+
+
+def alike(rank: int, step: int) -> Floats:
+    """A gradient of the same magnitudes at all workers: whoever is first says the first step's scale."""
+    magnitudes = np.random.default_rng(step).lognormal(size=WIDE)
+    return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], WIDE)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("stage", "bits"), [(2, 8), (2, 1), (3, 8), (3, 1)])
+def test_parameters_are_those_of_an_all_reduce_to_the_bit(stage: int, bits: int) -> None:
+    """Where the shards' blocks have the same elements; k = n.  The frozen variance has the same floors, too."""
+    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=3, variance_floor=0.5)
+
+    def trained(columns: int) -> list[bytes]:
+        with beneath_a_switch(WORKERS, WIDE, CODECS[bits], columns=columns) as crew:
+
+            def one(rank: int) -> bytes:
+                mean, calls = SwitchMean(crew[rank], WIDE), CommunicatorCalls(crew[rank])
+                zero = ZeroOptimizer(settings, np.zeros(WIDE, np.float32), [[WIDE]], calls, mean)
+                for step in range(8):
+                    zero.put(0, alike(rank, step))
+                    zero.step(RATE)
+                    parameters = zero.gathered().tobytes()
+                return parameters
+
+            found = all_of(WORKERS, one)
+            assert all(each.agent.totals().conserved for each in crew)
+        return found
+
+    apart, together = trained(WIDE // WORKERS), trained(0)
+    assert len({*apart, *together}) == 1
+    assert any(np.frombuffer(apart[0], np.float32))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("bits", [8, 1])
+def test_shards_that_come_alone_keep_replicas_alike(stage: int, bits: int) -> None:
+    """Layers whose last chunks are not full; k = 2 of 3, and packets that are lost, repeated and overtaken."""
+    settings = ZeroSettings(stage=stage, bits=bits, freeze_step=3, mask=False)
+    given: dict[str, Any] = {"columns": Shards([*map(sum, UNITS)], WORKERS).shard_elements, "trouble": TROUBLE}
+    with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], k=WORKERS - 1, lose=10, **given) as crew:
+
+        def one(rank: int) -> Floats:
+            mean = SwitchMean(crew[rank], ELEMENTS)
+            zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(crew[rank]), mean)
+            found = train(zero, 8)
+            assert np.array_equal(zero.shard, zero.shards.cut(found, rank)), "where there is no element there is 0"
+            return found
+
+        found = all_of(WORKERS, one)
+        totals, results = [each.agent.totals() for each in crew], [each.results for each in crew]
+    assert len({parameters.tobytes() for parameters in found}) == 1
+    assert all(total.conserved for total in totals)
+    assert np.array_equal(sum(results), sum(each.aggregated for each in totals))
+    assert np.abs(found[0]).mean() < np.abs(INITIAL).mean()
+
+
+def trains_for_ever(communicator: Any, stage: int, bits: int) -> str:
     """What a worker is told when another one has died."""
-    zero = ZeroOptimizer(ZeroSettings(stage=stage, bits=32), INITIAL.copy(), UNITS, CommunicatorCalls(communicator))
+    settings, mean = ZeroSettings(stage=stage, bits=bits, freeze_step=1), None
+    if bits < 32:
+        mean = SwitchMean(communicator, ELEMENTS)
+    zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(communicator), mean)
     return error_of(lambda: train(zero, 1_000_000))
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_an_owner_that_is_killed_in_mid_step_ends_all_with_its_name(stage: int) -> None:
+@pytest.mark.parametrize("bits", [32, 8, 1])
+def test_an_owner_that_is_killed_in_mid_step_ends_all_with_its_name(stage: int, bits: int) -> None:
     """Long before any time-out: its shard is gone."""
-    with processes(MODEL, WORKERS) as crew:
-        crew.run(one_call)
-        crew.begin(trains_for_ever, stage)
-        time.sleep(0.5)  # it is in some step then
-        begin = time.monotonic()
-        crew.signal(1, signal.SIGKILL)
-        errors = crew.end([0, 2])
-        assert time.monotonic() - begin < 5
+    columns = Shards([*map(sum, UNITS)], WORKERS).shard_elements
+    with place(MODEL, WORKERS, addresses(WORKERS)) as found:
+        join = partial(scattering, found, CODECS[bits], columns)
+        with closing(Processes(join, WORKERS, 20.0)) as crew:
+            crew.run(one_call)
+            crew.begin(trains_for_ever, stage, bits)
+            time.sleep(0.5)  # it is in some step then
+            begin = time.monotonic()
+            crew.signal(1, signal.SIGKILL)
+            errors = crew.end([0, 2])
+            assert time.monotonic() - begin < 5
     assert all(error.startswith("worker 1 is gone: ") for error in errors), errors
 
 

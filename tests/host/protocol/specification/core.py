@@ -407,7 +407,18 @@ class Protocol:
         short = header.recipient not in (EVERYONE, self.rank) and not header.words
         if not short and (block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words):
             check_words(blocks.layout, header)
+        self._check_recipient(header)
         self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
+
+    def _check_recipient(self, header: KofnHeader) -> None:
+        """Whether a sum goes to whom it goes to by what this worker was told."""
+        if self._recipient is None or header.iteration != self.iteration:
+            return
+        if (expected := self._recipient[header.block]) != header.recipient:
+            raise ProtocolError(
+                f"block {header.block} of iteration {header.iteration} is summed for worker {header.recipient}, here it"
+                f" is worker {expected}'s: the workers' plans have parted"
+            )
 
     def _probed(self, header: KofnHeader) -> None:
         """A result of a block that was asked for again in a silence."""

@@ -1,0 +1,68 @@
+"""How the rows of an elastic reduce-scatter lie in blocks, so that each block's sum is one worker's.
+
+Workers take turns: block b has the next elements of row b modulo workers, and zeros where that has ended.  So what
+comes down to a worker is spread over the whole call, and a sum of votes, which is longer than they are, never takes
+more of a worker's link than its own votes do: its planes are at most as many as the workers.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.arrays import Floats, Integers
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.wire.packet import EVERYONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRows:
+    """Rows of up to `columns` elements, one a worker, in blocks of `block` elements.
+
+    >>> rows = BlockRows(workers=2, columns=3, block=2)
+    >>> rows.laid(np.arange(6, dtype=np.float32).reshape(2, 3))
+    array([0., 1., 3., 4., 2., 0., 5., 0.], dtype=float32)
+    >>> rows.row(rows.laid(np.arange(6, dtype=np.float32).reshape(2, 3)), 1)
+    array([3., 4., 5.], dtype=float32)
+    """
+
+    workers: int
+    columns: int
+    block: int
+
+    @classmethod
+    def of(cls, job: JobSection, compress: CompressSection, columns: int) -> Self:
+        """In the blocks of a job's elastic calls."""
+        coding = JobCoding.of(job, compress, columns * job.workers)
+        return cls(workers=job.workers, columns=columns, block=coding.layout.elements)
+
+    @property
+    def blocks(self) -> int:
+        return self.workers * -(-self.columns // self.block)
+
+    @property
+    def elements(self) -> int:
+        """Of all blocks."""
+        return self.blocks * self.block
+
+    def laid(self, rows: Floats) -> Floats:
+        """Rows (workers, up to `columns`) as they are sent, (elements,)."""
+        whole, rest = divmod(rows.shape[1], self.block)
+        laid = np.zeros((self.blocks // self.workers, self.workers, self.block), np.float32)
+        end = whole * self.block
+        laid[:whole] = rows[:, :end].reshape(self.workers, whole, self.block).swapaxes(0, 1)
+        if rest:
+            laid[whole, :, :rest] = rows[:, end:]
+        return laid.reshape(-1)
+
+    def row(self, laid: Floats, rank: int) -> Floats:
+        """A worker's row, (columns,)."""
+        return laid.reshape(-1, self.workers, self.block)[:, rank].reshape(-1)[: self.columns]
+
+    def recipients(self, total: int) -> Integers:
+        """Whose the sum of each of `total` blocks is; those behind the rows' are everyone's, (total,)."""
+        found = np.full(total, EVERYONE, np.int64)
+        found[: self.blocks] = np.arange(self.blocks) % self.workers
+        return found
