@@ -47,13 +47,18 @@ def made(exercise: Path, target: str, lines: list[str], path: str) -> str:
     command = [*OWN_MACHINE, "sh", "-c", f"ip link set lo up; exec make {target}"]
     environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
     log = exercise / "make.log"
-    with (
-        log.open("w") as output,
-        subprocess.Popen(
-            command, cwd=exercise, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT
-        ) as process,
-    ):
-        process.communicate("".join(f"{line}\n" for line in lines).encode(), timeout=TIMEOUT_S)
+    typed = "".join(f"{line}\n" for line in lines).encode()
+    with log.open("w") as output:
+        subprocess.run(
+            command,
+            cwd=exercise,
+            env=environment,
+            input=typed,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     return log.read_text()
 
 
