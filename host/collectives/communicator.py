@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import numpy as np
 
@@ -98,6 +99,7 @@ class Communicator(ABC):
         self._lock = threading.Lock()
         self._made, self._begun = Counter[str](), Counter[str]()
         self._open: dict[Key, Task] = {}
+        self._streams = WeakSet[PieceByPiece]()
         self._failed = ""
         """Why no call is made any more."""
         self._closed = False
@@ -131,13 +133,16 @@ class Communicator(ABC):
             call = CollectiveCall(kind="all_reduce", dtype="float32", shape=(elements,), op="mean", elastic=True)
             self._check(call, np.empty(0, np.float32))
         with self._lock:
+            self._check_open()
             self._begun[name] += 1
-        of = f"gradient {name} {self._begun[name]}"
+            of = " ".join(filter(None, ("gradient", name, str(self._begun[name]))))
 
-        def reduce(piece: Floats, which: str) -> Work[Array]:
-            return self.all_reduce(piece, op="mean", out=piece, name=f"{of}: {which}", elastic=elastic)
+            def reduce(piece: Floats, which: str) -> Work[Array]:
+                return self.all_reduce(piece, op="mean", out=piece, name=f"{of}: {which}", elastic=elastic)
 
-        return PieceByPiece(elements, reduce, PIECE_S)
+            gradient = PieceByPiece(elements, reduce, PIECE_S)
+            self._streams.add(gradient)
+        return gradient
 
     def reduce_scatter(
         self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "", elastic: bool = False
@@ -235,10 +240,12 @@ class Communicator(ABC):
         """End all calls; later reasons change nothing."""
         with self._lock:
             self._failed = self._failed or reason
-            tasks = list(self._open.values())
+            tasks, streams = list(self._open.values()), list(self._streams)
             self._open.clear()
         for task in tasks:
             task.work.set_exception(CollectiveError(self._failed))
+        for stream in streams:
+            stream.fail(self._failed)
 
     def _fail_later(self, reason: str) -> None:
         """End all calls but those that are next by now."""

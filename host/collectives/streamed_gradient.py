@@ -62,6 +62,13 @@ class PieceByPiece(StreamedGradient):
         self._reduce, self._limit_s = reduce, limit_s
         self._changed = threading.Condition()
         self._works: dict[tuple[int, int], Work[Floats]] = {}
+        self._failed = ""
+
+    def fail(self, reason: str) -> None:
+        """No piece can be put any more: who waits for one is told why."""
+        with self._changed:
+            self._failed = reason
+            self._changed.notify_all()
 
     def put(self, begin: int, values: Floats) -> None:
         super().put(begin, values)
@@ -92,6 +99,8 @@ class PieceByPiece(StreamedGradient):
                 made = [(edges, work) for edges, work in self._works.items() if edges[0] < end and begin < edges[1]]
                 if sum(min(end, last) - max(begin, first) for (first, last), _ in made) == end - begin:
                     return [work for _, work in made]
+                if self._failed:
+                    raise CollectiveError(self._failed)
                 self._changed.wait(self._left_s(deadline))
 
     def _left_s(self, deadline: float | None) -> float:

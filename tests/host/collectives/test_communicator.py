@@ -238,6 +238,19 @@ def test_a_callback_may_close(alone: Ring) -> None:
         assert closed.wait(10)
 
 
+def test_who_waits_for_a_piece_hears_that_none_can_come(alone: Ring) -> None:
+    gradient = alone.begin(10)
+    gradient.put(0, np.ones(5, np.float32))
+    closing = threading.Timer(0.1, alone.close)
+    closing.start()
+    with pytest.raises(CollectiveError, match="worker 0 has closed its communicator"):
+        gradient.wait(0, 10)
+    closing.join()
+    np.testing.assert_array_equal(gradient.wait(0, 5), np.ones(5, np.float32))
+    with pytest.raises(CollectiveError, match="the communicator of worker 0 is closed"):
+        alone.begin(10)
+
+
 def test_thousands_under_way() -> None:
     with threads("ring", 2) as team:
         team.run(thousands)
