@@ -292,7 +292,8 @@ def test_who_is_no_switch_or_leaves_is_told(said: bytes, words: str) -> None:
 
 def test_ctrl_c_ends_the_client_without_a_word() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
+        # where the tests were started in the background SIGINT is ignored, in what they start as well
+        command = ["env", "--default-signal=INT", sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
         client = subprocess.Popen(
             [*command, str(listening.getsockname()[1])], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
