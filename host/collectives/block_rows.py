@@ -17,6 +17,11 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.wire.packet import EVERYONE
 
 
+def may_be_apart(apart: int, together: int) -> bool:
+    """Whether so many blocks, each of one row, are at most an eighth more than the blocks that rows would share."""
+    return 8 * apart <= 9 * together
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
     """Rows of up to `columns` elements, one a worker, in blocks of `block` elements.

@@ -18,6 +18,7 @@ import numpy as np
 
 from kofn.config.schema import JobSection
 from kofn.host.arrays import Integers
+from kofn.host.collectives.block_rows import may_be_apart
 from kofn.host.collectives.call import FLOATING, Array, CollectiveCall
 from kofn.host.collectives.communicator import Task
 from kofn.host.collectives.exact_lanes import (
@@ -182,7 +183,7 @@ class ExactSums(PeerCommunicator):
         Rows of a reduce-scatter are whole blocks, with zeros behind, unless that costs more than an eighth.
         """
         row_blocks, blocks = -(-task.out.size // per_block), -(-task.given.size // per_block)
-        apart = task.call.kind == "reduce_scatter" and 8 * self.workers * row_blocks <= 9 * blocks
+        apart = task.call.kind == "reduce_scatter" and may_be_apart(self.workers * row_blocks, blocks)
         return row_blocks if apart else 0
 
     def _summed(self, task: Task, per_block: int) -> Array:

@@ -150,8 +150,8 @@ class InNetwork(Communicator):
     @property
     def receives(self) -> npt.NDArray[np.bool_]:
         """Which blocks' means come to this worker, (blocks,)."""
-        blocks = np.arange(self._coding.layout.blocks)
-        return np.full(blocks.shape, True) if self.rows is None else blocks % self.workers == self.rank
+        blocks = self._coding.layout.blocks
+        return np.full(blocks, True) if self.rows is None else self.rows.recipients(blocks) == self.rank
 
     @property
     def block_elements(self) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from kofn.config.compress import CompressSection, Residual
 from kofn.config.schema import Average, Config, JobSection
 from kofn.host.agent.peer_source import PeerSource
-from kofn.host.collectives.block_rows import BlockRows
+from kofn.host.collectives.block_rows import BlockRows, may_be_apart
 from kofn.host.collectives.in_network import InNetwork, MeanMembers
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import LedgerTotals
@@ -73,7 +73,7 @@ class ElasticCalls:
             return None
         columns = Shards(self.units, job.workers).shard_elements
         rows, together = BlockRows.of(job, compress, columns), JobCoding.of(job, compress, self.elements)
-        if 8 * rows.blocks > 9 * together.layout.blocks:
+        if not may_be_apart(rows.blocks, together.layout.blocks):
             return None
         if rows.blocks >= job.slots:  # one more block has the workers' magnitudes
             log.warning(
