@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver import Chrome
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -29,7 +30,8 @@ FLAGS = (
     "--disable-sync",
     "--hide-scrollbars",
 )
-TIMEOUT_S = 20.0
+TIMEOUT_S, POLL_S = 60.0, 0.1
+"""A page takes a tenth of a second; on two processors that ten others want, ten seconds."""
 
 
 class Browser:
@@ -68,7 +70,12 @@ class Browser:
         self.run(script, time_s)
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        WebDriverWait(self.driver, timeout_s, 0.02).until(lambda _: condition(), f"{what} did not happen")
+        """AssertionError with what the page and its console say where the condition does not come true."""
+        try:
+            WebDriverWait(self.driver, timeout_s, POLL_S).until(lambda _: condition())
+        except TimeoutException:
+            said = f"console: {self.messages()}\npage: {self.text('body')}"
+            raise AssertionError(f"{what} did not happen in {timeout_s:g} s\n{said}") from None
 
     def messages(self) -> list[str]:
         """What the console says since the last time."""
