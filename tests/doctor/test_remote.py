@@ -15,7 +15,8 @@ from kofn.doctor.checks import CheckError, CheckSkipped
 from kofn.doctor.echo import Echo, checksum
 from kofn.doctor.remote import RemoteChecks, RemoteJob
 from kofn.rpc.certificates import make_certificates, make_p4runtime_certificates
-from tests.run.machines import CONTROLLER, SWITCH, Machine, ip, machines, share_out, until
+from tests.run.machines import CONTROLLER, SWITCH, Machine, ip, machines, share_out
+from tests.waiting import until
 
 __all__ = ["machines"]
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from kofn.run.errors import InterruptedRun, RunError
 from kofn.run.plan import RunPlan, make_plan, prepare
 from tests.run import fake_run
 from tests.run.real_run import OWN_NETWORK, processes
+from tests.waiting import until
 
 OBJECTIVES = ("merge:2", "all", "throughput")
 
@@ -288,14 +288,6 @@ def processor_s(pid: int) -> float:
         numbers = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
     return 0.0
-
-
-def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Wait; an assertion fails where it does not come."""
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
 
 
 def test_in_virtual_time_two_at_a_time(folder: Path) -> None:

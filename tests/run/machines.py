@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,10 +130,3 @@ def lines(machine: Machine, rank: int) -> list[bytes]:
     """Of its iterations."""
     found = (machine.folder / f"worker-{rank}.jsonl").read_bytes().splitlines()
     return [line for line in found if b'"params"' in line]
-
-
-def until(true: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

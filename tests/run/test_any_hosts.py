@@ -12,7 +12,8 @@ import pytest
 from cryptography.fernet import Fernet
 
 from kofn.rpc.certificates import make_certificates
-from tests.run.machines import CONTROLLER, SWITCH, Machine, lines, machines, until
+from tests.run.machines import CONTROLLER, SWITCH, Machine, lines, machines
+from tests.waiting import until
 
 __all__ = ["machines"]
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from kofn.rpc.certificates import make_certificates, make_p4runtime_certificates
-from tests.run.machines import CONTROLLER, JOB, SWITCH, Machine, accuracy, ip, lines, machines, share_out, until, worker
+from tests.run.machines import CONTROLLER, JOB, SWITCH, Machine, accuracy, ip, lines, machines, share_out, worker
+from tests.waiting import until
 
 __all__ = ["machines"]
 

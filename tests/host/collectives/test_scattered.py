@@ -25,6 +25,7 @@ from tests.host.collectives.switched import HOSTS, MODEL, close_all, place, star
 from tests.host.zero.crews import TROUBLE, WORDS, all_of, beneath_a_switch, scattering
 from tests.loopback import loopback
 from tests.targets import TARGETS
+from tests.waiting import until
 
 WORKERS, COLUMNS, STEPS = 4, 5_000, 5
 
@@ -110,7 +111,7 @@ def test_nothing_is_lost_of_what_is_late_lost_repeated_or_overtaken(codec: str, 
             for step in range(STEPS):
                 if k == WORKERS or rank != step % WORKERS:
                     work = crew[rank].reduce_scatter(given(rank, step), op="mean", elastic=True)
-                    _until(lambda step=step: k == WORKERS or crew[rank].agent.protocol.iteration > 1 + step)
+                    until(lambda step=step: k == WORKERS or crew[rank].agent.protocol.iteration > 1 + step)
                     others[step].wait(LIMIT_S)
                     assert k == WORKERS or not work.done(), "one of the workers has not got its row"
                     found.append(work.result(LIMIT_S))
@@ -129,13 +130,6 @@ def test_nothing_is_lost_of_what_is_late_lost_repeated_or_overtaken(codec: str, 
     assert np.array_equal(np.sum(results, axis=0), aggregated), "each sum comes to its owner, and counts once"
     assert aggregated.any()
     assert fetches == [0] * WORKERS
-
-
-def _until(come: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + LIMIT_S
-    while not come():
-        assert time.monotonic() < limit_s
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("target", TARGETS)

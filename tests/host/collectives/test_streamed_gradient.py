@@ -20,6 +20,7 @@ from kofn.host.errors import CollectiveError, GradientError
 from kofn.host.wire.packet import PORT
 from tests.host.collectives.crews import crew
 from tests.host.teams import Summed
+from tests.waiting import until
 
 LIMIT_S = 60.0
 SHORT_S = 1.0
@@ -202,8 +203,7 @@ def test_nothing_is_done_while_a_piece_is_awaited(team: Any, monkeypatch: pytest
     time.sleep(0.3)
     assert len(fed) < 10
     gradient.put(1000, given(0)[1000:])
-    while not fed:
-        time.sleep(0.01)
+    until(lambda: fed)
 
 
 def test_too_many_elements(team: Any) -> None:
@@ -242,9 +242,8 @@ def late(worker: InNetwork, together: threading.Barrier) -> list[Floats]:
     if worker.rank == 2:
         gradient.put(0, given(2)[:1000])
         together.wait(LIMIT_S)
-        while not worker.agent.protocol.left_behind:  # their results are on their way
-            time.sleep(0.002)
-        time.sleep(0.5)  # for the last of them
+        until(lambda: worker.agent.protocol.over)
+        time.sleep(0.5)  # for the last of their results
         gradient.put(1000, given(2)[1000:])
         outcome = gradient.result(LIMIT_S)
         return [outcome.value, *outcome.skipped]

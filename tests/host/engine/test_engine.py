@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
@@ -39,6 +39,7 @@ from kofn.host.wire.packet import (
     encode,
 )
 from kofn.nativebuild.library import compile_texts, load_library
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 SOON_S = 20.0
@@ -117,13 +118,6 @@ def bench(**given: Any) -> Iterator[Bench]:
         yield made
     finally:
         made.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + SOON_S
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
 
 
 def test_two_jobs_share_a_socket_and_each_is_told_of_its_own() -> None:
