@@ -247,6 +247,8 @@ def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list
         ({"optimizer": "sgd"}, "optimizer is 'sgd': 'adam' or 'lamb' is allowed"),
         ({"lr": -1.0}, "lr is -1.0: a finite number, 0 or more, is allowed"),
         ({"lr": float("nan")}, "lr is nan: a finite number, 0 or more, is allowed"),
+        ({"lr": "a"}, "lr is 'a': a finite number, 0 or more, is allowed"),
+        ({"betas": (0.9,)}, r"betas are \(0.9,\): two numbers, 0 to below 1, are allowed"),
         ({"through": "ring"}, "through is 'ring': 'switch' or 'gloo' is allowed"),
         ({"through": "gloo", "bits": 8}, "there is no process group"),
     ],
