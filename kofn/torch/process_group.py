@@ -120,7 +120,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         options = opts or c10d.ReduceScatterOptions()
         op = _op(options.reduceOp)
         if op is None or not self._sums(given, op):
-            return self._by_gloo("reduce_scatter_single", output, given, options)
+            return self._by_gloo("_reduce_scatter_base", output, given, options)
         rows = _array(given).reshape(self._size, -1)
         return self._do("reduce_scatter", lambda one: one.reduce_scatter(rows, op=op, name=self.group_name), [output])
 
@@ -138,7 +138,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         if not self._carries(given):
-            return self._by_gloo("all_gather_single", output, given, opts or c10d.AllgatherOptions())
+            return self._by_gloo("_allgather_base", output, given, opts or c10d.AllgatherOptions())
         return self._do("all_gather", lambda one: one.all_gather(_array(given), name=self.group_name), [output])
 
     _allgather_base = all_gather_single
