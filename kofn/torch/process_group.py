@@ -48,6 +48,8 @@ _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None
 
 def use(communicator: Communicator) -> None:
     """What process groups of this thread's context go through from now on; it is the caller's to close."""
+    if not isinstance(communicator, Communicator):
+        raise TorchError(f"the communicator is a {type(communicator).__name__}: a kofn.Communicator is needed")
     _used.set(communicator)
 
 

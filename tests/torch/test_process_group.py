@@ -214,6 +214,12 @@ def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
     in_a_group(join, work)
 
 
+@pytest.mark.parametrize("given", [None, Communicator])
+def test_what_is_no_communicator_is_refused(given: Any) -> None:
+    with pytest.raises(kofn.torch.TorchError, match=f"the communicator is a {type(given).__name__}: a kofn.Commun"):
+        kofn.torch.use(given)
+
+
 def test_a_call_that_a_rank_leaves_out_fails_after_the_groups_limit(join: Join) -> None:
     def work(rank: int) -> float:
         group, begun_s = dist.new_group(timeout=timedelta(seconds=1)), time.monotonic()
