@@ -10,6 +10,7 @@ import click
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import WORKERS_MAX, Config
+from kofn.rpc.address import checked_address
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.ending import ending
 from kofn.run.machine import (
@@ -79,7 +80,12 @@ _interface = click.option("--interface", metavar="NAME", help="The cable to the 
 @click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="To worker 0, to worker 1, and so on.")
 @click.option("--tunnels", type=click.IntRange(1, WORKERS_MAX), metavar="N", help="A tunnel to each of N workers.")
 @click.option(
-    "--p4runtime", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT", help="Where P4Runtime is served."
+    "--p4runtime",
+    type=checked_address,
+    default="127.0.0.1:50051",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where P4Runtime is served.",
 )
 @click.option(
     "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; without it: plaintext."
@@ -113,10 +119,21 @@ def _tls(folder: Path | None) -> list[str]:
 @click.command(epilog=CONTROLLER_EXAMPLES)
 @_config
 @click.option(
-    "--p4runtime", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT", help="The switch's P4Runtime."
+    "--p4runtime",
+    type=checked_address,
+    default="127.0.0.1:50051",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The switch's P4Runtime.",
 )
 @click.option(
-    "--listen", multiple=True, default=["0.0.0.0:50052"], show_default=True, metavar="HOST:PORT", help="For workers."
+    "--listen",
+    type=checked_address,
+    multiple=True,
+    default=["0.0.0.0:50052"],
+    show_default=True,
+    metavar="HOST:PORT",
+    help="For workers.",
 )
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
 @click.option("--wait", default=600.0, show_default=True, help="Seconds to wait for the switch.")
@@ -166,7 +183,9 @@ def link(path: Path, rank: int, host: str | None, interface: str | None) -> None
 @click.command(epilog=WORKER_EXAMPLES)
 @_config
 @_rank
-@click.option("--controller", "peer", required=True, metavar="HOST:PORT", help="The controller's address.")
+@click.option(
+    "--controller", "peer", type=checked_address, required=True, metavar="HOST:PORT", help="The controller's address."
+)
 @_switch
 @_interface
 @click.option("--address", help="This machine's address for other workers.  [default: that towards the controller]")

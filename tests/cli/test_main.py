@@ -17,6 +17,7 @@ from kofn.cli.main import main
 from kofn.config.objectives import DEFAULT, OBJECTIVES
 from kofn.extras import EXTRAS
 from kofn.rpc import kofn_pb2 as pb
+from kofn.rpc.address import checked_address
 from kofn.rpc.document import document
 from tests.controller.harness import NO_SWITCH, Running, controller, until
 
@@ -193,6 +194,38 @@ def test_without_a_controller(command: list[str]) -> None:
     result = invoke(*command)
     assert result.exit_code == 3
     assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts one\n"
+
+
+@pytest.mark.parametrize(("command", "who"), [("status --controller", "controller"), ("slots --switch", "switch")])
+def test_a_host_without_an_address_is_named(command: str, who: str) -> None:
+    result = invoke(*command.split(), "nowhere.invalid:50052")
+    assert result.exit_code == 3
+    assert result.output.startswith(f"kofn: no {who} answers at nowhere.invalid:50052: nowhere.invalid: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status --controller",
+        "slots --switch",
+        "switch --tunnels 2 --p4runtime",
+        "controller job.toml --p4runtime",
+        "controller job.toml --listen",
+        "worker job.toml --rank 0 --switch s --controller",
+        "doctor --remote --switch s --controller",
+        "doctor --p4runtime",
+    ],
+)
+@pytest.mark.parametrize("address", ["abc", "127.0.0.1", ":50052", "h:x", "h:0", "h:65536", "http://h:1", "::1:50052"])
+def test_what_is_no_address_is_named(command: str, address: str) -> None:
+    result = invoke(*command.split(), address)
+    assert result.exit_code == 2
+    assert f"{address!r} is no HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:50052" in result.output
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "[::1]:65535", "node-1.example.org:50052"])
+def test_what_is_an_address(address: str) -> None:
+    assert checked_address(address) == address
 
 
 @pytest.mark.parametrize(
