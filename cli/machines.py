@@ -22,6 +22,7 @@ from kofn.run.machine import (
     make_tunnel,
     own_address,
 )
+from kofn.run.options import FiniteRange
 from kofn.run.state import state_path
 from kofn.run.topology import wanted_topology
 
@@ -136,7 +137,9 @@ def _tls(folder: Path | None) -> list[str]:
     help="For workers.",
 )
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
-@click.option("--wait", default=600.0, show_default=True, help="Seconds to wait for the switch.")
+@click.option(
+    "--wait", type=FiniteRange(min=0), default=600.0, show_default=True, help="Seconds to wait for the switch."
+)
 @click.option(
     "--p4runtime-certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; else plaintext."
 )
@@ -153,7 +156,7 @@ def controller(
     """The controller of a job whose workers are on other machines; k is chosen by policy.objective."""
     with ending("controller"):
         config = Config.load(path)
-        topology = _kept(f"topology-{config.job.id}.json", wanted_topology(config, path, hosts=config.job.workers))
+        topology = _kept(f"job-{config.job.id}.topology", wanted_topology(config, path, hosts=config.job.workers))
         _become(
             [
                 *(sys.executable, "-m", "kofn.controller", "--config", str(path), "--topology", str(topology)),
@@ -248,7 +251,7 @@ def _become(argv: Sequence[str], environment: Mapping[str, str] | None = None) -
 
 
 def _kept(name: str, text: str) -> Path:
-    """A file that the process reads which this one becomes."""
+    """A file that the process reads which this one becomes; no .json, such as records of networks are."""
     path = state_path().with_name(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

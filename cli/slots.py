@@ -21,6 +21,7 @@ from kofn.controller.p4runtime.occupancy import JobSlots, Slot, read_slots
 from kofn.report.table import make_console
 from kofn.results.ranks import ranges
 from kofn.rpc.address import checked_address, unknown_host
+from kofn.run.options import FiniteRange
 
 EXIT_REFUSED = 2
 EXIT_NO_SWITCH = 3
@@ -59,7 +60,7 @@ Exit codes: 0 shown, 2 the switch cannot be looked into (BMv2 cannot), 3 no swit
 @click.option("--all", "everything", is_flag=True, help="Closed slots, too.")
 @click.option("--watch", is_flag=True, help="Read again until Ctrl-C. --json: one line for each reading.")
 @click.option(
-    "--interval", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between readings."
+    "--interval", type=FiniteRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between readings."
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, every slot.")
 def command(

@@ -223,6 +223,37 @@ def test_what_is_no_address_is_named(command: str, address: str) -> None:
     assert f"{address!r} is no HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:50052" in result.output
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "slots --interval",
+        "watch --interval",
+        "controller job.toml --wait",
+        "experiment k --rate",
+        "experiment zero --mbps",
+        "compare --mbps",
+    ],
+)
+def test_what_is_no_finite_number_is_named(command: str) -> None:
+    result = invoke(*command.split(), "nan")
+    assert (result.exit_code, "nan is not finite" in result.output) == (2, True)
+
+
+def test_what_a_controller_keeps_is_no_record_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def become(path: str, argv: list[str], environment: dict[str, str]) -> None:
+        topology = Path(argv[argv.index("--topology") + 1])
+        assert topology.is_relative_to(tmp_path)
+        assert topology.read_text()
+        raise SystemExit(0)
+
+    monkeypatch.setattr("os.execve", become)
+    (tmp_path / "job.toml").write_text("")
+    environment = {"KOFN_STATE_DIR": str(tmp_path / "state")}
+    result = CliRunner().invoke(main, ["controller", str(tmp_path / "job.toml")], env=environment)
+    assert result.exit_code == 0, result.output
+    assert not [*(tmp_path / "state").glob("*.json")]  # mininet.records
+
+
 @pytest.mark.parametrize("address", ["localhost:1", "[::1]:65535", "node-1.example.org:50052"])
 def test_what_is_an_address(address: str) -> None:
     assert checked_address(address) == address
