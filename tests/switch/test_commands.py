@@ -166,6 +166,9 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     ]
     say(session, "act_prof_modify_member shared answer 0 4")
     assert probe(engine, "indirect", a=1)[0] == 4
+    assert say(session, "table_indirect_add indirect 1 =>") == [
+        "Error: an indirect entry needs => and a handle after its match fields"
+    ]
     say(session, "table_indirect_delete indirect 0")
     assert engine.entries("Tables.indirect") == []
 
@@ -198,6 +201,10 @@ def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:
         ("table_add exacts send 1 2 => 1", "Error: Table TestIngress.exacts needs 1 key fields"),
         ("table_add exacts send 1 =>", "Error: Action TestIngress.send needs 1 parameters"),
         ("table_add prefixes tag 1 => 1", "Error: Invalid match key: 1 needs a prefix length, as in 10.0.0.0/8"),
+        ("table_add prefixes tag 1/33 => 1", "Error: prefix length 33 is not in 0..32"),
+        ("table_add patterns tag 0&&&0 0->1 0&&&0 => 1 -1", "Error: priority -1 is not in 0..2147483646"),
+        ("table_set_timeout exacts 0 -5", "Error: timeout -5 is not in 0..2147483647"),
+        ("counter_write seen 0 -1 5", "Error: packets -1 is not in 0..18446744073709551615"),
         ("table_delete exacts 3", "Error: Invalid table operation (INVALID_HANDLE)"),
         ("register_read cells 99", "Error: register TestIngress.cells has cells 0..15, not 99"),
         ("mc_node_associate 1 0", "Error: Invalid PRE operation (INVALID_MGRP_HANDLE)"),
