@@ -110,5 +110,5 @@ class Pieces:
 
 def _check_whole(**numbers: int) -> None:
     for name, number in numbers.items():
-        if not isinstance(number, Integral) or not -(2**63) <= number < 2**63:
+        if not isinstance(number, Integral) or isinstance(number, bool) or not -(2**63) <= number < 2**63:
             raise GradientError(f"{name} is {number!r}: a whole number of 64 bits is allowed")

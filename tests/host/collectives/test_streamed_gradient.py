@@ -303,6 +303,7 @@ def test_a_piece_that_is_refused_changes_nothing() -> None:
     [
         (lambda gradient: gradient.put("1", np.ones(2, np.float32)), "begin is '1': a whole number of 64 bits"),
         (lambda gradient: gradient.put(1.0, np.ones(2, np.float32)), "begin is 1.0: a whole number of 64 bits"),
+        (lambda gradient: gradient.put(True, np.ones(2, np.float32)), "begin is True: a whole number of 64 bits"),
         (lambda gradient: gradient.priority(0, 5, "high"), "level is 'high': a whole number of 64 bits"),
         (lambda gradient: gradient.priority(0, 5, 2**63), f"level is {2**63}: a whole number of 64 bits"),
         (lambda gradient: gradient.priority(0, None, 1), "end is None: a whole number of 64 bits"),
