@@ -90,6 +90,16 @@ def command(
     way to the switch, the tunnel's UDP port, the MTU of the whole way, the clocks, the controller's TCP port, TLS and
     token, P4Runtime. It makes the worker's tunnel for a while, unless the worker has it; the job does not notice.
     """
+    others = {
+        "--rank": rank or None,
+        "--switch": switch,
+        "--controller": controller,
+        "--certs": certs,
+        "--p4runtime": p4runtime,
+        "--p4runtime-certs": p4runtime_certs,
+    }
+    if not remote and (given := [option for option, value in others.items() if value is not None]):
+        raise click.UsageError(f"{', '.join(given)}: with --remote alone")
     console = make_console(stderr=as_json)
     if remote:
         if switch is None or controller is None:

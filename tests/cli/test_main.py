@@ -254,6 +254,13 @@ def test_what_a_controller_keeps_is_no_record_of_a_network(tmp_path: Path, monke
     assert not [*(tmp_path / "state").glob("*.json")]  # mininet.records
 
 
+@pytest.mark.parametrize("option", ["--rank 3", "--switch s", "--certs c", "--p4runtime h:1", "--p4runtime-certs c"])
+def test_doctors_remote_options_are_not_passed_over(option: str) -> None:
+    result = invoke("doctor", *option.split())
+    assert result.exit_code == 2
+    assert f"{option.split(maxsplit=1)[0]}: with --remote alone" in result.output
+
+
 @pytest.mark.parametrize("address", ["localhost:1", "[::1]:65535", "node-1.example.org:50052"])
 def test_what_is_an_address(address: str) -> None:
     assert checked_address(address) == address
