@@ -138,7 +138,12 @@ def _tls(folder: Path | None) -> list[str]:
 )
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
 @click.option(
-    "--wait", type=FiniteRange(min=0), default=600.0, show_default=True, help="Seconds to wait for the switch."
+    "--wait",
+    type=FiniteRange(min=0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For the switch to come.",
 )
 @click.option(
     "--p4runtime-certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; else plaintext."
