@@ -14,7 +14,7 @@ import numpy as np
 from scipy import fft, special, stats
 
 from bench.synthetic import times_alone
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import median_ms
 from kofn.controller.estimate.grouped import GROUPS, by_value, grouped_counts, grouped_done
 from kofn.controller.estimate.measurements import FloatArray
@@ -185,10 +185,10 @@ def times(seed: int, repetitions: int) -> list[Row]:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--part", choices=("exact", "groups", "time"), action="append", help="default: all")
-    parser.add_argument("--settings", type=int, default=24, help="random settings of exact (default 24)")
-    parser.add_argument("--draws", type=int, default=1_000_000, help="of each (default 1,000,000)")
-    parser.add_argument("--seeds", type=int, default=3, help="settings of groups for each size (default 3)")
-    parser.add_argument("--repetitions", type=int, default=51, help="of each timing (default 51)")
+    parser.add_argument("--settings", type=whole(), default=24, help="random settings of exact (default 24)")
+    parser.add_argument("--draws", type=whole(), default=1_000_000, help="of each (default 1,000,000)")
+    parser.add_argument("--seeds", type=whole(), default=3, help="settings of groups for each size (default 3)")
+    parser.add_argument("--repetitions", type=whole(), default=51, help="of each timing (default 51)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
     options = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {

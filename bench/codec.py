@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import medians_ms
 from kofn.config.compress import Rounding
 from kofn.config.errors import ConfigError
+from kofn.config.schema import WORKERS_MAX
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.codec import (
@@ -143,19 +144,23 @@ def results_of(packed: PackedBlocks) -> BlockResults:
 
 
 def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:
-    """A row for each codec and kernel."""
+    """A row for each codec and kernel; CodecError or ConfigError before anything is measured."""
+    loaded = [
+        (name, rounding, codec)
+        for name, rounding in codecs
+        for codec in load_codecs(name, workers=workers, rounding=rounding).values()
+    ]
     gradient = np.random.default_rng(1).laplace(0, 0.01, elements).astype(np.float32)
     np.empty(FREED_BYTES, np.uint8)
     native = kernel.native()
     if native is None:
         say("no C compiler: NumPy alone")
     rows = []
-    for name, rounding in codecs:
-        for width, codec in load_codecs(name, workers=workers, rounding=rounding).items():
-            for chosen in filter(None, (kernel.NUMPY, native)):
-                row: Row = {"codec": name, "bits": width, "rounding": rounding, "kernel": chosen.name}
-                say(" ".join(map(str, row.values())))
-                rows.append(row | timed(Way(codec, chosen, gradient), gradient, repetitions))
+    for name, rounding, codec in loaded:
+        for chosen in filter(None, (kernel.NUMPY, native)):
+            row: Row = {"codec": name, "bits": codec.width, "rounding": rounding, "kernel": chosen.name}
+            say(" ".join(map(str, row.values())))
+            rows.append(row | timed(Way(codec, chosen, gradient), gradient, repetitions))
     return rows
 
 
@@ -185,13 +190,17 @@ def main() -> None:
     parser.add_argument(
         "--codec", action="append", help="as compress.codec, repeat for several (default: all built in)"
     )
-    parser.add_argument("--elements", type=int, default=1 << 20, help="of the gradient, whole blocks (default 2**20)")
-    parser.add_argument("--workers", type=int, default=4, help="whose lanes are to fit a sum (default 4)")
-    parser.add_argument("--repetitions", type=int, default=50, help="medians are of so many calls (default 50)")
+    parser.add_argument(
+        "--elements", type=whole(), default=1 << 20, help="of the gradient, whole blocks (default 2**20)"
+    )
+    parser.add_argument(
+        "--workers", type=whole(1, WORKERS_MAX), default=4, help="whose lanes are to fit a sum (default 4)"
+    )
+    parser.add_argument("--repetitions", type=whole(), default=50, help="medians are of so many calls (default 50)")
     options = parser.parse_args()
     blocks = WORDS * WORD_BYTES * 2
-    if options.elements < 1 or options.elements % blocks or min(options.repetitions, options.workers) < 1:
-        parser.error(f"--elements is a multiple of {blocks}, --repetitions and --workers are at least 1")
+    if options.elements % blocks:
+        parser.error(f"argument --elements: {options.elements}: a multiple of {blocks} is allowed")
     nearest: Rounding = "nearest"
     codecs = CODECS if options.codec is None else tuple((name, nearest) for name in options.codec)
     try:

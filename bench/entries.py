@@ -24,6 +24,7 @@ import grpc
 from finsy.proto import p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
+from bench.tables import whole
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import EntryExists
 from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Ternary
@@ -160,9 +161,9 @@ def lookups(entries: int) -> Iterator[tuple[str, float, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entries", type=int, default=100_000)
-    parser.add_argument("--batch", type=int, action="append", help="updates in a Write (default: 1, 100 and 1000)")
-    parser.add_argument("--bmv2-entries", type=int, default=20_000, help="fewer for BMv2, which is slower")
+    parser.add_argument("--entries", type=whole(), default=100_000)
+    parser.add_argument("--batch", type=whole(), action="append", help="updates in a Write (default: 1, 100 and 1000)")
+    parser.add_argument("--bmv2-entries", type=whole(), default=20_000, help="fewer for BMv2, which is slower")
     told = parser.parse_args()
     cold_s, cached_s = loading()
     print(f"loading: {cold_s:.2f} s compiled, {cached_s:.3f} s from the cache")

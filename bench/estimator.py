@@ -18,7 +18,7 @@ from scipy import stats
 
 from bench.cluster import Rates, cluster
 from bench.synthetic import ALWAYS, EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL, SyntheticSetting, times_alone
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
 from bench.timing import median_ms
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.estimate.model import Estimate, fit
@@ -299,8 +299,8 @@ def alarms(repetitions: int, seed: int) -> list[Row]:
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--part", choices=("coverage", "tracking", "fit", "time"), action="append", help="default: all")
-    parser.add_argument("--repetitions", type=int, default=1000, help="of each setting (default 1000)")
-    parser.add_argument("--seeds", type=int, default=30, help="runs of each scenario of tracking (default 30)")
+    parser.add_argument("--repetitions", type=whole(), default=1000, help="of each setting (default 1000)")
+    parser.add_argument("--seeds", type=whole(), default=30, help="runs of each scenario of tracking (default 30)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
     options = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {

@@ -25,6 +25,7 @@ from finsy.proto import p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
 from bench.entries import P4INFO, PRIMARY, PROGRAM, primary
+from bench.tables import whole
 from kofn.experiments.load.targets import COMMANDS, START_S, laboratory, links, process
 
 RATES = (40_000, 80_000, 160_000, 320_000, 0)  # offered a second; 0: as many as the sender can
@@ -121,7 +122,7 @@ def main() -> None:
     kept = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="bench.forwarding", description=__doc__, formatter_class=kept)
     parser.add_argument("--basic", type=Path, help="a folder with the tutorials' basic, compiled")
-    parser.add_argument("--rounds", type=int, default=5, help="turns at each rate (default 5)")
+    parser.add_argument("--rounds", type=whole(), default=5, help="turns at each rate (default 5)")
     told = parser.parse_args()
     entry = bare_entry() if told.basic is None else basic_entry(told.basic)
     names = [name for name in ("embedded", "bmv2") if shutil.which(COMMANDS[name][0])]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from bench.tables import whole
 from kofn.config.dump import to_toml
 from kofn.config.errors import KofnError
 from kofn.config.schema import Config, FaultSection, ModelSection, NetworkSection, RunSection
@@ -81,8 +82,8 @@ def _table(measured: dict[float, list[tuple[float, int]]], target: str) -> Table
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loss", type=float, nargs="+", default=[0.001, 0.01, 0.1], help="shares of all packets")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--rounds", type=whole(), default=3)
+    parser.add_argument("--iterations", type=whole(), default=150)
     parser.add_argument("--target", choices=["embedded", "bmv2"], default="embedded")
     options = parser.parse_args()
     if not all(0 < loss < 1 for loss in options.loss) or min(options.rounds, options.iterations) < 1:

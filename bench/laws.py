@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 
 from bench.synthetic import EVENT_S, LARGE, NOISE_S, SERVICE_S, SMALL
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.model import fit
 from kofn.controller.policy.draws import law_times
@@ -114,7 +114,7 @@ def row(name: str, workers: int, k: int, repetitions: int, seed: int) -> Row:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--repetitions", type=int, default=300, help="windows of each world (default 300)")
+    parser.add_argument("--repetitions", type=whole(), default=300, help="windows of each world (default 300)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
     options = parser.parse_args()
     rows = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.encoder import SLICE
 from kofn.host.compression.ledger import Ledger
@@ -90,11 +90,13 @@ def measure(widths: Sequence[int], lanes: Sequence[int], elements: int, repetiti
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient (default 1000000)")
+    parser.add_argument("--elements", type=whole(), default=1_000_000, help="of the gradient (default 1000000)")
     parser.add_argument(
-        "--lanes", type=int, action="append", help="elements of a block, repeat for several (default 2048, 256)"
+        "--lanes", type=whole(), action="append", help="elements of a block, repeat for several (default 2048, 256)"
     )
-    parser.add_argument("--repetitions", type=int, default=20, help="medians are of so many iterations (default 20)")
+    parser.add_argument(
+        "--repetitions", type=whole(), default=20, help="medians are of so many iterations (default 20)"
+    )
     options = parser.parse_args()
     lanes = options.lanes or [2048, 256]
     if min(options.elements, options.repetitions, *lanes) < 1:

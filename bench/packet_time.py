@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.tables import whole
 from kofn.experiments.load.targets import laboratory, running
 
 NAMES = ("embedded", "unchecked", "reflector")
@@ -40,9 +41,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="bench.packet_time", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ports", type=int, action="append", help="repeat (default: 2 and 8)")
-    parser.add_argument("--values", type=int, action="append", help="int32 in a packet; repeat (default: 256 and 2048)")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each (default 9)")
+    parser.add_argument("--ports", type=whole(), action="append", help="repeat (default: 2 and 8)")
+    parser.add_argument(
+        "--values", type=whole(), action="append", help="int32 in a packet; repeat (default: 256 and 2048)"
+    )
+    parser.add_argument("--rounds", type=whole(), default=9, help="turns of each (default 9)")
     told = parser.parse_args()
     print("microseconds a packet  |                     embedded                      |          reflector")
     columns = ("receive", "program", "checksum", "send", "all", "receive", "send", "all")

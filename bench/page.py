@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
 from kofn.config.dump import to_toml
-from kofn.config.schema import Config, JobSection, RunSection
+from kofn.config.schema import WORKERS_MAX, Config, JobSection, RunSection
 from kofn.report.summarise import first_finishes
 from kofn.results.worker_metrics import read_trial
 from kofn.run.plan import make_plan
@@ -187,9 +187,9 @@ def client(port: int, turn_s: float, told: Path) -> Iterator[None]:
 
 def _options() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--iterations", type=int, default=6000)
+    parser.add_argument("--iterations", type=whole(), default=6000)
     parser.add_argument("--turn-s", type=float, default=2.0)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=whole(1, WORKERS_MAX), default=4)
     return parser.parse_args()
 
 

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
+from kofn.config.schema import WORKERS_MAX
 from kofn.host.collectives.parameter_server import ParameterServer
 from kofn.host.kernels.lanes import pack
 from kofn.host.protocol.slot_model import SlotModel
@@ -113,9 +114,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--words", type=int, nargs="+", default=[4, 32], help="256-byte words in a packet")
-    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--workers", type=whole(1, WORKERS_MAX), nargs="+", default=[4, 8])
+    parser.add_argument("--words", type=whole(), nargs="+", default=[4, 32], help="256-byte words in a packet")
+    parser.add_argument("--rounds", type=whole(), default=50)
     options = parser.parse_args()
     numbers: Sequence[int] = [*options.workers, *options.words, options.rounds]
     if min(numbers) < 1 or max(options.words) > wire.WORDS_MAX or max(options.workers) > 64:

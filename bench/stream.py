@@ -22,7 +22,7 @@ import numpy as np
 import threadpoolctl
 
 from bench.agent import MeasuredWorker, served
-from bench.tables import Row, make_parser, say, show
+from bench.tables import Row, make_parser, say, show, whole
 from kofn.config.compress import CompressSection
 from kofn.host.arrays import Floats
 from kofn.host.errors import HostError
@@ -111,12 +111,12 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--elements", type=int, default=1_000_000, help="of the gradient")
-    parser.add_argument("--pieces", type=int, default=20)
+    parser.add_argument("--elements", type=whole(), default=1_000_000, help="of the gradient")
+    parser.add_argument("--pieces", type=whole(), default=20)
     parser.add_argument("--compute-ms", type=float, default=150.0, help="of the whole gradient")
     parser.add_argument("--mbps", type=float, default=200.0, help="as compress.pace_mbps")
-    parser.add_argument("--words", type=int, default=32, help="256-byte words in a packet")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--words", type=whole(), default=32, help="256-byte words in a packet")
+    parser.add_argument("--rounds", type=whole(), default=10)
     options = parser.parse_args()
     if min(options.pieces, options.rounds) < 1 or not 0 < options.pieces <= options.elements:
         parser.error("--pieces and --rounds are at least 1, --elements at least --pieces")

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.tables import whole
 from kofn.experiments.load.targets import TARGETS, LoadTarget, Turn, laboratory, layout, missing, running
 from kofn.host.kernels.lanes import VOTES, code_of
 
@@ -136,9 +137,9 @@ def parse() -> argparse.Namespace:
     add("--ports", type=int, action="append", choices=range(1, 65), metavar="N", help="repeat (default: 2 and 8)")
     add("--values", type=int, action="append", choices=range(64, 2049, 64), metavar="N", help="repeat (256 and 2048)")
     add("--lanes", action="append", choices=LANES, help="repeat (default: int32); onebit: values up to 256, no BMv2")
-    add("--rounds", type=int, default=9, help="turns of each target in each case (default 9)")
+    add("--rounds", type=whole(), default=9, help="turns of each target in each case (default 9)")
     add("--seconds", type=float, default=0.5, help="of each turn (default 0.5)")
-    add("--window", type=int, default=32, help="blocks in flight of each worker (default 32)")
+    add("--window", type=whole(), default=32, help="blocks in flight of each worker (default 32)")
     add("--json", action="store_true", help="everything, the single turns included, as one JSON object")
     options = parser.parse_args()
     window = layout(1).job.slots // 2

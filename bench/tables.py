@@ -2,8 +2,9 @@
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -18,6 +19,19 @@ def make_parser(about: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     return parser
+
+
+def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
+    """The type of an option: a whole number in this range."""
+
+    def read(text: str) -> int:
+        found = int(text) if re.fullmatch(r"-?[0-9]+", text, re.ASCII) else None
+        if found is None or found < least or (most is not None and found > most):
+            upwards = "or more" if most is None else f"to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r}: a whole number, {least} {upwards}, is allowed")
+        return found
+
+    return read
 
 
 def say(text: str) -> None:

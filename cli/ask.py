@@ -12,6 +12,7 @@ import click
 import grpc
 
 from kofn.rpc import kofn_pb2_grpc
+from kofn.rpc.address import checked_address, unknown_host
 from kofn.rpc.errors import SecurityError
 from kofn.rpc.failures import refused_handshake
 from kofn.rpc.security import CONTROLLER, OPERATOR, Credentials, channel
@@ -65,7 +66,7 @@ class Asking:
             advice = "--certs DIR names the folder of its certificates, a run has it in RUNFOLDER/certs"
             return f"{self.address} answers, but {reason} (certificates: {used}): {advice}", EXIT_REFUSED
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            advice = "`make run` or `kofn run` starts one"
+            advice = unknown_host(self.address) or "`make run` or `kofn run` starts one"
             return f"no controller answers at {self.address}: {advice}", EXIT_NO_CONTROLLER
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
             advice = "--certs DIR names the folder that this controller was started with"
@@ -84,6 +85,7 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--controller",
         "address",
+        type=checked_address,
         default="127.0.0.1:50052",
         envvar="KOFN_CONTROLLER",
         show_default=True,

@@ -22,6 +22,7 @@ from kofn.config.objectives import DEFAULT
 from kofn.report.table import make_console
 from kofn.rpc import kofn_pb2 as pb
 from kofn.rpc.document import document
+from kofn.run.options import FiniteRange
 
 _wide = click.option("--wide", is_flag=True, help="Every column and every disagreement; needs more than 80 columns.")
 
@@ -76,7 +77,7 @@ def lambda_(asked: Asking, wide: bool) -> None:
 @_wide
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.05, max=3600),
+    type=FiniteRange(min=0.05, max=3600),
     default=0.5,
     show_default=True,
     help="Seconds between updates, at least.",

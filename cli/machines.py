@@ -10,6 +10,7 @@ import click
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import WORKERS_MAX, Config
+from kofn.rpc.address import checked_address
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.ending import ending
 from kofn.run.machine import (
@@ -21,6 +22,7 @@ from kofn.run.machine import (
     make_tunnel,
     own_address,
 )
+from kofn.run.options import FiniteRange
 from kofn.run.state import state_path
 from kofn.run.topology import wanted_topology
 
@@ -79,7 +81,12 @@ _interface = click.option("--interface", metavar="NAME", help="The cable to the 
 @click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="To worker 0, to worker 1, and so on.")
 @click.option("--tunnels", type=click.IntRange(1, WORKERS_MAX), metavar="N", help="A tunnel to each of N workers.")
 @click.option(
-    "--p4runtime", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT", help="Where P4Runtime is served."
+    "--p4runtime",
+    type=checked_address,
+    default="127.0.0.1:50051",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where P4Runtime is served.",
 )
 @click.option(
     "--certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; without it: plaintext."
@@ -113,13 +120,31 @@ def _tls(folder: Path | None) -> list[str]:
 @click.command(epilog=CONTROLLER_EXAMPLES)
 @_config
 @click.option(
-    "--p4runtime", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT", help="The switch's P4Runtime."
+    "--p4runtime",
+    type=checked_address,
+    default="127.0.0.1:50051",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The switch's P4Runtime.",
 )
 @click.option(
-    "--listen", multiple=True, default=["0.0.0.0:50052"], show_default=True, metavar="HOST:PORT", help="For workers."
+    "--listen",
+    type=checked_address,
+    multiple=True,
+    default=["0.0.0.0:50052"],
+    show_default=True,
+    metavar="HOST:PORT",
+    help="For workers.",
 )
 @click.option("--decisions", type=click.Path(path_type=Path), help="Append decisions and samples, as JSON lines.")
-@click.option("--wait", default=600.0, show_default=True, help="Seconds to wait for the switch.")
+@click.option(
+    "--wait",
+    type=FiniteRange(min=0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For the switch to come.",
+)
 @click.option(
     "--p4runtime-certs", type=click.Path(path_type=Path), help="The folder of `kofn certs --p4runtime`; else plaintext."
 )
@@ -136,7 +161,7 @@ def controller(
     """The controller of a job whose workers are on other machines; k is chosen by policy.objective."""
     with ending("controller"):
         config = Config.load(path)
-        topology = _kept(f"topology-{config.job.id}.json", wanted_topology(config, path, hosts=config.job.workers))
+        topology = _kept(f"job-{config.job.id}.topology", wanted_topology(config, path, hosts=config.job.workers))
         _become(
             [
                 *(sys.executable, "-m", "kofn.controller", "--config", str(path), "--topology", str(topology)),
@@ -166,7 +191,9 @@ def link(path: Path, rank: int, host: str | None, interface: str | None) -> None
 @click.command(epilog=WORKER_EXAMPLES)
 @_config
 @_rank
-@click.option("--controller", "peer", required=True, metavar="HOST:PORT", help="The controller's address.")
+@click.option(
+    "--controller", "peer", type=checked_address, required=True, metavar="HOST:PORT", help="The controller's address."
+)
 @_switch
 @_interface
 @click.option("--address", help="This machine's address for other workers.  [default: that towards the controller]")
@@ -229,7 +256,7 @@ def _become(argv: Sequence[str], environment: Mapping[str, str] | None = None) -
 
 
 def _kept(name: str, text: str) -> Path:
-    """A file that the process reads which this one becomes."""
+    """A file that the process reads which this one becomes; no .json, such as records of networks are."""
     path = state_path().with_name(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

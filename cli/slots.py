@@ -20,6 +20,8 @@ from kofn.controller.errors import InspectionError
 from kofn.controller.p4runtime.occupancy import JobSlots, Slot, read_slots
 from kofn.report.table import make_console
 from kofn.results.ranks import ranges
+from kofn.rpc.address import checked_address, unknown_host
+from kofn.run.options import FiniteRange
 
 EXIT_REFUSED = 2
 EXIT_NO_SWITCH = 3
@@ -43,6 +45,7 @@ Exit codes: 0 shown, 2 the switch cannot be looked into (BMv2 cannot), 3 no swit
 @click.option(
     "--switch",
     "address",
+    type=checked_address,
     default="127.0.0.1:50051",
     envvar="KOFN_SWITCH",
     show_default=True,
@@ -57,7 +60,7 @@ Exit codes: 0 shown, 2 the switch cannot be looked into (BMv2 cannot), 3 no swit
 @click.option("--all", "everything", is_flag=True, help="Closed slots, too.")
 @click.option("--watch", is_flag=True, help="Read again until Ctrl-C. --json: one line for each reading.")
 @click.option(
-    "--interval", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between readings."
+    "--interval", type=FiniteRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between readings."
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, every slot.")
 def command(
@@ -90,7 +93,8 @@ def _asked(address: str, device_id: int, job: int | None) -> list[JobSlots]:
     except fy.P4ClientError as error:
         if error.code not in (fy.GRPCStatusCode.UNAVAILABLE, fy.GRPCStatusCode.DEADLINE_EXCEEDED):
             _end(f"the switch at {address} refuses: {error.message}", EXIT_REFUSED)
-        _end(f"no switch answers at {address}: `make run` or `kofn run` starts one", EXIT_NO_SWITCH)
+        advice = unknown_host(address) or "`make run` or `kofn run` starts one"
+        _end(f"no switch answers at {address}: {advice}", EXIT_NO_SWITCH)
 
 
 def _end(message: str, code: int) -> NoReturn:

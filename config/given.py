@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import replace
 
+from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 
 Given = Config | Path | str | Mapping[str, Any]
@@ -48,6 +49,10 @@ def load(given: Given, sections: Mapping[str, Any] | None = None) -> Config:
 
     Relative paths in it start in the folder of the file, or in the working folder where there is none.
     """
+    if not isinstance(given, Config | Path | str | Mapping):
+        raise ConfigError(
+            f"the configuration is a {type(given).__name__}: a Config, a path, TOML or tables are allowed"
+        )
     settings = _plain(sections or {})
     path = path_of(given)
     if path is not None:

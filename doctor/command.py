@@ -23,6 +23,7 @@ from kofn.doctor.network import ControlPlane
 from kofn.doctor.remote import RemoteChecks, RemoteJob
 from kofn.doctor.running import RunningChecks
 from kofn.report.table import make_console
+from kofn.rpc.address import checked_address
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.plan import DEFAULT_CONFIG
@@ -54,9 +55,16 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
 @click.option("--remote", is_flag=True, help="Check the way from this worker's machine to the job's other machines.")
 @click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), default=0, help="With --remote: this worker's.")
 @click.option("--switch", metavar="HOST", help="With --remote: the switch's machine, as of kofn worker.")
-@click.option("--controller", metavar="HOST:PORT", help="With --remote: the controller, as of kofn worker.")
+@click.option(
+    "--controller", type=checked_address, metavar="HOST:PORT", help="With --remote: the controller, as of kofn worker."
+)
 @click.option("--certs", type=click.Path(path_type=Path), help="With --remote: the folder of this worker.")
-@click.option("--p4runtime", metavar="HOST:PORT", help="With --remote, at the controller's machine: the switch's.")
+@click.option(
+    "--p4runtime",
+    type=checked_address,
+    metavar="HOST:PORT",
+    help="With --remote, at the controller's machine: the switch's.",
+)
 @click.option("--p4runtime-certs", type=click.Path(path_type=Path), help="With --remote: as of kofn controller.")
 @click.option("--json", "as_json", is_flag=True, help="All findings as JSON on stdout, progress on stderr.")
 def command(
@@ -82,6 +90,16 @@ def command(
     way to the switch, the tunnel's UDP port, the MTU of the whole way, the clocks, the controller's TCP port, TLS and
     token, P4Runtime. It makes the worker's tunnel for a while, unless the worker has it; the job does not notice.
     """
+    others = {
+        "--rank": rank or None,
+        "--switch": switch,
+        "--controller": controller,
+        "--certs": certs,
+        "--p4runtime": p4runtime,
+        "--p4runtime-certs": p4runtime_certs,
+    }
+    if not remote and (given := [option for option, value in others.items() if value is not None]):
+        raise click.UsageError(f"{', '.join(given)}: with --remote alone")
     console = make_console(stderr=as_json)
     if remote:
         if switch is None or controller is None:

@@ -43,8 +43,7 @@ class RunPackage(ModuleType):
         from kofn.run.library import in_thread, planned  # noqa: PLC0415
         from kofn.run.runner import carry_out  # noqa: PLC0415
 
-        choices = {"target": target, "driver": driver, "objectives": tuple(trials)}
-        with planned(configs, sections, out=out, **choices) as plan:
+        with planned(configs, sections, trials=trials, out=out, target=target, driver=driver) as plan:
             in_thread(lambda console: carry_out(plan, console, errors=console), progress)
             return read(plan.folder)
 

@@ -42,10 +42,10 @@ def conclude_early(console: Console, *, as_json: bool, errors: Console | None = 
     """Conclude what there is; say why that cannot be done, as the reason of the early end is still to be said."""
 
     def conclude_rest(folder: RunFolder) -> None:
-        early_end = folder.record().early_end
-        say(console, f"{early_end}; summary and report of what there is (Ctrl-C: leave them to kofn report)")
+        end = folder.record().early_end
+        say(console, "the run ends early; summary and report of what there is (Ctrl-C: leave them to kofn report)")
         try:
-            conclude(folder, folder.configs(), console, as_json=as_json, early_end=early_end, errors=errors)
+            conclude(folder, folder.configs(), console, as_json=as_json, early_end=end, raised=True, errors=errors)
         except KofnError as error:
             say(console, f"no summary: {error}")
 
@@ -59,11 +59,13 @@ def conclude(
     *,
     as_json: bool,
     early_end: str = "",
+    raised: bool = False,
     errors: Console | None = None,
 ) -> int:
     """Merge the metrics, compare the trials, write the report; the exit code.
 
-    `early_end`: why not all trials came to their end. `errors`: in place of stderr.
+    `early_end`: why not all trials came to their end; `raised`: the error that follows says it. `errors`: in place of
+    stderr.
     """
     merge(folder, configs)
     summary = summarised(folder, configs, early_end)
@@ -72,8 +74,7 @@ def conclude(
     for note in summary.notes:
         say(console, note)
     say(console, report_line(lambda: _write_report(folder, configs, summary)))
-    for reason in summary.failures:
-        say(errors or Console(stderr=True), f"kofn: {reason}", style="red")
+    say_failures(summary.failures, early_end if raised else "", errors)
     if as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0
@@ -84,6 +85,13 @@ def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = ""
     summary = summarise_run(folder, configs, early_end)
     (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
     return summary
+
+
+def say_failures(failures: Sequence[str], early_end: str, errors: Console | None = None) -> None:
+    """Without the `early_end` that some end with, where that is given."""
+    for failure in failures:
+        shown = failure.removesuffix(f": {early_end}") if early_end else failure
+        say(errors or Console(stderr=True), f"kofn: {shown}", style="red")
 
 
 def load_report() -> None:

@@ -33,18 +33,25 @@ PASSED_ON_S = 0.2
 
 @contextlib.contextmanager
 def planned(
-    configs: Sequence[Given], sections: Mapping[str, Any], *, out: Path | str | None, **choices: Any
+    configs: Sequence[Given],
+    sections: Mapping[str, Any],
+    *,
+    trials: Sequence[str] = (),
+    out: Path | str | None,
+    **choices: Any,
 ) -> Iterator[RunPlan]:
     """What is to be run, the default experiment where no configuration is given; ConfigError says what is wrong.
 
     What is given otherwise than as a file is one until the end of the block.
     """
+    if isinstance(trials, str) or not all(isinstance(trial, str) for trial in trials):
+        raise ConfigError(f"trials are {trials!r}: a list of objectives is allowed, ['progress', 'all'] for example")
     with tempfile.TemporaryDirectory(prefix="kofn-") as folder:
         given = configs or [DEFAULT_CONFIG]
         own = [Path(folder) / f"{number}.toml" for number, _ in enumerate(given)]
         files = [_file(one, sections, path) for one, path in zip(given, own, strict=True)]
         try:
-            plan = make_plan(*files, out=None if out is None else Path(out), **choices)
+            plan = make_plan(*files, out=None if out is None else Path(out), objectives=tuple(trials), **choices)
         except ConfigError as error:
             message = str(error)
             for path in own:

@@ -1,6 +1,8 @@
 """Command line options that several commands have."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,3 +23,13 @@ record_option = click.option(
     help="Write to FILE how long each worker of the last trial was blocked, as measured: a CSV for model.trace.",
 )
 """For commands that train."""
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers within bounds, which NaN is to click, and infinity where there is no upper one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not finite.", param, ctx)
+        return found

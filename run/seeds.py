@@ -15,7 +15,7 @@ from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
 from kofn.results.folder import RunFolder, point_latest
 from kofn.results.record import read_record
-from kofn.run.conclusion import conclude, noted_end
+from kofn.run.conclusion import conclude, noted_end, say_failures
 from kofn.run.display import report_line, say
 from kofn.run.plan import RunPlan, copy_given
 from kofn.run.signals import deferred
@@ -58,11 +58,13 @@ def _prepare(plan: RunPlan, seeds: list[int]) -> RunFolder:
 
 
 def _conclude_rest(folder: RunFolder, console: Console, *, as_json: bool) -> None:
-    conclude_seeds(folder, console, as_json=as_json)
+    conclude_seeds(folder, console, as_json=as_json, raised=True)
 
 
-def conclude_seeds(folder: RunFolder, console: Console, *, as_json: bool, early_end: str = "") -> int:
-    """Summary and report over all seeds that were begun; the exit code."""
+def conclude_seeds(
+    folder: RunFolder, console: Console, *, as_json: bool, early_end: str = "", raised: bool = False
+) -> int:
+    """Summary and report over all seeds that were begun; the exit code.  `early_end`, `raised`: as of conclude()."""
     summary = summarise_seeds(folder, early_end or folder.record().early_end)
     (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
     for part in summary.parts():
@@ -70,8 +72,7 @@ def conclude_seeds(folder: RunFolder, console: Console, *, as_json: bool, early_
     for note in summary.notes:
         say(console, note)
     say(console, report_line(lambda: _write_page(folder, summary)))
-    for reason in summary.failures:
-        say(Console(stderr=True), f"kofn: {reason}", style="red")
+    say_failures(summary.failures, summary.early_end if raised else "")
     if as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     return 1 if summary.failures else 0

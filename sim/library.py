@@ -28,7 +28,7 @@ def simulate(
     out again.  Needs no root.  KofnError is raised for what is not simulated.
     """
     with (
-        planned([] if config is None else [config], sections, out=out, objectives=tuple(trials)) as plan,
+        planned([] if config is None else [config], sections, trials=trials, out=out) as plan,
         listener(progress) as tell,
         ended_in_order(),
     ):

@@ -16,7 +16,7 @@ from kofn.experiments.conduct import check_results
 from kofn.report.table import make_console
 from kofn.results.folder import default_path
 from kofn.run.ending import ending
-from kofn.run.options import set_option
+from kofn.run.options import FiniteRange, set_option
 
 EXAMPLES = """
 \b
@@ -75,7 +75,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
 @click.option(
     "--mbps",
     multiple=True,
-    type=click.FloatRange(*MBPS),
+    type=FiniteRange(*MBPS),
     metavar="RATE",
     help="Rate of every link, lowered to what the machine carries; may be repeated.  [default: 100, 1000]",
 )

@@ -15,6 +15,7 @@ from kofn.experiments.k.tables import LEGEND, scenario_document, scenario_table,
 from kofn.experiments.k.worlds import RATES, WORKERS, WORLDS, scenario
 from kofn.experiments.matrix import CellResult, Scenario
 from kofn.experiments.trials import read_trials
+from kofn.run.options import FiniteRange
 
 QUESTION = "Is the chosen rule and k the right one?"
 
@@ -61,7 +62,7 @@ command line is wrong; 130 stopped by a signal. Claims and missed targets are pr
 @click.option(
     "--rate",
     "rates",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     multiple=True,
     metavar="RATE",
     help="Learning rate; may be repeated.  [default: 0.02, 0.1, 0.35; real: 0.02, 0.1]",

@@ -18,6 +18,7 @@ from kofn.experiments.zero.training import TASKS
 from kofn.report.table import make_console
 from kofn.results.folder import default_path
 from kofn.run.ending import ending
+from kofn.run.options import FiniteRange
 
 EXAMPLES = """
 \b
@@ -51,7 +52,7 @@ stopped by a signal. Claims do not count: they are said.
 @click.option(
     "--mbps",
     "rates",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     multiple=True,
     default=(50.0, 200.0),
     show_default=True,

@@ -96,10 +96,14 @@ def check_op(op: Op, dtype: str) -> None:
 
 
 def check_elements(elements: int) -> None:
-    if not isinstance(elements, Integral) or elements < 1:
+    if not _is_whole(elements) or elements < 1:
         raise CollectiveError(f"elements are {elements!r}: a whole number from 1 on is allowed")
 
 
 def check_rank(what: str, rank: int, workers: int) -> None:
-    if not isinstance(rank, Integral) or not 0 <= rank < workers:
+    if not _is_whole(rank) or not 0 <= rank < workers:
         raise CollectiveError(f"{what} is {rank!r}: 0 to {workers - 1} is allowed with {workers} workers")
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, Integral) and not isinstance(number, bool)

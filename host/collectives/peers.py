@@ -138,7 +138,8 @@ class PeerCommunicator(Communicator, JobCollective):
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:
-    if isinstance(addresses, str) or not all(isinstance(address, str) for address in addresses):
+    listed = isinstance(addresses, Sequence) and not isinstance(addresses, str)
+    if not listed or not all(isinstance(address, str) for address in addresses):
         raise CollectiveError(f"addresses are {addresses!r}: HOST or HOST:PORT of each worker, by rank, is allowed")
 
 

@@ -4,6 +4,7 @@ import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from numbers import Integral
 
 import numpy as np
 
@@ -36,8 +37,9 @@ class Pieces:
 
     def put(self, begin: int, values: Floats) -> None:
         """Copy elements from `begin` on, of any shape; GradientError where they are no float32, not finite, or put
-        before.
+        before, or `begin` is no whole number.
         """
+        _check_whole(begin=begin)
         if not isinstance(values, np.ndarray) or values.dtype != np.float32:
             found = f"of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
             raise GradientError(f"a piece of a gradient is {found}: a NumPy array of float32 is allowed")
@@ -56,6 +58,7 @@ class Pieces:
 
     def prioritise(self, begin: int, end: int, level: int) -> None:
         """Of blocks that have not left, those of a higher level leave first; all begin at level 0."""
+        _check_whole(level=level)
         self.check_range(begin, end)
         self.level[begin // self._size : (end - 1) // self._size + 1] = level
 
@@ -88,6 +91,7 @@ class Pieces:
         return np.sort(first)
 
     def check_range(self, begin: int, end: int) -> None:
+        _check_whole(begin=begin, end=end)
         if not 0 <= begin < end <= self.values.size:
             allowed = f"0 <= begin < end <= {self.values.size} is allowed"
             raise GradientError(f"elements {begin} to {end} are no piece of this gradient: {allowed}")
@@ -102,3 +106,9 @@ class Pieces:
             self._there.remove(there)
         edges = [begin, end, *(edge for there in touching for edge in there)]
         insort(self._there, (min(edges), max(edges)))
+
+
+def _check_whole(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if not isinstance(number, Integral) or isinstance(number, bool) or not -(2**63) <= number < 2**63:
+            raise GradientError(f"{name} is {number!r}: a whole number of 64 bits is allowed")

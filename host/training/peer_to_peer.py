@@ -127,7 +127,10 @@ class PeerToPeer:
         return None
 
 
-def check_finite(gradient: Floats) -> None:
-    """GradientError for one that is not finite: all replicas would be lost."""
+def check_finite(gradient: Floats, first: int = 0, of: str = "") -> None:
+    """GradientError for one that is not finite: all replicas would be lost.
+
+    `first`: the first element's number, `of`: whose it is, for the error.
+    """
     if (bad := kernel().first_bad(gradient, float(np.finfo(np.float32).max))) >= 0:
-        raise GradientError(f"gradient element {bad} is {gradient[bad]}: finite numbers are allowed")
+        raise GradientError(f"gradient element {first + bad}{of} is {gradient[bad]}: finite numbers are allowed")

@@ -1,7 +1,10 @@
 """What a sharded training is asked to do, and what of that is allowed."""
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, get_args
 
 from kofn.config.compress import Residual
 from kofn.host.errors import ZeroError
@@ -12,6 +15,38 @@ STAGES, BITS = (1, 2, 3), (1, 8, 32)
 
 CODECS = {1: "onebit", 8: "int8", 32: "int32"}
 """compress.codec of the elastic calls, by bits; with 32 there are none."""
+
+NUMBER = "a finite number, 0 or more, is allowed"
+
+
+def is_number(value: float) -> bool:
+    """Whether NUMBER says so."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _one_of(*values: int | str) -> Callable[[object], bool]:
+    """1.0 and True are no 1."""
+    return lambda value: type(value) in (int, str) and value in values
+
+
+def _are_betas(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2 and all(is_number(beta) and beta < 1 for beta in value)
+
+
+ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "optimizer": (_one_of(*get_args(OptimizerName)), "'adam' or 'lamb' is allowed"),
+    "stage": (_one_of(*STAGES), "1, 2 or 3 is allowed"),
+    "bits": (_one_of(*BITS), "1, 8 or 32 is allowed"),
+    "freeze_step": (lambda value: type(value) is int and value >= 0, "a whole number, 0 or more, is allowed"),
+    "betas": (_are_betas, "two numbers, 0 to below 1, are allowed"),
+    "eps": (is_number, NUMBER),
+    "weight_decay": (is_number, NUMBER),
+    "decoupled": (lambda value: isinstance(value, bool), "True or False is allowed"),
+    "variance_floor": (is_number, NUMBER),
+    "mask": (lambda value: isinstance(value, bool), "True or False is allowed"),
+    "residual": (_one_of(*get_args(Residual)), f"{', '.join(map(repr, get_args(Residual)))} are allowed"),
+}
+"""Of each setting alone: whether a value is, and what is said otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +74,13 @@ class ZeroSettings:
     residual: Residual = "exact"
 
     def __post_init__(self) -> None:
-        if self.optimizer not in get_args(OptimizerName):
-            raise ZeroError(f"optimizer is {self.optimizer!r}: 'adam' or 'lamb' is allowed")
-        if self.stage not in STAGES:
-            raise ZeroError(f"stage is {self.stage!r}: 1, 2 or 3 is allowed")
-        if self.bits not in BITS:
-            raise ZeroError(f"bits is {self.bits!r}: 1, 8 or 32 is allowed")
-        if self.residual not in get_args(Residual):
-            raise ZeroError(f"residual is {self.residual!r}: {', '.join(map(repr, get_args(Residual)))} are allowed")
+        for name, (allows, words) in ALLOWED.items():
+            if not allows(value := getattr(self, name)):
+                raise ZeroError(f"{name} {'are' if name == 'betas' else 'is'} {value!r}: {words}")
         if self.bits == 1 and self.freeze_step < 1:
             raise ZeroError(
                 f"freeze_step is {self.freeze_step!r}: 1 or more is allowed with bits = 1, the variance is frozen then"
             )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ZeroError(f"betas are {self.betas}: 0 to below 1 is allowed")
-        for name in ("eps", "weight_decay", "variance_floor"):
-            if getattr(self, name) < 0:
-                raise ZeroError(f"{name} is {getattr(self, name)}: 0 or more is allowed")
         if self.decoupled and self.optimizer == "lamb":
             raise ZeroError("decoupled is True with optimizer = 'lamb': False is allowed, LAMB decays in its update")
 

@@ -87,6 +87,8 @@ def schedule(
     when the schedule says, those of other modules with their error terms. `max_norm`: the means are clipped by their
     global norm, in families that wait for all of them. Errors: as of ddp_hook().
     """
+    if not isinstance(model, nn.Module):
+        raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
     if isinstance(model, DistributedDataParallel):
         raise TorchError("the model is a DistributedDataParallel, which reduces by buckets: the module in it is needed")
     in_group = dist.is_initialized()

@@ -137,6 +137,10 @@ def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
 
 def check_optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """TorchError for what cannot be stepped by one mean an iteration alone."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TorchError(f"the optimizer is a {type(optimizer).__name__}: a torch.optim.Optimizer is needed")
+    if scheduler is not None and not hasattr(scheduler, "last_epoch"):
+        raise TorchError(f"the scheduler is a {type(scheduler).__name__}: one of torch.optim.lr_scheduler, or None")
     if isinstance(optimizer, Joinable):
         raise TorchError(
             f"a {type(optimizer).__name__} waits for all workers in every step: one that does not is allowed"

@@ -39,16 +39,16 @@ class GroupCalls:
     def reduce_scatter(self, values: Floats, unit: Unit) -> GroupWork:
         rows = torch.from_numpy(unit.padded(values, self.workers) / np.float32(self.workers)).reshape(-1)
         out = torch.empty(unit.chunk)
-        return GroupWork(dist.reduce_scatter_tensor(out, rows, group=self._group, async_op=True), out)
+        return GroupWork(dist.reduce_scatter_single(out, rows, group=self._group, async_op=True), out)
 
     def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> GroupWork:
         target, own = torch.from_numpy(out).reshape(-1), torch.from_numpy(shard[unit.in_shard].copy())
-        return GroupWork(dist.all_gather_into_tensor(target, own, group=self._group, async_op=True), target)
+        return GroupWork(dist.all_gather_single(target, own, group=self._group, async_op=True), target)
 
     def gather(self, values: Array) -> Array:
         own = torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1).copy())
         rows = torch.empty(self.workers * own.numel(), dtype=torch.uint8)
-        dist.all_gather_into_tensor(rows, own, group=self._group)
+        dist.all_gather_single(rows, own, group=self._group)
         found: Array = rows.numpy().view(values.dtype).reshape(self.workers, *values.shape)
         return found
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from kofn.host.arrays import Floats
+from kofn.host.training.peer_to_peer import check_finite
 from kofn.torch.errors import TorchError
 from kofn.torch.split import layers_of
 
@@ -43,8 +44,12 @@ class LayerParameters:
                 parameter.data = self.flat[begin : begin + size].view_as(parameter)
 
     def take_gradient(self) -> Floats:
-        """All of its gradients (size,), which the parameters do not have any more; TorchError where one is missing."""
+        """All of its gradients (size,), which the parameters do not have any more.
+
+        TorchError where one is missing, GradientError where one is not finite.
+        """
         flat = torch.empty(self.size)
+        found: Floats = flat.numpy()
         for (name, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False):
             if parameter.grad is None:
                 raise TorchError(
@@ -52,8 +57,8 @@ class LayerParameters:
                     " before step()"
                 )
             flat[begin : begin + size] = parameter.grad.reshape(-1)
+            check_finite(found[begin : begin + size], of=f" of {name}")
             parameter.grad = None
-        found: Floats = flat.numpy()
         return found
 
     @property

@@ -20,7 +20,7 @@ from kofn.host.collectives.communicator import Communicator
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.plan import Plan
 from kofn.host.stopwatch import Times
-from kofn.host.training.peer_to_peer import PeerToPeer
+from kofn.host.training.peer_to_peer import PeerToPeer, check_finite
 from kofn.torch.errors import TorchError
 from kofn.torch.exchange import Exchanged
 from kofn.torch.layout import Ranges
@@ -144,7 +144,10 @@ class GradientPass:
         self._left, self._lock = mean.size, threading.Lock()
 
     def put(self, ranges: Ranges, values: torch.Tensor) -> None:
+        """GradientError where one is not finite."""
         _copy(self.gradient, ranges, values)
+        for begin, end in ranges:
+            check_finite(self.gradient[begin:end], begin)
 
     def take(self, ranges: Ranges, done: torch.futures.Future[torch.Tensor]) -> None:
         """A bucket's means have come, or why there are none."""

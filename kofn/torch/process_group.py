@@ -48,6 +48,8 @@ _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None
 
 def use(communicator: Communicator) -> None:
     """What process groups of this thread's context go through from now on; it is the caller's to close."""
+    if not isinstance(communicator, Communicator):
+        raise TorchError(f"the communicator is a {type(communicator).__name__}: a kofn.Communicator is needed")
     _used.set(communicator)
 
 
@@ -120,7 +122,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         options = opts or c10d.ReduceScatterOptions()
         op = _op(options.reduceOp)
         if op is None or not self._sums(given, op):
-            return self._by_gloo("reduce_scatter_single", output, given, options)
+            return self._by_gloo("_reduce_scatter_base", output, given, options)
         rows = _array(given).reshape(self._size, -1)
         return self._do("reduce_scatter", lambda one: one.reduce_scatter(rows, op=op, name=self.group_name), [output])
 
@@ -138,7 +140,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         if not self._carries(given):
-            return self._by_gloo("all_gather_single", output, given, opts or c10d.AllgatherOptions())
+            return self._by_gloo("_allgather_base", output, given, opts or c10d.AllgatherOptions())
         return self._do("all_gather", lambda one: one.all_gather(_array(given), name=self.group_name), [output])
 
     _allgather_base = all_gather_single

@@ -1,6 +1,5 @@
 """An optimizer whose state, gradients and parameters are sharded over the job's workers (ZeRO), in 32, 8 or 1 bit."""
 
-import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from kofn.config.compress import Residual
 from kofn.host.errors import ZeroError
 from kofn.host.zero.exact_calls import ExactCalls
-from kofn.host.zero.settings import OptimizerName, ZeroSettings
+from kofn.host.zero.settings import NUMBER, OptimizerName, ZeroSettings, is_number
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
 from kofn.results.memory import Memory
 from kofn.torch.departed import DepartedGradient
@@ -59,8 +58,8 @@ def zero(
         raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
     if isinstance(model, DistributedDataParallel):
         raise TorchError("the model is a DistributedDataParallel, which reduces by itself: the module in it is needed")
-    if not 0 <= lr < math.inf:
-        raise TorchError(f"lr is {lr}: a finite number, 0 or more, is allowed")
+    if not is_number(lr):
+        raise TorchError(f"lr is {lr!r}: {NUMBER}")
     if through not in ("switch", "gloo"):
         raise TorchError(f"through is {through!r}: 'switch' or 'gloo' is allowed")
     try:

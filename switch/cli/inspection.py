@@ -79,7 +79,7 @@ def joined(arguments: Sequence[str]) -> list[str]:
 
 OPTIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "--pcap": (".", lambda text: Path(text).is_dir()),
-    "--trace": (str(TRACE_ALL), str.isdecimal),
+    "--trace": (str(TRACE_ALL), lambda text: text.lstrip("+-").isdecimal()),
 }
 """Options whose value may be left out: the value then, and what is one when it stands apart."""
 

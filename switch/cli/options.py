@@ -18,7 +18,7 @@ from kofn.switch.cli.inspection import HELP, TRACE_ALL, Inside, add_arguments, i
 from kofn.switch.cli.names import MakeNames
 from kofn.switch.cli.tls import Tls
 from kofn.switch.cli.version import ShowVersion
-from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX
+from kofn.switch.compiler.ir.program import DROP_PORT, PORT_MAX, PRIORITIES
 from kofn.switch.engine.faults import FaultRule, parse_rule
 from kofn.switch.errors import SwitchError
 
@@ -48,7 +48,7 @@ target flags, after --:
   --grpc-server-cacert FILE     these authorities, PEM
   --cpu-port PORT               the port of packet-in and packet-out (default: none)
   --drop-port PORT              the port that drops (default 511)
-  --priority-queues N           a packet of priority N or more is dropped (default 1)
+  --priority-queues N           1 to {PRIORITIES}; a packet of priority N or more is dropped (default 1)
 {unused.HELP}
 
 injected faults, KEY=VALUE with commas between:
@@ -297,8 +297,8 @@ def _drop_port(text: str) -> int:
 
 
 def _queues(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise OptionsError(f"--priority-queues {text}: needs a number from 1 on")
+    if not text.isdecimal() or not 1 <= int(text) <= PRIORITIES:
+        raise OptionsError(f"--priority-queues {text}: needs a number from 1 to {PRIORITIES}, a priority has 3 bits")
     return int(text)
 
 

@@ -9,6 +9,7 @@ from kofn.switch.state.entries import Count, MeterConfig
 
 PER_MICROSECOND = 1_000_000
 RATES = 2
+COUNTS = range(1 << 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def counter_write(session: Session, words: list[str]) -> Iterator[str]:
     """Write a cell of a counter: counter_write <name> <index or entry handle> <packets> <bytes>"""
     check_count(words, 4)
     index = number(words[1], "index")
-    count = Count(packets=number(words[2], "packets"), bytes=number(words[3], "bytes"))
+    count = Count(packets=number(words[2], "packets", COUNTS), bytes=number(words[3], "bytes", COUNTS))
     counter = _counter(session, words[0])
     if isinstance(counter, Direct):
         yield f"writing to direct counter for table {counter.table.name}"

@@ -3,14 +3,23 @@
 import argparse
 import contextlib
 import json
+import math
+import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from typing import IO
+
+from kofn.switch.cli.inspection import port_number
 
 INTRO = "Control utility for runtime P4 table manipulation"
 PROMPT = "RuntimeCmd: "
 ENDS = ("EOF", "exit", "quit")
+
+TIMEOUT_S = 60.0
+"""For one answer; a large register takes seconds."""
 
 
 class NoAnswer(Exception):  # noqa: N818 - says what happened
@@ -18,13 +27,26 @@ class NoAnswer(Exception):  # noqa: N818 - says what happened
 
 
 def main() -> int:
-    """Returns the exit code: 1 when no switch answers, 130 after Ctrl-C."""
+    """Returns the exit code: 1 when no switch answers, 130 after Ctrl-C, 141 when nobody reads the answers any more."""
     told = _arguments()
-    address = (told.thrift_ip, told.thrift_port)
     try:
-        connection = socket.create_connection(address)
+        code = _converse(told)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print()
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # as of a command that is ended by it; what is not written yet goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
+
+
+def _converse(told: argparse.Namespace) -> int:
+    try:
+        connection = socket.create_connection((told.thrift_ip, told.thrift_port), told.timeout)
     except OSError as error:
-        print(f"Could not connect to the switch on port {told.thrift_port}: {error.strerror}", file=sys.stderr)
+        reason = error.strerror or error
+        print(f"Could not connect to the switch on port {told.thrift_port}: {reason}", file=sys.stderr)
         return 1
     print(INTRO)
     with connection, connection.makefile("rb") as answers:
@@ -34,19 +56,35 @@ def main() -> int:
         except NoAnswer as error:
             print(f"\nThe switch on port {told.thrift_port} {error}", file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            print()
-            return 130
     return 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simple_switch_CLI", description=f"{INTRO}; help lists the commands.")
-    parser.add_argument("--thrift-port", type=int, default=9090, metavar="PORT", help="the switch's (default 9090)")
+    parser.add_argument(
+        "--thrift-port", type=port_number, default=9090, metavar="PORT", help="the switch's (default 9090)"
+    )
     parser.add_argument("--thrift-ip", default="localhost", metavar="HOST", help="the switch's (default localhost)")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help=f"for the switch to answer (default {TIMEOUT_S:g})",
+    )
     parser.add_argument("--json", metavar="FILE", help="ignored: the switch knows its program")
     parser.add_argument("--pre", metavar="TYPE", help="ignored: there is one multicast engine")
     return parser.parse_args()
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return found
 
 
 def _commands() -> Iterator[str]:
@@ -66,6 +104,8 @@ def _ask(switch: socket.socket, answers: IO[bytes], line: str) -> str:
     try:
         switch.sendall(f"{line}\n".encode(errors="replace"))
         answer = answers.readline()
+    except TimeoutError as error:
+        raise NoAnswer(f"has not answered in {switch.gettimeout():g} s") from error
     except OSError as error:
         raise NoAnswer(f"is gone: {error.strerror}") from error
     if not answer:

@@ -1,10 +1,18 @@
 """Commands about copies: multicast groups of nodes, and mirroring (clone) sessions."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from kofn.switch.commands.session import CommandError, Commands, Node, Session, check_count, number
 from kofn.switch.commands.values import MANY, RULE, STARS
+from kofn.switch.compiler.ir.program import PORT_MAX
+from kofn.switch.engine.copy_controls import GROUP_MAX, INSTANCE_MAX, SESSION_MAX
 from kofn.switch.state.entries import CloneSession, Replica
+
+GROUPS, INSTANCES = range(1, GROUP_MAX + 1), range(INSTANCE_MAX + 1)
+"""What standard_metadata.mcast_grp and egress_rid can be; BMv2's client takes any 32 bits, which no packet meets."""
+
+MIRRORS, PORTS = range(SESSION_MAX + 1), range(PORT_MAX + 1)
 
 NO_GROUP = "Invalid PRE operation (INVALID_MGRP_HANDLE)"
 
@@ -12,7 +20,7 @@ NO_GROUP = "Invalid PRE operation (INVALID_MGRP_HANDLE)"
 def mc_mgrp_create(session: Session, words: list[str]) -> Iterator[str]:
     """Make a multicast group: mc_mgrp_create <group id>"""
     check_count(words, 1)
-    group = number(words[0], "mgid")
+    group = number(words[0], "mgid", GROUPS)
     if group in session.groups:
         raise CommandError("Invalid PRE operation (MGID_EXISTS)")
     session.groups[group] = []
@@ -32,7 +40,7 @@ def mc_mgrp_destroy(session: Session, words: list[str]) -> Iterator[str]:
 def mc_node_create(session: Session, words: list[str]) -> Iterator[str]:
     """Make a node: mc_node_create <rid> <ports>"""
     check_count(words, 1, MANY)
-    node = Node(number(words[0], "rid"), _ports(words[1:]))
+    node = Node(number(words[0], "rid", INSTANCES), _ports(words[1:]))
     handle = next(free for free in range(len(session.nodes) + 1) if free not in session.nodes)
     session.nodes[handle] = node
     yield f"Creating node with rid {node.instance} , port map {_map(node.ports)} and lag map "
@@ -103,15 +111,17 @@ def mc_dump(session: Session, words: list[str]) -> Iterator[str]:
 def mirroring_add(session: Session, words: list[str]) -> Iterator[str]:
     """Mirror to a port: mirroring_add <mirror_id> <egress_port>"""
     check_count(words, 2)
-    replicas = (Replica(port=number(words[1], "egress_port")),)
-    session.engine.set_session(number(words[0], "mirror_id"), CloneSession(replicas=replicas))
+    replicas = (Replica(port=number(words[1], "egress_port", PORTS)),)
+    session.engine.set_session(number(words[0], "mirror_id", MIRRORS), CloneSession(replicas=replicas))
     yield from ()
 
 
 def mirroring_add_mc(session: Session, words: list[str]) -> Iterator[str]:
     """Mirror to a multicast group: mirroring_add_mc <mirror_id> <mgrp>"""
     check_count(words, 2)
-    session.engine.set_session(number(words[0], "mirror_id"), CloneSession(group=number(words[1], "mgrp")))
+    session.engine.set_session(
+        number(words[0], "mirror_id", MIRRORS), CloneSession(group=number(words[1], "mgrp", GROUPS))
+    )
     yield from ()
 
 
@@ -156,7 +166,11 @@ def _ports(words: list[str]) -> list[int]:
         words = words[:-1]
     if "|" in words:
         raise CommandError("link aggregation groups are not offered: ports alone")
-    return sorted(number(word, "port") for word in words)
+    ports = sorted(number(word, "port", PORTS) for word in words)
+    for port, following in pairwise(ports):
+        if port == following:
+            raise CommandError(f"Found duplicate port number '{port}'")
+    return ports
 
 
 def _map(ports: list[int]) -> str:

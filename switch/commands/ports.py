@@ -1,10 +1,13 @@
 """Commands about ports, queues, value sets and the switch itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
+from kofn.switch.commands.session import Commands, Session, check_count, find, number
 from kofn.switch.commands.values import digits, value
 from kofn.switch.compiler.ir.program import PORT_MAX
+
+SETTING_MAX = 0x7FFFFFFF
+"""Of a queue's depth or rate."""
 
 
 def show_ports(session: Session, words: list[str]) -> Iterator[str]:
@@ -18,13 +21,15 @@ def show_ports(session: Session, words: list[str]) -> Iterator[str]:
 
 def set_queue_depth(session: Session, words: list[str]) -> Iterator[str]:
     """Set the depth of egress queues: set_queue_depth <nb_pkts> [<egress_port> [<priority>]]"""
-    _set(words, lambda depth, port, priority: session.engine.set_queue(port, priority, depth=depth))
+    depth, port, priority = _queues(session, words, "nb_pkts")
+    session.engine.set_queue(port, priority, depth=depth)
     yield from ()
 
 
 def set_queue_rate(session: Session, words: list[str]) -> Iterator[str]:
     """Set the rate of egress queues: set_queue_rate <rate_pps> [<egress_port> [<priority>]]"""
-    _set(words, lambda rate, port, priority: session.engine.set_queue(port, priority, rate_pps=rate))
+    rate, port, priority = _queues(session, words, "rate_pps")
+    session.engine.set_queue(port, priority, rate_pps=rate)
     yield from ()
 
 
@@ -61,14 +66,17 @@ def pvs_clear(session: Session, words: list[str]) -> Iterator[str]:
     yield from ()
 
 
-def _set(words: list[str], change: Callable[[int, int | None, int | None], None]) -> None:
-    """`change` gets the value, the port and the priority; None: all."""
+def _queues(session: Session, words: list[str], what: str) -> tuple[int, int | None, int | None]:
+    """What is to be set, and of which port and priority; None: of all."""
     check_count(words, 1, 3)
-    value, *where = (number(word, "a number") for word in words)
+    settings = (
+        (what, range(SETTING_MAX + 1)),
+        ("egress_port", range(PORT_MAX + 1)),
+        ("priority (of --priority-queues)", range(session.engine.priority_queues)),
+    )
+    value, *where = (number(word, *setting) for word, setting in zip(words, settings, strict=False))
     port, priority = [*where, None, None][:2]
-    if value < 0 or not 0 <= (port or 0) <= PORT_MAX or (priority or 0) < 0:
-        raise CommandError(f"a value and a priority are 0 or more, a port is in 0..{PORT_MAX}")
-    change(value, port, priority)
+    return value, port, priority
 
 
 COMMANDS: Commands = {

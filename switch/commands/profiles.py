@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
-from kofn.switch.commands.values import MANY, RULE, STARS, key, parameters, short
+from kofn.switch.commands.values import MANY, RULE, STARS, key, parameters, priority_of, short
 from kofn.switch.compiler.ir.program import Action, ActionProfile
 from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
-from kofn.switch.state.tables import PRIORITY_MAX
 
 
 def act_prof_create_member(session: Session, words: list[str]) -> Iterator[str]:
@@ -134,14 +133,13 @@ def table_indirect_delete(session: Session, words: list[str]) -> Iterator[str]:
 def _add(session: Session, words: list[str], via: Callable[[int], Via]) -> Iterator[str]:
     check_count(words, 3, MANY)
     table = session.table(words[0])
-    if "=>" not in words:
+    if "=>" not in words[:-1]:
         raise CommandError("an indirect entry needs => and a handle after its match fields")
     at = words.index("=>")
-    priority = PRIORITY_MAX - number(words[-1], "priority") if table.prioritised else 0
     entry = Entry(
         table=table.name,
         key=key(table, words[1:at]),
-        priority=priority,
+        priority=priority_of(table, words[-1]),
         via=via(number(words[at + 1], "handle")),
     )
     session.engine.insert(entry)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from kofn.switch.commands.interpreter import answer
 from kofn.switch.commands.session import Session
@@ -24,13 +24,11 @@ async def serving_commands(engine: Engine, port: int | None) -> AsyncIterator[No
     session = Session(engine)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async for line in reader:
-                writer.write(json.dumps(answer(session, line.decode(errors="replace"))).encode() + b"\n")
+        with closing(writer):
+            async for line in _lines(reader):
+                said = f"Error: a command of more than {LINE_MOST} bytes\n" if line is None else answer(session, line)
+                writer.write(json.dumps(said).encode() + b"\n")
                 await writer.drain()
-        except ValueError:  # of a line that does not fit
-            writer.write(json.dumps(f"Error: a command of more than {LINE_MOST} bytes\n").encode() + b"\n")
-        writer.close()
 
     try:
         server = await asyncio.start_server(talk, HOST, port, limit=LINE_MOST)
@@ -38,3 +36,12 @@ async def serving_commands(engine: Engine, port: int | None) -> AsyncIterator[No
         raise SwitchError(f"--thrift-port {port}: cannot listen: {error.strerror}") from error
     async with server:
         yield
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str | None]:
+    """None, and nothing more, for one that does not fit."""
+    try:
+        async for line in reader:
+            yield line.decode(errors="replace")
+    except ValueError:
+        yield None

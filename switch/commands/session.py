@@ -85,12 +85,15 @@ def find(kind: str, objects: Iterable[T], name: str) -> T:
     raise CommandError(f"Invalid {kind} name ({name}): {'several end so' if found else 'there is'} {known}")
 
 
-def number(text: str, what: str) -> int:
-    """A whole number, also in hexadecimal.  Raises CommandError."""
+def number(text: str, what: str, allowed: range | None = None) -> int:
+    """A whole number, also in hexadecimal; `allowed` None: any.  Raises CommandError."""
     try:
-        return int(text, 0)
+        found = int(text, 0)
     except ValueError as error:
         raise CommandError(f"Bad format for {what}: {text}") from error
+    if allowed is not None and found not in allowed:
+        raise CommandError(f"{what} {found} is not in {allowed[0]}..{allowed[-1]}")
+    return found
 
 
 def check_count(words: list[str], least: int, most: int | None = None) -> None:

@@ -5,12 +5,24 @@ from dataclasses import replace
 
 from kofn.switch.commands.profiles import dumped
 from kofn.switch.commands.session import Commands, Session, check_count, number
-from kofn.switch.commands.values import MANY, RULE, STARS, key, kind_of, octets, parameters, short, spelled
+from kofn.switch.commands.values import (
+    MANY,
+    RULE,
+    STARS,
+    key,
+    kind_of,
+    octets,
+    parameters,
+    priority_of,
+    short,
+    spelled,
+)
 from kofn.switch.compiler.ir.program import Action, Table
 from kofn.switch.state.entries import Entry, GroupRef, MemberRef
 from kofn.switch.state.tables import PRIORITY_MAX
 
 WIDE = 20
+TIMEOUT_MS_MAX = 0x7FFFFFFF
 
 
 def show_tables(session: Session, words: list[str]) -> Iterator[str]:
@@ -115,7 +127,7 @@ def table_reset_default(session: Session, words: list[str]) -> Iterator[str]:
 def table_set_timeout(session: Session, words: list[str]) -> Iterator[str]:
     """Set an entry's idle timeout: table_set_timeout <table name> <entry handle> <timeout (ms)>"""
     check_count(words, 3)
-    timeout_ms = number(words[2], "timeout")
+    timeout_ms = number(words[2], "timeout", range(TIMEOUT_MS_MAX + 1))
     entry = session.entry(session.table(words[0]), words[1])
     session.engine.modify(replace(entry, idle_timeout_ns=timeout_ms * 1_000_000))
     yield f"Setting a {timeout_ms} ms timeout for entry {words[1]}"
@@ -145,12 +157,10 @@ def table_dump_entry(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def _split(table: Table, words: list[str]) -> tuple[list[str], list[str], int]:
-    """Match fields, parameters and priority: of the engine's, for which the higher wins, and not the lower."""
-    priority, rest = 0, words
-    if table.prioritised:
-        priority, rest = PRIORITY_MAX - number(words[-1], "priority"), words[:-1]
+    """Match fields, parameters and priority."""
+    rest = words[:-1] if table.prioritised else words
     at = rest.index("=>") if "=>" in rest else len(rest)
-    return rest[:at], rest[at + 1 :], priority
+    return rest[:at], rest[at + 1 :], priority_of(table, words[-1])
 
 
 def _delete(session: Session, entry: Entry) -> None:

@@ -3,9 +3,10 @@
 import ipaddress
 from collections.abc import Callable, Sequence
 
-from kofn.switch.commands.session import CommandError
+from kofn.switch.commands.session import CommandError, number
 from kofn.switch.compiler.ir.program import Action, KeyField, Table
 from kofn.switch.state.entries import Exact, Key, Lpm, Match, Optional, Range, Ternary
+from kofn.switch.state.tables import PRIORITY_MAX
 
 MANY = 1 << 10  # arguments
 
@@ -40,11 +41,16 @@ def key(table: Table, words: Sequence[str]) -> Key:
     return tuple(_match(field, word) for field, word in zip(table.key, words, strict=True))
 
 
+def priority_of(table: Table, word: str) -> int:
+    """The engine's, for which the higher wins, and not the lower; 0 where the table has none."""
+    return PRIORITY_MAX - number(word, "priority", range(PRIORITY_MAX)) if table.prioritised else 0
+
+
 def _match(field: KeyField, word: str) -> Match:
     match field.kind:
         case "lpm":
             text, length = _pair(word, "/", "a prefix length, as in 10.0.0.0/8")
-            kept = value(length, 32)
+            kept = number(length, "prefix length", range(field.width + 1))
             return Lpm(value=value(text, field.width) >> field.width - kept << field.width - kept, prefix_length=kept)
         case "ternary":
             text, mask = _pair(word, "&&&", "a mask, as in 0x800&&&0xfff")

@@ -123,6 +123,11 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         )
 
     @property
+    def priority_queues(self) -> int:
+        """Of each port."""
+        return self._target.priority_queues
+
+    @property
     def ports(self) -> Mapping[int, str]:
         """Interfaces, or files, by port."""
         return self._ports

@@ -17,6 +17,7 @@ from kofn.cli.main import main
 from kofn.config.objectives import DEFAULT, OBJECTIVES
 from kofn.extras import EXTRAS
 from kofn.rpc import kofn_pb2 as pb
+from kofn.rpc.address import checked_address
 from kofn.rpc.document import document
 from tests.controller.harness import NO_SWITCH, Running, controller, until
 
@@ -193,6 +194,76 @@ def test_without_a_controller(command: list[str]) -> None:
     result = invoke(*command)
     assert result.exit_code == 3
     assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts one\n"
+
+
+@pytest.mark.parametrize(("command", "who"), [("status --controller", "controller"), ("slots --switch", "switch")])
+def test_a_host_without_an_address_is_named(command: str, who: str) -> None:
+    result = invoke(*command.split(), "nowhere.invalid:50052")
+    assert result.exit_code == 3
+    assert result.output.startswith(f"kofn: no {who} answers at nowhere.invalid:50052: nowhere.invalid: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status --controller",
+        "slots --switch",
+        "switch --tunnels 2 --p4runtime",
+        "controller job.toml --p4runtime",
+        "controller job.toml --listen",
+        "worker job.toml --rank 0 --switch s --controller",
+        "doctor --remote --switch s --controller",
+        "doctor --p4runtime",
+    ],
+)
+@pytest.mark.parametrize("address", ["abc", "127.0.0.1", ":50052", "h:x", "h:0", "h:65536", "http://h:1", "::1:50052"])
+def test_what_is_no_address_is_named(command: str, address: str) -> None:
+    result = invoke(*command.split(), address)
+    assert result.exit_code == 2
+    assert f"{address!r} is no HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:50052" in result.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "slots --interval",
+        "watch --interval",
+        "controller job.toml --wait",
+        "experiment k --rate",
+        "experiment zero --mbps",
+        "compare --mbps",
+    ],
+)
+def test_what_is_no_finite_number_is_named(command: str) -> None:
+    result = invoke(*command.split(), "nan")
+    assert (result.exit_code, "nan is not finite" in result.output) == (2, True)
+
+
+def test_what_a_controller_keeps_is_no_record_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def become(path: str, argv: list[str], environment: dict[str, str]) -> None:
+        topology = Path(argv[argv.index("--topology") + 1])
+        assert topology.is_relative_to(tmp_path)
+        assert topology.read_text()
+        raise SystemExit(0)
+
+    monkeypatch.setattr("os.execve", become)
+    (tmp_path / "job.toml").write_text("")
+    environment = {"KOFN_STATE_DIR": str(tmp_path / "state")}
+    result = CliRunner().invoke(main, ["controller", str(tmp_path / "job.toml")], env=environment)
+    assert result.exit_code == 0, result.output
+    assert not [*(tmp_path / "state").glob("*.json")]  # mininet.records
+
+
+@pytest.mark.parametrize("option", ["--rank 3", "--switch s", "--certs c", "--p4runtime h:1", "--p4runtime-certs c"])
+def test_doctors_remote_options_are_not_passed_over(option: str) -> None:
+    result = invoke("doctor", *option.split())
+    assert result.exit_code == 2
+    assert f"{option.split(maxsplit=1)[0]}: with --remote alone" in result.output
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "[::1]:65535", "node-1.example.org:50052"])
+def test_what_is_an_address(address: str) -> None:
+    assert checked_address(address) == address
 
 
 @pytest.mark.parametrize(

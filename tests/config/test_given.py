@@ -72,5 +72,11 @@ def test_what_is_wrong_is_named(path: Path) -> None:
         load("job = {")
 
 
+@pytest.mark.parametrize("given", [3, None, ["job.toml"]])
+def test_what_is_no_configuration_is_named(given: Any) -> None:
+    with pytest.raises(ConfigError, match=f"the configuration is a {type(given).__name__}: a Config, a path, TOML or"):
+        load(given)
+
+
 def test_every_table_of_a_configuration_can_be_given() -> None:
     assert set(Sections.__annotations__) == set(Config.__struct_fields__)

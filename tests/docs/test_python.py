@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from kofn.config.schema import Config
+from tests.host.collectives.crews import threads
 from tests.run.fake_run import two_trials
 
 from .markdown import ROOT, blocks
@@ -72,6 +75,20 @@ def test_three_workers_print_what_the_how_to_says(tmp_path: Path, worker: str, o
     commands = [[sys.executable, "worker.py", str(rank)] for rank in range(3)]
     workers = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for command in commands]
     assert [worker.communicate(timeout=60)[0] for worker in workers] == [texts[output]] * 3
+
+
+def test_a_copy_of_the_ring_is_a_collective_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / "collective.md")}
+    *copying, run = texts["a copy of the ring"].strip().splitlines()
+    (tmp_path / "host").symlink_to(ROOT / "host")
+    subprocess.run("\n".join(copying), shell=True, check=True, cwd=tmp_path)
+    assert run == ".venv/bin/kofn run mine.toml --set job.collective=mine:Mine --trial all"
+    assert Config.load(tmp_path / "mine.toml") == Config()
+    monkeypatch.syspath_prepend(tmp_path)
+    with threads("mine:Mine", 2) as crew:
+        assert {type(each).__module__ for each in crew.communicators} == {"mine"}
+        means = crew.run(lambda one: one.all_reduce(np.full(3, one.rank, np.float32), op="mean").result(20))
+    assert [mean.tolist() for mean in means] == [[0.5] * 3] * 2
 
 
 @pytest.mark.slow

@@ -128,6 +128,18 @@ def test_an_error_is_noted_and_what_there_is_concluded(tmp_path: Path, error: Ex
     assert (tmp_path / "report.html").exists()
 
 
+def test_why_it_ended_is_said_once_by_the_error_that_follows(tmp_path: Path) -> None:
+    folder = stopped(tmp_path, why="")
+    console = Console(record=True, width=200, file=io.StringIO())
+    concluding = conclude_early(console, as_json=False, errors=console)
+    with pytest.raises(RunError, match="no iteration for 60 s"), noted_end(folder, concluding):
+        raise RunError("no iteration for 60 s")
+    said = console.export_text()
+    assert "kofn: trial all: did not end\n" in said
+    assert "no iteration for 60 s" not in said
+    assert "kofn: trial all: did not end: no iteration for 60 s" in report(folder).output
+
+
 def test_a_second_signal_leaves_the_report_out(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     begun = []

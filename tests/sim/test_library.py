@@ -3,10 +3,12 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kofn
+from kofn.config.errors import ConfigError
 from tests.sim.lab import COSTS, SMALL
 
 CONFIG = SMALL.format(objective="fixed:2", target=0.9, iterations=12, rule="merge", weight=0.5, limit=8)
@@ -65,3 +67,10 @@ def test_ctrl_c_ends_it_and_what_there_is_can_be_read(tmp_path: Path) -> None:
     assert not run.finished
     assert "stopped by SIGINT (Ctrl-C)" in repr(run)
     assert run.metrics.trial.unique().tolist() == ["fixed-2"]
+
+
+@pytest.mark.parametrize("trials", ["all", [3]])
+def test_trials_that_are_no_list_of_objectives_are_named(trials: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trials are .*: a list of objectives is allowed, \['progress', 'all'\]"):
+        kofn.simulate(CONFIG, trials=trials, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -166,6 +166,9 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     ]
     say(session, "act_prof_modify_member shared answer 0 4")
     assert probe(engine, "indirect", a=1)[0] == 4
+    assert say(session, "table_indirect_add indirect 1 =>") == [
+        "Error: an indirect entry needs => and a handle after its match fields"
+    ]
     say(session, "table_indirect_delete indirect 0")
     assert engine.entries("Tables.indirect") == []
 
@@ -198,11 +201,28 @@ def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:
         ("table_add exacts send 1 2 => 1", "Error: Table TestIngress.exacts needs 1 key fields"),
         ("table_add exacts send 1 =>", "Error: Action TestIngress.send needs 1 parameters"),
         ("table_add prefixes tag 1 => 1", "Error: Invalid match key: 1 needs a prefix length, as in 10.0.0.0/8"),
+        ("table_add prefixes tag 1/33 => 1", "Error: prefix length 33 is not in 0..32"),
+        ("table_add patterns tag 0&&&0 0->1 0&&&0 => 1 -1", "Error: priority -1 is not in 0..2147483646"),
+        ("table_set_timeout exacts 0 -5", "Error: timeout -5 is not in 0..2147483647"),
+        ("counter_write seen 0 -1 5", "Error: packets -1 is not in 0..18446744073709551615"),
         ("table_delete exacts 3", "Error: Invalid table operation (INVALID_HANDLE)"),
         ("register_read cells 99", "Error: register TestIngress.cells has cells 0..15, not 99"),
         ("mc_node_associate 1 0", "Error: Invalid PRE operation (INVALID_MGRP_HANDLE)"),
         ("counter_read exacts 0", "Error: Invalid counter name (exacts): there is TestIngress.hits, TestIngress.seen"),
-        ("set_queue_rate 1 600", "Error: a value and a priority are 0 or more, a port is in 0..511"),
+        ("mc_mgrp_create 70000", "Error: mgid 70000 is not in 1..65535"),
+        ("mc_mgrp_create 0", "Error: mgid 0 is not in 1..65535"),
+        ("mc_node_create 65536 1", "Error: rid 65536 is not in 0..65535"),
+        ("mc_node_create -1 1", "Error: rid -1 is not in 0..65535"),
+        ("mc_node_create 1 512", "Error: port 512 is not in 0..511"),
+        ("mc_node_create 1 -1", "Error: port -1 is not in 0..511"),
+        ("mc_node_create 1 3 2 3", "Error: Found duplicate port number '3'"),
+        ("mirroring_add 32768 1", "Error: mirror_id 32768 is not in 0..32767"),
+        ("mirroring_add 1 512", "Error: egress_port 512 is not in 0..511"),
+        ("mirroring_add_mc 1 65536", "Error: mgrp 65536 is not in 1..65535"),
+        ("set_queue_rate 1 600", "Error: egress_port 600 is not in 0..511"),
+        ("set_queue_rate -1", "Error: rate_pps -1 is not in 0..2147483647"),
+        ("set_queue_depth 4294967296", "Error: nb_pkts 4294967296 is not in 0..2147483647"),
+        ("set_queue_depth 1 1 1", "Error: priority (of --priority-queues) 1 is not in 0..0"),
         ("table_dump", "Error: Invalid number of args, expected 1 but got 0"),
     ],
 )
@@ -288,6 +308,53 @@ def test_who_is_no_switch_or_leaves_is_told(said: bytes, words: str) -> None:
             assert client.stderr is not None
             assert client.stderr.read().strip() == f"The switch on port {port} {words}"
     assert client.returncode == 1
+
+
+def test_a_switch_that_does_not_answer_is_not_waited_for_without_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # whose connections nobody takes
+        port = str(listening.getsockname()[1])
+        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", port, "--timeout", "0.1"]
+        run = subprocess.run(command, input="show_tables\n", capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stderr.strip()) == (1, f"The switch on port {port} has not answered in 0.1 s")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--timeout 0", "'0' is not a number of seconds above 0"),
+        ("--timeout nan", "'nan' is not a number of seconds above 0"),
+        ("--timeout soon", "'soon' is not a number of seconds above 0"),
+        ("--thrift-port 70000", "'70000' is not a TCP or UDP port, 1 to 65535"),
+    ],
+)
+def test_flags_of_the_client_that_are_not_possible(flags: str, words: str) -> None:
+    command = [sys.executable, "-m", "kofn.switch.commands.client", *flags.split()]
+    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (run.returncode, words in run.stderr) == (2, True)
+
+
+def test_answers_that_nobody_reads_end_the_client_without_a_word() -> None:
+    """As `simple_switch_CLI | head -1`."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
+        client = subprocess.Popen(
+            [*command, str(listening.getsockname()[1])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with client, listening.accept()[0] as switch:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            assert client.stderr is not None
+            client.stdin.write("show_tables\n")
+            client.stdin.flush()
+            switch.recv(100)
+            client.stdout.close()
+            switch.sendall(b'"a table\\n"\n')
+            assert client.stderr.read() == ""
+    assert client.returncode == 128 + signal.SIGPIPE
 
 
 def test_ctrl_c_ends_the_client_without_a_word() -> None:

@@ -23,7 +23,7 @@ from kofn.config.schema import Config, JobSection
 from kofn.experiments.compare.models import GPT_ELEMENTS
 from kofn.host.collectives.kinds.ring import Ring
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.errors import HostError
+from kofn.host.errors import GradientError, HostError
 from kofn.host.transport.event_loop import EventLoop
 from kofn.rpc import kofn_pb2
 from kofn.torch.errors import TorchError
@@ -136,6 +136,19 @@ def test_no_iteration_takes_memory_for_its_gradient_and_means() -> None:
         places.add((update.mean.ctypes.data, exchange.gradient().ctypes.data))
     assert len(places) == 1
     loop.close()
+
+
+def test_a_gradient_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    config = Config.of(
+        {"job": {"workers": 1, "collective": "gloo"}, "model": {"compute_ms": 0}, "torch": {"script": "train.py"}}
+    )
+    model = ddp(layers)
+    job = PeerJob(config, 0, tmp_path / "worker-0.jsonl", lambda: GroupSum(model.process_group))
+    kofn.torch.ddp_hook(model, job=job)
+    with pytest.raises(RuntimeError, match=r"gradient element \d+ is nan: finite numbers are allowed"):
+        model(torch.full((4, 8), float("nan"))).sum().backward()
+    with pytest.raises(GradientError, match=r"gradient element \d+ is nan: finite numbers are allowed"):
+        model(torch.ones(4, 8))
 
 
 def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype
         values = torch.arange(6).to(dtype) + rank
         summed, row, rows = values.clone(), torch.empty(2, dtype=dtype), torch.empty(18, dtype=dtype)
         dist.all_reduce(summed)
-        dist.reduce_scatter_tensor(row, values)
-        dist.all_gather_into_tensor(rows, values)
+        dist.reduce_scatter_single(row, values)
+        dist.all_gather_single(rows, values)
         dist.broadcast(values, 2)
         return [each.float().tolist() for each in (summed, row, rows[::6], values)]
 
@@ -96,17 +96,20 @@ def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype
 
 
 def test_what_a_switch_cannot_sum_goes_over_gloo(join: Join) -> None:
-    def work(rank: int) -> tuple[float, float, float]:
-        most, double, pair = torch.tensor(rank), torch.ones(2, dtype=torch.float64), torch.ones(3)
+    def work(rank: int) -> tuple[float, ...]:
+        most, double, pair = torch.tensor(rank), torch.ones(HOSTS, dtype=torch.float64), torch.ones(3)
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
         dist.all_reduce(double)
+        row, rows = torch.empty(1, dtype=torch.float64), torch.empty(HOSTS * HOSTS, dtype=torch.float64)
+        dist.reduce_scatter_single(row, double)
+        dist.all_gather_single(rows, double)
         group = dist.new_group([0, 1])
         if rank < 2:
             dist.all_reduce(pair, group=group)
-        return most.item(), double.sum().item(), pair.sum().item()
+        return most.item(), double.sum().item(), row.item(), rows.sum().item(), pair.sum().item()
 
     found, calls = in_a_group(join, work)
-    assert found == [(2, 6, 6), (2, 6, 6), (2, 6, 3)]
+    assert found == [(2, 9, 9, 27, 6), (2, 9, 9, 27, 6), (2, 9, 9, 27, 3)]
     assert calls["gloo", "allreduce"] == 2
     assert ("kofn", "allreduce") not in calls
 
@@ -209,6 +212,12 @@ def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
                 kofn.torch.SwitchGroup(dist.HashStore(), (rank + 1) % HOSTS, HOSTS, timedelta(seconds=5))
 
     in_a_group(join, work)
+
+
+@pytest.mark.parametrize("given", [None, Communicator])
+def test_what_is_no_communicator_is_refused(given: Any) -> None:
+    with pytest.raises(kofn.torch.TorchError, match=f"the communicator is a {type(given).__name__}: a kofn.Commun"):
+        kofn.torch.use(given)
 
 
 def test_a_call_that_a_rank_leaves_out_fails_after_the_groups_limit(join: Join) -> None:

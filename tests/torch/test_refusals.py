@@ -137,6 +137,22 @@ def test_what_is_not_elastic(
         kofn.torch.elastic(model, made, scheduler and scheduler(made), job=alone)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler", "words"),
+    [
+        (lambda model: None, None, "the optimizer is a NoneType: a torch.optim.Optimizer is needed"),
+        (lambda model: torch.optim.SGD(model.parameters()), "cosine", "the scheduler is a str: one of torch.optim.lr_"),
+    ],
+)
+def test_what_is_no_optimizer_or_scheduler(alone: SwitchedJob, optimizer: Any, scheduler: Any, words: str) -> None:
+    model: Any = line()
+    for train, given in ((kofn.torch.elastic, ddp(line)), (kofn.torch.schedule, model)):
+        with pytest.raises(kofn.torch.TorchError, match=words):
+            train(given, optimizer(given), scheduler, job=alone)
+    with pytest.raises(kofn.torch.TorchError, match=r"the model is a list: a torch\.nn\.Module"):
+        kofn.torch.schedule([model], optimizer(model), job=alone)
+
+
 # -- environments
 
 

@@ -18,7 +18,7 @@ from kofn.rpc.names import worker_name
 from kofn.torch.errors import TorchError
 from kofn.torch.place import JobPlace
 from kofn.torch.rendezvous import Rendezvous, fetch
-from kofn.torch.scripts.hand_out import handouts
+from kofn.torch.scripts.hand_out import handouts, main
 
 KEY = Fernet.generate_key().decode()
 
@@ -46,6 +46,18 @@ def test_a_worker_gets_its_own_place_and_certificate(asked: dict[str, str]) -> N
     assert Credentials.load(place.certs, worker_name(3, 1), [3]) is not None
     assert [path.name for path in place.certs.glob("*.key")] == [f"{worker_name(3, 1)}.key"]
     assert stat.S_IMODE(place.certs.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("controller", "at", "wrong"),
+    [("abc", "127.0.0.1:1", "abc"), ("127.0.0.1:1", "abc", "abc"), ("127.0.0.1:1", "127.0.0.1:65536", ".*:65536")],
+)
+def test_an_address_that_is_none_is_not_handed_out(
+    controller: str, at: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["hand_out", "job.toml", "--controller", controller, "--at", at])
+    with pytest.raises(SystemExit, match=f"'{wrong}' is no address: HOST:PORT is allowed, with a port up to 65535"):
+        main()
 
 
 def test_what_a_worker_knows_itself_stays(asked: dict[str, str]) -> None:

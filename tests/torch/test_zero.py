@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from io import StringIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -34,17 +34,20 @@ from kofn.host.collectives.block_rows import BlockRows
 from kofn.host.collectives.call import Array
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.in_network import InNetwork
-from kofn.host.errors import HostError
+from kofn.host.errors import GradientError, HostError
 from kofn.host.zero.compressed_mean import CompressedMean, SwitchMean
 from kofn.host.zero.exact_calls import CommunicatorCalls, ExactCalls
 from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.results.memory import Memory
-from kofn.torch.zero_job import GroupZero, elastic_calls
+from kofn.torch.zero_job import GroupZero, ZeroJob, elastic_calls
 from tests.host.collectives.crews import threads
 from tests.host.collectives.switched import MODEL as SLOTS
 from tests.host.zero.crews import all_of, beneath_a_switch
+from tests.torch.crew import gloo_group
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
+
+T = TypeVar("T")
 
 WORKERS, STEPS = 3, 20
 
@@ -94,7 +97,7 @@ def flat(parameters: Any) -> torch.Tensor:
     return torch.cat([each.detach().reshape(-1) for each in parameters])
 
 
-def trained(job: Job, rank: int, steps: int = STEPS, **given: Any) -> tuple[torch.Tensor, Any]:
+def trained(job: ZeroJob, rank: int, steps: int = STEPS, **given: Any) -> tuple[torch.Tensor, Any]:
     """The parameters, and the optimizer."""
     model = deepcopy(MODEL)
     optimizer = kofn.torch.zero(model, lr=0.01, job=job, **given)
@@ -247,6 +250,8 @@ def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list
         ({"optimizer": "sgd"}, "optimizer is 'sgd': 'adam' or 'lamb' is allowed"),
         ({"lr": -1.0}, "lr is -1.0: a finite number, 0 or more, is allowed"),
         ({"lr": float("nan")}, "lr is nan: a finite number, 0 or more, is allowed"),
+        ({"lr": "a"}, "lr is 'a': a finite number, 0 or more, is allowed"),
+        ({"betas": (0.9,)}, r"betas are \(0.9,\): two numbers, 0 to below 1, are allowed"),
         ({"through": "ring"}, "through is 'ring': 'switch' or 'gloo' is allowed"),
         ({"through": "gloo", "bits": 8}, "there is no process group"),
     ],
@@ -378,3 +383,37 @@ def test_residuals_are_the_scripts_or_the_configurations() -> None:
         compress("bfloat16", "int8")
     with pytest.raises(kofn.torch.TorchError, match=r'residual is .int8. and through is "gloo"'):
         GroupZero().connect([10], ZeroSettings(residual="int8", bits=1))
+
+
+# -- over gloo
+
+
+def over_gloo(run: Callable[[GroupZero, int], T], workers: int = WORKERS) -> list[T]:
+    store = dist.HashStore()
+    return all_of(workers, lambda rank: run(GroupZero(gloo_group(store, rank, workers)), rank))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_over_gloo_it_trains_as_over_a_ring_without_a_warning(stage: int) -> None:
+    with warnings.catch_warnings(action="error", category=FutureWarning):
+        found = over_gloo(lambda job, rank: trained(job, rank, stage=stage, bits=32)[0])
+    with threads("ring", WORKERS) as crew:
+        (wanted, *_) = crew.run(lambda one: trained(Job(one), one.rank, stage=stage, bits=32)[0])
+    assert all((each - wanted).abs().max() < 5e-7 for each in found)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_gradient_that_is_not_finite_is_refused_however_it_would_leave(stage: int, value: str) -> None:
+    def run(job: GroupZero | Job, rank: int) -> str:
+        model = nn.Linear(2, 2)
+        optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=job)
+        with pytest.raises(GradientError) as caught:
+            model(torch.tensor([[1.0, float(value)]])).sum().backward()
+            optimizer.step()
+        return str(caught.value)
+
+    words = f"gradient element 1 of weight is {value}: finite numbers are allowed"
+    assert over_gloo(run, 1) == [words]
+    with threads("ring", 1) as crew:
+        assert crew.run(lambda one: run(Job(one), one.rank)) == [words]

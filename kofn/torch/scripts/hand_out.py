@@ -54,6 +54,7 @@ def main() -> None:
     }
     key = os.environ.get(KEY) or Fernet.generate_key().decode()
     try:
+        split(given.controller)
         server = Rendezvous(split(given.at), key, handouts(given.config, environment, given.certs))
     except (ConfigError, TorchError, OSError, ValueError) as error:
         sys.exit(f"kofn.torch.scripts.hand_out: {error}")

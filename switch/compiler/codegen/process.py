@@ -16,11 +16,10 @@ from kofn.switch.compiler.codegen.operators import Translator
 from kofn.switch.compiler.codegen.parsing import NOWHERE
 from kofn.switch.compiler.codegen.primitives import rule_for
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf
-from kofn.switch.compiler.ir.program import PORTS, LearnList, Program
+from kofn.switch.compiler.ir.program import PORTS, PRIORITIES, LearnList, Program
 from kofn.switch.errors import ProgramError
 
 REPLICATION = 5  # instance_type of a multicast copy
-PRIORITIES = 8  # of bit<3>
 COPIED_TAIL = 2048  # bytes up to which copying a tail is faster than sending a packet of one part more
 
 

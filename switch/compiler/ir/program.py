@@ -11,6 +11,7 @@ from kofn.switch.compiler.ir.expressions import Expression, FieldOf
 WIDTH_MAX = 2048  # bits of a field, p4c's own limit
 PORTS = 512  # v1model's ports are bit<9>
 PORT_MAX = PORTS - 1
+PRIORITIES = 8  # and its priorities bit<3>
 DROP_PORT = PORT_MAX  # the port that drops, unless told otherwise
 
 

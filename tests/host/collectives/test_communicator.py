@@ -74,6 +74,8 @@ def there(workers: int) -> list[str]:
         (lambda c: c.barrier(name=7), "name is 7: a string of up to 200 characters is allowed"),
         (lambda c: c.broadcast(ONES, root="0"), "root is '0': 0 to 0 is allowed with 1 workers"),
         (lambda c: c.begin(0), "elements are 0: a whole number from 1 on is allowed"),
+        (lambda c: c.begin(True), "elements are True: a whole number from 1 on is allowed"),
+        (lambda c: c.broadcast(ONES, root=False), "root is False: 0 to 0 is allowed with 1 workers"),
         (lambda c: c.begin("4"), "elements are '4': a whole number from 1 on is allowed"),
         (lambda c: c.begin(4, name=7), "name is 7: a string of up to 200 characters is allowed"),
         (lambda c: c.begin(4, elastic=True), "elastic is True: False is allowed, a Ring needs all workers"),
@@ -106,6 +108,7 @@ def test_who_cannot_be_a_worker(rank: int, workers: int, error: str) -> None:
     ("addresses", "given", "error"),
     [
         ("127.0.0.1", {}, "addresses are '127.0.0.1': HOST or HOST:PORT of each worker, by rank, is allowed"),
+        (None, {}, "addresses are None: HOST or HOST:PORT of each worker, by rank, is allowed"),
         ([1, 2], {}, "addresses are [1, 2]: HOST or HOST:PORT of each worker, by rank, is allowed"),
         (["127.0.0.1:65536"], {}, "the address '127.0.0.1:65536' has the port '65536': HOST or HOST:PORT is allowed"),
         (["127.0.0.1"], {"timeout_s": 0}, "timeout_s is 0: a number of seconds above 0 is allowed"),

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from kofn.host.compression.encoder import SLICE
 from kofn.host.compression.pieces import Pieces
 from kofn.host.errors import CollectiveError, GradientError
 from kofn.host.wire.packet import PORT
-from tests.host.collectives.crews import crew
+from tests.host.collectives.crews import crew, threads
 from tests.host.teams import Summed
 from tests.waiting import until
 
@@ -296,6 +296,23 @@ def test_a_piece_that_is_refused_changes_nothing() -> None:
             pieces.put(begin, np.full(20, 5, np.float32))
     assert pieces.described == "elements 50 to 100 are missing"
     assert pieces.values.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda gradient: gradient.put("1", np.ones(2, np.float32)), "begin is '1': a whole number of 64 bits"),
+        (lambda gradient: gradient.put(1.0, np.ones(2, np.float32)), "begin is 1.0: a whole number of 64 bits"),
+        (lambda gradient: gradient.put(True, np.ones(2, np.float32)), "begin is True: a whole number of 64 bits"),
+        (lambda gradient: gradient.priority(0, 5, "high"), "level is 'high': a whole number of 64 bits"),
+        (lambda gradient: gradient.priority(0, 5, 2**63), f"level is {2**63}: a whole number of 64 bits"),
+        (lambda gradient: gradient.priority(0, None, 1), "end is None: a whole number of 64 bits"),
+        (lambda gradient: gradient.wait("0", 5), "begin is '0': a whole number of 64 bits"),
+    ],
+)
+def test_what_is_no_whole_number_is_said(call: Callable[[Any], object], words: str) -> None:
+    with threads("ring", 1) as crew, pytest.raises(CollectiveError, match=words):
+        call(crew.communicators[0].begin(10))
 
 
 def test_the_last_elements_may_come_first_in_more_blocks_than_a_window_has(switch: Summed) -> None:

@@ -480,12 +480,25 @@ def test_the_bench_times_every_codec_with_both_kernels():
     assert all(row["of_copy"] > 0 and row["whole_ms"] > 0 for row in rows)
 
 
-def test_the_bench_says_in_a_line_what_is_no_codec(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["codec.py", "--codec", "gone:Codec"])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--codec gone:Codec", "error: codec 'gone:Codec' cannot be loaded: ModuleNotFoundError"),
+        ("--workers 300", "error: argument --workers: '300': a whole number, 1 to 64, is allowed"),
+        ("--workers 8", "error: lanes of 4 bits leave none for a sum of 8 workers: widths of 32, 16, 8 bits do"),
+        ("--elements 1000", "error: argument --elements: 1000: a multiple of 2048 is allowed"),
+        ("--repetitions 0", "error: argument --repetitions: '0': a whole number, 1 or more, is allowed"),
+        ("--repetitions few", "error: argument --repetitions: 'few': a whole number, 1 or more, is allowed"),
+    ],
+)
+def test_the_bench_says_what_is_wrong_before_it_measures(monkeypatch, capsys, given, words):
+    monkeypatch.setattr("sys.argv", ["codec.py", *given.split()])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "error: codec 'gone:Codec' cannot be loaded: ModuleNotFoundError" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said
+    assert "nearest" not in said
 
 
 class Wrong(FixedPoint):

@@ -98,6 +98,7 @@ def test_tls_takes_simple_switch_grpcs_flags() -> None:
         ("--no-p4 --use-files -1", "argument --use-files: '-1' is not a whole number of seconds, 0 or more"),
         ("--no-p4 --use-files 1.5", "argument --use-files: '1.5' is not a whole number of seconds, 0 or more"),
         ("--no-p4 --trace 0", "argument --trace: '0' is not a number of packets, 1 or more"),
+        ("--no-p4 --trace -1", "argument --trace: '-1' is not a number of packets, 1 or more"),
         ("--no-p4 --trace=some", "argument --trace: 'some' is not a number of packets, 1 or more"),
         ("--no-p4 --log-console --log-file x", "--log-console and --log-file exclude each other"),
         (
@@ -115,7 +116,8 @@ def test_tls_takes_simple_switch_grpcs_flags() -> None:
         ("--no-p4 -- --cpu-port 999", "--cpu-port 999: needs a port from 1 to 511"),
         ("--no-p4 -- --cpu-port 511", "--cpu-port 511: that is the drop port; --drop-port chooses another"),
         ("--no-p4 -- --drop-port 512", "--drop-port 512: needs a port from 0 to 511"),
-        ("--no-p4 -- --priority-queues 0", "--priority-queues 0: needs a number from 1 on"),
+        ("--no-p4 -- --priority-queues 0", "--priority-queues 0: needs a number from 1 to 8"),
+        ("--no-p4 -- --priority-queues 9", "--priority-queues 9: needs a number from 1 to 8, a priority has 3 bits"),
         ("--no-p4 -i 255@a -- --cpu-port 255", "--cpu-port 255: that port is a already"),
     ],
 )
