@@ -229,15 +229,15 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--words", type=whole(), nargs="+", default=[4, 32], help="256-byte words in a packet")
+    parser.add_argument(
+        "--words", type=whole(1, WORDS_MAX), nargs="+", default=[4, 32], help="256-byte words in a packet"
+    )
     parser.add_argument("--elements", type=whole(), default=1_000_000, help="of the gradient")
     parser.add_argument("--codec", nargs="+", default=["int32"], help="as compress.codec")
     parser.add_argument("--residual", choices=get_args(Residual), default="exact", help="as compress.residual")
     parser.add_argument("--mbps", type=float, default=0.0, help="as compress.pace_mbps (default 0: not paced)")
     parser.add_argument("--rounds", type=whole(), default=20)
     options = parser.parse_args()
-    if not all(1 <= words <= WORDS_MAX for words in options.words) or min(options.elements, options.rounds) < 1:
-        parser.error("--words is 1 to 32, --elements and --rounds at least 1")
     if options.mbps < 0:
         parser.error("--mbps is 0 or more")
     return options

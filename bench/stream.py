@@ -26,6 +26,7 @@ from bench.tables import Row, make_parser, say, show, whole
 from kofn.config.compress import CompressSection
 from kofn.host.arrays import Floats
 from kofn.host.errors import HostError
+from kofn.host.wire.packet import WORDS_MAX
 
 SIDE = 128
 """Of the matrices."""
@@ -115,11 +116,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pieces", type=whole(), default=20)
     parser.add_argument("--compute-ms", type=float, default=150.0, help="of the whole gradient")
     parser.add_argument("--mbps", type=float, default=200.0, help="as compress.pace_mbps")
-    parser.add_argument("--words", type=whole(), default=32, help="256-byte words in a packet")
+    parser.add_argument("--words", type=whole(1, WORDS_MAX), default=32, help="256-byte words in a packet")
     parser.add_argument("--rounds", type=whole(), default=10)
     options = parser.parse_args()
-    if min(options.pieces, options.rounds) < 1 or not 0 < options.pieces <= options.elements:
-        parser.error("--pieces and --rounds are at least 1, --elements at least --pieces")
+    if options.pieces > options.elements:
+        parser.error(f"--pieces is {options.pieces}: at most --elements, {options.elements}, is allowed")
     if min(options.compute_ms, options.mbps) <= 0:
         parser.error("--compute-ms and --mbps are above 0")
     return options
