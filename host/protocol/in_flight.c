@@ -240,7 +240,7 @@ void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t 
         in_flight_remove(all, flight);
     }
     in_flight_heard(all, now);
-    for (struct flight *other = all->first; other && (all->owned || other->order <= last); other = other->later) {
+    for (struct flight *other = all->first; other && other->order <= last; other = other->later) {
         const enum overtaker by = overtaken(all, newest, level_of(all, other), other->order);
         if (by)
             other->deadline_s = fmin(other->deadline_s, patience_ends_s(all, other, by, now));
@@ -273,10 +273,12 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
 }
 
 void in_flight_again(struct in_flight *all, struct flight *flight, double now) {
-    unlink_of(all, flight);
-    append(all, flight);
+    if (!flight->expected) {
+        unlink_of(all, flight);
+        append(all, flight);
+        flight->order = ++all->order;
+    }
     flight->header.flags |= KOFN_AGAIN;
-    flight->order = flight->expected ? flight->order : ++all->order;
     flight->sent_s = now;
     flight->deadline_s = INFINITY;
     flight->asked_peers = 0;

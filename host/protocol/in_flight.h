@@ -22,7 +22,7 @@ struct flight {
     int32_t attempts, asked_peers;
     int32_t to_again; /* of what is answered: its answer came to a packet that was sent again, this worker's or another's */
     int32_t expected; /* another worker sends what it waits for; only when that is overdue it is sent */
-    struct flight *earlier, *later; /* in the order of their latest sending, in which they leave */
+    struct flight *earlier, *later; /* by `order` */
 };
 
 struct in_flight {

@@ -37,7 +37,7 @@ class InFlight:
 
     def __init__(self, rto_s: float) -> None:
         self.by_request: dict[int, InFlightRequest] = {}
-        """In the order of their latest sending, in which they leave."""
+        """By their order."""
         self.silent_from = 0.0
         """How long nothing at all was answered counts from here."""
         self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
@@ -117,7 +117,7 @@ class InFlight:
         last = max(newest.values())
         self.heard(now)
         for other in self.by_request.values():
-            if other.order > last and not self.owned:
+            if other.order > last:
                 return
             if by := self._overtaker(other, newest):
                 other.deadline = min(other.deadline, self._patience_ends(other, now, by))
@@ -169,8 +169,9 @@ class InFlight:
 
     def mark_sent_again(self, request: int, now: float) -> InFlightRequest:
         """A request is sent once more."""
-        flight = self.by_request[request] = self.by_request.pop(request)
+        flight = self.by_request[request]
         if not flight.expected:
+            self.by_request[request] = self.by_request.pop(request)
             self._order = flight.order = self._order + 1
         flight.header = flight.header._replace(flags=flight.header.flags | Flag.AGAIN)
         flight.sent, flight.deadline, flight.asked_peers = now, math.inf, False
