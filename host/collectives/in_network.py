@@ -108,8 +108,10 @@ class InNetwork(Communicator):
         super().__init__(rank, job.workers)
         self._exact: ExactSums | None = None
         self._coding = JobCoding.of(job, compress, elements if rows is None else rows.elements, notes=True)
-        self.rows, self.generation = rows, generation
-        """Of elastic calls; None: these are all-reduces.  Of the slots."""
+        self.rows = rows
+        """Of elastic calls; None: these are all-reduces."""
+        self.generation = generation
+        """Of the slots."""
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
