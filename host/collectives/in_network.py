@@ -110,6 +110,8 @@ class InNetwork(Communicator):
         self._coding = JobCoding.of(job, compress, elements if rows is None else rows.elements, notes=True)
         self.rows = rows
         """Of elastic calls; None: these are all-reduces."""
+        self.generation = generation
+        """Of the slots."""
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
@@ -185,6 +187,24 @@ class InNetwork(Communicator):
         out = np.empty(elements, np.float32)
         return ElasticGradient(stream, self._begin(call, stream.pieces.values[:elements], out, name, stream))
 
+    def lose_slots(self, generation: int) -> None:
+        """The switch was started anew, and its slots are of this generation: all calls end at once, at all workers.
+
+        Neither exact sums nor a sum that is one worker's outlive the slots.  Any thread may call it; what it says of
+        the generation that the communicator speaks of, or of an earlier one, is nothing new.
+        """
+        if generation <= self.generation or self._closed:
+            return
+        reason = (
+            f"the switch was started anew: its slots are of generation {generation}, this communicator's, of generation"
+            f" {self.generation}, are gone with what was under way in them; a new communicator with generation"
+            f" {generation} is allowed, and a training begins anew"
+        )
+        self._fail(reason)
+        if self._exact is not None:
+            self._exact.fail(reason)
+        self._fail_elastic(reason)
+
     def _check(self, call: CollectiveCall, given: Array) -> None:
         if not call.elastic:
             raise CollectiveError(
@@ -251,11 +271,16 @@ class InNetwork(Communicator):
 
     def _exact_failing(self, reason: str) -> None:
         """A row that a worker has not come for waits for it in vain; in any thread."""
+        if self.rows is not None:
+            self._fail_elastic(reason)
+
+    def _fail_elastic(self, reason: str) -> None:
+        """One that is under way; in any thread."""
 
         async def fail() -> None:
             self.agent.fail(CollectiveError(reason))
 
-        if self.rows is not None and not self._closed:
+        if not self._closed:
             self._loop.spawn(fail())
 
     def _target(self, task: Task) -> Floats | None:

@@ -93,6 +93,13 @@ class PeerCommunicator(Communicator, JobCollective):
         if call.elastic:
             raise CollectiveError(f"elastic is True: False is allowed, a {type(self).__name__} needs all workers")
 
+    def fail(self, reason: str) -> None:
+        """All calls end, here now, and at the others as soon as worker 0 has told them; any thread may call it."""
+        if self._participant is not None and not self._failed:
+            self._participant.report(reason, silent=False)
+        self._fail(reason)
+        self._interrupt()
+
     def _submit(self, task: Task) -> None:
         assert self._participant is not None
         self._participant.post(task.key, str(task.call), self._note(task))

@@ -299,12 +299,17 @@ static int launch_waiting(struct core *core, int64_t place, double now) {
 
 /* -- owned blocks */
 
+static void set_levels(struct core *core, const int64_t *level) {
+    core->in_flight.level = level;
+    core->in_flight.levels = core->layout.blocks;
+}
+
 /* Another worker's block may be in its slot by now: its result is waited for as the answer to a PULL that was not sent, and
  * that is sent once it would be repeated. */
 static int expect(struct core *core, int64_t block, double now) {
     const struct header header = pull_header(core, block);
     const int64_t size = header.words * KOFN_WORD_BYTES;
-    return in_flight_launch(&core->in_flight, request_of(block, 0), &header, core->zeros, size, now) ? 0
+    return in_flight_expect(&core->in_flight, request_of(block, 0), &header, core->zeros, size, now) ? 0
                                                                                                      : without_memory(core);
 }
 
@@ -328,7 +333,8 @@ int core_owned(struct core *core, const int64_t *owner, int64_t span, double now
                     " are allowed with %" PRId64 " slots", span, core->slots / 2, core->slots);
     core->owner = owner;
     core->reach = most < core->window ? most : core->window;
-    core_in_pieces(core, owner); /* what each owner sends comes in one order, and others may wait meanwhile */
+    core->in_flight.owned = 1;
+    set_levels(core, owner); /* what each owner sends comes in one order */
     return launch_owned(core, now);
 }
 
@@ -497,8 +503,7 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
 
 void core_in_pieces(struct core *core, const int64_t *level) {
     core->in_flight.in_pieces = 1;
-    core->in_flight.level = level;
-    core->in_flight.levels = core->layout.blocks;
+    set_levels(core, level);
 }
 
 void core_withdraw(struct core *core, int64_t *requests, int64_t count) {
@@ -555,17 +560,18 @@ static int check_summed(struct core *core, int64_t block) {
                                           block, core->iteration);
 }
 
-static void close_block(struct core *core, int64_t block, int32_t hint) {
+static void close_block(struct core *core, int64_t block, int32_t hint, int32_t to_again) {
     core->open[block] = 0;
     core->open_count--;
     for (int part = 0; core->waiting_count && part < KOFN_PARTS; part++)
         drop_waiting(core, request_of(block, part));
-    core->news[core->news_count++] = (struct news){block, hint};
+    core->news[core->news_count++] = (struct news){block, hint, to_again};
 }
 
 /* Keep a result; a current block that it closes is done: whatever we wanted to say about it is void. Whether its values are
  * kept, -1: an error. */
-static int note(struct core *core, int64_t iteration, int64_t block, const struct result *result, int32_t hint) {
+static int note(struct core *core, int64_t iteration, int64_t block, const struct result *result, int32_t hint,
+                int32_t to_again) {
     if (block >= core->total || iteration < core->iteration)
         return 0;
     const int current = iteration == core->iteration && core->results;
@@ -585,7 +591,7 @@ static int note(struct core *core, int64_t iteration, int64_t block, const struc
         core->k = result->k;
     }
     if (current && core->open[block])
-        close_block(core, block, hint);
+        close_block(core, block, hint, to_again);
     return 1;
 }
 
@@ -595,8 +601,11 @@ static int64_t answered(struct core *core) {
     for (int64_t at = 0; at < core->news_count; at++)
         for (int part = 0; part < KOFN_PARTS; part++) {
             const int64_t request = request_of(core->news[at].block, part);
-            if (core->in_flight.by_request[request])
-                core->due[count++] = request;
+            struct flight *flight = core->in_flight.by_request[request];
+            if (!flight)
+                continue;
+            flight->to_again = core->news[at].to_again;
+            core->due[count++] = request;
         }
     return count;
 }
@@ -673,8 +682,9 @@ static int result_in(struct core *core, struct packet *packet) {
         .weight = header->weight,
     };
     memcpy(result.members, header->members, sizeof result.members);
-    const int told = header->kind == KOFN_RESULT && header->flags > 1 && header->flags <= LANE_CODES;
-    const int noted = note(core, header->iteration, header->block, &result, told ? header->flags - 1 : -1);
+    const int uses = header->flags & ~KOFN_AGAIN, told = header->kind == KOFN_RESULT && uses > 1 && uses <= LANE_CODES;
+    const int noted = note(core, header->iteration, header->block, &result, told ? uses - 1 : -1,
+                           (header->flags & KOFN_AGAIN) != 0);
     packet->taken = noted > 0;
     return noted < 0 ? -1 : 0;
 }
@@ -734,20 +744,8 @@ static int not_taken(struct core *core, const struct header *answer, double now)
     return answer->kind == KOFN_STALE ? stale(core, flight, now) : refused(core, flight, answer, now);
 }
 
-/* A result of a block that was asked for again in a silence. */
-static void probed(struct core *core, const struct header *answer) {
-    if (answer->kind == KOFN_LATE && answer->iteration == core->iteration)
-        in_flight_late(&core->in_flight, request_of(answer->block, answer->part));
-}
-
-static int was_probed(const struct core *core, const struct header *answer) {
-    return core->in_flight.probed_count && answer->block < core->total && answer->part < KOFN_PARTS &&
-           core->in_flight.probed[request_of(answer->block, answer->part)];
-}
-
 static int packet_in(struct core *core, struct packet *packet, double now) {
     const struct header *header = &packet->header;
-    const int result = header->kind == KOFN_RESULT || header->kind == KOFN_LATE;
     if (header->job != core->job || header->kind < KOFN_RESULT) {
         core->statistics.foreign++;
         return 0;
@@ -756,14 +754,10 @@ static int packet_in(struct core *core, struct packet *packet, double now) {
         core->statistics.other_generation++;
         return 0;
     }
-    if (result && !was_probed(core, header))
+    if (header->kind == KOFN_RESULT || header->kind == KOFN_LATE)
         return result_in(core, packet);
     if (go_on(core, now))
         return -1;
-    if (result) {
-        probed(core, header);
-        return result_in(core, packet);
-    }
     return query_hears(&core->query, header) ? 0 : not_taken(core, header, now);
 }
 
@@ -781,7 +775,7 @@ int core_result_in(struct core *core, int64_t iteration, int64_t block, const st
     if (!(copied.values = core_buffer(core)))
         return without_memory(core);
     memcpy(copied.values, result->values, (size_t)result->size);
-    const int noted = note(core, iteration, block, &copied, -1);
+    const int noted = note(core, iteration, block, &copied, -1, 0);
     if (noted <= 0)
         core_release(core, copied.values);
     return noted < 0 ? -1 : go_on(core, now);
@@ -853,7 +847,7 @@ void core_regroup(struct core *core, uint32_t generation) {
         if (flight->header.kind == KOFN_CONTRIBUTE) {
             const struct header *mine = &flight->header;
             const struct waiting waits = {flight->values, (int32_t)flight->size, mine->scale, mine->lanes,
-                                          mine->flags,    mine->count,           mine->weight};
+                                          mine->flags & ~KOFN_AGAIN, mine->count, mine->weight};
             put_waiting(core, flight->request, &waits);
         }
     ground_all(core);

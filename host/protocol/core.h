@@ -99,7 +99,7 @@ struct waiting {
 
 struct news {
     int64_t block;
-    int32_t hint;
+    int32_t hint, to_again;
 };
 
 /* Whom a worker has asked about a block that does not close: a PULL with a number of words that the block never has is

@@ -5,13 +5,10 @@
 
 enum { PATIENT = 4 };
 enum { LEVELS = 8 }; /* that answers which have come together are told apart by */
-enum { DOUBTS = 16 }; /* once a link has become slower, so many answers say nothing of what was overtaken */
 
 int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
     *all = (struct in_flight){
         .by_request = calloc((size_t)requests, sizeof *all->by_request),
-        .probed = calloc((size_t)requests, 1),
-        .requests = requests,
         .soonest_s = INFINITY,
         .waiting = timeout_of(rto_s, 0),
         .moving = timeout_of(rto_s, 1),
@@ -19,7 +16,7 @@ int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
         .reordering = reordering_at_first(),
         .moving_since_s = NAN,
     };
-    return all->by_request && all->probed;
+    return all->by_request != NULL;
 }
 
 static void free_all(struct flight *flight) {
@@ -33,7 +30,6 @@ void in_flight_close(struct in_flight *all) {
     free_all(all->first);
     free_all(all->unused);
     free(all->by_request);
-    free(all->probed);
 }
 
 static void append(struct in_flight *all, struct flight *flight) {
@@ -58,23 +54,8 @@ void in_flight_remove(struct in_flight *all, struct flight *flight) {
 
 void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->moving_since_s = moving_since_s;
-    all->disordered = all->in_pieces = 0;
+    all->disordered = all->in_pieces = all->owned = 0;
     all->level = NULL;
-    for (int64_t request = 0; all->probed_count && request < all->requests; request++) {
-        all->probed_count -= all->probed[request];
-        all->probed[request] = 0;
-    }
-}
-
-void in_flight_late(struct in_flight *all, int64_t request) {
-    if (all->probed[request] && !all->by_request[request]) {
-        all->probed[request] = 0;
-        all->probed_count--;
-        all->doubts = DOUBTS;
-        for (struct flight *flight = all->first; flight; flight = flight->later)
-            if (flight->doubtful)
-                flight->deadline_s = INFINITY;
-    }
 }
 
 /* When the first of all requests leaves, or has left. */
@@ -151,6 +132,14 @@ struct flight *in_flight_launch(struct in_flight *all, int64_t request, const st
     return flight;
 }
 
+struct flight *in_flight_expect(struct in_flight *all, int64_t request, const struct header *header,
+                                const uint8_t *values, int64_t size, double now) {
+    struct flight *flight = in_flight_launch(all, request, header, values, size, now);
+    if (flight)
+        flight->expected = 1;
+    return flight;
+}
+
 void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s) {
     flight->sent_s = at_s;
     if (flight->attempts == 1)
@@ -160,10 +149,10 @@ void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s)
         all->silent_from_s = at_s;
 }
 
-/* From the first of answers that have come together, how long they were waited for. An answer that comes one round trip
- * after a repetition answers the repetition: the first packet was lost, and the time says nothing about other workers. */
+/* From the first of answers that have come together, how long they were waited for. Where a packet was lost the time says
+ * nothing about other workers. */
 static void learn_wait(struct in_flight *all, const struct flight *flight, double now) {
-    const int lost = all->probes && reordering_is_trip(&all->reordering, now - flight->sent_s);
+    const int lost = flight->to_again;
     if (isnan(all->moving_since_s)) {
         all->moving_since_s = now;
         if (!lost)
@@ -173,23 +162,16 @@ static void learn_wait(struct in_flight *all, const struct flight *flight, doubl
     }
 }
 
-/* Of the attempt that was answered, as far as one can know (RFC 8985, 6.2; in doubt the first, RFC 3522). A request that
- * was repeated while it waited in a queue seems to have overtaken everything in that queue. */
-static int64_t answered_order(struct in_flight *all, const struct flight *flight, double now) {
-    if (now - flight->sent_s < timeout_soon_s(&all->answer))
-        return flight->first_order;
-    if (all->doubts) {
-        all->doubts--;
-        return flight->first_order;
-    }
-    return flight->order;
-}
-
-/* From each answer; which of all requests it answers, by their order of sending. */
+/* From each answer; which of all requests it answers, by their order of sending (RFC 3522): the first attempt, unless it came
+ * to a repetition. That may be another worker's, so not what comes sooner than an answer can (RFC 8985, 6.2). A request that
+ * was repeated while others were waited for would seem to have overtaken all that was sent before it. */
 static int64_t learn(struct in_flight *all, const struct flight *flight, double now) {
-    if (flight->attempts > 1) { /* Karn: nobody knows which attempt was answered */
+    if (flight->expected) /* no packet of this worker was answered, or one that was sent when another's was overdue */
+        return flight->order;
+    if (flight->attempts > 1) {
         reordering_answer(&all->reordering, now - flight->sent_s, 1);
-        return answered_order(all, flight, now);
+        const int soon = now - flight->sent_s < timeout_soon_s(&all->answer);
+        return flight->to_again && !soon ? flight->order : flight->first_order;
     }
     if (flight->sent_s <= now) { /* else others have closed the block without it */
         timeout_sample(&all->answer, now - fmax(flight->first_sent_s, all->moving_since_s));
@@ -219,54 +201,49 @@ static void answered(struct newest *newest, int64_t level, int64_t order) {
 }
 
 /* By what a request was overtaken, which is answered and was sent later. */
-enum overtaker { NOTHING, ITS_LEVEL, LOWER_LEVEL, PROBE };
+enum overtaker { NOTHING, ITS_LEVEL, LOWER_LEVEL };
 
-static enum overtaker overtaken(const struct newest *newest, int64_t level, int64_t order) {
+static enum overtaker overtaken(const struct in_flight *all, const struct newest *newest, int64_t level, int64_t order) {
     int lower = 0;
     for (const struct newest *one = newest; one < newest + LEVELS; one++)
         if (one->order >= order && one->level == level)
             return ITS_LEVEL;
         else
-            lower |= one->order >= order && one->level < level;
+            lower |= !all->owned && one->order >= order && one->level < level;
     return lower ? LOWER_LEVEL : NOTHING;
 }
 
-/* When an overtaken request is sent again: soon for the first time, then not before its answer can be here. What only a
- * lower level has overtaken others may still compute; after a refusal they may still encode it anew. That a probe was
- * in vain is told within a trip. */
+/* When an overtaken request is sent again: soon for the first time, then not before its answer can be here; where what its
+ * owner sent later says nothing of that, not before it is here usually. What only a lower level has overtaken others may
+ * still compute; after a refusal they may still encode it anew. */
 static double patience_ends_s(const struct in_flight *all, const struct flight *flight, enum overtaker by, double now) {
-    const double from_s = fmax(now, flight->sent_s), trip_s = reordering_trip_s(&all->reordering);
+    const double from_s = fmax(now, flight->sent_s), rto_s = timeout_rto_s(&all->answer);
     if (by == LOWER_LEVEL || all->disordered)
-        return from_s + timeout_rto_s(&all->answer);
-    const double soon_s = from_s + (by == PROBE ? trip_s : all->reordering.window_s);
-    return flight->attempts == 1 ? soon_s : fmax(soon_s, flight->sent_s + trip_s);
-}
-
-static void miss(struct in_flight *all, struct flight *flight, enum overtaker by, double now) {
-    flight->doubtful = by == PROBE && (flight->doubtful || flight->deadline_s == INFINITY);
-    flight->deadline_s = fmin(flight->deadline_s, patience_ends_s(all, flight, by, now));
+        return from_s + rto_s;
+    const double soon_s = from_s + all->reordering.window_s;
+    const double again_s = flight->sent_s + (flight->expected ? rto_s : reordering_trip_s(&all->reordering));
+    return flight->attempts == 1 ? soon_s : fmax(soon_s, again_s);
 }
 
 /* k workers had sent the answered blocks, and all that they had sent before; so what this worker sent before them will be
  * answered soon, or something was lost (as RFC 8985 has it). Blocks of a higher level leave as soon as they are there, so
  * they say nothing of lower ones. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now) {
-    struct newest newest[LEVELS] = {0}, probes[LEVELS] = {0};
+    struct newest newest[LEVELS] = {0};
     int64_t last = 0;
     learn_wait(all, all->by_request[requests[0]], now);
     for (int64_t at = 0; at < count; at++) {
         struct flight *flight = all->by_request[requests[at]];
         const int64_t order = learn(all, flight, now);
-        answered(all->probed[flight->request] ? probes : newest, level_of(all, flight), order);
+        answered(newest, level_of(all, flight), order);
         last = order > last ? order : last;
         in_flight_remove(all, flight);
     }
     in_flight_heard(all, now);
     for (struct flight *other = all->first; other && other->order <= last; other = other->later) {
-        const int64_t level = level_of(all, other);
-        const enum overtaker by = overtaken(newest, level, other->order), by_probe = overtaken(probes, level, other->order);
-        if (by || by_probe)
-            miss(all, other, by ? by : by_probe == ITS_LEVEL ? PROBE : by_probe, now);
+        const enum overtaker by = overtaken(all, newest, level_of(all, other), other->order);
+        if (by)
+            other->deadline_s = fmin(other->deadline_s, patience_ends_s(all, other, by, now));
         all->soonest_s = fmin(all->soonest_s, other->deadline_s);
     }
 }
@@ -282,13 +259,11 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
     }
     if (probe_at_s(all) > now)
         return count;
-    const int64_t most = all->in_pieces ? 1 : (int64_t)1 << 2 * (all->probes < 5 ? all->probes : 5);
+    const int64_t most = all->in_pieces ? 1 : (int64_t)1 << (all->probes < 10 ? all->probes : 10);
     for (const struct flight *flight = all->first; flight && probes < most; flight = flight->later) {
         if (flight->sent_s > now)
             continue;
         probes++;
-        all->probed_count += !all->probed[flight->request];
-        all->probed[flight->request] = 1;
         if (flight->deadline_s > now)
             requests[count++] = flight->request;
     }
@@ -298,11 +273,14 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
 }
 
 void in_flight_again(struct in_flight *all, struct flight *flight, double now) {
-    unlink_of(all, flight);
-    append(all, flight);
-    flight->order = ++all->order;
+    if (!flight->expected) {
+        unlink_of(all, flight);
+        append(all, flight);
+        flight->order = ++all->order;
+    }
+    flight->header.flags |= KOFN_AGAIN;
     flight->sent_s = now;
     flight->deadline_s = INFINITY;
-    flight->doubtful = flight->asked_peers = 0;
+    flight->asked_peers = 0;
     flight->attempts++;
 }

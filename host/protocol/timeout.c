@@ -52,10 +52,6 @@ double reordering_trip_s(const struct reordering *reordering) {
     return between(RTO_MIN_S, 2 * reordering->soonest_s, RTO_MAX_S);
 }
 
-int reordering_is_trip(const struct reordering *reordering, double since_sent_s) {
-    return reordering->soonest_s <= since_sent_s && since_sent_s < reordering_trip_s(reordering);
-}
-
 void reordering_answer(struct reordering *reordering, double since_sent_s, int again) {
     if (!again)
         reordering->soonest_s = fmin(reordering->soonest_s, since_sent_s);

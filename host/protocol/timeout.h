@@ -29,7 +29,5 @@ struct reordering {
 struct reordering reordering_at_first(void);
 /* By when an answer is here for which nobody else is waited for. */
 double reordering_trip_s(const struct reordering *reordering);
-/* Whether an answer that came so long after a request was one to that: no sooner than any can, and soon. */
-int reordering_is_trip(const struct reordering *reordering, double since_sent_s);
 /* An answer came so long after its request was sent the last time, which was not the first if `again`. */
 void reordering_answer(struct reordering *reordering, double since_sent_s, int again);

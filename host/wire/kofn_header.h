@@ -16,6 +16,7 @@
 #define KOFN_PARTS 4
 #define KOFN_MEMBERS_BYTES 32
 #define KOFN_OTHER_WORDS 1
+#define KOFN_AGAIN 8
 #define KOFN_VOTE_WORDS 4
 #define KOFN_COUNTS 4
 #define KOFN_MAJORITY 5

@@ -56,10 +56,14 @@ class Kind(IntEnum):
 
 
 class Flag(IntEnum):
-    """What `flags` say of an answer; in a CONTRIBUTE, and the RESULT that it causes, they are 0 or 1 + a lanes code."""
+    """What `flags` say beside 1 + a lanes code of a CONTRIBUTE."""
 
     OTHER_WORDS = 1
     """In FORMAT_MISMATCH: the slot's block has another number of words, so it is summed in other lanes."""
+
+    AGAIN = 8
+    """In what workers send: it was sent before.  So a RESULT says whether a packet was lost that closed the block, and
+    a LATE whether it answers the first attempt."""
 
 
 class Lanes(IntEnum):

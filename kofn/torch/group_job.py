@@ -133,6 +133,12 @@ class GroupReducer(PeerToPeer):
         assert isinstance(self._communicator, InNetwork)
         return self._communicator
 
+    def regroup(self, generation: int) -> None:
+        """The slots are gone, and all calls with them."""
+        super().regroup(generation)
+        if self._communicator is not None:
+            self.communicator.lose_slots(generation)
+
     def fail(self, error: HostError) -> None:
         """All calls that are under way end."""
         super().fail(error)

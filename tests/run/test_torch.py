@@ -60,13 +60,23 @@ SHARDED = f"""
 trials = ["fixed:3"]
 [job]
 workers = 4
-words = 16
+words = 4
 exact_slots = 256
 [model]
 compute_ms = 0
 [torch]
 script = "{EXAMPLES / "zero.py"}"
 arguments = ["--steps", "40", "--freeze-step", "10", "--stage", "STAGE"]
+"""
+
+ANEW = """
+[[event]]
+at_iteration = 15
+kill = "switch"
+[[event]]
+at_iteration = 15
+after_s = 1
+start = "switch"
 """
 
 
@@ -113,6 +123,17 @@ def test_an_optimizer_that_is_sharded_votes_on_three_of_four(stage: int, tmp_pat
     assert sum(found["late_by_worker"]) > 0
     losses = [float(line.rpartition(" ")[2]) for line in log.splitlines() if line.startswith("step ")]
     assert losses[1] < losses[0] < 4
+
+
+@pytest.mark.timeout(240)
+def test_a_switch_that_is_started_anew_ends_a_sharded_training_at_once(tmp_path: Path) -> None:
+    config = SHARDED.replace("STAGE", "2").replace('"40"', '"100000"')
+    with RealRun(tmp_path, config=config + ANEW) as run:
+        assert run.wait(200) == 1, run.text()
+        assert run.leftovers() == []
+        logs = [next(run.out.glob(f"fixed*3/logs/worker-{rank}.log")).read_text() for rank in range(4)]
+    assert all("the switch was started anew: its slots are of generation" in log for log in logs), logs
+    assert not any("no block was summed" in log or "gave up" in log for log in logs), "a time-out"
 
 
 @pytest.mark.timeout(240)

@@ -223,6 +223,19 @@ def test_after_a_restart_of_the_slots_calls_fail_at_all_workers_and_a_new_commun
         made.run(exact)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_who_is_told_of_a_restart_does_not_wait_for_the_time_out(target: str) -> None:
+    with place(target, 3, addresses(3)) as found, team(found) as made:
+        made.run(exact)
+        started(target).begin_anew()
+        works = [communicator.all_gather(row(communicator.rank)) for communicator in made.communicators]
+        told: Any = made.communicators[1]
+        told.lose_slots(found.generation + 1)
+        errors = [error_of(lambda work=work: work.result(LIMIT_S)) for work in works]
+    anew = f"the switch was started anew: its slots are of generation {found.generation + 1}, this communicator's, of"
+    assert all(error.startswith(anew) for error in errors), errors
+
+
 def test_slots_that_were_used_are_refused() -> None:
     """As those of a communicator before, whose iterations this one does not exceed."""
     with place(MODEL, 3, addresses(3)) as found:

@@ -213,6 +213,30 @@ async def _regroup(communicator: InNetwork) -> None:
     communicator.agent.regroup(1)
 
 
+@pytest.mark.parametrize("told", [[0], [2], [0, 1, 2, 3]])
+def test_slots_that_are_lost_end_all_calls_at_all_workers_at_once(told: list[int]) -> None:
+    """Long before the time-out, whoever hears of it first; one worker does not call."""
+    with beneath_a_switch(WORKERS, 1, "int8", columns=COLUMNS) as crew:
+        calls = [each.reduce_scatter(given(rank, 0), op="mean", elastic=True) for rank, each in enumerate(crew[:3])]
+        calls += [each.all_gather(ONES) for each in crew[:3]]
+        for rank in told:
+            crew[rank].lose_slots(7)
+        for work in calls:
+            with pytest.raises(
+                CollectiveError, match="the switch was started anew: its slots are of generation 7, this"
+            ):
+                work.result(10)
+        for each in crew:
+            assert "generation 7" in error_of(lambda each=each: each.barrier()), "no call is made any more"
+
+
+def test_slots_that_are_known_already_are_not_lost() -> None:
+    with beneath_a_switch(WORKERS, 1, "int8", columns=COLUMNS) as crew:
+        for each in crew:
+            each.lose_slots(0)
+        all_of(WORKERS, lambda rank: scatter(crew[rank], given(rank, 0)))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -104,15 +104,14 @@ def test_a_few_requests_are_repeated_often_however_long_others_were_waited_for(m
     assert np.diff(times) == pytest.approx([trips * more * 0.003 for trips in (4, 1, 2, 3, 4, 5)])
 
 
-@pytest.mark.parametrize(("after_s", "learns"), [(0.0005, True), (0.002, False), (0.02, True)])
-def test_what_comes_soon_after_it_was_asked_for_again_had_been_lost(after_s: float, learns: bool) -> None:
-    """Others were waited for where it comes later; or before any answer can."""
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_wait_for_what_was_lost_says_nothing_of_other_workers(lost: bool) -> None:
     made, answered = moving(*[0.006] * 20)
     assert made.deadline is not None
     usual = made.deadline - answered
     again = repeat_in_silence(made)
-    made.answered([21], again + after_s)
-    assert (made.deadline - (again + after_s) > 1.05 * usual) == learns
+    made.answered([21], again + 0.002, to_again={21} if lost else ())
+    assert (made.deadline - (again + 0.002) > 1.05 * usual) != lost
 
 
 def test_what_is_lost_again_is_not_waited_for_as_others_are() -> None:

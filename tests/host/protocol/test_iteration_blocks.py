@@ -128,7 +128,7 @@ def test_what_is_refused_for_its_lanes_is_encoded_again() -> None:
     [again] = contribute(protocol, 0, lanes=2)
     assert (again.lanes, again.words) == (2, 1)
     assert take(protocol, WIDER) == [], "the answer to the first attempt once more"
-    assert headers(protocol.timer(1.0)) == [again]
+    assert headers(protocol.timer(1.0)) == [again._replace(flags=again.flags | Flag.AGAIN)]
 
 
 def test_a_refusal_at_another_scale_is_not_taken_for_other_words() -> None:

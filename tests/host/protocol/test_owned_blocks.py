@@ -23,7 +23,7 @@ from kofn.host.protocol.results import BlockId, Result
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
 from tests.host.protocol.specification.both import Both
-from tests.host.protocol.test_protocol_exhaustive import NUMBERS, Bag, explore
+from tests.host.protocol.test_protocol_exhaustive import NUMBERS, Bag, explore, number_of
 from tests.host.world import SWITCH, Packet
 
 OWNED, SUM, FOR_ONE = "owned", "a sum", "a sum for one"
@@ -167,7 +167,7 @@ class Calls(Bag):
 
     def key(self) -> tuple[object, ...]:
         slots = tuple((slot.block_id, slot.members, slot.done) for slot in self.switch.slots)
-        bag = tuple(sorted(NUMBERS[packet.to, packet.header] for packet in self.bag))
+        bag = tuple(sorted(map(number_of, self.bag)))
         return (*map(worker_key, self.workers), NUMBERS[slots], bag, self.losses, self.duplications)
 
 

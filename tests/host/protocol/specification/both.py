@@ -121,7 +121,7 @@ def _copied(specification: Specification) -> Specification:
     p._in_flight.by_request = {request: copy(flight) for request, flight in p._in_flight.by_request.items()}
     p._blocks = copy(p._blocks)
     p._blocks.open, p._blocks.slot_lanes = set(p._blocks.open), dict(p._blocks.slot_lanes)
-    p._in_flight.probed, p._launched, p.statistics = set(p._in_flight.probed), set(p._launched), copy(p.statistics)
+    p._launched, p.statistics = set(p._launched), copy(p.statistics)
     for timeout in ("_waiting_timeout", "_moving_timeout", "_answer_timeout", "_patience"):
         setattr(p._in_flight, timeout, copy(getattr(p._in_flight, timeout)))
     p.query = copy(p.query)

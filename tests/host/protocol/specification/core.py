@@ -44,7 +44,7 @@ from kofn.host.protocol.instructions import (
     request_of,
 )
 from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.wire.packet import EVERYONE, PARTS, WORD_BYTES, Kind, KofnHeader, Lanes
+from kofn.host.wire.packet import EVERYONE, PARTS, WORD_BYTES, Flag, Kind, KofnHeader, Lanes
 from tests.host.protocol.specification.history import History, check_same
 from tests.host.protocol.specification.in_flight import InFlight, InFlightRequest
 from tests.host.protocol.specification.iteration_blocks import IterationBlocks, check_words, hint, iteration_blocks
@@ -202,15 +202,12 @@ class Protocol:
                 self.statistics.foreign += 1
             elif header.generation != generation:
                 self.statistics.other_generation += 1
-            elif kind in _RESULTS and request_of(header.block, header.part) not in self._in_flight.probed:
+            elif kind in _RESULTS:
                 self._result(header, values, news)
             else:
                 instructions += self._go_on(news, now)
                 news = _News()
-                if kind in _RESULTS:
-                    self._probed(header)
-                    self._result(header, values, news)
-                elif not self.query.hears(header):
+                if not self.query.hears(header):
                     instructions += self._not_taken(header, now)
         return instructions + self._go_on(news, now)
 
@@ -290,7 +287,7 @@ class Protocol:
                 f" allowed with {self._slots} slots"
             )
         self._owner, self._reach = owner, reach
-        self.in_pieces(owner)
+        self._in_flight.owned, self._in_flight.level = True, [*owner]
         return self._launch_owned(now)
 
     def received(self, recipient: Sequence[int]) -> None:
@@ -308,7 +305,7 @@ class Protocol:
             if flight.header.kind == Kind.CONTRIBUTE:
                 mine = flight.header
                 self._waiting[request] = _Waiting(
-                    flight.values, mine.scale, mine.lanes, mine.weight, mine.flags, bool(mine.count)
+                    flight.values, mine.scale, mine.lanes, mine.weight, mine.flags & ~Flag.AGAIN, bool(mine.count)
                 )
         self._in_flight.by_request.clear()
         self._blocks.slot_lanes.clear()
@@ -408,7 +405,8 @@ class Protocol:
         if not short and (block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words):
             check_words(blocks.layout, header)
         self._check_recipient(header)
-        self._note(_result(header, values), hint(header) if header.flags and header.kind == _RESULT else None, news)
+        told = hint(header) if header.kind == _RESULT else None
+        self._note(_result(header, values), told, news, to_again=bool(header.flags & Flag.AGAIN))
 
     def _check_recipient(self, header: KofnHeader) -> None:
         """Whether a sum goes to whom it goes to by what this worker was told."""
@@ -420,12 +418,7 @@ class Protocol:
                 f" is worker {expected}'s: the workers' plans have parted"
             )
 
-    def _probed(self, header: KofnHeader) -> None:
-        """A result of a block that was asked for again in a silence."""
-        if header.kind == Kind.LATE and header.iteration == self.iteration:
-            self._in_flight.late(request_of(header.block, header.part))
-
-    def _note(self, result: Result, hint: int | None, news: "_News") -> None:
+    def _note(self, result: Result, hint: int | None, news: "_News", *, to_again: bool = False) -> None:
         """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
         (iteration, block), blocks = result.id, self._blocks
         if block >= blocks.total or iteration < blocks.iteration:
@@ -445,6 +438,8 @@ class Protocol:
             for part in range(PARTS) if self._waiting else ():
                 self._waiting.pop(request_of(block, part), None)
             news.delivered.append((result, hint))
+            if to_again:
+                news.to_again.update(request_of(block, part) for part in range(PARTS))
 
     def _go_on(self, news: "_News", now: float) -> list[Instruction]:
         """Results have been noted, perhaps."""
@@ -456,7 +451,7 @@ class Protocol:
         flying = self._in_flight.by_request
         closed = (request_of(result.id.block, part) for result, _ in news.delivered for part in range(PARTS))
         if answered := [request for request in closed if request in flying]:
-            self._in_flight.answered(answered, now)
+            self._in_flight.answered(answered, now, news.to_again)
         if self._owner is not None:
             return instructions + self._launch_owned(now) + self._pull(now)
         for result, _ in news.delivered:
@@ -529,7 +524,7 @@ class Protocol:
         """The result is waited for as the answer to a PULL that was not sent, but is once it would be repeated."""
         header = self._request(block)._replace(kind=Kind.PULL)
         self._in_flight.by_request.pop(request_of(block, 0), None)
-        self._in_flight.launch(request_of(block, 0), header, bytes(header.words * WORD_BYTES), now)
+        self._in_flight.launch(request_of(block, 0), header, bytes(header.words * WORD_BYTES), now, expected=True)
 
     def _may_leave(self, place: int) -> bool:
         """Whether the block at this place of the iteration may be in its slot."""
@@ -616,6 +611,8 @@ class _News:
 
     any: bool = False
     delivered: list[tuple[Result, int | None]] = field(default_factory=list)
+    to_again: set[int] = field(default_factory=set)
+    """Requests whose answers came to a packet that was sent again, this worker's or another's."""
 
 
 def _deliver(delivered: list[tuple[Result, int | None]], now: float) -> Deliver:

@@ -7,11 +7,9 @@
 
 static void copy_flights(struct in_flight *to, const struct in_flight *from) {
     struct flight **by_request = to->by_request;
-    uint8_t *probed = to->probed;
     *to = *from;
-    to->by_request = by_request, to->probed = probed;
+    to->by_request = by_request;
     to->first = to->last = to->unused = NULL;
-    memcpy(probed, from->probed, (size_t)from->requests);
     for (const struct flight *flight = from->first; flight; flight = flight->later) {
         struct flight *copy = malloc(sizeof *copy);
         *copy = *flight;

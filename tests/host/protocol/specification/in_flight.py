@@ -6,14 +6,11 @@ repeated, one at first); and before an iteration's first answer a long wait, bec
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from kofn.host.wire.packet import KofnHeader
+from kofn.host.wire.packet import Flag, KofnHeader
 from tests.host.protocol.specification.timeout import RTO_MAX_S, ReorderingWindow, Timeout
-
-DOUBTS = 16
-"""Answers to repeated requests: once a link has become slower, so many of them say nothing of what was overtaken."""
 
 
 @dataclass(slots=True)
@@ -22,14 +19,14 @@ class InFlightRequest:
 
     header: KofnHeader
     values: bytes
-    order: int  # of sending, among all requests
+    order: int  # of sending, among all requests; where it is expected, the first time
     first_order: int  # of sending it for the first time
     first_sent: float
     sent: float  # to come, while it waits for its turn to leave
     deadline: float = math.inf  # finite once a request that was sent later has been answered
     attempts: int = 1
     asked_peers: bool = False
-    doubtful: bool = False  # it has a deadline, but only for answers to what was repeated in a silence
+    expected: bool = False  # another worker sends what it waits for; only when that is overdue it is sent
 
 
 PATIENT = 4
@@ -40,7 +37,7 @@ class InFlight:
 
     def __init__(self, rto_s: float) -> None:
         self.by_request: dict[int, InFlightRequest] = {}
-        """In the order of their latest sending, in which they leave."""
+        """By their order."""
         self.silent_from = 0.0
         """How long nothing at all was answered counts from here."""
         self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
@@ -58,9 +55,8 @@ class InFlight:
         self.level: list[int] | None = (
             None  # by block of such a gradient: those of one leave in the same order everywhere
         )
-        self.probed: set[int] = set()
-        """Requests of this iteration that were sent again because of a silence."""
-        self._doubts = 0  # answers to repeated requests that are taken for those to the first attempt
+        self.owned = False
+        """A level is an owner, whose pace says nothing of another's."""
         self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
         self._moving_since: float | None = None  # when the first block of this iteration closed
         self._all_left_at = 0.0  # when the last flight leaves that did not leave at once
@@ -80,28 +76,14 @@ class InFlight:
     def begin(self, moving_since: float | None) -> None:
         """A new iteration; since when its blocks close, if they do already."""
         self._moving_since = moving_since
-        self.disordered = self.in_pieces = False
+        self.disordered = self.in_pieces = self.owned = False
         self.level = None
-        self.probed.clear()
 
-    def late(self, request: int) -> None:
-        """A request came after its block was closed: if that was answered before, it was repeated in vain.
-
-        Only what a silence had repeated counts; what was overtaken is often repeated for another worker's loss.  What
-        is due because of such answers is not any more.
-        """
-        if request in self.probed and request not in self.by_request:
-            self.probed.discard(request)
-            self._doubts = DOUBTS
-            for flight in self.by_request.values():
-                if flight.doubtful:
-                    flight.deadline = math.inf
-
-    def launch(self, request: int, header: KofnHeader, values: bytes, now: float) -> None:
+    def launch(self, request: int, header: KofnHeader, values: bytes, now: float, *, expected: bool = False) -> None:
         if not self.by_request:
             self.heard(now)
         self._order = order = self._order + 1
-        self.by_request[request] = InFlightRequest(header, values, order, order, now, now)
+        self.by_request[request] = InFlightRequest(header, values, order, order, now, now, expected=expected)
 
     def leaves(self, flight: InFlightRequest, at: float) -> None:
         """A request that was launched or repeated just now leaves later, after all those before it."""
@@ -118,38 +100,34 @@ class InFlight:
         self._heard_at = now
         self.silent_from = self._since(now)
 
-    def answered(self, requests: Sequence[int], now: float) -> None:
+    def answered(self, requests: Sequence[int], now: float, to_again: Container[int] = ()) -> None:
         """Learn from answers that have come together: how long answers take, and which requests are hardly waited for
         any more.
 
         k workers had sent these blocks, and all that they had sent before; so what I sent before them will be answered
-        soon, or something was lost (as RFC 8985 has it).
+        soon, or something was lost (as RFC 8985 has it).  `to_again`: of these requests the answers came to a packet
+        that was sent again, this worker's or another's.
         """
         flights = {request: self.by_request.pop(request) for request in requests}
-        moving_since = self._learn_wait(flights[requests[0]], now)
+        moving_since = self._learn_wait(flights[requests[0]], now, lost=requests[0] in to_again)
         newest: dict[int, int] = {}
-        probes: dict[int, int] = {}
         for request, flight in flights.items():
-            level, order = self._level(flight), self._learn(flight, moving_since, now)
-            of = probes if request in self.probed else newest
-            of[level] = max(of.get(level, 0), order)
-        last = max([*newest.values(), *probes.values()])
+            level, order = self._level(flight), self._learn(flight, moving_since, now, again=request in to_again)
+            newest[level] = max(newest.get(level, 0), order)
+        last = max(newest.values())
         self.heard(now)
         for other in self.by_request.values():
             if other.order > last:
                 return
-            by, by_probe = self._overtaker(other, newest), self._overtaker(other, probes)
-            if by or by_probe:
-                self._miss(other, now, by or ("probe" if by_probe == "same" else "lower"))
+            if by := self._overtaker(other, newest):
+                other.deadline = min(other.deadline, self._patience_ends(other, now, by))
             self._soonest = min(self._soonest, other.deadline)
 
-    def _learn_wait(self, flight: InFlightRequest, now: float) -> float:
+    def _learn_wait(self, flight: InFlightRequest, now: float, *, lost: bool) -> float:
         """From the first of answers that have come together, how long they were waited for; since when blocks close.
 
-        An answer that comes one round trip after a repetition answers the repetition: the first packet was lost, and
-        the time says nothing about the other workers.
+        Where a packet was lost the time says nothing about the other workers.
         """
-        lost = self._probes and self._patience.is_trip(now - flight.sent)
         if self._moving_since is None:
             self._moving_since = now
             if not lost:
@@ -158,26 +136,32 @@ class InFlight:
             self._moving_timeout.sample(now - self._heard_at)
         return self._moving_since
 
-    def _learn(self, flight: InFlightRequest, moving_since: float, now: float) -> int:
-        """From each answer; which of all requests it answers, by their order of sending."""
+    def _learn(self, flight: InFlightRequest, moving_since: float, now: float, *, again: bool) -> int:
+        """From each answer; which of all requests it answers, by their order of sending (RFC 3522).
+
+        The first attempt, unless it came to a repetition; that may be another worker's, so not what comes sooner than
+        an answer can (RFC 8985, 6.2).
+        """
+        if flight.expected:
+            return flight.order
         if flight.attempts == 1:
             if flight.sent <= now:  # else others have closed the block without it
                 self._answer_timeout.sample(now - max(flight.first_sent, moving_since))
                 self._patience.answer(now - flight.sent, again=False)
             return flight.order
-        self._patience.answer(now - flight.sent, again=True)  # Karn: nobody knows which attempt was answered
-        return self._answered_order(flight, now)
+        self._patience.answer(now - flight.sent, again=True)
+        soon = now - flight.sent < self._answer_timeout.soon_s
+        return flight.order if again and not soon else flight.first_order
 
     def due(self, now: float) -> list[int]:
-        """The requests to repeat: what was overtaken long ago; in silence the oldest, four times as many each, where
+        """The requests to repeat: what was overtaken long ago; in silence the oldest, twice as many each time, where
         gradients come in pieces one."""
         due = [request for request, flight in self.by_request.items() if flight.deadline <= now]
         later = (flight.deadline for flight in self.by_request.values() if flight.deadline > now)
         self._soonest = min(later, default=math.inf)
         if self.probe_at <= now:
             oldest = [request for request, flight in self.by_request.items() if flight.sent <= now]
-            probes = oldest[: 1 if self.in_pieces else 4 ** min(self._probes, 5)]
-            self.probed.update(probes)
+            probes = oldest[: 1 if self.in_pieces else 2 ** min(self._probes, 10)]
             due += [request for request in probes if request not in due]
             self._probes += bool(oldest)
             self.silent_from = self._since(now)
@@ -185,24 +169,14 @@ class InFlight:
 
     def mark_sent_again(self, request: int, now: float) -> InFlightRequest:
         """A request is sent once more."""
-        flight = self.by_request[request] = self.by_request.pop(request)
-        self._order += 1
-        flight.order, flight.sent, flight.deadline = self._order, now, math.inf
-        flight.asked_peers = flight.doubtful = False
+        flight = self.by_request[request]
+        if not flight.expected:
+            self.by_request[request] = self.by_request.pop(request)
+            self._order = flight.order = self._order + 1
+        flight.header = flight.header._replace(flags=flight.header.flags | Flag.AGAIN)
+        flight.sent, flight.deadline, flight.asked_peers = now, math.inf, False
         flight.attempts += 1
         return flight
-
-    def _answered_order(self, flight: InFlightRequest, now: float) -> int:
-        """Of the attempt that was answered, as far as one can know (RFC 8985, 6.2; in doubt the first, RFC 3522).
-
-        A request that was repeated while it waited in a queue seems to have overtaken everything in that queue.
-        """
-        if now - flight.sent < self._answer_timeout.soon_s:
-            return flight.first_order
-        if self._doubts:
-            self._doubts -= 1
-            return flight.first_order
-        return flight.order
 
     def _level(self, flight: InFlightRequest) -> int:
         """What all workers send in one order; what comes after all others, as the summary block, is its own."""
@@ -211,27 +185,26 @@ class InFlight:
             return 0
         return self.level[block] if block < len(self.level) else -(2**63)
 
-    def _miss(self, flight: InFlightRequest, now: float, by: str) -> None:
-        flight.doubtful = by == "probe" and (flight.doubtful or flight.deadline == math.inf)
-        flight.deadline = min(flight.deadline, self._patience_ends(flight, now, by))
-
     def _overtaker(self, flight: InFlightRequest, newest: Mapping[int, int]) -> str | None:
         """What was answered and was sent later: of its level, or only of lower ones, or nothing."""
         mine = self._level(flight)
         if flight.order <= newest.get(mine, 0):
             return "same"
+        if self.owned:
+            return None
         return "lower" if any(level < mine and flight.order <= order for level, order in newest.items()) else None
 
     def _patience_ends(self, flight: InFlightRequest, now: float, by: str) -> float:
         """When an overtaken request is sent again: soon for the first time, then not before its answer can be here.
 
-        What only a lower level has overtaken others may still compute; after a refusal they may still encode it anew.
-        That a probe was in vain is told within a trip.
+        Where what its owner sent later says nothing of that, not before it is here usually.  What only a lower level
+        has overtaken others may still compute; after a refusal they may still encode it anew.
         """
         if self.disordered or by == "lower":
             return max(now, flight.sent) + self._answer_timeout.rto_s
-        soon = max(now, flight.sent) + (self._patience.trip_s if by == "probe" else self._patience.window_s)
-        return soon if flight.attempts == 1 else max(soon, flight.sent + self._patience.trip_s)
+        soon = max(now, flight.sent) + self._patience.window_s
+        trip_s = self._answer_timeout.rto_s if flight.expected else self._patience.trip_s
+        return soon if flight.attempts == 1 else max(soon, flight.sent + trip_s)
 
     def _since(self, now: float) -> float:
         """From when on an answer can be missed: now, or once the first request leaves where none has left yet."""

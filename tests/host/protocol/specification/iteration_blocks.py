@@ -88,7 +88,8 @@ def iteration_blocks(
 
 def hint(answer: KofnHeader) -> int | None:
     """Lanes that the worker that closed a block uses by now, as its RESULT says; None where they are as planned."""
-    return answer.flags - 1 if 1 < answer.flags <= len(WIDTHS) else None
+    uses = answer.flags & ~Flag.AGAIN
+    return uses - 1 if 1 < uses <= len(WIDTHS) else None
 
 
 def check_words(layout: BlockLayout, answer: KofnHeader) -> None:

@@ -68,10 +68,6 @@ class ReorderingWindow:
         """An answer for which nobody else is waited for is here by then."""
         return min(RTO_MAX_S, max(RTO_MIN_S, 2 * self._soonest_s))
 
-    def is_trip(self, since_sent_s: float) -> bool:
-        """Whether an answer that came so long after a request was one to that: no sooner than any can, and soon."""
-        return self._soonest_s <= since_sent_s < self.trip_s
-
     def answer(self, since_sent_s: float, *, again: bool) -> None:
         """An answer came so long after its request was sent the last time; `again`: not for the first time."""
         if not again:
