@@ -12,8 +12,8 @@ class Mortal(World):
     have_died = replicas_taken = 0
 
     # Where the switch and the only worker that has heard of a sum both lose it, nobody makes it again where k = n: by
-    # its ledger that worker has begun a later iteration, and it gives nothing to this one. Where several die, nobody may
-    # be left who has heard of a sum before its slot gets another block.
+    # its ledger that worker has begun a later iteration, and it gives nothing to this one. Where several die, nobody
+    # may be left who has heard of a sum before its slot gets another block.
 
     def may_die(self, rank: int) -> bool:
         live = self.live(rank)

@@ -681,7 +681,8 @@ def test_who_is_killed_over_a_refusal_has_what_waits_no_older_than_it_is() -> No
 def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
     """A worker that has sent in the iteration before sends in this one; all are known to have given to `given`."""
     ledger, known = ledger_of(storage, CODEC), np.array([given])
-    ledger.hear(SimpleNamespace(given_at=known.ctypes.data, keeps=known))
+    protocol: Any = SimpleNamespace(given_at=known.ctypes.data, keeps=known)
+    ledger.hear(protocol)
     ledger.begin(iteration)
     ledger.add(np.full(4, iteration, np.float32), iteration)
     send(ledger, iteration, CODEC)

@@ -207,9 +207,8 @@ class ProtocolMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.world.may_come_back(rank) for rank in range(self.workers)))
     @rule(which=choice, peer=choice)
     def come_back(self, which, peer):
-        dead, live = [], []
-        for rank, worker in enumerate(self.world.workers):
-            (dead if worker.dead else live).append(rank)
+        dead = [rank for rank, worker in enumerate(self.world.workers) if worker.dead]
+        live = [rank for rank, worker in enumerate(self.world.workers) if not worker.dead]
         self.world.come_back(dead[which % len(dead)], live[peer % len(live)])
 
     @invariant()
