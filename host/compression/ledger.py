@@ -373,7 +373,7 @@ class Ledger:
 
     @property
     def memory(self) -> Memory:
-        """Parts 1 on of what was sent are not in it: they take none until they are used."""
+        """At most: rows of what was sent take none until they are used; those of parts 1 on are not in it."""
         storage = self._storage
         books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
         return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)
