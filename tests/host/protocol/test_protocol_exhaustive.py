@@ -342,7 +342,7 @@ def small(setting: Setting) -> Small:
         (Setting(k=(2,), blocks=1, rule="async"), 1634),
         (Setting(k=(2,), blocks=1, rule="abort"), 1679),
         (Setting(k=(2,), scattered=True), 4046),
-        (Setting(k=(3,), deaths=1, blocks=1), 3215),
+        (Setting(k=(3,), deaths=1, blocks=1), 3488),
     ],
 )
 def test_every_interleaving(setting: Setting, states: int) -> None:
@@ -377,7 +377,7 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(3,), losses=1, slots=4, scattered=True), 3393),
         (Setting(k=(2,), losses=1, scattered=True), 27632),
         (Setting(k=(2,), duplications=1, scattered=True), 44888),
-        (Setting(k=(3,), deaths=1), 6348),
+        (Setting(k=(3,), deaths=1), 6537),
     ],
 )
 def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
