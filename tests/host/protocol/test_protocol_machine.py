@@ -235,6 +235,38 @@ class ProtocolMachine(RuleBasedStateMachine):
             STEPS["gradients"] += self.world.flush()
 
 
+def test_who_comes_back_with_an_old_replica_takes_a_newer_one_where_sums_are_forgotten() -> None:
+    """It alone had ended an iteration, and gave to the next; then the others do, and the switch loses its slots."""
+    world = Mortal(workers=3, k=3, blocks=2, slots=4, window=2)
+
+    def move(*to: int) -> None:
+        while moving := [packet for packet in world.bag if packet.to in to]:
+            world.bag.remove(moving[0])
+            world.deliver(moving[0])
+
+    for rank in range(3):
+        world.ready(rank)
+    move(SWITCH, 0)
+    world.ready(0)
+    world.die(0)
+    world.come_back(0, 1)
+    assert world.workers[0].protocol.left_behind
+    move(SWITCH, 1, 2)
+    for rank in (1, 2):
+        world.ready(rank)
+    move(SWITCH, 1, 2)
+    assert not any(result.values for rank in (1, 2) for result in world.workers[rank].protocol.results(1, 1))
+    world.bag.clear()
+    world.restart_switch()
+    for rank in range(3):
+        world.regroup(rank)
+    for rank in range(3):
+        world.resume(rank)
+    world.settle()
+    assert world.replicas_taken == 1
+    assert world.flush()
+
+
 WANTED = (
     *("gradients", "delivered", "delivered together", "lost", "duplicated", "stale", "refused", "pulls"),
     *("peers answered", "resumed", "discarded", "given up", "hints", "died"),
