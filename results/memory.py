@@ -10,7 +10,8 @@ from kofn.config.compress import Residual
 class Memory:
     """Bytes of arrays; what an interpreter, its libraries and packets on their way take is not among them.
 
-    residuals: what encoding left over, or came too late.  ledger: room for what was sent in two iterations, and the books.
+    residuals: what encoding left over, or came too late.  ledger: room for what was sent in two iterations, and the
+    books.
     """
 
     parameters: int = 0  # of the model, and of the worker's shard where that is a copy
