@@ -3,9 +3,8 @@
 import pytest
 
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, Result
-from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind, bit_of
+from kofn.host.wire.packet import bit_of
 from tests.host.protocol.specification.both import Both
 
 
@@ -61,17 +60,6 @@ def test_sums_are_forgotten_once_all_workers_have_given_to_a_later_iteration(ite
     early = [BlockId(1, 0), BlockId(2, 0), BlockId(2, 2)]
     assert held == [*((id, not forgets) for id in early), (BlockId(3, 0), True)]
     assert [one.members for one in results(protocol, 2, 2)] == [1, 4], "who was in them"
-
-
-def test_who_hears_that_a_sum_is_forgotten_gives_nothing_to_it() -> None:
-    """It might be summed again for this worker alone."""
-    protocol = kept({1: (0, 1, 2)})
-    protocol.jump(2, 0.0)
-    assert not protocol.left_behind
-    pulls = protocol.result_in(result(2, 0)._replace(k=0, count=0, weight=0, values=b""), 0.0)
-    assert [(each.header.kind, each.header.block) for each in pulls] == [(Kind.PULL, 0), (Kind.PULL, 1)]
-    assert protocol.left_behind
-    assert not protocol.contribute(1, Packed(bytes(WORD_BYTES), 0, 0, WEIGHT_UNIT), now=0.0)
 
 
 def test_parts_are_remembered() -> None:
