@@ -5,7 +5,8 @@
 
 `add`: a gradient is entered; `sending`: all that is pending is encoded and noted; `noted`: it is handed over as bytes,
 packet by packet; `settle`: results are known, 32 at a time. Milliseconds of processor time, medians over iterations;
-slices are those of the encoder. `bytes`: of memory for each element, without parts of a contribution that are not used.
+slices are those of the encoder. `bytes`: of memory for each element at most, without parts of a contribution that
+are not used.
 """
 
 import time

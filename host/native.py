@@ -1,7 +1,7 @@
 """host's C, compiled: the protocol core, the ledger, the engine, the pacer and datagrams, as ctypes calls them."""
 
 import ctypes
-from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_void_p
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,7 @@ FOLDERS = [HERE / name for name in ("wire", "protocol", "compression", "engine")
 
 _CORE = _ENGINE = _PORT = c_void_p
 _OWN: Signatures = {
-    "core_open": (_CORE, [c_int32, c_int32, c_void_p, c_int64, c_int64, c_double, c_int64, c_int64]),
+    "core_open": (_CORE, [c_int32, c_int32, c_void_p, c_int64, c_int64, c_double, c_int64, c_int64, c_uint64]),
     "core_close": (None, [_CORE]),
     "core_begin": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),
     "core_jump": (c_int32, [_CORE, c_int64, c_double, c_void_p, c_int64, c_int64, c_int32]),
@@ -26,7 +26,6 @@ _OWN: Signatures = {
     "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
     "core_enter": (None, [_CORE, c_uint32]),
     "core_others_reached": (None, [_CORE, c_int64]),
-    "core_keep": (None, [_CORE, c_int64]),
     "core_in_pieces": (None, [_CORE, c_void_p]),
     "core_received": (None, [_CORE, c_void_p]),
     "core_owned": (c_int32, [_CORE, c_void_p, c_int64, c_double]),
@@ -70,7 +69,7 @@ _OWN: Signatures = {
 }
 
 SHARED = (
-    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached", "keep"),
+    *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached"),
     *("in_pieces", "owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
 )
 """Functions of the core that an engine's port has as well: core_begin() and port_begin()."""

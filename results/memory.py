@@ -10,14 +10,15 @@ from kofn.config.compress import Residual
 class Memory:
     """Bytes of arrays; what an interpreter, its libraries and packets on their way take is not among them.
 
-    residuals: what encoding left over, or came too late.  ledger: what was sent in two iterations, and the books.
+    residuals: what encoding left over, or came too late.  ledger: room for what was sent in two iterations, and the
+    books.
     """
 
     parameters: int = 0  # of the model, and of the worker's shard where that is a copy
     gradients: int = 0  # held until the step, or longer
     optimizer: int = 0  # its state
     residuals: int = 0  # what encoding left over, or came too late
-    ledger: int = 0  # what was sent in two iterations, and the books
+    ledger: int = 0  # room for what was sent in two iterations, and the books
 
     def __add__(self, other: Self) -> Self:
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in KINDS})

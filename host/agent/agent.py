@@ -144,8 +144,6 @@ class Agent:
             raise AgentError(
                 f"an iteration has {layout.total} blocks: at most {job.slots} (job.slots) are allowed here"
             )
-        self._keep = max(1, KEEP_BYTES // self._iteration_bytes) if recipients is None else 1
-        """Iterations whose results may be asked for."""
         self.protocol = SharedProtocol(
             job=job.id,
             rank=rank,
@@ -153,8 +151,10 @@ class Agent:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
-            keep=self._keep,
+            keep=max(1, KEEP_BYTES // self._iteration_bytes) if recipients is None else 1,
+            workers=job.workers,
         )
+        self.ledger.hear(self.protocol)
         self._driver = Driver(
             self.protocol,
             self.encoder,
@@ -323,10 +323,12 @@ class Agent:
         self.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own ledger was in iteration %d", state.iteration, begun)
         await self.start(state.iteration + 1, generation, peer_source, reached=begun, state=state)
+        await self._take_what_peers_have()  # the switch may have been started anew since
         return state
 
     def held(self, first: int, last: int) -> Iterable[Result]:
-        return self.protocol.results(first, last)
+        with self.protocol.held():  # a result that is forgotten meanwhile makes room for others
+            return list(self.protocol.results(first, last))
 
     def regroup(self, generation: int) -> None:
         """The switch has lost the job's slots: be silent until resume(); where sums are one worker's, for ever."""
@@ -349,9 +351,8 @@ class Agent:
         """Everyone has regrouped: take every result that anyone has, then send what is open."""
         if self._recipients is not None:
             return  # to sum again what others know the members of would count their gradients twice, or lose them
-        if current := self.protocol.iteration:
-            async for results in self._peer_source.fetch(current, LAST_ITERATION, everyone=True):
-                self._take_results(results)
+        if self.protocol.iteration:
+            await self._take_what_peers_have()
         if generation == self.protocol.generation:  # else another regroup has begun
             with self.protocol.held():
                 self._driver.resume(self._loop.time())
@@ -517,7 +518,6 @@ class Agent:
         with self.during("decode"):
             finished = self._driver.end()
             self._ended.append((finished, end))
-            self.protocol.keep(1 if finished.results.had(self._workers) else self._keep)
             if self._recorder is not None:
                 self._recorder.add(self.ledger.sent_in(self.protocol.iteration), finished.results)
             self._begin(self.protocol.iteration + 1)
@@ -545,6 +545,11 @@ class Agent:
             if name not in self._ignored and getattr(traffic, name):
                 self._ignored.add(name)
                 log.warning("ignored: %s (further ones are only counted)", what)
+
+    async def _take_what_peers_have(self) -> None:
+        """From the current iteration on: it is not made again for this worker."""
+        async for results in self._peer_source.fetch(self.protocol.iteration, LAST_ITERATION, everyone=True):
+            self._take_results(results)
 
     def _take_results(self, results: list[Result]) -> None:
         with self._failing(), self.protocol.held():

@@ -37,7 +37,8 @@ struct sent {
     int64_t iteration; /* 0: nothing, or it is being written */
     int64_t weight;
     int64_t oldest; /* when the oldest gradient in it was begun, if it has any */
-    int32_t scale, lanes;
+    int32_t scale;
+    int16_t lanes, row; /* which of the block's rows of this part has it as on the wire */
 };
 
 /* The next change of a block. */
@@ -178,6 +179,11 @@ static const struct sent *sent_as(const struct ledger *ledger, int part, int64_t
     return &ledger->sent[place_of(ledger, part, iteration, block)];
 }
 
+/* What was sent of a block as a part, as on the wire. */
+static uint8_t *row_of(const struct ledger *ledger, int part, int64_t block, const struct sent *sent) {
+    return ledger->packed + ((part * GENERATIONS + sent->row) * ledger->blocks + block) * ledger->room;
+}
+
 /* Whether a part is on its way: sent in this iteration, and its result is not known. */
 static int is_away(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
     return sent_as(ledger, part, iteration, block)->iteration == iteration &&
@@ -272,9 +278,9 @@ static const int64_t *values_for(const struct ledger *ledger, int part, int64_t 
     const int64_t *values = values_of(ledger, block);
     for (int other = 0; other < PARTS; other++)
         if (other != part && is_away(ledger, other, iteration, block)) {
-            const int64_t place = place_of(ledger, other, iteration, block);
+            const struct sent *sent = sent_as(ledger, other, iteration, block);
             int64_t *rest = ledger->journal->values; /* nothing is staged */
-            add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1, values, rest);
+            add_row(ledger, row_of(ledger, other, block, sent), sent, -1, values, rest);
             values = rest;
         }
     return values;
@@ -297,19 +303,28 @@ static void encode(const struct ledger *ledger, const int64_t *values, int code,
     }
 }
 
+/* What was sent as a part in an earlier iteration, to be kept in its row until nobody may ask for it any more. */
+static int is_kept(const struct ledger *ledger, int64_t iteration, const struct sent *before) {
+    return before->iteration && (!ledger->given || *ledger->given < iteration);
+}
+
 /* Notes that a block was sent in an iteration as a part: `packed` has `size` bytes, or is null: then what waits is
  * encoded. */
 static void note(const struct ledger *ledger, int64_t iteration, int part, int lanes, int64_t block, int64_t scale,
                  const uint8_t *packed, int64_t size) {
-    const int64_t place = place_of(ledger, part, iteration, block);
-    struct sent *sent = &ledger->sent[place];
-    uint8_t *row = ledger->packed + place * ledger->room;
+    struct sent *sent = &ledger->sent[place_of(ledger, part, iteration, block)];
+    struct sent *before = &ledger->sent[place_of(ledger, part, iteration - 1, block)];
+    const int kept = is_kept(ledger, iteration, before);
     store(&sent->iteration, 0);
+    if (!kept)
+        store(&before->iteration, 0);
+    sent->row = kept ? !before->row : before->row;
+    uint8_t *row = row_of(ledger, part, block, sent);
     if (packed)
         memcpy(row, packed, (size_t)size);
     else
         encode(ledger, values_for(ledger, part, iteration, block), lanes, scale, row);
-    sent->scale = (int32_t)scale, sent->lanes = lanes;
+    sent->scale = (int32_t)scale, sent->lanes = (int16_t)lanes;
     sent->weight = unsent(ledger, iteration, block, part);
     sent->oldest = ledger->records[block].oldest;
     store(&sent->iteration, iteration);
@@ -336,10 +351,9 @@ void ledger_send(const struct ledger *ledger, const struct gradient *gradient, i
 void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, int64_t count,
                       int64_t *values) {
     for (int64_t at = 0; at < count; at++) {
-        const int64_t place = place_of(ledger, 0, iteration, blocks[at]);
+        const struct sent *sent = sent_as(ledger, 0, iteration, blocks[at]);
         int64_t *left = values + at * ledger->lanes;
-        add_row(ledger, ledger->packed + place * ledger->room, &ledger->sent[place], -1,
-                values_in(ledger, blocks[at], left), left);
+        add_row(ledger, row_of(ledger, 0, blocks[at], sent), sent, -1, values_in(ledger, blocks[at], left), left);
     }
 }
 
@@ -355,13 +369,12 @@ void ledger_pending(const struct ledger *ledger, const int64_t *blocks, int64_t 
 int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *blocks, int64_t count,
                      struct packed *found) {
     for (int64_t at = 0; at < count; at++) {
-        const int64_t even = place_of(ledger, part, 0, blocks[at]), odd = place_of(ledger, part, 1, blocks[at]);
-        const int64_t place = ledger->sent[odd].iteration > ledger->sent[even].iteration ? odd : even;
-        const struct sent *sent = &ledger->sent[place];
+        const struct sent *even = sent_as(ledger, part, 0, blocks[at]), *odd = sent_as(ledger, part, 1, blocks[at]);
+        const struct sent *sent = odd->iteration > even->iteration ? odd : even;
         if (!sent->iteration)
             return at;
         found[at] = (struct packed){
-            .values = ledger->packed + place * ledger->room,
+            .values = row_of(ledger, part, blocks[at], sent),
             .size = (int32_t)(ledger->lanes * LANE_WIDTHS[sent->lanes] / 8),
             .block = (int32_t)blocks[at],
             .scale = sent->scale,
@@ -408,10 +421,9 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
     for (int part = 0; part < PARTS; part++) {
         if (!(parts >> part & 1))
             continue;
-        const int64_t place = place_of(ledger, part, iteration, block);
-        const struct sent *sent = &ledger->sent[place];
+        const struct sent *sent = sent_as(ledger, part, iteration, block);
         if (!decoded) {
-            sum += add_row(ledger, ledger->packed + place * ledger->room, sent, sign, before, values);
+            sum += add_row(ledger, row_of(ledger, part, block, sent), sent, sign, before, values);
             before = values;
         }
         record->aggregated_weight += sign ? sent->weight : -sent->weight;

@@ -16,12 +16,13 @@ struct ledger {
     const uint64_t *factors; /* (lanes,) */
     struct journal *journal;
     struct record *records; /* (B,) */
-    struct sent *sent;      /* (PARTS, GENERATIONS, B), as `packed` */
+    struct sent *sent;      /* (PARTS, GENERATIONS, B) */
     void *pending;          /* (B, lanes), of `residual` */
     int64_t *shifts;        /* (B,), of RESIDUAL_INT8 */
-    uint8_t *packed;        /* (PARTS, GENERATIONS, B, room) */
+    uint8_t *packed;        /* (PARTS, GENERATIONS, B, room): rows, of which `sent` says what is in them */
     int64_t *values;        /* (lanes,), for those of a block that is not kept exactly */
     int64_t residual;       /* enum residual */
+    const int64_t *given;   /* where the latest iteration is that all workers have given to; NULL: nobody says */
     double lost;            /* the sum of squares of what was lost so that residuals could be kept in fewer bits */
     int64_t busy;           /* somebody changes it: one thread at a time does, any other ends the process */
 };

@@ -47,6 +47,7 @@ from kofn.host.errors import CodecError, ProtocolError
 from kofn.host.kernels.kernel import rows_of
 from kofn.host.kernels.lanes import unpack, width_of
 from kofn.host.kernels.sample import sample
+from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import PACKED, PackedBlocks
 from kofn.host.protocol.results import Result
 from kofn.host.wire.packet import PARTS, WEIGHT_UNIT, bit_of, bits_of
@@ -95,6 +96,7 @@ class Ledger:
         most = largest_lanes(codecs)
         self._decodes = most is None  # here, not in ledger.c
         self._encodes = {code for code, codec in codecs.items() if not packs(codec) or codec.by_chance or self._decodes}
+        self._protocol: Protocol | None = None  # has memory that native code reads
         self._native = library()
         self._view = view_of(storage, most or {})
         self._at = ctypes.addressof(self._view)
@@ -190,6 +192,10 @@ class Ledger:
     def free_part(self) -> int | None:
         """The first one from 1 on that nothing was sent as in the current iteration; None: there is none."""
         return next((part for part in range(1, PARTS) if part not in self._parts), None)
+
+    def hear(self, protocol: Protocol) -> None:
+        """What was sent in an iteration need not be kept once this protocol knows that all have given to the next."""
+        self._view.given, self._protocol = protocol.given_at, protocol
 
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
@@ -367,7 +373,7 @@ class Ledger:
 
     @property
     def memory(self) -> Memory:
-        """Parts 1 on of what was sent are not in it: they take none until they are used."""
+        """At most: rows of what was sent take none until they are used; those of parts 1 on are not in it."""
         storage = self._storage
         books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
         return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)
@@ -491,7 +497,8 @@ class Ledger:
     def _lanes(self, part: int, blocks: Integers, iteration: int, code: int) -> Values:
         """What was sent of blocks in lanes of this code, shape (blocks, elements)."""
         width, elements = width_of(code), self.elements
-        packed = self._storage.packed[part, iteration % GENERATIONS, blocks, : elements * width // 8]
+        rows = self._sent(part, iteration)["row"][blocks]
+        packed = self._storage.packed[part, rows, blocks, : elements * width // 8]
         return unpack(packed.tobytes(), width, signed=self._codecs[code].signed).reshape(blocks.size, elements)
 
     def _decoded_parts(self, iteration: int, blocks: Integers, parts: Integers) -> Fixed | None:

@@ -42,6 +42,7 @@ class View(ctypes.Structure):
         *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "shifts", "packed")),
         ("values", c_void_p),
         ("residual", c_int64),
+        ("given", c_void_p),
         ("lost", c_double),
         ("busy", c_int64),
     )
@@ -84,7 +85,7 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
     limits = (c_int64 * len(WIDTHS))(*(most.get(code, 0) for code in CODES))
     values, kind = np.empty(lanes, np.int64), list(KEPT).index(storage.residual)
     factors = factors_of(lanes)  # threads that ask for the first time at once have arrays of their own
-    of = factors.ctypes.data, *places, values.ctypes.data, kind
+    of = factors.ctypes.data, *places, values.ctypes.data, kind, None
     view = View(blocks, lanes, storage.packed.shape[-1], limits, *of)
     view.keeps = values, factors
     return view

@@ -19,7 +19,7 @@ from kofn.host.arrays import Integers
 from kofn.host.errors import LedgerError
 from kofn.host.wire.packet import PARTS
 
-MAGIC = int.from_bytes(b"kofn\0bk8")
+MAGIC = int.from_bytes(b"kofn\0bk9")
 
 KEPT: Mapping[Residual, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] = {
     "exact": np.int64,
@@ -29,8 +29,8 @@ KEPT: Mapping[Residual, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] =
 """What is pending of an element, by compress.residual; in the order of `enum residual` in residual.h."""
 
 GENERATIONS = 2
-"""What was sent in an iteration is kept until the second one after it: a worker that comes back compares its
-results of the last two with what the others have."""
+"""What was sent in an iteration is kept until the second one after it, or until all workers are known to have given to
+the next: a worker that comes back compares its results of the last two with what the others have."""
 
 RECORD = np.dtype(
     [
@@ -56,7 +56,8 @@ SENT = np.dtype(
         ("weight", np.int64),  # of the gradients in it
         ("oldest", np.int64),  # iteration in which the oldest of them was begun, where there are any
         ("scale", np.int32),
-        ("lanes", np.int32),  # their code
+        ("lanes", np.int16),  # their code
+        ("row", np.int16),  # in `packed`, 0 to GENERATIONS - 1
     ]
 )
 """What was sent of a block as a part, as in ledger.c."""
@@ -75,8 +76,7 @@ JOURNAL_NUMBERS = 3 + RECORD.itemsize // 8
 class LedgerStorage:
     """Zero at first; B blocks of L elements, P parts (wire.packet.PARTS), G generations.
 
-    Rows of `packed` have room for a block in the widest lanes.  Those of parts 1 to P - 1 take no memory before they
-    are written to.
+    Rows of `packed` have room for a block in the widest lanes, and take no memory before they are written to.
     """
 
     identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes and of `pending`
@@ -86,7 +86,7 @@ class LedgerStorage:
     sent: Records  # (P, G, B)
     pending: npt.NDArray[Any]  # (B, L), of KEPT
     shifts: Integers  # (B,): of residuals in int8, which are in steps of 2**shift
-    packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): what was sent, as on the wire
+    packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): what was sent, as on the wire, in the rows that `sent` says
 
     @classmethod
     def in_memory(cls, *, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact") -> Self:
@@ -107,14 +107,13 @@ class LedgerStorage:
                 file.seek(0)
                 _check(path, file.read(8 * len(identity)), identity)
                 file.truncate(max(size, file.seek(0, os.SEEK_END)))
+                os.posix_fallocate(file.fileno(), 0, _used(layout))  # room on the disk now, not when it matters
                 buffer = mmap.mmap(file.fileno(), size)
         except OSError as error:
             raise LedgerError(f"{path}: {error.strerror}") from error
         storage = cls._over(buffer, layout)
         storage.identity[1:] = identity[1:]
         storage.identity[0] = MAGIC
-        for array in (storage.pending, storage.packed[0]):  # the kernel finds room now, not when it matters
-            array.view(np.uint8).reshape(-1)[:: mmap.PAGESIZE] |= 0
         return storage
 
     @classmethod
@@ -171,4 +170,14 @@ def _layout(blocks: int, lanes: int, width: int, residual: Residual) -> Iterator
 
 
 def _size(layout: Sequence[Placed]) -> int:
-    return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for _, kind, shape in layout)
+    return sum(map(_bytes, layout))
+
+
+def _used(layout: Sequence[Placed]) -> int:
+    """Without the rows of parts 1 on, which are the last."""
+    return _size(layout) - _bytes(layout[-1]) // PARTS * (PARTS - 1)
+
+
+def _bytes(placed: Placed) -> int:
+    _, kind, shape = placed
+    return int(np.prod(shape)) * np.dtype(kind).itemsize

@@ -675,10 +675,6 @@ void port_others_reached(struct port *port, int64_t iteration) {
     ALONE_VOID(core_others_reached(port->core, iteration));
 }
 
-void port_keep(struct port *port, int64_t keep) {
-    ALONE_VOID(core_keep(port->core, keep));
-}
-
 void port_regroup(struct port *port, uint32_t generation) {
     ALONE_VOID(core_regroup(port->core, generation));
 }

@@ -80,7 +80,6 @@ void port_in_pieces(struct port *port, const int64_t *level);
 int port_owned(struct port *port, const int64_t *owner, int64_t span, double now);
 void port_received(struct port *port, const int64_t *recipient);
 void port_others_reached(struct port *port, int64_t iteration);
-void port_keep(struct port *port, int64_t keep);
 void port_regroup(struct port *port, uint32_t generation);
 int port_resume(struct port *port, double now);
 double port_deadline_s(struct port *port);

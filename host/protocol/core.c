@@ -121,7 +121,7 @@ static int ask_peers(struct core *core, struct flight *flight) {
 /* -- open and close */
 
 struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
-                       int64_t keep, int64_t keep_members) {
+                       int64_t keep, int64_t keep_members, uint64_t everyone) {
     struct core *core = calloc(1, sizeof *core);
     if (!core)
         return NULL;
@@ -129,6 +129,7 @@ struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, i
     core->total = layout->blocks + (layout->summary_words > 0);
     core->job = job, core->rank = rank;
     core->slots = slots, core->window = window;
+    core->everyone = everyone;
     for (int lanes = 0; lanes < LANE_CODES; lanes++)
         core->words[lanes] = layout_words(layout, 0, lanes);
     const size_t blocks = (size_t)core->total, requests = blocks * KOFN_PARTS;
@@ -444,7 +445,8 @@ int core_begin(struct core *core, int64_t iteration, double now, const int32_t *
     if (check_begins(core, iteration, lanes) || check_blocks(core, iteration, blocks, count))
         return -1;
     core->query.asked = 0;
-    if (!history_forget(&core->history, iteration) || !(core->results = history_of(&core->history, iteration)))
+    if (!history_forget(&core->history, iteration, core->history.keep) ||
+        !(core->results = history_of(&core->history, iteration)))
         return without_memory(core);
     memset(core->place, -1, (size_t)core->total * sizeof *core->place);
     for (int64_t at = 0; at < count; at++)
@@ -522,10 +524,6 @@ void core_others_reached(struct core *core, int64_t iteration) {
     core->newest = iteration > core->newest ? iteration : core->newest;
 }
 
-void core_keep(struct core *core, int64_t keep) {
-    core->history.keep = keep;
-}
-
 /* -- results */
 
 static const char *described(const struct result *result, char *text, size_t room) {
@@ -568,6 +566,15 @@ static void close_block(struct core *core, int64_t block, int32_t hint, int32_t 
     core->news[core->news_count++] = (struct news){block, hint, to_again};
 }
 
+/* Who gives its first part to an iteration has all sums of those before, or a replica in which they are, and its ledger says
+ * so if it dies: once all have, nobody asks for them, and nobody makes one anew. */
+static int forget_earlier(struct core *core, const struct result *result) {
+    if (!core->everyone || (result->members[0] & core->everyone) != core->everyone)
+        return 0;
+    core->given = core->iteration;
+    return history_forget(&core->history, core->iteration, 0) ? 0 : without_memory(core);
+}
+
 /* Keep a result; a current block that it closes is done: whatever we wanted to say about it is void. Whether its values are
  * kept, -1: an error. */
 static int note(struct core *core, int64_t iteration, int64_t block, const struct result *result, int32_t hint,
@@ -582,6 +589,8 @@ static int note(struct core *core, int64_t iteration, int64_t block, const struc
     if (known->results[block].values)
         return check_same(core, iteration, block, known->results + block, result);
     if (current && !core->open[block] && check_summed(core, block))
+        return -1;
+    if (current && forget_earlier(core, result))
         return -1;
     known->results[block] = *result;
     known->known++;
@@ -769,6 +778,10 @@ int core_packets_in(struct core *core, struct packet *packets, int64_t count, do
 }
 
 int core_result_in(struct core *core, int64_t iteration, int64_t block, const struct result *result, double now) {
+    if (!result->weight) {
+        core_others_reached(core, iteration + 1);
+        return pull(core, now);
+    }
     if (!result->values || result->size > core->history.room)
         return 0;
     struct result copied = *result;

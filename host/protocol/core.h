@@ -121,10 +121,12 @@ struct core {
     int64_t count;      /* of the blocks that the iteration sends */
     int64_t open_count, waiting_count, instructions_count;
     int64_t urgent_count; /* of the instructions, but for DELIVER */
+    int64_t given; /* the latest iteration that all workers are known to have given to: they have all sums before */
 
     struct layout layout;
     int64_t total; /* blocks with the summary block */
     int64_t slots, window;
+    uint64_t everyone; /* bitmap of ranks; 0: sums are kept whoever is in them */
     int32_t job, rank;
 
     /* the current iteration */
@@ -161,9 +163,10 @@ struct core {
 };
 
 /* NULL without memory. `slots` of the job, a multiple of 2 * `window`; results of the last `keep` iterations stay for peers,
- * who was in them for `keep_members`. */
+ * who was in them for `keep_members`. `everyone`: bitmap of the job's ranks; once they all are in a sum of the current
+ * iteration, with their first parts, those of iterations before are forgotten; 0: they stay. */
 struct core *core_open(int32_t job, int32_t rank, const struct layout *layout, int64_t slots, int64_t window, double rto_s,
-                       int64_t keep, int64_t keep_members);
+                       int64_t keep, int64_t keep_members, uint64_t everyone);
 void core_close(struct core *core);
 
 /* Start the next iteration; closes what others have already closed and pulls the rest of it. `blocks`, ascending, the
@@ -180,7 +183,7 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
                     int32_t counts, int32_t uses);
 /* Answers of the switch that have come together. */
 int core_packets_in(struct core *core, struct packet *packets, int64_t count, double now);
-/* A result from a peer, whose values are copied; one without says nothing that could be applied. */
+/* A result from a peer, whose values are copied; one of which only the members are known says that its iteration is over. */
 int core_result_in(struct core *core, int64_t iteration, int64_t block, const struct result *result, double now);
 /* Send again what has waited too long. */
 int core_timer(struct core *core, double now);
@@ -204,8 +207,6 @@ void core_withdraw(struct core *core, int64_t *requests, int64_t count);
 void core_enter(struct core *core, uint32_t generation);
 /* This iteration has begun somewhere, so all before it are complete: they can be pulled. */
 void core_others_reached(struct core *core, int64_t iteration);
-/* Results of the last `keep` iterations stay for peers, from the next core_begin() on. */
-void core_keep(struct core *core, int64_t keep);
 void core_regroup(struct core *core, uint32_t generation);
 int core_resume(struct core *core, double now);
 

@@ -37,10 +37,12 @@ from kofn.host.protocol.results import RESULT, BlockId, BlockResults, Result
 from kofn.host.protocol.slot_query import SlotQuery
 from kofn.host.wire.packet import HEADER_BYTES, PARTS, KofnHeader, Lanes, encode_header, headers_of
 
-STATE = 10
+STATE = 11
 """The first fields of struct core, 64 bits each."""
 
-_ITERATION, _NEWEST, _GENERATION, _REGROUPING, _K, _COUNT, _OPEN, _WAITING, _INSTRUCTIONS, _URGENT = range(STATE)
+_ITERATION, _NEWEST, _GENERATION, _REGROUPING, _K, _COUNT, _OPEN, _WAITING, _INSTRUCTIONS, _URGENT, _GIVEN = range(
+    STATE
+)
 
 INSTRUCTION = np.dtype(
     [
@@ -101,8 +103,9 @@ class Protocol:
     """One worker's blocks of one job, iteration after iteration.
 
     Blocks have the job's `layout`; `slots` of the job; at most `window` blocks are in flight; results of the last
-    `keep` iterations stay available for peers, and who was in them for `keep_members` iterations.  `lazy`: packets_in()
-    keeps results back until there is something else to do.
+    `keep` iterations stay available for peers, and who was in them for `keep_members` iterations.  `workers`: of the
+    job; once all have given to an iteration, the results of those before are forgotten; 0: they stay.  `lazy`:
+    packets_in() keeps results back until there is something else to do.
     CompilerMissing where there is no C compiler.
     """
 
@@ -117,13 +120,16 @@ class Protocol:
         rto_s: float,
         keep: int = 64,
         keep_members: int = 100_000,
+        workers: int = 0,
         lazy: bool = False,
     ) -> None:
         check_window(window, slots)
         self.rank, self.layout, self.slots, self._lazy = rank, layout, slots, lazy
         self.library = library()
         shape = np.array(astuple(layout), np.int64)
-        opened = self.library.core_open(job, rank, shape.ctypes.data, slots, window, rto_s, keep, keep_members)
+        opened = self.library.core_open(
+            job, rank, shape.ctypes.data, slots, window, rto_s, keep, keep_members, (1 << workers) - 1
+        )
         if not opened:
             raise ProtocolError(f"no memory for {layout.total} blocks")
         self._own = Statistics()
@@ -239,7 +245,7 @@ class Protocol:
     def result_in(self, result: Result, now: float) -> list[Instruction]:
         """A result from a peer; copies of it are equal, or ProtocolError says that they are not.
 
-        One without values says nothing that could be applied.
+        One of which only the members are known says that its iteration is over.
         """
         row = BlockResults.of([result])
         iteration, block = result.id
@@ -271,10 +277,6 @@ class Protocol:
     def others_reached(self, iteration: int) -> None:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._call("others_reached", iteration)
-
-    def keep(self, iterations: int) -> None:
-        """Results of so many of the last iterations stay available for peers, from the next begin() on."""
-        self._call("keep", iterations)
 
     def in_pieces(self, level: Integers | Sequence[int] | None = None) -> None:
         """In this iteration gradients come in pieces, all workers': a silence may be their computing.
@@ -327,6 +329,16 @@ class Protocol:
     def generation(self) -> int:
         """Of the slots that this worker speaks of."""
         return self._state[_GENERATION]
+
+    @property
+    def given(self) -> int:
+        """The latest iteration that all workers are known to have given to; 0: none, or `workers` was not said."""
+        return self._state[_GIVEN]
+
+    @property
+    def given_at(self) -> int:
+        """The address of that, an int64."""
+        return int(self.address.value or 0) + 8 * _GIVEN
 
     @property
     def k(self) -> int:

@@ -137,10 +137,9 @@ static int keep_members_of(struct history *history, const struct iteration_resul
     return 1;
 }
 
-int history_forget(struct history *history, int64_t iteration) {
+int history_forget(struct history *history, int64_t iteration, int64_t keep) {
     int remembered = 1;
-    for (; history->first < history->end && history->whole[history->first].iteration < iteration - history->keep;
-         history->first++) {
+    for (; history->first < history->end && history->whole[history->first].iteration < iteration - keep; history->first++) {
         struct iteration_results *old = history->whole + history->first;
         remembered &= !old->known || keep_members_of(history, old);
         release_all(history, old);

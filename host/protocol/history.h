@@ -51,8 +51,9 @@ struct iteration_results *history_of(struct history *history, int64_t iteration)
 struct iteration_results *history_find(const struct history *history, int64_t iteration);
 /* Of what is known of iterations from this one on, the first; -1: nothing. */
 int64_t history_next(const struct history *history, int64_t iteration);
-/* Free what is too old for a worker that begins this iteration; whether there was memory for the members. */
-int history_forget(struct history *history, int64_t iteration);
+/* Of what is before this iteration leave the sums of the latest `keep` ones, and members; whether there was memory for
+ * these. */
+int history_forget(struct history *history, int64_t iteration, int64_t keep);
 /* Everything known of an iteration: its blocks ascending, and of each its result, without values where only the members
  * are known. How many; arrays have room for `blocks`. */
 int64_t history_read(const struct history *history, int64_t iteration, uint32_t *blocks, struct result *results);

@@ -122,11 +122,6 @@ class BlockResults(Sequence[Result]):
         found: Integers = np.bitwise_count(self.table["members"]).sum(axis=1, dtype=np.int64)
         return found
 
-    def had(self, workers: int) -> bool:
-        """Whether any of these sums has all workers: who gave to it had all results of the iteration before."""
-        everyone = np.uint64((1 << workers) - 1)
-        return bool((self.table["members"][:, 0] & everyone == everyone).any())
-
     def parts_of(self, rank: int) -> Integers:
         """Of what a rank gave, which parts are in each: bit p of (N,) for part p."""
         has = self.table["members"] >> np.uint64(rank) & np.uint64(1)

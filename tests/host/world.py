@@ -218,7 +218,12 @@ class Worker:
     number: int | None = None
     """Of its state, among all that were seen."""
     brought: dict[tuple[int, int], frozenset[Key]] = field(default_factory=dict)
-    """What is on its way to the current iteration, by block and part."""
+    """What is on its way to the newest iteration that it has begun, by block and part."""
+    begins: int = 0
+    """The iteration that its protocol begins, or is in."""
+    dead: bool = False
+    took: dict[int, tuple[np.ndarray, frozenset[Key]]] = field(default_factory=dict)
+    """By block what its latest result added to `own` and `summed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,7 @@ class At:
 
     @property
     def plan(self) -> SimpleNamespace:
-        iteration = self.worker.ledger.begun
+        iteration = self.worker.begins
         sent = sum(len(self.world.selection(before)) for before in range(1, iteration))
         return SimpleNamespace(lanes=self.world.planned, first=sent)
 
@@ -248,7 +253,7 @@ class At:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        return self.world.selection(self.worker.ledger.begun)
+        return self.world.selection(self.worker.begins)
 
     @property
     def waits(self) -> bool:
@@ -258,8 +263,11 @@ class At:
         return self.worker.ledger.oldest_before(iteration)
 
     def begin(self, iteration: int) -> None:
+        if iteration > self.worker.ledger.begun:
+            self.worker.brought = {}
+        self.worker.begins = iteration
         self.worker.ledger.begin(iteration)
-        self.worker.brought, self.worker.delivered = {}, 0
+        self.worker.delivered = 0
 
     def enter_rest(self) -> None:
         """All has been entered."""
@@ -367,6 +375,7 @@ class World:
         lanes = (planned,) * workers if votes or not lanes else lanes
         words, widest = (1, VOTES) if votes else (WORDS, 32)
         shape = BlockLayout(blocks=blocks, words=words, widest=widest, planes=workers.bit_length())
+        self._options = {"layout": shape, "slots": slots, "window": window, "workers": workers}
         self.bag: list[Packet] = []
         self.results: dict[BlockId, Result] = {}
         self.now = 0.0
@@ -376,7 +385,7 @@ class World:
         codecs: dict[int, Codec] = {code: codec_in(code, workers) for code in CODES}
         self.workers = [
             Worker(
-                Protocol(job=1, rank=rank, layout=shape, slots=slots, window=window, rto_s=0.05, keep=KEEP),
+                self.protocol(rank),
                 Ledger(LedgerStorage.in_memory(blocks=blocks, lanes=LANES), rank, codecs, age=self.age),
                 codec_in(lanes[rank], workers, scales[rank] if scales else 0),
                 lanes[rank],
@@ -388,8 +397,13 @@ class World:
             )
             for rank in range(workers)
         ]
-        for rank in range(workers):
+        for rank, worker in enumerate(self.workers):
+            worker.ledger.hear(worker.protocol.native)
             self.driver(rank).begin(1, self.now)
+
+    def protocol(self, rank: int) -> Protocol:
+        """Of a worker that begins."""
+        return Protocol(job=1, rank=rank, rto_s=0.05, keep=KEEP, **self._options)
 
     def selection(self, iteration: int) -> tuple[int, ...]:
         """Each block is sent once in any `every` iterations."""
@@ -497,9 +511,18 @@ class World:
         self.workers[rank].protocol.regroup(self.generation)
         self.uninformed -= {rank}
         if not self.uninformed:
-            self.account.forget({result.id for w in self.workers for result in w.protocol.results(0, self.last)})
+            self.forget(self.held())
             self.switch.generation = self.generation
             self.resuming = frozenset(range(len(self.workers)))
+
+    def forget(self, held: set[BlockId]) -> None:
+        """Of all else there is no result any more: it may be made anew."""
+        self.account.forget(held)
+        self.results = {id: result for id, result in self.results.items() if id in held}
+
+    def held(self) -> set[BlockId]:
+        """Of which a worker knows the result."""
+        return {result.id for worker in self.workers for result in worker.protocol.results(0, self.last)}
 
     def resume(self, rank: int) -> None:
         """A worker takes what all the others have and goes on."""
@@ -563,15 +586,25 @@ class World:
             assert np.array_equal(sums_in(result.values, result.lanes), sum(addends.values()))
         else:
             assert not result.values, f"{id} is another worker's"
+        self.settle_result(worker, rank, result)
+
+    def settle_result(self, worker: Worker, rank: int, result: Result) -> None:
+        """In the ledger, and in this account."""
+        block = result.id.block
         worker.ledger.settle_results(result)
+        self.count(worker, rank, result)
+        if self.rule.discards and worker.waiting[block]:
+            worker.waiting[block] = frozenset()
+            worker.thrown[block] = worker.given[block] - worker.own[block]
+
+    def count(self, worker: Worker, rank: int, result: Result) -> None:
+        """What a result has of a worker."""
+        block, addends = result.id.block, self.account.added[result.id]
         for part in range(PARTS):
             if result.has(rank, part):
                 worker.own[block] += worker.codec.decode(addends[rank, part].astype(np.int32), result.scale, 1)
                 self._summed(worker, (rank, part), result)
         worker.brought = {key: keys for key, keys in worker.brought.items() if key[0] != block}
-        if self.rule.discards and worker.waiting[block]:
-            worker.waiting[block] = frozenset()
-            worker.thrown[block] = worker.given[block] - worker.own[block]
 
     def _summed(self, worker: Worker, part: Part, result: Result) -> None:
         """What this part brought is in this result, for the first time."""

@@ -365,6 +365,31 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
         cluster.close()
 
 
+def test_who_comes_back_takes_of_its_iteration_what_peers_have() -> None:
+    """The switch may have lost it meanwhile, and would sum it again."""
+    cluster = Cluster(ROOMY, k=2)
+    gradient = np.ones(ELEMENTS, np.float32)
+    try:
+        cluster.loop.run(cluster.agents[2].close())
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
+        coding, transport = JobCoding.of(ROOMY, CompressSection(), ELEMENTS), Transport(SWITCH, local=address(2))
+        cluster.agents[2] = back = Agent(ROOMY, rank=2, coding=coding, transport=transport)
+        before = ReplicaState(iteration=0, arrays={**back.encoder.plan.to_arrays()})
+
+        async def ask() -> ReplicaState:
+            return before
+
+        cluster.loop.run(back.join_running(0, cluster, ask))
+        assert (back.protocol.iteration, back.protocol.missing) == (1, [])
+        assert back.traffic.packets_sent == 0, "nothing is asked of the switch"
+        (update,) = back.catch_up() or back.skip()
+        assert isinstance(update, Aggregate)
+        assert (update.iteration, update.members) == (1, [0, 1])
+    finally:
+        cluster.close()
+
+
 def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker's rate drops after the third block: what it has not sent goes in 8 bits, and others are told."""
     job = JobSection(workers=3, words=8, slots=32, window=2)

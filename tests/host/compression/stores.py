@@ -42,6 +42,10 @@ MUTANTS = {
         "    store(&sent->iteration, 0);\n",
         "    store(&sent->iteration, iteration);\n",
     ),
+    "written over while it is noted": (
+        "        store(&before->iteration, 0);\n",
+        "        (void)before;\n",
+    ),
     "withdrawn apart": (
         "withdrawn = 1 + place_of(ledger, part, iteration, block);\n        commit(ledger, block);",
         "withdrawn = 0;\n        commit(ledger, block);\n        ((struct sent *)sent)->iteration = 0;",

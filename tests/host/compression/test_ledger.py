@@ -1,5 +1,6 @@
 """Fixed point, residuals, model, stragglers: what a worker computes before anything is sent."""
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -676,10 +678,54 @@ def test_who_is_killed_over_a_refusal_has_what_waits_no_older_than_it_is() -> No
     refuse()
 
 
+def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
+    """A worker that has sent in the iteration before sends in this one; all are known to have given to `given`."""
+    ledger, known = ledger_of(storage, CODEC), np.array([given])
+    protocol: Any = SimpleNamespace(given_at=known.ctypes.data, keeps=known)
+    ledger.hear(protocol)
+    ledger.begin(iteration)
+    ledger.add(np.full(4, iteration, np.float32), iteration)
+    send(ledger, iteration, CODEC)
+    return ledger
+
+
+@pytest.mark.parametrize(("given", "kept", "rows"), [(0, True, 2), (1, True, 2), (2, False, 1), (3, False, 1)])
+def test_what_was_sent_is_written_over_once_all_have_given_to_the_next_iteration(given, kept, rows) -> None:
+    """Others may have made a sum anew until then, without this worker's contribution, which would be pending again."""
+    storage = LedgerStorage.in_memory(blocks=2, lanes=2)
+    sends_on(storage, 1, 0).settle(1, np.arange(2), np.array([1, 0]))
+    ledger = sends_on(storage, 2, given)
+    assert ledger.sent_in(1).any() == kept
+    assert (ledger.sent_in(2)[0] != 0).all()
+    assert storage.packed[0].any(axis=(1, 2)).sum() == rows, "no other memory is touched"
+    with contextlib.nullcontext() if kept else pytest.raises(ProtocolError, match="is not known in iteration 2"):
+        ledger.reconcile(closed(1, 0))
+    assert ledger.totals().conserved
+
+
+def write_over(mutant: str = "") -> None:
+    """What it was is known, or what it becomes, or neither."""
+    storage = LedgerStorage.in_memory(blocks=1, lanes=4)
+    before = sends_on(storage, 1, 0).sent_in(1)
+    found = moments(storage, lambda: sends_on(storage, 2, 2), mutant)
+    after = ledger_of(storage, CODEC).sent_in(2)
+    for died in found:
+        ledger = ledger_of(died, CODEC)
+        noted_then = ledger.sent_in(1), ledger.sent_in(2)
+        assert all(
+            not now.any() or np.array_equal(now, right) for now, right in zip(noted_then, (before, after), strict=True)
+        ), "what is noted is what was sent"
+
+
+def test_who_is_killed_while_it_writes_over_what_was_sent_has_noted_nothing_wrong() -> None:
+    write_over()
+
+
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_another_order_of_stores_is_found(mutant: str) -> None:
     with pytest.raises(AssertionError, match=r"goes on|conserved|opens it|what is noted"):
         refuse(mutant)
+        write_over(mutant)
         for age in AGES:
             go_on(age, mutant)
 
@@ -893,7 +939,7 @@ def test_a_restart_sends_what_was_sent(tmp_path):
         send(again, 5, CODEC, part=part)
     assert np.array_equal(storage.sent, sent)
     assert np.array_equal(storage.packed, packed)
-    assert np.array_equal(again.sent_in(5), packed[:, 1].view(">i4"))
+    assert np.array_equal(again.sent_in(5), packed[:, 0].view(">i4"))
     assert not again.sent_in(4).any()
     again.settle_results(closed(5, 0, 0, 1))
     assert again.totals().conserved

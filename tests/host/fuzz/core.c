@@ -51,7 +51,8 @@ static void open_core(struct fuzz *fuzz) {
         core_close(fuzz->core);
     for (int64_t block = 0; block <= BLOCKS; block++)
         forget(fuzz, block);
-    fuzz->core = core_open(1, (int32_t)draw(fuzz, RANKS), &layout, slots, window, 0.05, 2 + (int64_t)draw(fuzz, 3), 4);
+    fuzz->core = core_open(1, (int32_t)draw(fuzz, RANKS), &layout, slots, window, 0.05, 2 + (int64_t)draw(fuzz, 3), 4,
+                           3 * draw(fuzz, 2));
     check(fuzz->core != NULL, "no core");
     fuzz->sent_count = 0;
     core_enter(fuzz->core, 1);

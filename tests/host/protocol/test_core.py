@@ -284,11 +284,16 @@ def test_results_that_say_different_things_are_told(fields):
         p.packet_in(answer(**(seen | fields)), bytes(512), 0.0)
 
 
-def test_a_result_of_which_only_the_members_are_known_changes_nothing() -> None:
+def test_a_result_of_which_only_the_members_are_known_says_that_its_iteration_is_over() -> None:
+    """It is applied by nobody, and the worker gives nothing any more: the sum might be made again for it alone."""
     p = protocol(blocks=2)
     p.begin(1, 0.0)
     known = Result(BlockId(1, 0), scale=3, lanes=0, k=0, count=0, weight=0, members=6, values=b"")
-    assert p.result_in(known, 0.0) == []
+    assert [(each.header.kind, each.header.block) for each in p.result_in(known, 0.0)] == [
+        (Kind.PULL, 0),
+        (Kind.PULL, 1),
+    ]
+    assert p.contribute(1, Packed(bytes(256), 0, 0, 1), now=0.0) == []
     assert p.missing == [0, 1]
     assert list(p.native.results(1, 1)) == []
 

@@ -1,5 +1,7 @@
 """What a worker remembers of results: whole ones, then who was in them, then nothing; and never of the wrong block."""
 
+import pytest
+
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.results import BlockId, Result
 from kofn.host.wire.packet import bit_of
@@ -12,10 +14,12 @@ def result(iteration: int, block: int, members: int = 1) -> Result:
     )
 
 
-def kept(blocks: dict[int, tuple[int, ...]], keep: int = 2) -> Both:
+def kept(blocks: dict[int, tuple[int, ...]], keep: int = 2, workers: int = 0) -> Both:
     """`blocks` known of each iteration, block b with the members 1 << b; four with members."""
     layout = BlockLayout(blocks=3, words=1, widest=32)
-    protocol = Both(job=1, rank=0, layout=layout, slots=8, window=2, rto_s=0.05, keep=keep, keep_members=4)
+    protocol = Both(
+        job=1, rank=0, layout=layout, slots=8, window=2, rto_s=0.05, keep=keep, keep_members=4, workers=workers
+    )
     for iteration, known in blocks.items():
         protocol.jump(iteration, 0.0)
         for block in known:
@@ -40,16 +44,22 @@ def test_old_results_become_members_and_then_nothing() -> None:
     ]
 
 
-def test_fewer_iterations_may_be_kept_from_the_next_one_on() -> None:
-    protocol = kept({1: (0,), 2: (0,), 3: (0,)})
-    protocol.keep(1)
-    assert [bool(one.values) for one in results(protocol, 0, 9)] == [True] * 3
-    protocol.jump(4, 0.0)
-    assert [bool(one.values) for one in results(protocol, 0, 9)] == [False, False, True]
-    protocol.keep(2)
-    protocol.result_in(result(4, 0), 0.0)
-    protocol.jump(5, 0.0)
-    assert [bool(one.values) for one in results(protocol, 0, 9)] == [False, False, True, True]
+@pytest.mark.parametrize(
+    ("iteration", "members", "forgets"),
+    [
+        (3, bit_of(0, 0) | bit_of(1, 0), True),
+        (3, bit_of(0, 0), False),
+        (3, bit_of(0, 0) | bit_of(0, 1) | bit_of(1, 1), False),  # merged, perhaps, before the replica had the sums
+        (4, bit_of(0, 0) | bit_of(1, 0), False),  # this worker still needs what it asks others for
+    ],
+)
+def test_sums_are_forgotten_once_all_workers_have_given_to_a_later_iteration(iteration, members, forgets) -> None:
+    protocol = kept({1: (0,), 2: (0, 2), 3: (0,)}, keep=9, workers=2)
+    protocol.result_in(result(iteration, 1, members), 0.0)
+    held = [(one.id, bool(one.values)) for one in results(protocol, 1, 3) if one.id.block != 1]
+    early = [BlockId(1, 0), BlockId(2, 0), BlockId(2, 2)]
+    assert held == [*((id, not forgets) for id in early), (BlockId(3, 0), True)]
+    assert [one.members for one in results(protocol, 2, 2)] == [1, 4], "who was in them"
 
 
 def test_parts_are_remembered() -> None:

@@ -18,8 +18,9 @@ import pytest
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.wire.packet import Flag, Kind, KofnHeader, bit_of
+from tests.host.mortal import Mortal
 from tests.host.protocol.specification.core import PULLS_BEFORE_PEERS
-from tests.host.world import SWITCH, Packet, SwitchAccount, Worker, World
+from tests.host.world import SWITCH, Packet, SwitchAccount, Worker
 
 WORKERS, BLOCKS, LAST = 3, 2, 2
 Key = tuple[object, ...]
@@ -76,12 +77,14 @@ def number_of(packet: Packet) -> int:
     return NUMBERS[packet.to, header._replace(flags=header.flags & ~Flag.AGAIN) if header.flags else header]
 
 
-class Small(Bag, World):
+class Small(Bag, Mortal):
     """The world with a budget of faults; in the last iteration only block 0 is contributed."""
 
     losses = 0
     duplications = 0
     restarts = 0
+    deaths: int | None = None
+    """Still to come; None: of none this world ever had."""
     changes: tuple[int, ...] = ()
 
     def clone(self, touched: int) -> "Small":
@@ -110,6 +113,7 @@ class Small(Bag, World):
         copies = {field.name: getattr(storage, field.name).copy() for field in fields(storage)}
         ledger = worker.ledger
         other.ledger = Ledger(LedgerStorage(**copies), ledger.rank, ledger._codecs, age=ledger.age)
+        other.ledger.hear(other.protocol.native)
         other.own, other.thrown, other.given = worker.own.copy(), worker.thrown.copy(), worker.given.copy()
         other.waiting, other.summed = list(worker.waiting), list(worker.summed)
         return other
@@ -119,21 +123,20 @@ class Small(Bag, World):
         for worker in self.workers:
             if worker.number is None:
                 worker.number = NUMBERS[self._worker_key(worker)]
-        regroup = (self.generation, self.uninformed, self.resuming, self.restarts)
+        regroup = (self.generation, self.uninformed, self.resuming, self.restarts, self.deaths)
         slots = tuple((slot.block_id, slot.members, slot.count, slot.done, slot.format) for slot in self.switch.slots)
         closed = tuple(sorted(self.account.closed.items()))
         bag = tuple(sorted(map(number_of, self.bag)))
         ends = (NUMBERS[slots, closed, self.switch.k, self.changes, regroup], self.losses, self.duplications)
         return (*[worker.number for worker in self.workers], *ends, bag)
 
-    @staticmethod
-    def _worker_key(worker) -> Key:
+    def _worker_key(self, worker) -> Key:
         p = worker.protocol
         flights = sorted(
             (request, flight.header, min(flight.attempts, PULLS_BEFORE_PEERS), flight.asked_peers)
             for request, flight in p._in_flight.by_request.items()
         )
-        known = tuple(result.id for result in p.results(0, LAST + 1))
+        known = tuple((result.id, bool(result.values)) for result in p.results(0, LAST + 1))
         course = (worker.working, worker.batch, worker.computing, worker.beyond, worker.then)
         state = (p.iteration, p.k, *course, worker.asking, p.regrouping, p.generation, *p.missing)
         waiting = sorted((request, ready.scale, ready.lanes) for request, ready in p._waiting.items())
@@ -146,7 +149,15 @@ class Small(Bag, World):
             *oldest.tolist(),
             *current.ravel().tolist(),
         )
-        return (state, *flights, tuple(waiting), tuple(sorted(p._blocks.slot_lanes.items())), known, ledger)
+        mortal = () if self.deaths is None else self._what_outlives(worker)
+        return (state, *flights, tuple(waiting), tuple(sorted(p._blocks.slot_lanes.items())), known, ledger, mortal)
+
+    @staticmethod
+    def _what_outlives(worker) -> Key:
+        """Of a worker that may die, or has died."""
+        ledger, storage = worker.ledger, worker.ledger._storage
+        books = storage.records["settled"].tolist(), storage.sent[["iteration", "row"]].tolist()
+        return worker.dead, worker.protocol.given, worker.protocol.left_behind, ledger.begun, ledger.entered, str(books)
 
     def tidy(self) -> None:
         """Answers that say nothing new to their worker, for ever, may as well arrive now; the end is the end."""
@@ -178,10 +189,16 @@ class Small(Bag, World):
             yield f"regroup {rank}", ALL, lambda world, r=rank: world.regroup(r)
         for rank in self.resuming:
             yield f"resume {rank}", rank, lambda world, r=rank: world.resume(r)
-        if self.restarts:
+        if self.restarts and self.may_restart:
             yield "restart the switch", SWITCH, lambda world: world.crash_switch()
         if self.changes:
             yield "change k", SWITCH, lambda world: world.change_k()
+        for rank in range(WORKERS):
+            if self.deaths and self.may_die(rank):
+                yield f"die {rank}", rank, lambda world, r=rank: world.die(r)
+            for peer in range(WORKERS) if self.may_come_back(rank) else ():
+                if peer != rank and not self.workers[peer].dead:
+                    yield f"come back {rank} {peer}", rank, lambda world, r=rank, p=peer: world.come_back(r, p)
 
     def worker_steps(self) -> Iterator[Step]:
         for rank, worker in enumerate(self.workers):
@@ -198,6 +215,11 @@ class Small(Bag, World):
     def may_give(self, giver: Worker) -> bool:
         """Where sums go to one worker, once all have those of the iteration before."""
         return not self.scattered or all(worker.complete >= giver.working - 1 for worker in self.workers)
+
+    def die(self, rank: int) -> None:
+        assert self.deaths
+        self.deaths -= 1
+        super().die(rank)
 
     def change_k(self) -> None:
         self.switch.k, *rest = self.changes
@@ -281,6 +303,7 @@ class Setting:
     losses: int = 0
     duplications: int = 0
     restarts: int = 0
+    deaths: int | None = None
     blocks: int = BLOCKS
     slots: int = 2
     scales: tuple[int, ...] = ()
@@ -310,6 +333,7 @@ def small(setting: Setting) -> Small:
     )
     world.changes = setting.k[1:]
     world.losses, world.duplications, world.restarts = setting.losses, setting.duplications, setting.restarts
+    world.deaths = setting.deaths
     return world
 
 
@@ -324,6 +348,7 @@ def small(setting: Setting) -> Small:
         (Setting(k=(2,), blocks=1, rule="async"), 1634),
         (Setting(k=(2,), blocks=1, rule="abort"), 1679),
         (Setting(k=(2,), scattered=True), 4046),
+        (Setting(k=(3,), deaths=1, blocks=1), 3488),
     ],
 )
 def test_every_interleaving(setting: Setting, states: int) -> None:
@@ -358,6 +383,7 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(3,), losses=1, slots=4, scattered=True), 3393),
         (Setting(k=(2,), losses=1, scattered=True), 27632),
         (Setting(k=(2,), duplications=1, scattered=True), 44888),
+        (Setting(k=(3,), deaths=1), 6537),
     ],
 )
 def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
@@ -371,6 +397,18 @@ def test_sums_for_one_are_lost_where_workers_go_on_too_early(monkeypatch: pytest
     monkeypatch.setattr(Small, "may_give", lambda self, giver: True)
     with pytest.raises(AssertionError, match="peers are asked for what they do not have"):
         explore(small(Setting(k=(2,), scattered=True)))
+
+
+def test_sums_are_lost_where_they_are_forgotten_before_all_have_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_all = Small.protocol
+
+    def of_two(world: Small, rank: int) -> Any:
+        world._options["workers"] = 2
+        return of_all(world, rank)
+
+    monkeypatch.setattr(Small, "protocol", of_two)
+    with pytest.raises(AssertionError, match="sums are forgotten that somebody needs"):
+        explore(small(Setting(k=(2,))))
 
 
 def test_sums_for_one_are_lost_where_blocks_are_more_than_slots() -> None:

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kofn.config.late_rules import RULES
 from kofn.host.protocol.slot_model import SlotModel
-from tests.host.world import SWITCH, World
+from tests.host.mortal import Mortal
+from tests.host.world import SWITCH
 
 STEPS: Counter[str] = Counter()
 """What happened in all examples together: a rule that never runs shows."""
@@ -39,10 +40,12 @@ class ProtocolMachine(RuleBasedStateMachine):
         planned=st.sampled_from([0, 0, 1, 4]),
         every=st.sampled_from([1, 1, 2, 3]),
         rule=st.sampled_from([*RULES]),
+        mortal=st.integers(0, 3).map(lambda one: not one),
     )
-    def begin(self, workers, blocks, slots, k, window, stalled, scales, lanes, planned, every, rule):
+    def begin(self, workers, blocks, slots, k, window, stalled, scales, lanes, planned, every, rule, mortal):
         self.workers, self.stalled = workers, [rank for rank in stalled if rank < workers]
-        self.world = World(
+        self.mortal, k, rule = mortal, *((workers - 1, "stash") if mortal else (k, rule))
+        self.world = Mortal(
             workers=workers,
             k=1 + k % workers,
             blocks=blocks,
@@ -133,6 +136,7 @@ class ProtocolMachine(RuleBasedStateMachine):
                 self.world.bag.remove(moving[0])
                 self.world.deliver(moving[0])
 
+    @precondition(lambda self: not self.mortal)
     @rule(k=choice)
     def change_k(self, k):
         STEPS["k changed"] += 1
@@ -148,7 +152,7 @@ class ProtocolMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.world.uninformed)
     @rule(seldom=st.integers(0, 7))
     def restart_switch(self, seldom):
-        if not seldom:
+        if not seldom and self.world.may_restart:
             STEPS["switch restarted"] += 1
             self.world.restart_switch()
 
@@ -166,6 +170,47 @@ class ProtocolMachine(RuleBasedStateMachine):
         waiting = sorted(self.world.resuming)
         self.world.resume(waiting[which % len(waiting)])
 
+    @precondition(lambda self: self.mortal)
+    @rule(rank=choice)
+    def die(self, rank):
+        rank %= self.workers
+        if self.world.may_die(rank):
+            STEPS["died"] += 1
+            self.world.die(rank)
+
+    @precondition(lambda self: self.mortal)
+    @rule(rank=choice, ahead=st.integers(1, 3))
+    def fall_behind(self, rank, ahead):
+        """A worker gives to the next iteration, dies, and comes back with a replica from before this one's end."""
+        rank %= self.workers
+        peer = (rank + 1 + ahead % (self.workers - 1)) % self.workers
+        self.all_ready()
+        self._move_all(but=peer)
+        self.ready(rank)
+        self._move_all(but=peer)
+        self.die(rank)
+        if not self.world.may_come_back(rank) or self.world.workers[peer].dead:
+            return
+        self.world.come_back(rank, peer)
+        self.world.bag = [packet for packet in self.world.bag if rank not in (packet.to, packet.header.worker)]
+        for other in {*range(self.workers)} - {rank}:
+            self._move_all(but=rank)
+            self.ready(other)
+        self._move_all(but=rank)
+
+    def _move_all(self, but):
+        """What is not for this worker."""
+        while moving := [packet for packet in self.world.bag if packet.to != but]:
+            self.world.bag.remove(moving[0])
+            self.world.deliver(moving[0])
+
+    @precondition(lambda self: any(self.world.may_come_back(rank) for rank in range(self.workers)))
+    @rule(which=choice, peer=choice)
+    def come_back(self, which, peer):
+        dead = [rank for rank, worker in enumerate(self.world.workers) if worker.dead]
+        live = [rank for rank, worker in enumerate(self.world.workers) if not worker.dead]
+        self.world.come_back(dead[which % len(dead)], live[peer % len(live)])
+
     @invariant()
     def holds(self):
         if hasattr(self, "world"):
@@ -182,15 +227,49 @@ class ProtocolMachine(RuleBasedStateMachine):
                 STEPS["pulls"] += statistics.pulls
                 STEPS["discarded"] += bool(np.any(kind.thrown))
             STEPS["given up"] += self.world.given_up
+            STEPS["replicas taken"] += self.world.replicas_taken
             STEPS["hints"] += self.world.hints
             STEPS["iterations"] += max(worker.complete for worker in self.world.workers)
+            self.world.all_come_back()
             self.world.settle(frozenset(self.stalled[self.world.switch.k :]))  # k workers live
             STEPS["gradients"] += self.world.flush()
 
 
+def test_who_comes_back_with_an_old_replica_takes_a_newer_one_where_sums_are_forgotten() -> None:
+    """It alone had ended an iteration, and gave to the next; then the others do, and the switch loses its slots."""
+    world = Mortal(workers=3, k=3, blocks=2, slots=4, window=2)
+
+    def move(*to: int) -> None:
+        while moving := [packet for packet in world.bag if packet.to in to]:
+            world.bag.remove(moving[0])
+            world.deliver(moving[0])
+
+    for rank in range(3):
+        world.ready(rank)
+    move(SWITCH, 0)
+    world.ready(0)
+    world.die(0)
+    world.come_back(0, 1)
+    assert world.workers[0].protocol.left_behind
+    move(SWITCH, 1, 2)
+    for rank in (1, 2):
+        world.ready(rank)
+    move(SWITCH, 1, 2)
+    assert not any(result.values for rank in (1, 2) for result in world.workers[rank].protocol.results(1, 1))
+    world.bag.clear()
+    world.restart_switch()
+    for rank in range(3):
+        world.regroup(rank)
+    for rank in range(3):
+        world.resume(rank)
+    world.settle()
+    assert world.replicas_taken == 1
+    assert world.flush()
+
+
 WANTED = (
     *("gradients", "delivered", "delivered together", "lost", "duplicated", "stale", "refused", "pulls"),
-    *("peers answered", "resumed", "discarded", "given up", "hints"),
+    *("peers answered", "resumed", "discarded", "given up", "hints", "died"),
 )
 """Happen, or it is not the network that was tried."""
 

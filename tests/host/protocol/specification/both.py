@@ -25,6 +25,7 @@ STATE = (
     "generation",
     "regrouping",
     "k",
+    "given",
     "deadline",
     "left_behind",
     "over",
@@ -35,7 +36,7 @@ STATE = (
 )
 EVENTS = (
     *("begin", "jump", "contribute", "contribute_all", "packet_in", "packets_in", "result_in", "timer", "ask_slot"),
-    *("enter", "others_reached", "keep", "in_pieces", "owned", "received", "regroup", "resume", "withdraw"),
+    *("enter", "others_reached", "in_pieces", "owned", "received", "regroup", "resume", "withdraw"),
 )
 
 
@@ -117,6 +118,7 @@ def _copied(specification: Specification) -> Specification:
     p = copy(specification)
     p._history = copy(p._history)
     p._history._whole = {iteration: dict(known) for iteration, known in p._history._whole.items()}
+    p._history._members = dict(p._history._members)
     p._in_flight = copy(p._in_flight)
     p._in_flight.by_request = {request: copy(flight) for request, flight in p._in_flight.by_request.items()}
     p._blocks = copy(p._blocks)

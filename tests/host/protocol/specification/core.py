@@ -76,7 +76,8 @@ class Protocol:
 
     Blocks have the job's `layout`; `slots` of the job (a power of two); of an iteration's blocks at most `window` from
     the first open one on are in flight; results of the last `keep` iterations stay available for peers, and who was in
-    them for `keep_members` iterations.
+    them for `keep_members` iterations.  `workers`: of the job; once all have given to an iteration, the results of
+    those before are forgotten; 0: they stay.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Protocol:
         rto_s: float,
         keep: int = 64,
         keep_members: int = 100_000,
+        workers: int = 0,
     ) -> None:
         check_window(window, slots)
         self.rank = rank
@@ -98,6 +100,7 @@ class Protocol:
         self._slots = slots
         self._window = window
         self._history = History(keep=keep, keep_members=keep_members)
+        self._everyone = (1 << workers) - 1
         self._in_flight = InFlight(rto_s)
         self._waiting: dict[int, _Waiting] = {}  # by request
         self._launched: set[int] = set()  # requests that were sent in this iteration
@@ -107,6 +110,8 @@ class Protocol:
         self._reach = window
         self._reached = 0  # of owned blocks: so many have left, or are expected, or may
         self._newest = 0  # latest iteration of which any result was seen
+        self.given = 0
+        """The latest iteration that all workers are known to have given to."""
         self.k = 0
         """In force when that was made; 0: not known."""
         self.regrouping = False
@@ -214,9 +219,12 @@ class Protocol:
     def result_in(self, result: Result, now: float, *, hint: int | None = None) -> list[Instruction]:
         """A result, from the switch or from a peer; copies of it are equal, or ProtocolError says that they are not.
 
-        One without values says nothing that could be applied.  `hint`: as in Deliver.
+        One of which only the members are known says that its iteration is over.  `hint`: as in Deliver.
         """
         news = _News()
+        if not result.weight:
+            self.others_reached(result.id.iteration + 1)
+            return self._pull(now)
         if result.values:
             self._note(result, hint, news)
         return self._go_on(news, now)
@@ -264,10 +272,6 @@ class Protocol:
     def others_reached(self, iteration: int) -> None:
         """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
         self._newest = max(self._newest, iteration)
-
-    def keep(self, iterations: int) -> None:
-        """Results of so many of the last iterations stay, from the next begin() on."""
-        self._history.keep = iterations
 
     def in_pieces(self, level: Iterable[int] | None = None) -> None:
         """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
@@ -440,6 +444,9 @@ class Protocol:
             news.delivered.append((result, hint))
             if to_again:
                 news.to_again.update(request_of(block, part) for part in range(PARTS))
+            if self._everyone and result.members & self._everyone == self._everyone:
+                self.given = iteration
+                self._history.forget(iteration, all_given=True)
 
     def _go_on(self, news: "_News", now: float) -> list[Instruction]:
         """Results have been noted, perhaps."""

@@ -36,7 +36,7 @@ static void copy_history(struct history *to, const struct history *from) {
 struct core *core_copy(const struct core *from) {
     const struct history *history = &from->history;
     struct core *to = core_open(from->job, from->rank, &from->layout, from->slots, from->window,
-                                from->in_flight.waiting.initial_s, history->keep, history->keep_members);
+                                from->in_flight.waiting.initial_s, history->keep, history->keep_members, from->everyone);
     struct core kept = *to;
     const size_t blocks = (size_t)from->total, requests = blocks * KOFN_PARTS;
     *to = *from;

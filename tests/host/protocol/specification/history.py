@@ -61,7 +61,7 @@ class History:
     """Results by iteration and block."""
 
     def __init__(self, *, keep: int, keep_members: int) -> None:
-        self.keep, self._keep_members = keep, keep_members
+        self._keep, self._keep_members = keep, keep_members
         self._whole: dict[int, dict[int, Result]] = {}
         self._members: dict[int, ResultMembers] = {}
         self._first_whole = self._first_members = 0  # all before has been forgotten
@@ -70,15 +70,19 @@ class History:
         """The iteration's results by block; whoever adds one adds it here."""
         return self._whole.setdefault(iteration, {})
 
-    def forget(self, iteration: int) -> None:
-        """Free what is too old for a worker that begins this iteration; iterations only grow."""
-        for old in range(self._first_whole, iteration - self.keep):
+    def forget(self, iteration: int, *, all_given: bool = False) -> None:
+        """Free what is too old for a worker in this iteration; `all_given`: all workers have given to it.
+
+        Iterations only grow.
+        """
+        first = iteration if all_given else iteration - self._keep
+        for old in range(self._first_whole, first):
             results = self._whole.pop(old, {})
             if results:
                 self._members[old] = _members(results)
         for old in range(self._first_members, iteration - self._keep_members):
             self._members.pop(old, None)
-        self._first_whole = max(self._first_whole, iteration - self.keep)
+        self._first_whole = max(self._first_whole, first)
         self._first_members = max(self._first_members, iteration - self._keep_members)
 
     def results(self, first: int, last: int) -> Iterator[Result]:
