@@ -176,6 +176,7 @@ class Agent:
         self._watch: Stopwatch | None = None  # of the event loop, while it works for all_reduce()
         self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
         self._called = True  # the training thread waits for this loop, or has not begun
+        self._begun_before = 0  # the latest iteration that an earlier process of this worker had begun
         self._ended: list[Ended] = []  # what it has not heard of yet
 
     async def start(
@@ -320,6 +321,7 @@ class Agent:
                     self.ledger.reconcile(result)
         if begun <= state.iteration:
             check_settled(self.ledger, begun)
+        self._begun_before = begun
         self.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own ledger was in iteration %d", state.iteration, begun)
         await self.start(state.iteration + 1, generation, peer_source, reached=begun, state=state)
@@ -517,6 +519,9 @@ class Agent:
             return
         with self.during("decode"):
             finished = self._driver.end()
+            if self.protocol.iteration <= self._begun_before:  # the switch may have lost what this ledger has settled
+                for result in finished.results:
+                    self.ledger.reconcile(result)
             self._ended.append((finished, end))
             if self._recorder is not None:
                 self._recorder.add(self.ledger.sent_in(self.protocol.iteration), finished.results)

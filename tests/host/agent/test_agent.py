@@ -390,6 +390,54 @@ def test_who_comes_back_takes_of_its_iteration_what_peers_have() -> None:
         cluster.close()
 
 
+def test_what_the_others_sum_again_without_a_worker_that_has_come_back_is_pending_there(tmp_path: Path) -> None:
+    """It alone had heard of the sum that the switch lost, and comes back before the others make it again."""
+    cluster = Cluster(ROOMY, k=2)
+    gradient = np.ones(ELEMENTS, np.float32)
+    coding = JobCoding.of(ROOMY, CompressSection(), ELEMENTS)
+
+    def started() -> Agent:
+        transport = Transport(SWITCH, local=address(2))
+        return Agent(ROOMY, rank=2, coding=coding, transport=transport, ledger_file=tmp_path / "ledger")
+
+    async def first() -> ReplicaState:
+        return ReplicaState(iteration=0, arrays={**cluster.agents[2].encoder.plan.to_arrays()})
+
+    async def regroup() -> None:
+        for agent in cluster.agents[:2]:
+            agent.regroup(1)
+        for agent in cluster.agents[:2]:
+            await agent.resume(1)
+
+    try:
+        cluster.loop.run(cluster.agents[2].close())
+        cluster.agents[2] = heard = started()
+        cluster.loop.run(heard.start(1, 0, cluster))
+        cluster.switch.kept = {0: [], 1: []}
+        with ThreadPoolExecutor() as pool:
+            waits = pool.submit(give, cluster.agents[0], gradient)
+            _, (aggregate, *_) = give(heard, 3 * gradient)
+            assert isinstance(aggregate, Aggregate)
+            assert aggregate.members == [0, 2]
+            cluster.loop.run(heard.close())
+            cluster.switch.model = SlotModel(workers=3, k=2, slots=ROOMY.slots)
+            cluster.switch.model.generation = 1
+            cluster.switch.kept = {}
+            cluster.agents[2] = back = started()
+            cluster.loop.run(back.join_running(1, cluster, first))
+            assert (back.account().summed, len(back.protocol.missing)) == (1, 16)
+            cluster.loop.run(regroup())
+            give(cluster.agents[1], gradient)
+            waits.result()
+        (again,) = back.catch_up() or back.skip()
+        assert isinstance(again, Aggregate)
+        assert again.members == [0, 1]
+        assert (back.account().summed, back.account().waiting) == (0, 1)
+        assert back.ledger.totals().conserved
+    finally:
+        cluster.close()
+
+
 def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker's rate drops after the third block: what it has not sent goes in 8 bits, and others are told."""
     job = JobSection(workers=3, words=8, slots=32, window=2)
