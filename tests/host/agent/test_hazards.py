@@ -95,7 +95,8 @@ def test_a_repeated_refusal_is_ignored() -> None:
     [again] = protocol.contribute(0, Packed(bytes(256), 9, 0, WEIGHT_UNIT), now=0.01)
     assert protocol.packet_in(FORMAT_MISMATCH, bytes(256), 0.02) == []
     assert protocol.deadline is not None
-    assert protocol.timer(protocol.deadline) == [again], "the request is still in flight"
+    sent_again = again._replace(header=again.header._replace(flags=Flag.AGAIN))
+    assert protocol.timer(protocol.deadline) == [sent_again], "the request is still in flight"
 
 
 def test_a_refusal_of_what_others_have_finished_is_followed_by_a_pull() -> None:
