@@ -10,7 +10,7 @@ from kofn.host.errors import ProtocolError
 from kofn.host.kernels.lanes import pack, unpack
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.core import Protocol
-from kofn.host.protocol.instructions import EncodeAgain, Packed
+from kofn.host.protocol.instructions import EncodeAgain, Packed, Send
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
 
@@ -95,6 +95,7 @@ def test_a_repeated_refusal_is_ignored() -> None:
     [again] = protocol.contribute(0, Packed(bytes(256), 9, 0, WEIGHT_UNIT), now=0.01)
     assert protocol.packet_in(FORMAT_MISMATCH, bytes(256), 0.02) == []
     assert protocol.deadline is not None
+    assert isinstance(again, Send)
     sent_again = again._replace(header=again.header._replace(flags=Flag.AGAIN))
     assert protocol.timer(protocol.deadline) == [sent_again], "the request is still in flight"
 

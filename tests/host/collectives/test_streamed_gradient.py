@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from kofn.config.compress import CompressSection
+from kofn.host.agent.agent import LAST_ITERATION
 from kofn.host.arrays import Floats
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.collectives.streamed_gradient import StreamedGradient
@@ -241,12 +242,15 @@ def late(worker: InNetwork, together: threading.Barrier) -> list[Floats]:
     gradient = worker.begin(ELEMENTS, elastic=True)
     if worker.rank == 2:
         gradient.put(0, given(2)[:1000])
+        until(lambda: worker.agent._stream is not None)  # it has taken the call up
+        together.wait(LIMIT_S)  # the others begin
         together.wait(LIMIT_S)
-        until(lambda: worker.agent.protocol.over)
-        time.sleep(0.5)  # for the last of their results
+        results = 2 * worker.agent.protocol.layout.total
+        until(lambda: len(list(worker.agent.held(0, LAST_ITERATION))) == results)
         gradient.put(1000, given(2)[1000:])
         outcome = gradient.result(LIMIT_S)
         return [outcome.value, *outcome.skipped]
+    together.wait(LIMIT_S)
     put_all(gradient, given(worker.rank), pieces())
     found = [gradient.result(LIMIT_S).value]
     found.append(worker.all_reduce(given(worker.rank, 1), op="mean", elastic=True).result(LIMIT_S))
