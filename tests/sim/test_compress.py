@@ -21,10 +21,10 @@ def trained(folder: Path, compress: str, more: str = "", words: int = 2, costs: 
     return run.run()
 
 
-def lines(run: Trained, rank: int = 0) -> list[dict[str, Any]]:
-    """A worker's lines of iterations that it had a part in."""
+def lines(run: Trained, rank: int = 0, of: str = "width") -> list[dict[str, Any]]:
+    """A worker's lines that have this field: `width` is in those of iterations that it had a part in."""
     text = run.entry.metrics(rank).read_text().splitlines()[:-1]
-    return [line for line in map(json.loads, text) if "width" in line]
+    return [line for line in map(json.loads, text) if of in line]
 
 
 CASES = {
@@ -49,7 +49,7 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: st
     assert run.total("refused") > 0 or name not in ("int16", "int8", "int4-thrown-away"), (
         "the first iteration's scales are whoever claims the slot's"
     )
-    assert any(line["late"] for line in lines(run, 2)) or RULES[rule].gives_up
+    assert any(line["late"] for line in lines(run, 2, "late")) or RULES[rule].gives_up
     discarded = dict(np.load(run.entry.sums(0)))["discarded"]
     assert discarded.any() == ("thrown" in name) or rule == "drop"
 
