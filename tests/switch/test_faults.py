@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import pytest
 
@@ -36,8 +35,6 @@ class Lab:
 
     @staticmethod
     def _hosts() -> list[socket.socket]:
-        for scope in ("all", "default"):
-            Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
         for name in ("s1", "s2"):
             subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
         return links(2)
