@@ -22,7 +22,8 @@ def _goes_on(folder: Path) -> bool:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs/latest"))
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, the rest on stderr.")
-def command(*, folder: Path, as_json: bool) -> None:
+@click.option("--details", is_flag=True, help="Show every row of the summary.")
+def command(*, folder: Path, as_json: bool, details: bool) -> None:
     """Write summary.json and report.html of a run again, from what its folder holds, and show the summary.
 
     FOLDER is a run's; without one runs/latest. Also of a run that was stopped or killed, or that goes on: of a trial
@@ -31,6 +32,7 @@ def command(*, folder: Path, as_json: bool) -> None:
     \b
     Examples:
       kofn report                        the latest run
+      kofn report --details              with every row of the summary
       kofn report runs/mine --json | jq .trials
 
     \b
@@ -41,5 +43,6 @@ def command(*, folder: Path, as_json: bool) -> None:
         early_end = "it goes on" if _goes_on(folder.resolve()) else found.record().early_end
         if found.record().seeds:
             sys.exit(conclude_seeds(found, make_console(stderr=as_json), as_json=as_json, early_end=early_end))
-        code = conclude(found, found.configs(), make_console(stderr=as_json), as_json=as_json, early_end=early_end)
+        console = make_console(stderr=as_json)
+        code = conclude(found, found.configs(), console, as_json=as_json, early_end=early_end, details=details)
     sys.exit(code)

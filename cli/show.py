@@ -270,7 +270,7 @@ def _numbers(worker: pb.WorkerStatus) -> tuple[str, ...]:
 
 def _counts(worker: pb.WorkerStatus) -> tuple[str, ...]:
     """The cells of one worker under WIDE."""
-    pending = f"{worker.waiting:.2f}", str(worker.oldest_age)
+    pending = f"{worker.waiting:.2f}", str(worker.late_for)
     return str(worker.samples), str(worker.late_in_a_row), *pending, str(worker.reports), str(worker.arrivals)
 
 

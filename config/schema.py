@@ -345,7 +345,7 @@ class TorchSection(Section, frozen=True):
     group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may come back
     max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
 
-    def check(self, workload: str, collective: str, late: str, cpu: Sequence["CpuSection"]) -> None:
+    def check(self, workload: str, collective: str, late: str, cpu: Sequence["CpuSection"], *, alone: bool) -> None:
         """That the script and nothing else is trained, with a ledger, and with what it can follow."""
         if (self.script is not None) != (workload == SCRIPT):
             given = "given" if self.script is not None else "not given"
@@ -358,6 +358,8 @@ class TorchSection(Section, frozen=True):
                 f"torch.group is {self.group!r}, job.collective is 'gloo': 'job' is allowed, gloo sums in the script's"
                 " process group"
             )
+        if self.script is not None and alone:
+            raise ConfigError("run.alone must be false with torch.script, got true: no script is trained alone")
         if self.script is not None and cpu:
             raise ConfigError("cpu is given, and torch.script: one of them is allowed, a script is torchrun's process")
         allowed = [name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats)]
@@ -382,6 +384,7 @@ class RunSection(Section, frozen=True):
     evaluate_every: PositiveInt = 1  # iterations; the metric of those between is not known
     max_iterations: PositiveInt = 1000
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
+    alone: bool = False  # train one worker alone as well, beside the last trial: what summing is compared with
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
     trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
 
@@ -516,7 +519,8 @@ class Config(Section, frozen=True):
                 f"job.exact_slots is {self.job.exact_slots}: 0, or a power of two from 2 to {SLOTS // 2} is allowed"
             )
         self.model.check()
-        self.torch.check(self.model.workload_name, self.job.collective, self.policy.late_gradient, self.cpu)
+        late, alone = self.policy.late_gradient, self.run.alone
+        self.torch.check(self.model.workload_name, self.job.collective, late, self.cpu, alone=alone)
         self.schedule.check()
         self.compress.check(workers=self.job.workers, words=self.job.words, target=self.network.target)
         check_objective(self.policy.objective, self.job.workers, "policy.objective")

@@ -6,6 +6,7 @@ EXPLAINED = {
     "time to": "From the first worker's first iteration to the end of the iteration after which a replica had the"
     " target; never: it did not come to it; diverged: its parameters grew beyond use, and the trial was ended.",
     "baseline / this": "The time of the trial marked as baseline over this trial's. More than 1: this one was faster.",
+    "one worker alone / this": "The time of one worker that trained alone, on all of the data, over this trial's.",
     "iterations to target": "How many iterations that took.",
     "changed in mid-run": "What an event of the configuration changed while the trial went on, or an operator (by"
     " hand). A trial that was changed by hand is not compared.",
@@ -21,7 +22,8 @@ EXPLAINED = {
     "share of the sums": "Of the gradients in all sums, by worker.",
     "age when contributed": "Iterations that had ended since a gradient was begun: means by worker, and the most.",
     "discarded for age": "Gradients, by weight, that count less as they were late: of all workers (and of each).",
-    "pending in the end": "Gradients, by weight, that no sum holds yet, by worker; the oldest one's age in iterations.",
+    "pending in the end": "Gradients, by weight, that no sum holds yet, by worker; for how many iterations the oldest"
+    " is late.",
     "STARVED": "Workers of which many gradients in a row came into no sum.",
     "sent": "By all workers: payload of UDP and TCP, and packets of kofn's protocol.",
     "received": "By all workers, likewise.",

@@ -209,6 +209,7 @@ class Run:
                     metric=metric_of(config),
                     trials=one.trials,
                     compresses=config.compress.compresses,
+                    alone=one.alone,
                     early_end=one.early_end,
                 )
                 for job, config, one in zip(self._folder.jobs, self.configs, stored.jobs or (stored,), strict=True)

@@ -13,11 +13,13 @@ from kofn.results.worker_metrics import WorkerMetrics
 class WorkerShares:
     """By worker; as summary.TrialSummary has them."""
 
+    entered: tuple[float, ...]
+    summed: tuple[float, ...]
     share: tuple[float, ...]
     age: tuple[float, ...]
     age_most: int
     waiting: tuple[float, ...]
-    oldest_age: int
+    late_for: int
     discarded: tuple[float, ...]
     starved: tuple[int, ...]
 
@@ -29,11 +31,13 @@ class WorkerShares:
         whole = sum(account.summed for account in accounts)
         end = max((line.iteration for worker in workers for line in worker.iterations), default=0)
         return cls(
+            entered=tuple(account.entered for account in accounts),
+            summed=tuple(account.summed for account in accounts),
             share=tuple(account.summed / max(whole, 1e-300) for account in accounts),
             age=tuple(fmean(of) if of else 0.0 for of in ages),
             age_most=max((age for of in ages for age in of), default=0),
             waiting=tuple(account.waiting for account in accounts),
-            oldest_age=max((end - account.oldest for account in accounts if account.oldest), default=0),
+            late_for=max((end - account.late_since for account in accounts if account.late_since), default=0),
             discarded=tuple(account.discarded for account in accounts),
             starved=tuple(map(_longest_unheard, workers)) if whole else (),
         )

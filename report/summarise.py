@@ -8,6 +8,7 @@ import numpy as np
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.training.divergence import DIVERGED
+from kofn.host.workload.metric import Metric
 from kofn.host.workload.workload import metric_of
 from kofn.report.checks import Conservation, conservation, identity
 from kofn.report.compressed import Compressed
@@ -17,12 +18,12 @@ from kofn.report.iteration_costs import mean_parts_s
 from kofn.report.prediction import predicted_iteration_s
 from kofn.report.recoveries import read_lines, recoveries
 from kofn.report.shares import WorkerShares
-from kofn.report.summary import RunSummary, Summary, TrialSummary
+from kofn.report.summary import Alone, RunSummary, Summary, TrialSummary
 from kofn.results.event_log import read_event_log
 from kofn.results.folder import JobFolder, RunFolder, TrialFolder
 from kofn.results.link_bytes import read_links
 from kofn.results.objective_notes import read_objective_notes
-from kofn.results.worker_metrics import Iteration, WorkerMetrics, read_begun, read_trial
+from kofn.results.worker_metrics import Iteration, WorkerMetrics, read_begun, read_trial, read_worker
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
@@ -54,6 +55,7 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
         metric=metric_of(config),
         trials=trials,
         compresses=config.compress.compresses or (config.torch.script is not None and any(map(_sent_less, trials))),
+        alone=_alone(folder.alone, metric_of(config)),
         early_end=early_end,
         not_run=tuple(entry.objective for entry, workers, _ in begun if not workers),
     )
@@ -90,11 +92,13 @@ def summarise_trial(
         predicted_iteration_s=predicted_iteration_s(statuses),
         late_contributions=sum(late),
         late_by_worker=late,
+        entered_by_worker=shares.entered,
+        summed_by_worker=shares.summed,
         share_by_worker=shares.share,
         age_by_worker=shares.age,
         age_most=shares.age_most,
         waiting_by_worker=shares.waiting,
-        oldest_age=shares.oldest_age,
+        late_for=shares.late_for,
         discarded_by_worker=shares.discarded,
         starved_by_worker=shares.starved,
         bytes_sent=sum(entry.bytes_sent for entry in totals),
@@ -125,6 +129,20 @@ def summarise_trial(
         objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
         early_end=early_end,
         diverged=any(entry.reason == DIVERGED for entry in totals),
+    )
+
+
+def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:
+    """What one worker reached alone; None where none was to."""
+    worker = read_worker(folder, 0)
+    if not worker.iterations:
+        return None
+    begin = start([worker])
+    reached = next((line for line in worker.iterations if metric and metric.reached(line.accuracy)), None)
+    return Alone(
+        time_to_target_s=None if reached is None else reached.time - begin,
+        iterations=worker.iterations[-1].iteration,
+        duration_s=worker.iterations[-1].time - begin,
     )
 
 

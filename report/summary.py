@@ -88,6 +88,10 @@ class TrialSummary:
     """What could not be checked of that."""
     compressed: Compressed | None = None
     """What was sent of the gradients; None where the workers did not say."""
+    entered_by_worker: tuple[float, ...] = ()
+    """Gradients that entered the ledger."""
+    summed_by_worker: tuple[float, ...] = ()
+    """Of these, by weight, in sums."""
     share_by_worker: tuple[float, ...] = ()
     """Of the gradients in all sums, 0 to 1."""
     age_by_worker: tuple[float, ...] = ()
@@ -96,8 +100,8 @@ class TrialSummary:
     """The largest age of a gradient when it was contributed, in iterations."""
     waiting_by_worker: tuple[float, ...] = ()
     """Gradients that are pending in the end, by weight."""
-    oldest_age: int = 0
-    """How many iterations before the end the oldest pending gradient was begun; 0: none is pending."""
+    late_for: int = 0
+    """How many iterations before the end a sum first closed without a gradient that still waits; 0: none."""
     starved_by_worker: tuple[int, ...] = ()
     """The most gradients in a row of which nothing came into any sum."""
     in_force: tuple[InForce, ...] = ()
@@ -162,6 +166,16 @@ class TrialSummary:
         return [f"trial {self.objective}: {reason}" for reason in reasons]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """One worker that trained alone, without a network; times in seconds from its first iteration."""
+
+    time_to_target_s: float | None
+    """None where it did not reach the target."""
+    iterations: int
+    duration_s: float
+
+
 class StoredSummary(msgspec.Struct, frozen=True):
     """What is read of a summary.json; of a run of several jobs the jobs have the trials."""
 
@@ -171,6 +185,7 @@ class StoredSummary(msgspec.Struct, frozen=True):
     not_compared: tuple[str, ...] = ()
     metric: Metric | None = None
     trials: tuple[TrialSummary, ...] = ()
+    alone: Alone | None = None
     jobs: "tuple[StoredSummary, ...]" = ()
 
 
@@ -200,6 +215,8 @@ class Summary:
     trials: tuple[TrialSummary, ...]
     compresses: bool = False
     """Whether fewer bytes are sent than a gradient has in float32."""
+    alone: Alone | None = None
+    """One worker alone, where run.alone asked for it."""
     early_end: str = ""
     """Why the run ended before its last trial did; empty: it did not."""
     not_run: tuple[str, ...] = ()
@@ -249,6 +266,15 @@ class Summary:
             return None
         return baseline_s / entry.time_to_target_s
 
+    def against_alone(self, entry: TrialSummary) -> float | None:
+        """The time to the target of one worker alone divided by this trial's; at least that, where it did not reach it.
+
+        None where these cannot be compared.
+        """
+        if entry.by_hand or entry.time_to_target_s is None or self.alone is None:
+            return None
+        return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s
+
     @property
     def speedup(self) -> float | None:
         """As against() of the first trial."""
@@ -264,6 +290,7 @@ class Summary:
             "not_compared": self.not_compared,
             "early_end": self.early_end,
             "not_run": list(self.not_run),
+            "alone": self.alone and asdict(self.alone),
             "trials": [{"name": entry.name} | asdict(entry) for entry in self.trials],
         }
 
@@ -301,9 +328,11 @@ class Summary:
             return []
         target = f"time to {self.metric.goal}"
         against = [["baseline / this", *(ratio(self.against(entry)) for entry in self.trials)]]
+        alone = [["one worker alone / this", *(ratio(self.against_alone(entry)) for entry in self.trials)]]
         return [
             [target, *("diverged" if entry.diverged else seconds(entry.time_to_target_s) for entry in self.trials)],
             *(against if len(self.trials) > 1 else []),
+            *(alone if self.alone else []),
             ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.trials)],
         ]
 
@@ -426,8 +455,8 @@ def _pending(entry: TrialSummary) -> str:
         return "none"
     whose = {rank: weight for rank, weight in enumerate(entry.waiting_by_worker) if weight}
     if len(whose) > FEW:
-        return f"{sum(whose.values()):.2f} of {name_workers(whose)}; age {entry.oldest_age}"
-    return f"{', '.join(f'{rank}: {weight:.2f}' for rank, weight in whose.items())}; age {entry.oldest_age}"
+        return f"{sum(whose.values()):.2f} of {name_workers(whose)}; late for {entry.late_for}"
+    return f"{', '.join(f'{rank}: {weight:.2f}' for rank, weight in whose.items())}; late for {entry.late_for}"
 
 
 def _conserved(entry: TrialSummary) -> str:

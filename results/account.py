@@ -10,12 +10,11 @@ STARVED = 8
 class Account:
     """How many gradients a worker has entered so far, by weight, and what became of them: means over the blocks.
 
-    entered = summed + waiting + discarded.  `oldest`: the iteration in which the oldest gradient was begun that waits
-    in any block; 0: none waits.
+    entered = summed + waiting + discarded.
     """
 
     entered: float = 0.0  # gradients so far, by weight
     summed: float = 0.0  # of these, in sums
     waiting: float = 0.0  # of these, pending
     discarded: float = 0.0  # of these, lost to age
-    oldest: int = 0  # iteration in which the oldest pending one was begun; 0: none is pending
+    late_since: int = 0  # first iteration with a sum that closed without a gradient that still waits; 0: none

@@ -15,6 +15,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   TRIAL/decisions.jsonl          the controller's journal
   TRIAL/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
+  alone/worker-0.jsonl           with run.alone, one worker that trains alone
   seed-N/                        with run.seeds, a whole run each; summary.json and report.html above are over them all
   figures/NAME.svg, .pdf, .csv   the report's figures, and what they show as numbers
 
@@ -102,6 +103,12 @@ class JobFolder:
     stem: str
     """What the names of its configuration's files begin with."""
     trials: tuple[TrialFolder, ...]
+
+    @property
+    def alone(self) -> TrialFolder:
+        """Of one worker that trains alone, with run.alone; missing otherwise."""
+        path = self.path / "alone"
+        return TrialFolder(path=path / self.stem, objective="alone", shared=path)
 
     @property
     def config(self) -> Path:

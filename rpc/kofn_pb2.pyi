@@ -163,7 +163,7 @@ class Report(_message.Message):
     SUMMED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     DISCARDED_FIELD_NUMBER: _builtins.int
-    OLDEST_FIELD_NUMBER: _builtins.int
+    LATE_SINCE_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     first_block_s: _builtins.float
     """from parameters ready to first block handed to the network, or to giving up"""
@@ -210,8 +210,8 @@ class Report(_message.Message):
     """are pending,"""
     discarded: _builtins.float
     """are discarded, as old ones weigh less"""
-    oldest: _builtins.int
-    """the iteration in which the oldest was begun that is pending; 0: none is"""
+    late_since: _builtins.int
+    """the first iteration with a sum that closed without a gradient that still waits; 0: none"""
     @_builtins.property
     def aggregate_products(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """of that average with those 1, 2, ... iterations older, at most 16"""
@@ -242,11 +242,11 @@ class Report(_message.Message):
         summed: _builtins.float = ...,
         waiting: _builtins.float = ...,
         discarded: _builtins.float = ...,
-        oldest: _builtins.int = ...,
+        late_since: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_metric", b"_metric", "loss", b"loss", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "loss", b"loss", "metric", b"metric", "oldest", b"oldest", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "late_since", b"late_since", "loss", b"loss", "metric", b"metric", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
@@ -857,7 +857,7 @@ class WorkerStatus(_message.Message):
     NOT_POISSON_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
-    OLDEST_AGE_FIELD_NUMBER: _builtins.int
+    LATE_FOR_FIELD_NUMBER: _builtins.int
     UNHEARD_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
@@ -894,8 +894,8 @@ class WorkerStatus(_message.Message):
     """of the gradients in all sums so far, 0 to 1"""
     waiting: _builtins.float
     """gradients that are pending, by weight"""
-    oldest_age: _builtins.int
-    """how many iterations ago the oldest of them was begun; 0: none is pending"""
+    late_for: _builtins.int
+    """how many iterations ago a sum first closed without a gradient that still waits; 0: none"""
     unheard: _builtins.int
     """how many of its latest gradients in a row are in no sum"""
     def __init__(
@@ -922,12 +922,12 @@ class WorkerStatus(_message.Message):
         not_poisson: _builtins.bool = ...,
         share: _builtins.float = ...,
         waiting: _builtins.float = ...,
-        oldest_age: _builtins.int = ...,
+        late_for: _builtins.int = ...,
         unheard: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "oldest_age", b"oldest_age", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_for", b"late_for", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -82,6 +82,11 @@ class Commands:
             *self._certs(),
         ]
 
+    def alone(self, config: Path, metrics: Path) -> list[str]:
+        """One worker that trains without a network."""
+        module = [sys.executable, "-m", "kofn.host.training.alone"]
+        return [*module, "--config", str(config.resolve()), "--metrics", str(metrics.resolve())]
+
     def torchrun(self, torch: TorchSection, rank: int, workers: int, master: str) -> list[str]:
         """A worker's script; `master`: the address where all of one process group meet."""
         together = torch.group == "job"

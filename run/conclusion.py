@@ -12,6 +12,7 @@ from rich.console import Console
 from kofn.config.errors import KofnError
 from kofn.config.plugins import in_words
 from kofn.config.schema import Config
+from kofn.report.brief import brief_tables, headlines
 from kofn.report.summarise import summarise_run
 from kofn.report.summary import RunSummary
 from kofn.results.folder import RunFolder
@@ -60,16 +61,20 @@ def conclude(
     as_json: bool,
     early_end: str = "",
     raised: bool = False,
+    details: bool = False,
     errors: Console | None = None,
 ) -> int:
     """Merge the metrics, compare the trials, write the report; the exit code.
 
-    `early_end`: why not all trials came to their end; `raised`: the error that follows says it. `errors`: in place of
-    stderr.
+    `details`: show the whole table. `early_end`: why not all trials came to their end; `raised`: the error that follows
+    says it. `errors`: in place of stderr.
     """
     merge(folder, configs)
     summary = summarised(folder, configs, early_end)
-    for part in summary.parts():
+    for job in summary.jobs:
+        for sentence in headlines(job):
+            console.print(sentence, markup=False)
+    for part in summary.parts() if details else brief_tables(summary):
         console.print(part)
     for note in summary.notes:
         say(console, note)

@@ -22,7 +22,7 @@ from kofn.run.controller_client import ControllerClient
 from kofn.run.cpu import CpuShares
 from kofn.run.errors import RunError
 from kofn.run.live import TrialView
-from kofn.run.network import EmulatedHost, NetworkClient, ProcessSpec
+from kofn.run.network import ROOT, EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.schedule import Due, Schedule, action, late_joiners
@@ -127,7 +127,10 @@ class JobTrial:
         return [node for node, _ in (*self._hosts, *([self._server] if self._server else []))]
 
     async def start(self, commands: Commands, job: JobFolder) -> None:
-        """Launch every worker that does not join late; links have their first rates again."""
+        """Launch every worker that does not join late; links have their first rates again.
+
+        Beside the last trial one worker trains alone, where run.alone asks for it.
+        """
         for rank in sorted({rank for link in self.config.link for rank in link.workers}):
             node, host = self._hosts[rank]
             await self._network.shape(node, host.mbps)
@@ -140,7 +143,17 @@ class JobTrial:
             self._processes.keep(program)
             if name not in late:
                 await self._processes.restart(program.name)
+        if self.config.run.alone and self.folder is job.trials[-1]:
+            await self._start_alone(commands, job)
         self.view.begin()
+
+    async def _start_alone(self, commands: Commands, job: JobFolder) -> None:
+        job.alone.path.mkdir(parents=True, exist_ok=True)
+        argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
+        name = self.process("alone")
+        await self._processes.launch(
+            ProcessSpec(name=name, node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
+        )
 
     def _worker(self, commands: Commands, job: JobFolder, rank: int) -> tuple[list[str], dict[str, str]]:
         """A worker's command line, and what its environment has beside every process's."""
@@ -154,7 +167,8 @@ class JobTrial:
 
     def going_on(self) -> bool:
         """Whether a worker runs, or something is certain to be started while there is still something to do."""
-        return self._processes.running(self._workers) or (self._schedule.starting and not self._over())
+        running = self._processes.running([*self._workers, self.process("alone")])
+        return running or (self._schedule.starting and not self._over())
 
     def _over(self) -> bool:
         """Workers end well together: once one has, and none runs, nobody can join any more."""

@@ -183,14 +183,17 @@ static int note(struct star *star, const struct header *header, const struct ans
     return 1;
 }
 
-/* The switch has done its part. */
+/* The switch has done its part. The workers whom it answers take turns to be the first: none is faster by its rank. */
 static int64_t handle(void *whom, void *what) {
     struct star *star = whom;
     struct frame *frame = what;
     struct answer answer;
     const int answers = slots_handle(star->slots, &frame->header, frame->values, frame->size, &answer);
-    for (int32_t rank = answers ? answer.first : 0; answers && rank < answer.end; rank++) {
+    const int32_t count = answers ? answer.end - answer.first : 0;
+    for (int32_t at = 0; at < count; at++) {
         struct header header = answer.header;
+        const int32_t turn = (int32_t)((header.iteration + header.block + (uint32_t)at) % (uint32_t)count);
+        const int32_t rank = answer.first + turn;
         const int whole = answer.recipient == KOFN_EVERYONE || answer.recipient == rank;
         header.worker = (uint8_t)rank;
         header.words = whole ? header.words : 0;

@@ -21,12 +21,13 @@ from kofn.controller.job.journal import Journal
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.forked import forked
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.training import alone
 from kofn.host.training.metrics import Metrics
 from kofn.host.workload.straggler_source import straggler_class
 from kofn.host.workload.workload import workload_class
 from kofn.report.summary import TrialSummary
 from kofn.report.table import PlainTable, make_console
-from kofn.results.folder import RunFolder, TrialFolder
+from kofn.results.folder import JobFolder, RunFolder, TrialFolder
 from kofn.rpc.document import document
 from kofn.run.conclusion import AtEarlyEnd, conclude, conclude_early, load_report, noted_end, summarised
 from kofn.run.display import say
@@ -177,6 +178,8 @@ def execute(
         costs = known()
         costs.save(folder.costs)
         trials = [partial(_simulate_trial, config, entry, costs, console) for (entry,) in folder.trials]
+        if config.run.alone:
+            trials[0] = partial(_beside, partial(_simulate_alone, config, folder.jobs[0], costs), trials[0])
         with forked(trials) if apart else nullcontext(trial() for trial in trials) as ended:
             for number in range(1, len(trials) + 1):
                 if apart and number == len(trials):  # the last one leaves a processor idle
@@ -254,6 +257,24 @@ def _simulate_trial(config: Config, entry: TrialFolder, costs: Costs, console: C
         virtual_s = _train(config, entry, students, costs, console)
     passed_s = time.perf_counter() - begin
     say(console, f"trial {entry.objective}: {virtual_s:.1f} s in {passed_s:.1f} s; results in {entry.path}")
+
+
+def _beside(first: Callable[[], None], second: Callable[[], None]) -> None:
+    first()
+    second()
+
+
+def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
+    """One worker that trains alone, on a processor of its own."""
+    now_s = 0.0
+
+    def wait_until(end_s: float) -> None:
+        nonlocal now_s
+        now_s = end_s + costs.wake_s + costs.apply_s
+
+    job.alone.path.mkdir(parents=True, exist_ok=True)
+    with Metrics(job.alone.metrics(0)) as lines:
+        alone.train(config, lines, lambda: now_s, wait_until)
 
 
 def _train(config: Config, entry: TrialFolder, students: list[Student], costs: Costs, console: Console) -> float:

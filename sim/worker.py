@@ -1,5 +1,6 @@
 """A worker in virtual time: the driver and the ledger as they are, and what agent and training do around it."""
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -65,6 +66,7 @@ class Worker:
             timer=self._time_out,
         )
         self._blocking = load_stragglers(around.config, rank)
+        self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
         self._complete = False  # whether the current iteration is over
         self._done: list[Finished] = []  # what is to be applied
         self._iteration, self._batch = 0, 0  # what is computed
@@ -104,11 +106,15 @@ class Worker:
         """A gradient with these parameters."""
         self.host.attentive = True
         now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
-        wake_s = 2 * self._around.costs.wake_s  # from its sleep, and of the thread that sends
+        wake_s = self._wake_s() + self._wake_s()  # from its sleep, and of the thread that sends
         self._blocked_s = self._blocking.blocking_s(self._iteration, self._batch, now_s)
         ready_s = now_s + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._go_on()
+
+    def _wake_s(self) -> float:
+        """Return how late a thread wakes up, 0 to 2 means: each of several equal workers is the last one at times."""
+        return 2 * self._wakes.random() * self._around.costs.wake_s
 
     def _computed(self) -> None:
         self._computing = None
@@ -173,7 +179,7 @@ class Worker:
 
     def _advance(self) -> None:
         """Go on to the iteration that is current elsewhere: when that is waited for, or something waits for it."""
-        while self._then is not None or (self._complete and self._rule.merges and self._model.encoder.waits):
+        while self._then is not None or (self._complete and self._rule.merges and self._model.encoder.late):
             if self._then is not None and self.protocol.iteration > self._beyond and not self.protocol.over:
                 then, self._then = self._then, None
                 then()
@@ -190,7 +196,7 @@ class Worker:
         assert self._step is not None
         self._step = replace(self._step, account=self._model.account())
         self._done, self._current = [], self.protocol.iteration
-        awake_s = self._around.clock.time() + costs.wake_s
+        awake_s = self._around.clock.time() + self._wake_s()
         self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done, then)
 
     def _apply(self, done: list[Finished], then: Callable[[], None]) -> None:

@@ -131,15 +131,12 @@ class Zeros:
     blocks = [0]  # noqa: RUF012  # nobody changes it
     uses = 0
     slice_blocks = 1
-    waits = False
+    late = False
     awaits_pieces = False
 
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()
         self._parts = 0  # of the current iteration
-
-    def waits_since(self, iteration: int) -> bool:
-        return False
 
     def begin(self, iteration: int) -> None:
         self._parts = 0
@@ -150,7 +147,7 @@ class Zeros:
     def slices(self, iteration: int) -> Iterator[list[int]]:
         yield self.blocks
 
-    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
         """One more gradient that counts is as many zeros; one that does not takes no time worth speaking of."""
         if not counts or self._parts == PARTS - 1:
             return 0, []

@@ -59,7 +59,7 @@ def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
         disagreement=measured.views.latest[rank],
         share=float(measured.shares[rank]),
         waiting=track.account.waiting,
-        oldest_age=max(0, measured.iteration - track.account.oldest) if track.account.oldest else 0,
+        late_for=max(0, measured.iteration - track.account.late_since) if track.account.late_since else 0,
         unheard=track.unheard,
     )
 

@@ -167,6 +167,8 @@ class ControlLoop:
         given = self.policy.treatment
         if self.goal.rule is not None:
             return (given._replace(rule=self.goal.rule),)
+        if len(self.goal.treatments) == 1:
+            return self.goal.treatments
         if self.policy.late_gradient != "auto" or not self.goal.treatments:
             return (given,)
         if self.policy.age_weight is None:

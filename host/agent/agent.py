@@ -494,7 +494,7 @@ class Agent:
     def _carry_on(self) -> None:
         """While the training thread computes: what waits is for the next iteration, as soon as that begins here."""
         with self._failing():
-            while not self._called and self._driver.rule.merges and self.encoder.waits:
+            while not self._called and self._driver.rule.merges and self.encoder.late:
                 if (end := self._iteration_wait.take()) is None:
                     return
                 self._end(end)

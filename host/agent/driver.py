@@ -46,11 +46,8 @@ class Sender(Protocol):
         """All that the current iteration sends, ascending."""
 
     @property
-    def waits(self) -> bool:
-        """Whether any gradient is pending."""
-
-    def waits_since(self, iteration: int) -> bool:
-        """Whether one is pending that was begun before this iteration."""
+    def late(self) -> bool:
+        """Whether a sum has closed without a gradient that is pending."""
 
     def begin(self, iteration: int) -> None:
         """The iteration of `plan` begins."""
@@ -66,8 +63,8 @@ class Sender(Protocol):
         """Encode what the iteration sends; the blocks of each slice as soon as it is encoded, none while its pieces are
         awaited."""
 
-    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
-        """Encode what is pending as another part of the contribution: the part, and its blocks."""
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
+        """Encode what is pending and has `missed` so many sums as another part: the part, and its blocks."""
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
         """What was encoded of these blocks."""
@@ -149,7 +146,7 @@ class Driver:
     # -- iterations
 
     def begin(self, iteration: int, now: float) -> None:
-        """Begin an iteration by its plan; what has waited for a whole one is merged into it."""
+        """Begin an iteration by its plan; what has missed two sums is merged into it."""
         self.finish_encoding()
         self.encoder.begin(iteration)
         self._wire_bytes = self.protocol.wire_bytes
@@ -159,8 +156,8 @@ class Driver:
         if self._recipients is not None:
             self.protocol.received(self._recipients)
         self._follow(wanted, now)
-        if self.may_merge and not self.protocol.over and self.encoder.waits_since(iteration - 1):
-            self.contribute_pending(now, counts=False)
+        if self.may_merge and not self.protocol.over:
+            self.contribute_pending(now, missed=2)
 
     def contribute(self, begun: int, batch: int, now: float, *, whole: bool) -> bool:
         """Contribute the gradient that was entered last, begun in iteration `begun` as its `batch`-th one.
@@ -170,20 +167,26 @@ class Driver:
         if begun < self.protocol.iteration and not self.rule.counts:
             self.encoder.enter_rest()
             if self.may_merge:
-                self.contribute_pending(now, counts=False)
+                self.contribute_pending(now, missed=1)
             return False
         if batch:
-            self.contribute_pending(now, counts=True)
+            self.contribute_pending(now, missed=0)
         else:
             slices = self.encoder.slices if whole else self._begin_slices
             self._slices = slices(self.protocol.iteration)
             self.feed(now, whole=whole)
         return True
 
-    def contribute_pending(self, now: float, *, counts: bool) -> None:
-        """Contribute what is pending as another part, beside what this worker gives to the iteration anyway."""
+    def contribute_pending(self, now: float, *, missed: int) -> None:
+        """Contribute what is pending as another part, beside what this worker gives to the iteration anyway.
+
+        What has `missed` one sum or more is merged: it counts among no k.
+        """
+        counts = not missed
         with self._effects.during("encode"):
-            part, blocks = self.encoder.encode_part(self.protocol.iteration, self.protocol.missing, counts=counts)
+            part, blocks = self.encoder.encode_part(
+                self.protocol.iteration, self.protocol.missing, missed=missed, counts=counts
+            )
         self._contribute(blocks, now, part=part, counts=counts)
 
     def feed(self, now: float, *, whole: bool = False) -> bool:

@@ -151,13 +151,9 @@ class Encoder:
             self._look_at_rate(self._rate)
 
     @property
-    def waits(self) -> bool:
-        """Whether any gradient is pending."""
-        return bool((self.ledger.waiting > 0).any())
-
-    def waits_since(self, iteration: int) -> bool:
-        """Whether one is that was begun before this iteration."""
-        return self.ledger.oldest_before(iteration)
+    def late(self) -> bool:
+        """Whether a sum has closed without a gradient that is pending."""
+        return bool(self.ledger.missed(1).any())
 
     def enter(
         self,
@@ -326,17 +322,18 @@ class Encoder:
         near: Integers = left[left <= blocks[last]]
         return near
 
-    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
-        """What waits in those of the plan's blocks that are `open`, as another part of the contribution.
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
+        """Encode another part of the contribution: those of the plan's blocks that are `open` and in which a gradient
+        waits that has `missed` so many sums (Ledger.missed).
 
-        Returns the part and the blocks that have any, no blocks where no part is left.  With `counts` the summary block
-        is among them.
+        Returns the part and its blocks, no blocks where no part is left.  With `counts` the summary block is among
+        them.
         """
         self.enter_rest()
         part = self.ledger.free_part
         if part is None:
             return 0, []
-        waits = self.plan.blocks[(self.ledger.unsent(iteration) > 0)[self.plan.blocks]]
+        waits = self.plan.blocks[self.ledger.missed(missed)[self.plan.blocks]]
         waits = waits[np.isin(waits, list(open))]
         self.ledger.sending(iteration, waits, self.uses, self._scale(self.uses), part)
         blocks: list[int] = waits.tolist()

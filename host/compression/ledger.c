@@ -27,7 +27,7 @@ enum {
 struct record {
     int64_t entered; /* the newest gradient: its iteration, and in the lowest BATCH_BITS which one of that */
     int64_t settled; /* the latest iteration whose result is known, and in the lowest PARTS bits our parts in it */
-    int64_t oldest;  /* when the oldest gradient was begun that waits and is in no part on its way, if one does */
+    int64_t late;    /* the first sum, by iteration, that closed without what waits and is in no part on its way; 0: none */
     int64_t entered_weight, aggregated_weight, discarded_weight;
     uint64_t gradients, aggregated, discarded; /* checksums */
 };
@@ -36,7 +36,7 @@ struct record {
 struct sent {
     int64_t iteration; /* 0: nothing, or it is being written */
     int64_t weight;
-    int64_t oldest; /* when the oldest gradient in it was begun, if it has any */
+    int64_t late; /* the first sum, by iteration, that closed without what is in it; 0: none */
     int32_t scale;
     int16_t lanes, row; /* which of the block's rows of this part has it as on the wire */
 };
@@ -203,6 +203,11 @@ static int64_t unsent(const struct ledger *ledger, int64_t iteration, int64_t bl
     return weight;
 }
 
+/* The earlier of two iterations, of which 0 is none. */
+static int64_t earlier(int64_t one, int64_t other) {
+    return !other || (one && one < other) ? one : other;
+}
+
 /* A share of a value, in 1 / WEIGHT_UNIT, rounded down; never overflows. */
 static inline int64_t share_of(int64_t value, int64_t share) {
     if (share == WEIGHT_UNIT)
@@ -229,6 +234,14 @@ static void enter(const struct ledger *ledger, const float *gradient, int64_t si
     record->discarded_weight += WEIGHT_UNIT - share;
 }
 
+/* The share of a gradient that a block whose latest sum is that of iteration `settled` takes: all of it where no sum has
+ * closed since the gradient was begun. */
+static int64_t share_in(const struct gradient *gradient, int64_t settled) {
+    if (settled < gradient->key >> BATCH_BITS)
+        return WEIGHT_UNIT;
+    return settled >= gradient->now ? gradient->closed_share : gradient->open_share;
+}
+
 /* Enters what a block has of a gradient, unless it has that or a later one. */
 static void add(const struct ledger *ledger, const struct gradient *gradient, int64_t block) {
     const int64_t first = block * ledger->lanes, rest = gradient->size - first;
@@ -237,10 +250,11 @@ static void add(const struct ledger *ledger, const struct gradient *gradient, in
         return;
     struct record *record = stage(ledger, block);
     const int64_t held = rest < 0 ? 0 : rest < ledger->lanes ? rest : ledger->lanes;
-    const int64_t share = before->settled >> PARTS >= gradient->now ? gradient->closed_share : gradient->open_share;
+    const int64_t settled = before->settled >> PARTS, computed = gradient->key >> BATCH_BITS;
+    const int64_t share = share_in(gradient, settled);
     enter(ledger, gradient->values + first, held, share, values_of(ledger, block), restage_values(ledger), record);
-    if (unsent(ledger, gradient->begun, block, PARTS) == 0)
-        record->oldest = gradient->key >> BATCH_BITS;
+    const int64_t others = unsent(ledger, gradient->begun, block, PARTS) ? record->late : 0;
+    record->late = earlier(others, share && settled >= computed ? computed : 0);
     record->entered = gradient->key;
     commit(ledger, block);
 }
@@ -326,7 +340,7 @@ static void note(const struct ledger *ledger, int64_t iteration, int part, int l
         encode(ledger, values_for(ledger, part, iteration, block), lanes, scale, row);
     sent->scale = (int32_t)scale, sent->lanes = (int16_t)lanes;
     sent->weight = unsent(ledger, iteration, block, part);
-    sent->oldest = ledger->records[block].oldest;
+    sent->late = ledger->records[block].late;
     store(&sent->iteration, iteration);
 }
 
@@ -392,9 +406,8 @@ void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, c
         const int64_t block = blocks[at];
         const struct sent *sent = sent_as(ledger, part, iteration, block);
         struct record *record = stage(ledger, block);
-        if (is_away(ledger, part, iteration, block) && sent->weight > 0 &&
-            (sent->oldest < record->oldest || unsent(ledger, iteration, block, PARTS) == 0))
-            record->oldest = sent->oldest;
+        if (is_away(ledger, part, iteration, block) && sent->weight > 0)
+            record->late = earlier(unsent(ledger, iteration, block, PARTS) ? record->late : 0, sent->late);
         ledger->journal->withdrawn = 1 + place_of(ledger, part, iteration, block);
         commit(ledger, block);
     }
@@ -431,19 +444,17 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
     record->aggregated -= sum;
 }
 
-/* When the oldest gradient was begun of this weight, which waits once a block has closed with some parts. */
-static int64_t oldest_left(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts,
-                           int64_t weight) {
-    int64_t oldest = INT64_MAX;
+/* The first sum that closed without this weight, which waits once a block has closed with some parts. */
+static int64_t late_left(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t weight) {
+    int64_t late = iteration;
     for (int part = 0; part < PARTS; part++) {
         const struct sent *sent = sent_as(ledger, part, iteration, block);
         if (sent->iteration != iteration || parts >> part & 1 || !sent->weight)
             continue;
         weight -= sent->weight;
-        oldest = sent->oldest < oldest ? sent->oldest : oldest;
+        late = earlier(late, sent->late);
     }
-    const int64_t unsent = ledger->records[block].oldest;
-    return weight && unsent < oldest ? unsent : oldest;
+    return weight ? earlier(late, ledger->records[block].late) : late;
 }
 
 /* Leaves only a share of what is pending. */
@@ -457,17 +468,17 @@ static void fade(const struct ledger *ledger, int64_t block, int64_t share, stru
     record->discarded -= checksum(ledger->factors, values, ledger->lanes);
 }
 
-/* A block has closed: what waits is an iteration older. */
-static void grow_older(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts,
+/* A block has closed: what waits has missed a sum. */
+static void miss_sum(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts,
                        const struct fading *fading, struct record *record) {
     const int64_t weight = waiting(record);
+    record->late = weight > 0 ? late_left(ledger, iteration, block, parts, weight) : 0;
     if (weight <= 0) {
         if (parts && !fading->feedback)
             fade(ledger, block, 0, record);
         return;
     }
-    record->oldest = oldest_left(ledger, iteration, block, parts, weight);
-    const int64_t share = iteration + 1 - record->oldest > fading->limit ? 0 : fading->share;
+    const int64_t share = iteration + 1 - record->late > fading->limit ? 0 : fading->share;
     if (share == WEIGHT_UNIT)
         return;
     const int64_t left = weight * share >> WEIGHT_BITS;
@@ -504,21 +515,21 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
             continue;
         struct record *record = stage(ledger, block);
         move(ledger, iteration, block, parts[at], -1, decoded ? decoded + at * ledger->lanes : 0, record);
-        grow_older(ledger, iteration, block, parts[at], &fading, record);
+        miss_sum(ledger, iteration, block, parts[at], &fading, record);
         record->settled = iteration << PARTS | parts[at];
         commit(ledger, block);
     }
     return bad;
 }
 
-/* What was aggregated of a block in its latest result is pending again, as old as the newest gradient. `known`: the
+/* What was aggregated of a block in its latest result is pending again, as late as the newest gradient. `known`: the
  * result has none of our parts; else it is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
     ALONE(ledger);
     struct record *record = stage(ledger, block);
     const int64_t iteration = record->settled >> PARTS, parts = record->settled & ((1 << PARTS) - 1);
     if (unsent(ledger, begun, block, PARTS) == 0)
-        record->oldest = record->entered >> BATCH_BITS;
+        record->late = record->entered >> BATCH_BITS;
     move(ledger, iteration, block, parts, 0, decoded, record);
     record->settled = (iteration - !known) << PARTS;
     commit(ledger, block);

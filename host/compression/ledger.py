@@ -15,10 +15,11 @@ checked against what everyone applied in the same way (report.checks).
 
 Beside the values the ledger has the weight of the gradients that are in them, in 1 / WEIGHT_UNIT: a contribution says
 what it brings, so that a sum can be divided by what is in it.  A gradient weighs 1 when it is entered, less if it is
-old by then (compression.age_weight); and whenever a block closes without something that waits in it, all that waits
-there becomes an iteration older.  What it loses of its weight is discarded.  A gradient that was sent is aggregated
-when its block is, although rounding has left something of it over: what is left over weighs nothing.  Without
-`feedback` that is thrown away.
+old by then (compression.age_weight) and a sum of its block has closed since it was begun; and whenever a block closes
+without something that waits in it, all that waits there has missed a sum.  What it loses of its weight is discarded.
+What the plan leaves out of an iteration has no sum to miss there: it waits, and loses nothing.  A gradient that was
+sent is aggregated when its block is, although rounding has left something of it over: what is left over weighs nothing.
+Without `feedback` that is thrown away.
 
 A block may rest for some iterations, and be sent in other lanes each time: what was sent is kept as on the wire, with
 its lanes and its scale, and aggregated as the codec of these lanes reads them.
@@ -175,18 +176,28 @@ class Ledger:
             weight -= self._away(part, iteration) * self._sent(part, iteration)["weight"]
         return weight
 
+    def missed(self, sums: int) -> npt.NDArray[np.bool_]:
+        """Return the blocks, bool (blocks,), in which weight waits that no contribution brings and that has missed so
+        many sums of its block, 0, 1 or 2, or more.
+
+        A block that an iteration does not send has no sum there, so nothing of it is late.
+        """
+        records = self._storage.records
+        found: npt.NDArray[np.bool_] = self.unsent(self.begun) > 0
+        if sums:
+            found &= records["late"] > 0
+        if sums > 1:
+            found &= records["late"] < records["settled"] >> PARTS
+        return found
+
     @property
-    def oldest(self) -> int:
-        """The iteration in which the oldest gradient was begun that waits in any block; 0: none waits."""
-        waits = [self._storage.records["oldest"][self.unsent(self.begun) > 0]]
+    def late_since(self) -> int:
+        """The first iteration with a sum that closed without a gradient that still waits; 0: no gradient is late."""
+        late = [self._storage.records["late"][self.missed(1)]]
         for part in self._parts:
             sent = self._sent(part, self.begun)
-            waits.append(sent["oldest"][self._away(part, self.begun) & (sent["weight"] > 0)])
-        return min([int(begun.min()) for begun in waits if begun.size], default=0)
-
-    def oldest_before(self, iteration: int) -> bool:
-        """Whether a gradient waits that was begun before this iteration."""
-        return 0 < self.oldest < iteration
+            late.append(sent["late"][self._away(part, self.begun) & (sent["weight"] > 0) & (sent["late"] > 0)])
+        return min([int(each.min()) for each in late if each.size], default=0)
 
     @property
     def free_part(self) -> int | None:
@@ -397,7 +408,7 @@ class Ledger:
             summed=summed / gradient,
             waiting=(entered - summed - discarded) / gradient,
             discarded=discarded / gradient,
-            oldest=self.oldest,
+            late_since=self.late_since,
         )
 
     def _chosen(self, blocks: Integers | None) -> Integers:

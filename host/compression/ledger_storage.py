@@ -38,7 +38,7 @@ RECORD = np.dtype(
         for name in (
             "entered",  # newest gradient: PARTS * its iteration + which one of that
             "settled",  # 2**PARTS * latest iteration whose result is known + this worker's parts in it
-            "oldest",  # iteration in which the oldest gradient was begun that waits and that no part brings on its way
+            "late",  # first iteration whose sum closed without what waits and no part brings on its way; 0: none
             "entered_weight",  # as all weights in 1 / WEIGHT_UNIT
             "aggregated_weight",
             "discarded_weight",
@@ -54,7 +54,7 @@ SENT = np.dtype(
     [
         ("iteration", np.int64),  # in which it was sent, 0: being written
         ("weight", np.int64),  # of the gradients in it
-        ("oldest", np.int64),  # iteration in which the oldest of them was begun, where there are any
+        ("late", np.int64),  # first iteration whose sum closed without them; 0: none
         ("scale", np.int32),
         ("lanes", np.int16),  # their code
         ("row", np.int16),  # in `packed`, 0 to GENERATIONS - 1

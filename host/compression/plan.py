@@ -35,12 +35,14 @@ class Plan:
 
     `blocks`, ascending, in lanes of this code (wire.packet.Lanes); `gap`, (B,): for how many iterations each brings
     gradients if it is sent, 1 where it was in the one before; `ratio`: the share of the gradient's bytes that is asked
-    for, in units of 2**-16; `expected`: what all workers expect to be pending, None before the first summary; `first`:
-    how many blocks were sent before, from which the slots follow.
+    for, in units of 2**-16; `owed`: what whole blocks have left of it, in bits times 2**-16, for the next plan;
+    `expected`: what all workers expect to be pending, None before the first summary; `first`: how many blocks were sent
+    before, from which the slots follow.
     """
 
     lanes: int
     ratio: int
+    owed: int = 0
     blocks: Integers
     gap: Integers
     expected: Magnitudes | None
@@ -54,7 +56,7 @@ class Plan:
         """For a replica's state; of the same shapes for all plans of a job."""
         sent = np.isin(np.arange(len(self.gap)), self.blocks)
         known = self.expected or Magnitudes(mean=np.zeros(len(self.gap)), largest=np.zeros(len(self.gap)))
-        head = [self.lanes, self.ratio, self.expected is not None, self.first]
+        head = [self.lanes, self.ratio, self.expected is not None, self.first, self.owed]
         return {
             "plan": np.concatenate([head, sent, self.gap]).astype(np.int64),
             "expected": np.stack([known.mean, known.largest]).ravel(),
@@ -65,11 +67,12 @@ class Plan:
         """What to_arrays() made; ProtocolError where it is not there."""
         if missing := [name for name in ("plan", "expected") if name not in arrays]:
             raise ProtocolError(f"a replica's state has no {' and no '.join(missing)}: of another version?")
-        lanes, ratio, agreed, first = (int(number) for number in arrays["plan"][:4])
-        sent, gap = arrays["plan"][4:].reshape(2, -1).astype(np.int64)
+        lanes, ratio, agreed, first, owed = (int(number) for number in arrays["plan"][:5])
+        sent, gap = arrays["plan"][5:].reshape(2, -1).astype(np.int64)
         mean, largest = arrays["expected"].reshape(2, -1).astype(np.float64)
         expected = Magnitudes(mean=mean, largest=largest) if agreed else None
-        return cls(lanes=lanes, ratio=ratio, blocks=np.flatnonzero(sent), gap=gap, expected=expected, first=first)
+        blocks = np.flatnonzero(sent)
+        return cls(lanes=lanes, ratio=ratio, owed=owed, blocks=blocks, gap=gap, expected=expected, first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ class Planner:
         expected = Magnitudes(mean=magnitudes.mean * grown, largest=magnitudes.largest * grown)
         wish = round(summary.wish * (1 + SLACK))
         ratio = min(max(wish, 1), ONE) if self.adaptive else self._own_ratio
-        return self._plan(ratio, gap, expected)
+        return self._plan(ratio, gap, expected, plan.owed)
 
     def asked(self, ratio: float) -> int:
         """Bits of the lanes that a ratio of the float32 gradient's bytes asks for."""
@@ -138,21 +141,26 @@ class Planner:
     def _own_ratio(self) -> int:
         return max(1, round(self.ratio * ONE))
 
-    def _plan(self, ratio: int, gap: Integers, expected: Magnitudes | None) -> Plan:
+    def _plan(self, ratio: int, gap: Integers, expected: Magnitudes | None, owed: int = 0) -> Plan:
         asked = self.asked(ratio / ONE)
         width = max(asked, self.narrowest(expected))
-        count = self.blocks * ratio * 32 // (width * ONE) if width == asked else self.blocks
-        count = min(self.blocks, max(count, -(-self.blocks // self.every)))
-        chosen = np.arange(self.blocks) if count == self.blocks else self._chosen(count, gap, expected)
-        return Plan(lanes=code_of(width), ratio=ratio, blocks=chosen, gap=gap, expected=expected)
+        least = -(-self.blocks // self.every)
+        bits, block_bits = self.blocks * ratio * 32, width * ONE
+        count, left = divmod(bits + owed, block_bits)
+        if width != asked or not least <= count < self.blocks:
+            count, left = max(least, min(count, self.blocks)) if width == asked else self.blocks, 0
+        steady = max(least, bits // block_bits)
+        chosen = np.arange(self.blocks) if count == self.blocks else self._chosen(count, steady, gap, expected)
+        return Plan(lanes=code_of(width), ratio=ratio, owed=left, blocks=chosen, gap=gap, expected=expected)
 
-    def _chosen(self, count: int, gap: Integers, expected: Magnitudes | None) -> Integers:
-        """At least `count` blocks, ascending: those that are due, then those that are expected to hold most."""
+    def _chosen(self, count: int, steady: int, gap: Integers, expected: Magnitudes | None) -> Integers:
+        """At least `count` blocks, ascending: those that are due if each later iteration sends `steady` ones, then
+        those that are expected to hold most."""
         left = np.maximum(self.every - gap, 0)  # iterations that each may still be left out
         hold = np.zeros(self.blocks) if expected is None else -expected.mean
         longest_first = np.lexsort((hold, left))  # stable: ties by number
         waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may be left out so often or less
-        due = max(0, int((waiting - count * np.arange(len(waiting))).max()))
+        due = max(0, int((waiting - steady * np.arange(len(waiting))).max()))
         first, others = longest_first[:due], np.sort(longest_first[due:])
         most_first = others[np.argsort(hold[others], kind="stable")]
         return np.sort(np.concatenate([first, most_first[: max(0, count - due)]]))

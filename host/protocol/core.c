@@ -257,10 +257,14 @@ static int launch(struct core *core, int64_t request, const struct header *heade
     return flight ? send(core, header, values, size, flight->launch) : without_memory(core);
 }
 
+/* Whether an answer about a block is awaited, or will be. */
 static int asked(const struct core *core, int64_t block) {
-    for (int part = 0; part < KOFN_PARTS; part++)
-        if (core->in_flight.by_request[request_of(block, part)] || core->waiting[request_of(block, part)].values)
+    for (int64_t request = request_of(block, 0); request < request_of(block + 1, 0); request++) {
+        const struct flight *flight = core->in_flight.by_request[request];
+        const struct waiting *waits = &core->waiting[request];
+        if ((flight && in_flight_is_awaited(flight)) || (waits->values && waits->counts))
             return 1;
+    }
     return 0;
 }
 
@@ -462,15 +466,10 @@ int core_begin(struct core *core, int64_t iteration, double now, const int32_t *
     return pull(core, now);
 }
 
-static void ground_all(struct core *core) {
-    while (core->in_flight.first)
-        in_flight_remove(&core->in_flight, core->in_flight.first);
-}
-
 int core_jump(struct core *core, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
               int32_t lanes) {
     core->open_count = 0;
-    ground_all(core);
+    in_flight_clear(&core->in_flight);
     for (int64_t request = 0; core->waiting_count; request++)
         drop_waiting(core, request);
     return core_begin(core, iteration, now, blocks, count, first, lanes);
@@ -604,7 +603,7 @@ static int note(struct core *core, int64_t iteration, int64_t block, const struc
     return 1;
 }
 
-/* The requests in flight of blocks that have closed just now, in `due`; how many. */
+/* The requests in flight of blocks that have closed just now and that are awaited, in `due`; how many. */
 static int64_t answered(struct core *core) {
     int64_t count = 0;
     for (int64_t at = 0; at < core->news_count; at++)
@@ -614,7 +613,10 @@ static int64_t answered(struct core *core) {
             if (!flight)
                 continue;
             flight->to_again = core->news[at].to_again;
-            core->due[count++] = request;
+            if (in_flight_is_awaited(flight))
+                core->due[count++] = request;
+            else
+                in_flight_remove(&core->in_flight, flight);
         }
     return count;
 }
@@ -712,7 +714,7 @@ static int query_hears(struct slot_query *query, const struct header *answer) {
     return 1;
 }
 
-/* The slot has moved on; the request stays in flight, so that the timer repeats it. */
+/* The slot has moved on; an awaited request stays in flight, so that the timer repeats it. */
 static int stale(struct core *core, struct flight *flight, double now) {
     core->statistics.stale++;
     in_flight_heard(&core->in_flight, now);
@@ -850,20 +852,26 @@ int core_ask_slot(struct core *core) {
 
 /* -- the switch's restart */
 
-void core_regroup(struct core *core, uint32_t generation) {
-    if (generation <= core->generation)
-        return; /* said before */
-    core->generation = generation;
-    core->regrouping = 1;
-    core->statistics.regroups++;
-    for (const struct flight *flight = core->in_flight.first; flight; flight = flight->later)
+/* What was contributed is contributed once more, after resume(). */
+static void wait_again(struct core *core, const struct flight *flight) {
+    for (; flight; flight = flight->later)
         if (flight->header.kind == KOFN_CONTRIBUTE) {
             const struct header *mine = &flight->header;
             const struct waiting waits = {flight->values, (int32_t)flight->size, mine->scale, mine->lanes,
                                           mine->flags & ~KOFN_AGAIN, mine->count, mine->weight};
             put_waiting(core, flight->request, &waits);
         }
-    ground_all(core);
+}
+
+void core_regroup(struct core *core, uint32_t generation) {
+    if (generation <= core->generation)
+        return; /* said before */
+    core->generation = generation;
+    core->regrouping = 1;
+    core->statistics.regroups++;
+    wait_again(core, core->in_flight.awaited.first);
+    wait_again(core, core->in_flight.merged.first);
+    in_flight_clear(&core->in_flight);
     memset(core->slot_lanes, -1, (size_t)core->total);
     in_flight_begin(&core->in_flight, NAN);
 }

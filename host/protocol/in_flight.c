@@ -27,29 +27,45 @@ static void free_all(struct flight *flight) {
 }
 
 void in_flight_close(struct in_flight *all) {
-    free_all(all->first);
+    free_all(all->awaited.first);
+    free_all(all->merged.first);
     free_all(all->unused);
     free(all->by_request);
 }
 
-static void append(struct in_flight *all, struct flight *flight) {
-    flight->earlier = all->last;
-    flight->later = NULL;
-    *(all->last ? &all->last->later : &all->first) = flight;
-    all->last = flight;
+int in_flight_is_awaited(const struct flight *flight) {
+    return flight->header.count != 0;
 }
 
-static void unlink_of(struct in_flight *all, struct flight *flight) {
-    *(flight->earlier ? &flight->earlier->later : &all->first) = flight->later;
-    *(flight->later ? &flight->later->earlier : &all->last) = flight->earlier;
+static struct flights *flights_of(struct in_flight *all, const struct flight *flight) {
+    return in_flight_is_awaited(flight) ? &all->awaited : &all->merged;
+}
+
+static void append(struct flights *flights, struct flight *flight) {
+    flight->earlier = flights->last;
+    flight->later = NULL;
+    *(flights->last ? &flights->last->later : &flights->first) = flight;
+    flights->last = flight;
+}
+
+static void unlink_of(struct flights *flights, struct flight *flight) {
+    *(flight->earlier ? &flight->earlier->later : &flights->first) = flight->later;
+    *(flight->later ? &flight->later->earlier : &flights->last) = flight->earlier;
 }
 
 void in_flight_remove(struct in_flight *all, struct flight *flight) {
-    unlink_of(all, flight);
+    unlink_of(flights_of(all, flight), flight);
     all->by_request[flight->request] = NULL;
-    all->count--;
+    all->count -= in_flight_is_awaited(flight);
     flight->later = all->unused;
     all->unused = flight;
+}
+
+void in_flight_clear(struct in_flight *all) {
+    while (all->awaited.first)
+        in_flight_remove(all, all->awaited.first);
+    while (all->merged.first)
+        in_flight_remove(all, all->merged.first);
 }
 
 void in_flight_begin(struct in_flight *all, double moving_since_s) {
@@ -58,9 +74,9 @@ void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->level = NULL;
 }
 
-/* When the first of all requests leaves, or has left. */
+/* When the first of all awaited requests leaves, or has left. */
 static double first_leaves_s(const struct in_flight *all, double otherwise) {
-    return all->first ? all->first->sent_s : otherwise;
+    return all->awaited.first ? all->awaited.first->sent_s : otherwise;
 }
 
 /* From when on an answer can be missed: now, or once the first request leaves where none has left yet. */
@@ -110,7 +126,7 @@ struct flight *in_flight_launch(struct in_flight *all, int64_t request, const st
         all->unused = flight->later;
     else if (!(flight = malloc(sizeof *flight)))
         return NULL;
-    if (!all->count)
+    if (!all->count && header->count)
         in_flight_heard(all, now);
     all->order++;
     *flight = (struct flight){
@@ -126,9 +142,9 @@ struct flight *in_flight_launch(struct in_flight *all, int64_t request, const st
         .deadline_s = INFINITY,
         .attempts = 1,
     };
-    append(all, flight);
+    append(flights_of(all, flight), flight);
     all->by_request[request] = flight;
-    all->count++;
+    all->count += in_flight_is_awaited(flight);
     return flight;
 }
 
@@ -144,6 +160,8 @@ void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s)
     flight->sent_s = at_s;
     if (flight->attempts == 1)
         flight->first_sent_s = at_s;
+    if (!in_flight_is_awaited(flight))
+        return;
     all->all_left_at_s = at_s;
     if (first_leaves_s(all, at_s) >= at_s)
         all->silent_from_s = at_s;
@@ -240,7 +258,7 @@ void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t 
         in_flight_remove(all, flight);
     }
     in_flight_heard(all, now);
-    for (struct flight *other = all->first; other && other->order <= last; other = other->later) {
+    for (struct flight *other = all->awaited.first; other && other->order <= last; other = other->later) {
         const enum overtaker by = overtaken(all, newest, level_of(all, other), other->order);
         if (by)
             other->deadline_s = fmin(other->deadline_s, patience_ends_s(all, other, by, now));
@@ -251,7 +269,7 @@ void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t 
 int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
     int64_t count = 0, probes = 0;
     all->soonest_s = INFINITY;
-    for (const struct flight *flight = all->first; flight; flight = flight->later) {
+    for (const struct flight *flight = all->awaited.first; flight; flight = flight->later) {
         if (flight->deadline_s <= now)
             requests[count++] = flight->request;
         else
@@ -260,7 +278,7 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
     if (probe_at_s(all) > now)
         return count;
     const int64_t most = all->in_pieces ? 1 : (int64_t)1 << (all->probes < 10 ? all->probes : 10);
-    for (const struct flight *flight = all->first; flight && probes < most; flight = flight->later) {
+    for (const struct flight *flight = all->awaited.first; flight && probes < most; flight = flight->later) {
         if (flight->sent_s > now)
             continue;
         probes++;
@@ -274,8 +292,8 @@ int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests) {
 
 void in_flight_again(struct in_flight *all, struct flight *flight, double now) {
     if (!flight->expected) {
-        unlink_of(all, flight);
-        append(all, flight);
+        unlink_of(&all->awaited, flight);
+        append(&all->awaited, flight);
         flight->order = ++all->order;
     }
     flight->header.flags |= KOFN_AGAIN;

@@ -4,6 +4,8 @@
  * for packets that changed places; where it is of a lower level, which others may send earlier, later); nothing at all has been answered for longer than usual (then the oldest requests are
  * repeated, one at first); and before an iteration's first answer a long wait, because k workers must be there. An answer to a
  * request that was repeated says whether it came to the first attempt: then nothing that was sent later was overtaken.
+ * A merged contribution, which counts for none of the k, is sent once: no block waits for it, and what is lost of it is
+ * pending and goes with the next one. It is in flight only so that its refusal can be followed.
  * A request is a number; times are in seconds, of any clock.
  */
 #pragma once
@@ -25,10 +27,16 @@ struct flight {
     struct flight *earlier, *later; /* by `order` */
 };
 
+/* By the order of sending. */
+struct flights {
+    struct flight *first, *last;
+};
+
 struct in_flight {
     struct flight **by_request; /* NULL: it is not in flight */
-    int64_t count;
-    struct flight *first, *last, *unused;
+    int64_t count; /* of `awaited` */
+    struct flights awaited, merged;
+    struct flight *unused;
     double silent_from_s; /* how long nothing at all was answered counts from here */
     double soonest_s;  /* no flight's deadline is before */
     struct timeout waiting; /* until an iteration's first answer: k workers must be there */
@@ -65,11 +73,14 @@ struct flight *in_flight_expect(struct in_flight *all, int64_t request, const st
 void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s);
 /* The switch has answered something, or nothing was asked before. */
 void in_flight_heard(struct in_flight *all, double now);
-/* Learn from answers that have come together, which must be in flight; they are no more. */
+/* Learn from answers that have come together, which must be in flight and awaited; they are no more. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now);
-/* The requests to repeat, at most all in flight: what was overtaken long ago; in silence the oldest, twice as many each time,
+/* The requests to repeat, at most all that are awaited: what was overtaken long ago; in silence the oldest, twice as many each time,
  * where gradients come in pieces one. How many. */
 int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests);
 /* A request is sent once more. */
 void in_flight_again(struct in_flight *all, struct flight *flight, double now);
 void in_flight_remove(struct in_flight *all, struct flight *flight);
+void in_flight_clear(struct in_flight *all);
+/* Whether the iteration waits for a request's answer; not for a merged contribution's. */
+int in_flight_is_awaited(const struct flight *flight);

@@ -334,7 +334,7 @@ def test_workers_pace_at_the_links_rate_where_that_is_known() -> None:
 
 def test_the_default_experiment_is_valid() -> None:
     config = Config.load(DEFAULT_CONFIG)
-    assert config.run.trials == (DEFAULT, "all")
+    assert config.run.trials == ("source", DEFAULT, "all")
     assert {rank for entry in config.straggler for rank in entry.workers} == set(range(config.job.workers))
 
 

@@ -215,6 +215,10 @@ class Worker:
     """Of each block the gradients that are in the ledger and in no sum that it has."""
     summed: list[frozenset[Key]] = field(default_factory=list)
     """And those that are in one."""
+    late: list[frozenset[Key]] = field(default_factory=list)
+    """Of each block those of them that a sum of the block has closed without."""
+    closed: list[int] = field(default_factory=list)
+    """Of each block the latest iteration whose sum has closed, as far as the worker knows."""
     number: int | None = None
     """Of its state, among all that were seen."""
     brought: dict[tuple[int, int], frozenset[Key]] = field(default_factory=dict)
@@ -256,11 +260,8 @@ class At:
         return self.world.selection(self.worker.begins)
 
     @property
-    def waits(self) -> bool:
-        return bool(self.worker.ledger.waiting.any())
-
-    def waits_since(self, iteration: int) -> bool:
-        return self.worker.ledger.oldest_before(iteration)
+    def late(self) -> bool:
+        return bool(self.worker.ledger.missed(1).any())
 
     def begin(self, iteration: int) -> None:
         if iteration > self.worker.ledger.begun:
@@ -277,12 +278,14 @@ class At:
         self._encode(iteration, np.array(self.worker.protocol.blocks), 0)
         yield self.worker.protocol.missing
 
-    def encode_part(self, iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
         ledger = self.worker.ledger
         if (part := ledger.free_part) is None:
             return 0, []
-        unsent = ledger.unsent(iteration) > 0
-        blocks = [block for block in sorted(open) if unsent[block]]
+        waits = ledger.missed(missed)
+        blocks = [block for block in sorted(open) if waits[block]]
+        for block in () if counts else blocks:
+            assert self.worker.late[block], "what no sum has closed without is not merged"
         self._encode(iteration, np.array(blocks, int), part)
         return part, blocks
 
@@ -394,6 +397,8 @@ class World:
                 given=np.zeros((blocks, LANES), np.int64),
                 waiting=[frozenset()] * blocks,
                 summed=[frozenset()] * blocks,
+                late=[frozenset()] * blocks,
+                closed=[0] * blocks,
             )
             for rank in range(workers)
         ]
@@ -466,10 +471,13 @@ class World:
         fixed = to_fixed(values).reshape(self.blocks, LANES)
         worker.given += fixed
         for block in range(self.blocks):
-            if self.rule.discards and (current > worker.working or worker.delivered >> block & 1):
+            late = worker.closed[block] >= worker.working
+            if self.rule.discards and late:
                 worker.thrown[block] += fixed[block]
-            else:
-                worker.waiting[block] |= {key}
+                continue
+            worker.waiting[block] |= {key}
+            if late:
+                worker.late[block] |= {key}
 
     def deliver(self, packet: Packet) -> None:
         """A packet (already taken from the bag) arrives."""
@@ -540,7 +548,7 @@ class World:
         """Go on to the next iteration when that is waited for, or something waits for it that is late."""
         worker = self.workers[rank]
         protocol = worker.protocol
-        while worker.then or (self.rule.merges and worker.ledger.waiting.any()):
+        while worker.then or (self.rule.merges and worker.ledger.missed(1).any()):
             if worker.then and protocol.iteration > worker.beyond and not protocol.over:
                 then, worker.then = worker.then, ""
                 if then == "give":
@@ -593,9 +601,11 @@ class World:
         block = result.id.block
         worker.ledger.settle_results(result)
         self.count(worker, rank, result)
+        worker.closed[block] = max(worker.closed[block], result.id.iteration)
         if self.rule.discards and worker.waiting[block]:
             worker.waiting[block] = frozenset()
             worker.thrown[block] = worker.given[block] - worker.own[block]
+        worker.late[block] = worker.waiting[block]
 
     def count(self, worker: Worker, rank: int, result: Result) -> None:
         """What a result has of a worker."""
@@ -637,6 +647,14 @@ class World:
         assert np.array_equal(totals.aggregated, checksums(worker.own)), "aggregated is what the switch added"
         pending = [WEIGHT_UNIT * len(gradients) for gradients in worker.waiting]
         assert worker.ledger.waiting.tolist() == pending, "the weight of the gradients that are pending"
+        away = [
+            frozenset().union(
+                *(keys for (of, _), keys in worker.brought.items() if of == block and closed < worker.begins)
+            )
+            for block, closed in enumerate(worker.closed)
+        ]
+        late = [bool(keys - brought) for keys, brought in zip(worker.late, away, strict=True)]
+        assert worker.ledger.missed(1).tolist() == late, "late is what a sum of its block has closed without"
         waits = worker.then == "hear" and worker.beyond == protocol.iteration
         if not protocol.regrouping and protocol.missing and (protocol.left_behind or waits):
             assert protocol.deadline is not None, "open blocks, and nothing that would ever be sent again"

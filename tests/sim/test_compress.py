@@ -9,6 +9,7 @@ import pytest
 
 from kofn.config.late_rules import RULES
 from kofn.config.schema import Config
+from kofn.host.wire.packet import WORD_BYTES
 from tests.sim.lab import FREE, Trained, written
 from tests.sim.test_exact import EVENTS, FAULTS
 
@@ -147,3 +148,46 @@ def test_lanes_stay_wider_that_would_leave_over_too_much(tmp_path: Path) -> None
         assert last["ratio"] < 1 / 4
         assert last["error_norm"] ** 2 < 0.1 * last["gradient_norm2"]
         assert last["wire_ratio"] == pytest.approx(1 / 4, rel=0.1)
+
+
+SELECTING = (
+    'codec = "int32"\nratio = 0.3',
+    'codec = "int8"\nratio = 0.1',
+    'codec = "int8"\nratio = 0.2',
+    'codec = "onebit"\nratio = 0.01',
+)
+ITERATIONS = 40
+LATE = """
+[[straggler]]
+workers = [0, 1, 2]
+mean_ms = 0
+[[straggler]]
+workers = [2]
+mean_ms = 8
+law = "constant"
+"""
+
+
+@pytest.mark.parametrize("compress", SELECTING)
+@pytest.mark.parametrize("rule", RULES)
+def test_what_was_not_selected_is_pending_and_never_late(tmp_path: Path, rule: str, compress: str) -> None:
+    """With k = 2 of 3, and a third worker that always comes too late."""
+    given = {"objective": "fixed:2", "rule": rule, "weight": 0.5, "iterations": ITERATIONS}
+    path = written(tmp_path, f"{LATE}[compress]\n{compress}\n", **given)  # type: ignore[arg-type]
+    path.write_text(path.read_text().replace("words = 2", "words = 1").replace("hidden = [16]", "hidden = [64]"))
+    run = Trained(Config.load(path), tmp_path / "out").run()
+    run.check()
+    accounts = [student.encoder.ledger.account() for student in run.students]
+    for rank in (0, 1):
+        of, entered = lines(run, rank, "wire_bytes"), accounts[rank].entered
+        late = sum(line["late"] for line in lines(run, rank, "late")) + max(0.0, entered - ITERATIONS)
+        planned = sum((line["blocks"] + 1) * WORD_BYTES for line in of if line["blocks"])  # and the summary block
+        sent = sum(line["wire_bytes"] or 0 for line in of)
+        counted = rule in ("async", "batch-sync")  # the third worker's gradients count, or there are several of each
+        assert sent <= (1.25 * max(1.0, entered / ITERATIONS) if counted else 1.1) * planned
+        assert accounts[rank].discarded <= late, "nothing is discarded that was not late"
+        assert late == 0 or counted
+    of_all = sum(account.summed for account in accounts)
+    assert abs(accounts[0].summed - accounts[1].summed) / of_all < (0.02 if late == 0 else 0.06), "equal shares"
+    assert accounts[2].summed > 0 or RULES[rule].discards or RULES[rule].keeps
+    assert run.total("retransmissions") <= 0.06 * sum(link.packets for link in run.simulation.uplinks)

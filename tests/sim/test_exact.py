@@ -154,7 +154,7 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
     def settled(results: BlockResults, hints: Integers, times: Floats64) -> None:
         settle(results, hints, times)
-        oldest = student.encoder.ledger.account().oldest
+        oldest = student.encoder.ledger.account().late_since
         found.append(results.iteration + 1 - entered[oldest] if oldest else 0)
 
     monkeypatch.setattr(student, "enter", noted)
@@ -184,7 +184,7 @@ def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -
     run = with_a_slow_one(tmp_path, "stash").run()
     run.check()
     slow = run.students[3].encoder.ledger.account()
-    assert (slow.summed, slow.waiting, slow.oldest) == (0, slow.entered, 1)
+    assert (slow.summed, slow.waiting, slow.late_since) == (0, slow.entered, 1)
     assert slow.entered > 10
 
 
@@ -325,8 +325,8 @@ class Carried:
             self._send(0)
             yield from slices
 
-        def encoded_part(iteration: int, open: Collection[int], *, counts: bool) -> tuple[int, list[int]]:
-            part, blocks = encode_part(iteration, open, counts=counts)
+        def encoded_part(iteration: int, open: Collection[int], **which: Any) -> tuple[int, list[int]]:
+            part, blocks = encode_part(iteration, open, **which)
             if 0 in blocks:
                 self._send(part)
             return part, blocks

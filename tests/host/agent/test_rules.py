@@ -146,7 +146,7 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
         assert (late.iteration, late.over.is_set()) == (4, False)
         assert (late.ledger.unsent(4) == 0).all()
         before = account(late)
-        assert (before.waiting, before.discarded, before.oldest) == (1 / 8, 7 / 8, 1)
+        assert (before.waiting, before.discarded, before.late_since) == (1 / 8, 7 / 8, 1)
         (fourth,), _ = give(cluster, {2: 5, 0: 1})
         assert (fourth.count, fourth.members, fourth.missed) == (2, [0, 2], 0)
         assert (fourth.contributors, fourth.gradients) == (2, 2 + 1 / 8)
@@ -154,7 +154,7 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
         (result, *_) = late.held(4, 4)
         assert result.has(2) and result.has(2, 1) and result.addends == 3
         after = account(late)
-        assert (after.entered, after.summed, after.waiting, after.oldest) == (2, 1 + 1 / 8, 0, 0)
+        assert (after.entered, after.summed, after.waiting, after.late_since) == (2, 1 + 1 / 8, 0, 0)
 
 
 def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_computed() -> None:
@@ -168,7 +168,7 @@ def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_compu
             cluster.until(lambda: late.traffic.packets_sent >= 16)
             cluster.switch.send_kept(2)
             assert [(one.iteration, one.late) for one in aggregates(call.result()[1])] == [(1, True)]
-        assert (account(late).waiting, account(late).oldest) == (1 / 2, 1), "it computes from now on"
+        assert (account(late).waiting, account(late).late_since) == (1 / 2, 1), "it computes from now on"
         give(cluster, {0: 1, 1: 1})
         has_sent(cluster, 2, 3, part=1)
         assert (late.iteration, late.over.is_set()) == (2, True), "the training thread has not heard of it"
@@ -180,7 +180,7 @@ def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_compu
         assert late.protocol.iteration == 3, "nothing waits that it would go on for"
         _, updates = hand_over(late, full(4))
         assert iterations(updates) == [2, 3]
-        assert account(late).oldest == 2
+        assert account(late).late_since == 2
 
 
 def test_nothing_waits_for_more_than_three_iterations_while_a_worker_computes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,8 @@ def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
 
         async def begun() -> None:
             quick.ledger.add(full(7), 0, batch=1, current=1)
-            quick._driver.contribute_pending(0.0, counts=False)
+            quick.ledger._storage.records["late"] = 1
+            quick._driver.contribute_pending(0.0, missed=1)
 
         cluster.loop.run(begun())
         assert quick.ledger.free_part == 2
@@ -327,7 +328,7 @@ def test_what_is_stashed_waits_for_its_workers_next_contribution_in_time() -> No
         heard(cluster, 2, 3)
         assert late.protocol.iteration == 2
         assert late.traffic.packets_sent == 0
-        assert (account(late).waiting, account(late).oldest) == (1 / 4, 1)
+        assert (account(late).waiting, account(late).late_since) == (1 / 4, 1)
         assert iterations(hand_over(late, full(16))[1]) == [2, 3]
         assert late.traffic.packets_sent == 0
         assert account(late).waiting == 1 / 8 + 1 / 4

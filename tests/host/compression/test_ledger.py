@@ -133,10 +133,12 @@ class Expected:
     entered_weight: int = 0
     aggregated_weight: int = 0
     discarded_weight: int = 0
+    settled: int = 0
+    """The latest iteration whose sum has closed."""
     waits: list[int] = field(default_factory=list)
-    """When each gradient was begun that waits and is in no part that is on its way."""
+    """For each gradient that waits and is in no part on its way the first iteration whose sum it has missed, or 0."""
     away: dict[int, tuple[np.ndarray, int, list[int]]] = field(default_factory=dict)
-    """Parts: what each stands for and weighs, and when its gradients were begun."""
+    """Parts: what each stands for and weighs, and the same of its gradients."""
 
     @property
     def weight(self) -> int:
@@ -151,38 +153,45 @@ class Expected:
         return self.gradients - self.aggregated - self.discarded
 
     @property
-    def oldest(self) -> int:
-        begun = [*self.waits, *(each for _, _, inside in self.away.values() for each in inside)]
-        return min(begun, default=0)
+    def late_since(self) -> int:
+        late = [*self.waits, *(each for _, _, inside in self.away.values() for each in inside)]
+        return min(filter(None, late), default=0)
+
+    def missed(self, sums: int) -> bool:
+        late = min(filter(None, self.waits), default=0)
+        return self.unsent > 0 and (not sums or late > 0) and (sums < 2 or late < self.settled)
 
     def _share(self, iterations: int, age: int) -> int:
         """What so many iterations leave of what has this age then."""
         left = LEFT[self.age.weight]
         return left[min(iterations, len(left) - 1)] if age <= self.age.limit else 0
 
-    def enter(self, values: np.ndarray, begun: int, age: int) -> None:
+    def enter(self, values: np.ndarray, begun: int, now: int) -> None:
+        late = self.settled >= begun
+        age = now + (self.settled >= now) - begun if late else 0
         share = self._share(age, age)
         self.gradients = self.gradients + values
         self.discarded = self.discarded + (values - values * share // WEIGHT_UNIT)
         self.entered_weight += WEIGHT_UNIT
         self.discarded_weight += WEIGHT_UNIT - share
-        self.waits += [begun] if share else []
+        self.waits += [begun * late] if share else []
 
     def send(self, part: int, values: np.ndarray) -> None:
         self.away[part] = values, self.unsent, self.waits
         self.waits = []
 
     def close(self, iteration: int, parts: Iterable[int]) -> None:
-        for part, (values, weight, begun) in self.away.items():
+        for part, (values, weight, late) in self.away.items():
             if part in parts:
                 self.aggregated = self.aggregated + values
                 self.aggregated_weight += weight
             else:
-                self.waits = self.waits + begun
-        self.away = {}
+                self.waits = self.waits + late
+        self.away, self.settled = {}, iteration
+        self.waits = [late or iteration for late in self.waits]
         if not self.weight:
             return
-        share = self._share(1, iteration + 1 - self.oldest)
+        share = self._share(1, iteration + 1 - self.late_since)
         left = self.weight * share // WEIGHT_UNIT
         kept = self.pending * share // WEIGHT_UNIT if left else self.pending * 0
         self.discarded = self.discarded + self.pending - kept
@@ -225,7 +234,7 @@ class Twin:
             self.ledger.add(values, begun, blocks, batch=batch, current=self.iteration)
         for block, expected in enumerate(self.expected):
             whole = numbers(to_fixed(values).reshape(BLOCKS, LANES)[block])
-            expected.enter(whole, begun, self.iteration + (block not in self.open) - begun)
+            expected.enter(whole, begun, self.iteration)
 
     def send(self, part: int, chosen: Iterable[int]) -> None:
         blocks = [block for block in chosen if block in self.open]
@@ -238,8 +247,8 @@ class Twin:
         if self.expected[block].away:
             part = [*self.expected[block].away][-1]
             send_again(self.ledger, block, self.iteration, CODEC, scale, part)
-            _, _, begun = self.expected[block].away.pop(part)
-            self.expected[block].waits = self.expected[block].waits + begun
+            _, _, late = self.expected[block].away.pop(part)
+            self.expected[block].waits = self.expected[block].waits + late
             self._sent(part, block)
 
     def _sent(self, part: int, block: int) -> None:
@@ -274,10 +283,10 @@ class Twin:
             (one.entered_weight, one.aggregated_weight, one.weight, one.discarded_weight) for one in expected
         ), strict=True)]  # fmt: skip
         assert [account.entered, account.summed, account.waiting, account.discarded] == pytest.approx(shares, abs=1e-12)
-        oldest = [one.oldest for one in expected if one.weight]
-        assert account.oldest == min(oldest, default=0)
-        for iteration in range(1, self.iteration + 2):
-            assert ledger.oldest_before(iteration) == (min(oldest, default=iteration) < iteration)
+        late = [one.late_since for one in expected if one.weight and one.late_since]
+        assert account.late_since == min(late, default=0)
+        for sums in (0, 1, 2):
+            assert ledger.missed(sums).tolist() == [one.missed(sums) for one in expected]
 
 
 @pytest.mark.parametrize("weight", LEFT)
@@ -317,6 +326,12 @@ def alike(value: int, lanes: int) -> np.ndarray:
     return checksums(np.full((1, lanes), value))
 
 
+def end_without(ledger: Ledger, *iterations: int) -> None:
+    """Close every block's sum of these iterations without this worker."""
+    for iteration in iterations:
+        ledger.settle(iteration, np.arange(ledger.blocks), np.zeros(ledger.blocks, np.int64))
+
+
 def test_two_parts_of_a_block_are_counted_together() -> None:
     """What the second has is what came after the first; both are in one sum, or one of them, or none."""
     for inside, aggregated, left in (((0, 1), 5, 0), ((0,), 2, 3), ((1,), 3, 2), ((), 0, 5)):
@@ -333,7 +348,7 @@ def test_two_parts_of_a_block_are_counted_together() -> None:
         assert np.array_equal(totals.aggregated, alike(aggregated << FRACTION_BITS, 8))
         assert ledger.pending.tolist() == [[left << FRACTION_BITS] * 8]
         assert ledger.waiting.tolist() == [(2 - len(inside)) * WEIGHT_UNIT]
-        assert ledger.account().oldest == (0 if len(inside) == 2 else 1)
+        assert ledger.account().late_since == (0 if len(inside) == 2 else 1)
 
 
 def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent() -> None:
@@ -358,6 +373,7 @@ def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent()
 def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     """A gradient of the first iteration is merged into the third as part 1, then comes the third's own as part 0."""
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
+    end_without(ledger, 1, 2)
     ledger.begin(3)
     ledger.add(np.full(16, 8, np.float32), 1, current=3)
     assert ledger.free_part == 1
@@ -374,13 +390,13 @@ def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     ledger.settle_results(closed(3, 0, 0), closed(3, 1))
     assert ledger.waiting.tolist() == [32, 160], "half of what is left out: another iteration old"
     assert (ledger.pending[:, 0] >> FRACTION_BITS).tolist() == [1, 2]
-    assert ledger.account().oldest == 1
+    assert ledger.account().late_since == 1
     ledger.begin(4)
     assert ledger.free_part == 1
     send(ledger, 4, CODEC)
     assert [sent_weight(ledger, block) for block in range(2)] == [32, 160]
     ledger.settle_results(closed(4, 0, 0), closed(4, 1, 0))
-    assert ledger.account().oldest == 0
+    assert ledger.account().late_since == 0
     assert ledger.totals().conserved
 
 
@@ -396,10 +412,11 @@ def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
             assert ledger.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
         assert ledger.totals().conserved
     late = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=3))
-    for begun, current, weight in ((1, 4, 256), (2, 6, 256), (5, 8, 512)):
+    for begun, current, ended, weight in ((3, 4, 3, 256), (4, 8, 5, 256), (6, 8, 5, 512)):
+        end_without(late, ended)
         late.add(ONES, begun, current=current)
         assert late.waiting.tolist() == [weight], "one that is older when it comes is discarded alone"
-    assert late.account().oldest == 1
+    assert late.account().late_since == 3
 
 
 def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() -> None:
@@ -409,12 +426,49 @@ def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() 
     ledger.add(np.ones(16, np.float32), 1)
     assert ledger.waiting.tolist() == [256, 128]
     ledger.begin(4)
+    ledger.settle_results(closed(3, 0))
     ledger.settle_results(closed(4, 1))
     ledger.add(np.ones(16, np.float32), 2, current=4)
-    assert ledger.waiting.tolist() == [256 + 64, 64 + 32]
+    assert ledger.waiting.tolist() == [128 + 64, 64 + 32]
     account = ledger.account()
     assert (account.entered, account.summed) == (2, 0)
-    assert (account.waiting, account.discarded) == ((256 + 64 + 64 + 32) / 512, 2 - (256 + 64 + 64 + 32) / 512)
+    assert (account.waiting, account.discarded) == ((128 + 64 + 64 + 32) / 512, 2 - (128 + 64 + 64 + 32) / 512)
+
+
+def test_a_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> None:
+    """Block 0 has a sum in every iteration, block 1 in the third alone."""
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=AgeWeight(weight=0.5, limit=2))
+    for iteration in (1, 2, 3):
+        ledger.begin(iteration)
+        ledger.add(np.ones(16, np.float32), iteration)
+        send(ledger, iteration, CODEC, np.arange(1 + (iteration == 3)))
+        ledger.settle_results(closed(iteration, 0, 0))
+    assert ledger.waiting.tolist() == [0, 3 * 256], "what rests weighs as much as ever, however long"
+    assert (ledger.missed(1).any(), ledger.account().late_since) == (False, 0)
+    ledger.settle_results(closed(3, 1))
+    assert ledger.waiting.tolist() == [0, 3 * 128], "all of it has missed one sum"
+    assert (ledger.missed(1).tolist(), ledger.missed(2).any()) == ([False, True], False)
+    assert ledger.account().late_since == 3
+    ledger.begin(8)
+    assert not ledger.missed(2).any(), "no sum of it has closed meanwhile"
+    ledger.add(np.ones(16, np.float32), 4, current=8)
+    assert ledger.waiting.tolist() == [256, 3 * 128 + 256], "nor since this one was begun"
+    send(ledger, 8, CODEC, np.array([1]))
+    ledger.settle_results(closed(8, 1))
+    assert ledger.waiting.tolist() == [256, 0], "late for more than two iterations"
+    assert ledger.totals().conserved
+
+
+def test_a_block_has_missed_two_sums_when_its_second_closes() -> None:
+    ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
+    missed = []
+    for iteration in (1, 5, 9):
+        ledger.begin(iteration)
+        ledger.add(ONES, iteration)
+        send(ledger, iteration, CODEC)
+        ledger.settle_results(closed(iteration, 0))
+        missed.append(ledger.missed(2).tolist())
+    assert missed == [[False], [True], [True]]
 
 
 def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
@@ -654,6 +708,7 @@ def refuse(mutant: str = "") -> None:
     """A late gradient is on its way, a newer one waits; the slot sums at another scale, and it is killed over that."""
     storage = LedgerStorage.in_memory(blocks=1, lanes=2)
     ledger = ledger_of(storage, CODEC)
+    end_without(ledger, 1, 2)
     ledger.begin(3)
     for begun, part in ((1, 1), (3, None)):
         ledger.add(ONES[:2], begun, current=3)
@@ -669,7 +724,7 @@ def refuse(mutant: str = "") -> None:
         ledger = ledger_of(died, CODEC)
         unsent = int(ledger.unsent(3)[0]) // WEIGHT_UNIT
         ledger.settle_results(closed(3, 0, *[1][: unsent < 2]))
-        now = ledger.account().oldest
+        now = ledger.account().late_since
         assert oldest.setdefault(unsent, now) == now, "what waits goes on with the age that it has"
     assert oldest == {1: 3, 2: 1, 0: 0}
 
@@ -876,13 +931,14 @@ def test_what_is_taken_back_is_pending_and_never_discarded():
         assert totals.pending.all()
         assert np.array_equal(totals.pending, totals.gradients)
         assert not totals.discarded.any()
-    assert ledger.account().oldest == 1
+    assert ledger.account().late_since == 1
 
 
 def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
     """It was in time once; what waits beside it is as old as it is."""
     for parts, oldest in (((0,), 2), ((1, 0), 1)):
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
+        end_without(ledger, 1)
         ledger.begin(2)
         ledger.add(ONES, 1, current=2)
         for part in parts[:-1]:
@@ -892,7 +948,7 @@ def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
         ledger.settle_results(closed(2, 0, 0))
         ledger.reconcile(closed(2, 0))
         assert ledger.waiting.tolist() == [2 * WEIGHT_UNIT]
-        assert ledger.account().oldest == oldest
+        assert ledger.account().late_since == oldest
 
 
 def test_books_of_others_are_refused(tmp_path):

@@ -63,11 +63,14 @@ def test_a_summary_is_read_alike_whatever_the_sign_of_the_logarithms() -> None:
 def test_no_block_ever_rests_longer_and_as_many_are_sent_as_the_ratio_gives(data, blocks, every, ratio) -> None:
     planner = Planner(blocks=blocks, widths=(4,), ratio=ratio, every=every)
     plan, last = planner.first(), np.zeros(blocks, np.int64)
-    share = min(blocks, max(int(blocks * round(ratio * ONE) / ONE * 8), -(-blocks // every)))
+    share, least = blocks * round(ratio * ONE) / ONE * 8, -(-blocks // every)
+    owed = 0.0
     for iteration in range(1, 3 * every + 3):
         sent = plan.blocks
         assert sent.tolist() == sorted(set(sent.tolist()))
-        assert len(sent) == share, "never more at once, although all blocks are due in time"
+        count = int(share + owed)
+        owed = share + owed - count if least <= count < blocks else 0
+        assert len(sent) == min(blocks, max(count, least)), "never more at once, although all blocks are due in time"
         assert np.array_equal(plan.gap, iteration - last), "what each brings"
         assert plan.gap.max() <= every
         last[sent] = iteration
@@ -100,6 +103,18 @@ def test_those_that_hold_most_are_sent_and_those_that_have_rested_for_long() -> 
     assert fourth.gap.tolist() == [2, 2, 4, 1, 4, 1]
     tie = planner.after(fourth, said([1, 1, 1, 1, 1, 1]))
     assert tie.blocks.tolist() == [3, 5], "one more iteration makes more of what had one than of what had two"
+
+
+def test_the_ratio_is_kept_over_iterations_where_it_gives_no_whole_blocks() -> None:
+    planner = Planner(blocks=19, widths=(8,), ratio=0.05, every=20)
+    plan, sent = planner.first(), []
+    for _ in range(100):
+        sent.append(len(plan.blocks))
+        restored = Plan.from_arrays(plan.to_arrays())
+        assert restored.owed == plan.owed
+        plan = planner.after(restored, said(np.ones(19)))
+    assert sum(sent) == int(100 * 19 * 4 * round(0.05 * ONE) / ONE)
+    assert set(sent) == {3, 4}
 
 
 def test_what_rests_is_expected_to_grow() -> None:

@@ -242,7 +242,7 @@ class Protocol:
 
     def leaves(self, sent: Send, at: float) -> None:
         """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
-        flight = self._in_flight.by_request.get(request_of(sent.header.block, sent.header.part))
+        flight = self._in_flight.find(request_of(sent.header.block, sent.header.part))
         if flight is not None and flight.header is sent.header:
             self._in_flight.leaves(flight, at)
 
@@ -265,7 +265,7 @@ class Protocol:
     ) -> list[Instruction]:
         """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
         self._blocks.open.clear()
-        self._in_flight.by_request.clear()
+        self._in_flight.clear()
         self._waiting.clear()
         return self.begin(iteration, now, blocks, lanes, first)
 
@@ -305,13 +305,13 @@ class Protocol:
         self._template = self._template._replace(generation=generation)
         self.regrouping = True
         self.statistics.regroups += 1
-        for request, flight in self._in_flight.by_request.items():
+        for request, flight in (*self._in_flight.by_request.items(), *self._in_flight.merged.items()):
             if flight.header.kind == Kind.CONTRIBUTE:
                 mine = flight.header
                 self._waiting[request] = _Waiting(
                     flight.values, mine.scale, mine.lanes, mine.weight, mine.flags & ~Flag.AGAIN, bool(mine.count)
                 )
-        self._in_flight.by_request.clear()
+        self._in_flight.clear()
         self._blocks.slot_lanes.clear()
         self._in_flight.begin(None)
 
@@ -456,7 +456,9 @@ class Protocol:
         if news.delivered and not self._blocks.open:
             instructions.append(Complete(iteration=self.iteration))
         flying = self._in_flight.by_request
-        closed = (request_of(result.id.block, part) for result, _ in news.delivered for part in range(PARTS))
+        closed = [request_of(result.id.block, part) for result, _ in news.delivered for part in range(PARTS)]
+        for request in closed:
+            self._in_flight.merged.pop(request, None)
         if answered := [request for request in closed if request in flying]:
             self._in_flight.answered(answered, now, news.to_again)
         if self._owner is not None:
@@ -468,11 +470,12 @@ class Protocol:
     def _not_taken(self, header: KofnHeader, now: float) -> list[Instruction]:
         """STALE or FORMAT_MISMATCH, about what is in flight, or of no interest any more."""
         request = request_of(header.block, header.part)
-        if header.iteration != self.iteration or request not in self._in_flight.by_request:
+        flight = self._in_flight.find(request)
+        if header.iteration != self.iteration or flight is None:
             return []
         if header.kind == Kind.STALE:
-            return self._stale(request, now)
-        return self._refused(request, header, now)
+            return self._stale(flight, now)
+        return self._refused(request, flight, header, now)
 
     def _send_again(self, request: int, now: float) -> list[Instruction]:
         """A request once more; a PULL that the switch does not answer is for the peers."""
@@ -500,7 +503,8 @@ class Protocol:
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
             return instructions
-        blocks, asked = self._blocks, self._in_flight.by_request.keys() | self._waiting.keys()
+        blocks, counted = self._blocks, {request for request, waits in self._waiting.items() if waits.counts}
+        asked = self._in_flight.by_request.keys() | counted
         for place, block in enumerate(blocks.blocks):
             if block not in blocks.open or not self._may_leave(place):
                 continue
@@ -530,7 +534,6 @@ class Protocol:
     def _expect(self, block: int, now: float) -> None:
         """The result is waited for as the answer to a PULL that was not sent, but is once it would be repeated."""
         header = self._request(block)._replace(kind=Kind.PULL)
-        self._in_flight.by_request.pop(request_of(block, 0), None)
         self._in_flight.launch(request_of(block, 0), header, bytes(header.words * WORD_BYTES), now, expected=True)
 
     def _may_leave(self, place: int) -> bool:
@@ -582,11 +585,11 @@ class Protocol:
             weight=ready.weight,
         )
 
-    def _stale(self, request: int, now: float) -> list[Instruction]:
-        """The slot has moved on; the request stays in flight, so that the timer repeats it."""
+    def _stale(self, flight: InFlightRequest, now: float) -> list[Instruction]:
+        """The slot has moved on; an awaited request stays in flight, so that the timer repeats it."""
         self.statistics.stale += 1
         self._in_flight.heard(now)
-        return self._ask_peers(self._in_flight.by_request[request])
+        return self._ask_peers(flight)
 
     def _ask_peers(self, flight: InFlightRequest) -> list[Instruction]:
         """At most once for each time the request is sent."""
@@ -595,16 +598,16 @@ class Protocol:
         flight.asked_peers = True
         return [AskPeers(id=BlockId(self.iteration, flight.header.block))]
 
-    def _refused(self, request: int, header: KofnHeader, now: float) -> list[Instruction]:
+    def _refused(self, request: int, flight: InFlightRequest, header: KofnHeader, now: float) -> list[Instruction]:
         """The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished."""
         self.statistics.refused += 1
         check_words(self.layout, header)
-        mine = self._in_flight.by_request[request].header
+        mine = flight.header
         pulls = mine.kind == Kind.PULL  # nobody looks at its scale
         if mine.lanes == header.lanes and (pulls or mine.scale == header.scale):
             return []  # the answer to an earlier attempt, or a copy of one: the network repeats and delays packets
         self._blocks.slot_lanes[header.block] = header.lanes
-        del self._in_flight.by_request[request]
+        self._in_flight.remove(request)
         if pulls or self.left_behind:
             return self._pull(now)
         self._in_flight.disordered = True

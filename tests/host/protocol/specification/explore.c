@@ -5,18 +5,27 @@
 
 #include "core.h"
 
-static void copy_flights(struct in_flight *to, const struct in_flight *from) {
-    struct flight **by_request = to->by_request;
-    *to = *from;
-    to->by_request = by_request;
-    to->first = to->last = to->unused = NULL;
+static struct flights copy_flights(const struct flights *from, struct flight **by_request, const struct core *to,
+                                   const struct core *of) {
+    struct flights copies = {0};
     for (const struct flight *flight = from->first; flight; flight = flight->later) {
         struct flight *copy = malloc(sizeof *copy);
         *copy = *flight;
-        copy->earlier = to->last, copy->later = NULL;
-        *(to->last ? &to->last->later : &to->first) = copy;
-        to->last = by_request[flight->request] = copy;
+        copy->values = flight->values == of->zeros ? to->zeros : flight->values;
+        copy->earlier = copies.last, copy->later = NULL;
+        *(copies.last ? &copies.last->later : &copies.first) = copy;
+        copies.last = by_request[flight->request] = copy;
     }
+    return copies;
+}
+
+static void copy_in_flight(struct core *to, const struct core *from) {
+    struct flight **by_request = to->in_flight.by_request;
+    to->in_flight = from->in_flight;
+    to->in_flight.by_request = by_request;
+    to->in_flight.unused = NULL;
+    to->in_flight.awaited = copy_flights(&from->in_flight.awaited, by_request, to, from);
+    to->in_flight.merged = copy_flights(&from->in_flight.merged, by_request, to, from);
 }
 
 static void copy_history(struct history *to, const struct history *from) {
@@ -50,9 +59,7 @@ struct core *core_copy(const struct core *from) {
     memcpy(to->slot_lanes, from->slot_lanes, blocks);
     memcpy(to->waiting, from->waiting, requests * sizeof *to->waiting);
     memcpy(to->launched, from->launched, requests);
-    copy_flights(&to->in_flight, &from->in_flight);
-    for (struct flight *flight = to->in_flight.first; flight; flight = flight->later)
-        flight->values = flight->values == from->zeros ? to->zeros : flight->values;
+    copy_in_flight(to, from);
     copy_history(&to->history, &from->history);
     to->results = to->iteration ? history_find(&to->history, to->iteration) : NULL;
     return to;
@@ -61,6 +68,6 @@ struct core *core_copy(const struct core *from) {
 /* One request's time is up now, and no other's. */
 void core_ring(struct core *core, int64_t request, double now) {
     core->in_flight.silent_from_s = INFINITY;
-    for (struct flight *flight = core->in_flight.first; flight; flight = flight->later)
+    for (struct flight *flight = core->in_flight.awaited.first; flight; flight = flight->later)
         flight->deadline_s = flight->request == request ? now : INFINITY;
 }

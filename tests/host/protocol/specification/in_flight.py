@@ -3,6 +3,8 @@
 Three things tell that something was lost: a request that was sent later has been answered (soon after, with patience
 for packets that changed places); nothing at all has been answered for longer than usual (then the oldest requests are
 repeated, one at first); and before an iteration's first answer a long wait, because k workers must be there.
+
+A merged contribution, which counts for none of the k, is sent once: no block waits for it.
 """
 
 import math
@@ -37,7 +39,9 @@ class InFlight:
 
     def __init__(self, rto_s: float) -> None:
         self.by_request: dict[int, InFlightRequest] = {}
-        """By their order."""
+        """Those whose answer the iteration waits for, by their order."""
+        self.merged: dict[int, InFlightRequest] = {}
+        """Merged contributions."""
         self.silent_from = 0.0
         """How long nothing at all was answered counts from here."""
         self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
@@ -80,16 +84,31 @@ class InFlight:
         self.level = None
 
     def launch(self, request: int, header: KofnHeader, values: bytes, now: float, *, expected: bool = False) -> None:
-        if not self.by_request:
+        self.remove(request)
+        if not self.by_request and header.count:
             self.heard(now)
         self._order = order = self._order + 1
-        self.by_request[request] = InFlightRequest(header, values, order, order, now, now, expected=expected)
+        flights = self.by_request if header.count else self.merged
+        flights[request] = InFlightRequest(header, values, order, order, now, now, expected=expected)
+
+    def find(self, request: int) -> InFlightRequest | None:
+        return self.by_request.get(request) or self.merged.get(request)
+
+    def remove(self, request: int) -> None:
+        self.by_request.pop(request, None)
+        self.merged.pop(request, None)
+
+    def clear(self) -> None:
+        self.by_request.clear()
+        self.merged.clear()
 
     def leaves(self, flight: InFlightRequest, at: float) -> None:
         """A request that was launched or repeated just now leaves later, after all those before it."""
         flight.sent = at
         if flight.attempts == 1:
             flight.first_sent = at
+        if not flight.header.count:
+            return
         self._all_left_at = at
         if self._first_leaves(at) >= at:
             self.silent_from = at

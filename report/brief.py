@@ -1,0 +1,128 @@
+"""The table after a run, at most 14 rows where nothing is wrong: what each trial reached, and where gradients went.
+
+`Summary.rows()` has everything; the report and `--details` show that.
+"""
+
+from collections.abc import Callable, Sequence
+
+from kofn.report.formatting import integer, milliseconds, ratio, seconds
+from kofn.report.summary import RunSummary, Summary, TrialSummary
+from kofn.report.table import PlainTable
+from kofn.results.ranks import each
+
+
+def headlines(summary: Summary) -> list[str]:
+    """Return a sentence for each trial but the baseline, and one about the worker that was late most often."""
+    if summary.metric is None or not summary.trials:
+        return []
+    compared = [entry for entry in summary.trials if entry is not summary.baseline]
+    return [*(_reached(summary, entry) for entry in compared), *_latest(compared[-1:])]
+
+
+def brief_tables(run: RunSummary) -> list[PlainTable]:
+    """Return a table for each job that has come to an iteration, with a column for each trial."""
+    one = len(run.jobs) == 1
+    return [
+        PlainTable(["" if one else f"job {job.job}", *job.headings()], brief_rows(job))
+        for job in run.jobs
+        if job.trials
+    ]
+
+
+def brief_rows(summary: Summary) -> list[list[str]]:
+    """Return a label and a cell for each trial, row by row."""
+    rows: list[tuple[str, Callable[[TrialSummary], str], bool]] = [
+        (f"time to {summary.metric.goal}" if summary.metric else "", _time, summary.metric is not None),
+        (_against(summary), lambda entry: ratio(summary.against(entry)), summary.baseline is not None),
+        ("one worker alone / this", lambda entry: ratio(summary.against_alone(entry)), summary.alone is not None),
+        ("iterations", lambda entry: integer(entry.iterations), True),
+        ("mean iteration time", lambda entry: milliseconds(entry.mean_iteration_s), True),
+        ("k, and how often", _k, True),
+        ("rule for late gradients", _rule, any(entry.in_force for entry in summary.trials)),
+        ("gradients in a sum, mean", _gradients, _any(summary, "summed_by_worker")),
+        ("latest worker's in sums", _latest_cell, _any(summary, "late_by_worker")),
+        ("share of the sums", _shares, _any(summary, "share_by_worker")),
+        ("STARVED", lambda entry: entry.starved or "none", any(entry.starved for entry in summary.trials)),
+        ("gradient bytes sent", _bytes, summary.compresses),
+        ("replicas bit-identical", lambda entry: "NO" if entry.identity_error else "yes", True),
+        ("gradients conserved", _conserved, True),
+    ]
+    return [[label, *map(cell, summary.trials)] for label, cell, shown in rows if shown]
+
+
+def _any(summary: Summary, name: str) -> bool:
+    return any(any(getattr(entry, name)) for entry in summary.trials)
+
+
+def _against(summary: Summary) -> str:
+    return f"{summary.baseline.objective} / this" if summary.baseline else ""
+
+
+def _time(entry: TrialSummary) -> str:
+    return "diverged" if entry.diverged else seconds(entry.time_to_target_s)
+
+
+def _k(entry: TrialSummary) -> str:
+    """The k of most iterations, and of which share."""
+    if not entry.k_iterations:
+        return "-"
+    k = max(entry.k_iterations, key=lambda each: entry.k_iterations[each])
+    return f"{k} in {100 * entry.k_iterations[k] / sum(entry.k_iterations.values()):.0f} %"
+
+
+def _rule(entry: TrialSummary) -> str:
+    """The rules in the order in which they came into force."""
+    return "/".join(dict.fromkeys(one.late_gradient for one in entry.in_force)) or "-"
+
+
+def _gradients(entry: TrialSummary) -> str:
+    return f"{sum(entry.summed_by_worker) / entry.iterations:.2f}" if entry.ledger else "-"
+
+
+def _latest_rank(entry: TrialSummary) -> int | None:
+    """The worker that was late most often; None where none was."""
+    late: Sequence[int] = entry.late_by_worker
+    return max(range(len(late)), key=lambda rank: late[rank]) if any(late) and entry.ledger else None
+
+
+def _latest_cell(entry: TrialSummary) -> str:
+    rank = _latest_rank(entry)
+    if rank is None:
+        return "none was late"
+    return f"{rank}: {entry.summed_by_worker[rank]:.0f} of {entry.entered_by_worker[rank]:.0f}"
+
+
+def _shares(entry: TrialSummary) -> str:
+    return each([100 * share for share in entry.share_by_worker], "{:.0f}".format, separator="/") + " %"
+
+
+def _bytes(entry: TrialSummary) -> str:
+    return f"{100 * entry.compressed.wire_ratio:.0f} % of float32" if entry.compressed else "-"
+
+
+def _conserved(entry: TrialSummary) -> str:
+    if not entry.ledger:
+        return "-"
+    return "NO" if entry.conservation_error else "as far as known" if entry.conservation_unchecked else "exactly"
+
+
+def _reached(summary: Summary, entry: TrialSummary) -> str:
+    assert summary.metric is not None
+    if entry.time_to_target_s is None:
+        return f"{entry.name} did not reach {summary.metric.goal}."
+    others = [(summary.against_alone(entry), "one worker alone")]
+    if summary.baseline and entry is not summary.baseline:
+        others.insert(0, (summary.against(entry), summary.baseline.objective))
+    words = " and ".join(f"{times:.1f} x faster than {other}" for times, other in others if times is not None)
+    reached = f"{entry.name}: {summary.metric.goal} after {entry.time_to_target_s:.1f} s"
+    return f"{reached}, {words}." if words else f"{reached}."
+
+
+def _latest(entries: Sequence[TrialSummary]) -> list[str]:
+    return [
+        f"{entry.name}: worker {rank} was late in {entry.late_by_worker[rank]} of {entry.iterations} iterations; of its"
+        f" {entry.entered_by_worker[rank]:.0f} gradients {entry.summed_by_worker[rank]:.1f} entered a sum,"
+        f" {entry.discarded_by_worker[rank]:.1f} lost their weight to age."
+        for entry in entries
+        if (rank := _latest_rank(entry)) is not None
+    ]
