@@ -76,6 +76,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     residual_norm: float | None = None  # L2 of all that is pending after the iteration
     refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
     refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
+    rate_ratio: float | None = None  # c, when the first rate of this iteration counted; none where none did
     lost_norm: float | None = None  # L2 of what it discarded to keep residuals in fewer bits; none where they are exact
     expanding: float | None = None  # share of blocks whose step is too large for a vote's residual to shrink
     schedule: str | None = None  # in force: family:threshold in elements:front layers; none without [schedule]

@@ -51,8 +51,9 @@ class Encoding:
     blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
     pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
     `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and that would have left over too
-    much, and that share of the gradient's squared norm; None where lanes are as asked for.  `lost_norm`: L2 of what was
-    discarded so that residuals are kept in fewer bits, None where they are exact.  `expanding`: the share of blocks
+    much, and that share of the gradient's squared norm; None where lanes are as asked for.  `rate_ratio`: c, of
+    compression_ratio(), when the first rate of this iteration counted; None where none did.  `lost_norm`: L2 of what
+    was discarded so that residuals are kept in fewer bits, None where they are exact.  `expanding`: the share of blocks
     whose votes have too large a step for what is left over to shrink, None without votes or agreed steps.
     """
 
@@ -65,6 +66,7 @@ class Encoding:
     residual_norm: float
     refused_width: int | None = None
     refused_error: float | None = None
+    rate_ratio: float | None = None
     lost_norm: float | None = None
     expanding: float | None = None
 
@@ -113,6 +115,7 @@ class Encoder:
         """Blocks of a gradient in pieces that wait to leave at most: nothing overtakes them."""
         self._wanted = self.plan.lanes
         self._wish = coding.planner.ratio
+        self._rate_ratio: float | None = None  # c, when the first rate of this iteration counted
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
         self._entering: _Entering | None = None
         self._packed_summary: dict[int, bytes] = {}  # by part
@@ -145,7 +148,7 @@ class Encoder:
         self.uses = self._wanted = self.plan.lanes
         self._packed_summary.clear()
         self._fresh[:] = False
-        self._error = None
+        self._error = self._rate_ratio = None
         if self._rate is not None:
             self._rate.begin(len(self.plan.blocks) * self._block_bytes)
             self._look_at_rate(self._rate)
@@ -396,6 +399,8 @@ class Encoder:
         rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
         self._look_at_rate(rate)
         if rate.measured:
+            if self._rate_ratio is None:
+                self._rate_ratio = rate.ratio
             self._wanted = max(self._wanted, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
 
     @property
@@ -472,6 +477,7 @@ class Encoder:
             residual_norm=math.sqrt(_squares(pending, self.ledger.blocks * self.ledger.elements)),
             refused_width=refused[0] if refused else None,
             refused_error=refused[1] if refused else None,
+            rate_ratio=self._rate_ratio,
             lost_norm=self._lost(),
             expanding=self._expanding,
         )

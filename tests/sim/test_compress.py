@@ -122,6 +122,10 @@ def test_the_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> Non
     )
     assert {line["width"] for line in before} == {32}
     assert {line["width"] for line in after} <= {8, 4}
+    (dropped,) = (line for line in seen["on"] if line["iteration"] == 7)
+    assert {line["rate_ratio"] for line in before} == {None}
+    assert dropped["ratio"] == 1
+    assert 1 / 4 < dropped["rate_ratio"] < 1, "of the iteration in which the link drops a part has left before"
     sent = {name: max(line["wire_ratio"] for line in some if line["iteration"] == 7) for name, some in seen.items()}
     assert sent["on"] < 0.8 * sent["off"], "in mid-iteration; what is sent again while the links are slow is in it"
     took = {name: np.median([line["iteration_s"] for line in some[-4:]]) for name, some in seen.items()}

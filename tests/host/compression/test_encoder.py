@@ -15,7 +15,7 @@ from kofn.host.compression.encoder import SLICE, Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.compression.rate import RateEstimator
+from kofn.host.compression.rate import DEAD_ZONE, RateEstimator
 from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import pack, unpack, width_of
 from kofn.host.protocol.block_layout import BlockLayout
@@ -347,9 +347,8 @@ def waiting_since_a_regroup(encoder: Encoder, layout: BlockLayout) -> list[int]:
     return protocol.withdraw(encoder.fresh)
 
 
-@pytest.mark.parametrize(("error_max", "lanes"), [(None, 2), (1e-4, 1)])
-def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | None, lanes: int) -> None:
-    """As far as the gradient bears it: in 8-bit lanes more than 1e-4 of this one is left over, in 16-bit lanes less."""
+def on_a_link_that_drops(error_max: float | None = None) -> tuple[Encoder, int]:
+    """A worker of 100 blocks whose link drops to a quarter after 50, and the block that narrowed those after it."""
     compress = CompressSection(codec="auto", ratio_control="deliverable", max_encoding_error=error_max)
     coding = JobCoding.of(JOB, compress, 100 * 512)
     ledger = Ledger(LedgerStorage.in_memory(blocks=100, lanes=512), 0, coding.codecs)
@@ -359,29 +358,60 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | No
     encoder.encode(1)
     now, narrowed_at = 0.0, 0
     for block in range(100):
-        packed = encoder.packed(block)
-        now += len(packed.values) / (1e6 if block < 50 else 0.25e6)
-        result = Result(
-            id=BlockId(1, block),
-            scale=packed.scale,
-            lanes=packed.lanes,
-            k=1,
-            count=1,
-            weight=WEIGHT_UNIT,
-            members=1,
-            values=b"",
-        )
-        settle(encoder, result, now=now)
+        now += len(encoder.packed(block).values) / (1e6 if block < 50 else 0.25e6)
+        settle(encoder, alone(encoder, block), now=now)
         if found := narrowed(encoder, range(block + 1, 101)):
             assert found == list(range(block + 1, 101)), "the summary block too: it says the newest wish"
             narrowed_at = block
+    return encoder, narrowed_at
+
+
+def alone(encoder: Encoder, block: int) -> Result:
+    """The result of a block that worker 0 alone is in."""
+    packed = encoder.packed(block)
+    return Result(
+        id=BlockId(1, block),
+        scale=packed.scale,
+        lanes=packed.lanes,
+        k=1,
+        count=1,
+        weight=WEIGHT_UNIT,
+        members=1,
+        values=packed.values,
+    )
+
+
+@pytest.mark.parametrize(("error_max", "lanes"), [(None, 2), (1e-4, 1)])
+def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | None, lanes: int) -> None:
+    """As far as the gradient bears it: in 8-bit lanes more than 1e-4 of this one is left over, in 16-bit lanes less."""
+    encoder, narrowed_at = on_a_link_that_drops(error_max)
     assert 50 < narrowed_at < 90
     assert encoder.uses == encoder.packed(99).lanes == lanes
     said = unpack(encoder.packed(100).values, 32)
     assert 0.2 < said[0] / 65536 < 0.3
-    assert ledger.totals().conserved
+    assert encoder.ledger.totals().conserved
     encoder.begin(2)
     assert encoder.uses == 0, "until the others have heard of it"
+
+
+def test_the_ratio_of_an_iteration_is_that_of_the_moment_when_its_rate_counted() -> None:
+    """Of the first blocks all was sent, of the others a quarter: c = (s + (D - s) r) / D."""
+    encoder, narrowed_at = on_a_link_that_drops()
+    delivered, rest = (narrowed_at + 1) / 100, 1 / 4 / (1 - DEAD_ZONE)
+    encoding = encoder.follow(BlockResults.of([alone(encoder, block) for block in range(101)]), 0).encoding
+    assert encoding is not None
+    assert encoding.rate_ratio == pytest.approx(delivered + (1 - delivered) * rest, rel=0.02)
+
+
+def test_an_iteration_whose_rate_did_not_count_has_no_ratio_of_its_own() -> None:
+    encoder, _ = on_a_link_that_drops()
+    encoder.follow(BlockResults.of([alone(encoder, block) for block in range(101)]), 0)
+    encoder.begin(2)
+    encoder.enter(np.ones(100 * 512, np.float32), 2)
+    encoder.encode(2)
+    encoding = encoder.follow(BlockResults.of([alone(encoder, block) for block in range(101)]), 0).encoding
+    assert encoding is not None
+    assert encoding.rate_ratio is None
 
 
 class Answers(RateEstimator):
