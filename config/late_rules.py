@@ -1,6 +1,7 @@
 """What becomes of a gradient whose iteration ended without it: the rules, by name.
 
-    merge       finished; added to the iteration that is open then, but not counted among its k (the source's rule)
+    merge       finished; added to the iteration that is open then, but not counted among its k (the source's rule,
+                with an age weight of 1: docs/explanation/sources.md)
     async       finished; counts among the k of the iteration that is open then (K-async SGD)
     batch-sync  given up; who has finished goes on with another batch until k gradients are there (K-batch-sync SGD)
     stash       finished; added to the worker's next contribution that is in time
@@ -57,7 +58,7 @@ GIVE_UPS = 3
 """Gradients that a worker gives up in a row, at most."""
 
 DEFAULT: RuleName = "merge"
-"""Where nothing is said, and nobody has chosen yet: no gradient is lost, and nobody waits for it."""
+"""The rule where none is configured or chosen yet: a late gradient enters a sum, and nobody waits for it."""
 
 AGE_WEIGHT = 0.5
 """What each iteration of age leaves of a gradient's weight, likewise."""

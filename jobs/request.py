@@ -86,9 +86,9 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
         tuple[RequestedNode, ...],
         Meta(max_length=64, description="To be filled in this order; else all that are ready."),
     ] = ()
-    least_per_node: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Of a node's part: a ring has three.")] = (
-        RING_LEAST
-    )
+    least_per_node: Annotated[
+        int, Meta(ge=1, le=WORKERS_MAX, description="The fewest accelerators of a node's part.")
+    ] = RING_LEAST
     elastic: Elastic = Elastic()
     workload: Annotated[
         WorkloadKind, Meta(description="What runs the workers; auto: a JobSet, which takes parts of any size.")

@@ -22,6 +22,7 @@ from kofn.rpc import kofn_pb2 as pb
 from .markdown import ROOT, anchors, blocks, documents, links, prose
 
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
+SOURCES = ROOT / "docs" / "explanation" / "sources.md"
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -40,6 +41,19 @@ def test_link_texts_that_are_paths_are_the_target(path: Path) -> None:
     """A link whose text is a path of the repository leads to that file."""
     found = re.findall(r"\[([\w-]+(?:/[\w.-]+)+)\]\(([^)#\s]+)", prose(path))
     assert not [text for text, target in found if (path.parent / target).resolve() != (ROOT / text).resolve()]
+
+
+def test_the_steps_of_the_sources_are_where_they_are_said_to_be() -> None:
+    """Each step's row names functions, classes, P4 controls or attributes, and links to the files that define them."""
+    rows = re.findall(r"^\| (?!step )(.+?) \| (.+?) \| .+ \| .*\|$", prose(SOURCES), re.MULTILINE)
+    wrong = []
+    for step, code in rows:
+        text = "\n".join((SOURCES.parent / target).read_text() for target in re.findall(r"\]\(([^)]+)\)", code))
+        names = [part for name in re.findall(r"`([^`]+)`", code) for part in name.split(".")]
+        defined = r"\b(?:def|class|control|int|int64_t|double) {0}\b|\b{0}(?:: [^=\n]+)? ="
+        wrong += [(step, name) for name in names or ["no name"] if not re.search(defined.format(name), text)]
+    assert len(rows) > 40
+    assert not wrong
 
 
 def test_code_names_documents_that_are_there() -> None:
