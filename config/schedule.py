@@ -40,7 +40,7 @@ class ScheduleSection(Section, frozen=True):
         0  # first layers whose weight gradients are computed early (front-first, late-front)
     )
 
-    enumerate: bool = False  # find threshold and front by trying all (source 001): a hundred iterations and more
+    enumerate: bool = False  # find threshold and front by trying all (source 001): hundreds of iterations
 
     @property
     def searches(self) -> bool:

@@ -1,7 +1,6 @@
 """A search that all workers go through together, again where times change, and that is a part of a replica's state."""
 
 from collections.abc import Callable, Collection
-from statistics import median
 
 import numpy as np
 
@@ -10,10 +9,7 @@ from kofn.host.compression.side_values import SideValues
 from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.search import MICRO, Heard, Measured, Search
 
-HEARD_MOST = 1000
-"""Iterations that a search may take."""
-
-WATCHED = 16
+WATCHED = 64
 """Iterations, after it is done, that say together whether it is still right."""
 
 CHANGED = 1.4
@@ -32,7 +28,7 @@ class AgreedSearch:
         self._new = new
         self._search = new()
         self._begun = 0
-        self.heard: Integers = np.zeros((1 + HEARD_MOST + WATCHED, len(Heard._fields)), np.int64)
+        self.heard: Integers = np.zeros((1 + self._search.most + WATCHED, len(Heard._fields)), np.int64)
 
     @property
     def search(self) -> Search:
@@ -65,20 +61,17 @@ class AgreedSearch:
         self.heard[0, _COUNT] = search.heard
         self.heard[search.heard] = heard
         self.heard[0, _K] = k
-        if search.heard == HEARD_MOST and not search.done:
-            self._begin_anew()
 
     def _watch(self, search: Search, heard: Heard, k: int) -> None:
         """Begin anew where the last iterations took much longer or shorter, or all had another k."""
-        found = search.tried.get(search.schedule)
-        if not heard.largest or not found:
+        if not heard.largest or search.found_s is None:
             return
-        watched, last = int(self.heard[0, _WATCHED]), self.heard[1 + HEARD_MOST :]
+        watched, last = int(self.heard[0, _WATCHED]), self.heard[1 + search.most :]
         last[watched % WATCHED, :2] = heard.largest, k
         self.heard[0, _WATCHED] = watched + 1
         if watched + 1 < WATCHED:
             return
-        times = float(np.median(last[:, 0])) / MICRO / median(found)
+        times = float(np.median(last[:, 0])) / MICRO / search.found_s
         others = (last[:, 1] != self.heard[0, _K]).all() and (last[:, 1] == k).all()
         if others or not 1 / CHANGED <= times <= CHANGED:
             self._begin_anew()

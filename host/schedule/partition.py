@@ -37,6 +37,17 @@ def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
     return pieces
 
 
+def distinct(layers: Sequence[Layer], schedules: Sequence[PassSchedule]) -> list[PassSchedule]:
+    """Return the first of those that come to the same passes and pieces; all of them where there are no layers."""
+    if not layers:
+        return list(schedules)
+    found = dict[object, PassSchedule]()
+    for one in schedules:
+        family = (one.family.overlaps, one.family.by_layer)
+        found.setdefault((family, tuple(one.order(len(layers))), tuple(partition(layers, one))), one)
+    return list(found.values())
+
+
 def _pieces(layers: Sequence[Layer], run: Sequence[int], schedule: PassSchedule) -> list[Piece]:
     """Of layers that leave together; a level is that of the last layer computed, the first layer's is the highest."""
     level = len(layers) - run[-1] if schedule.family.prioritised else 0

@@ -8,16 +8,16 @@ without a word more, and who comes back replays what the others have heard.
     search.hear(Heard.of(notes.values()))     # what all members said: `search.schedule` is that of the next iteration
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple, Self
 
 from kofn.host.compression.side_values import SideValues
 from kofn.host.schedule.families import FAMILIES, PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
+from kofn.host.schedule.partition import distinct
 from kofn.host.schedule.pipeline import LinkModel, iteration_s
+from kofn.host.schedule.race import Race, longest
 
 MICRO = 1_000_000
 
@@ -51,54 +51,68 @@ class Heard(NamedTuple):
         return cls(max(numbers[0] for numbers in said), *means)
 
 
-class Search(ABC):
-    """`schedule`: of the iteration that comes; `done`: it is in force from now on; `tried`: what each took, in seconds.
+FOUND = 8
+"""Timings of the schedule that is found, at least."""
 
-    What is said in an iteration was measured in the one before it.
+
+class Search:
+    """The schedule of the next iteration, from what was heard so far.
+
+    Numbers that are said in an iteration were measured in the one before it.
     """
 
     def __init__(self, schedule: PassSchedule) -> None:
         self.schedule = schedule
+        """The schedule of the next iteration."""
         self.done = False
-        self.tried: dict[PassSchedule, list[float]] = {}
+        """Whether `schedule` stays."""
+        self.found_s: float | None = None
+        """Seconds that an iteration takes by the schedule that was found; None before, and where none was timed."""
         self.heard = 0
         """Iterations."""
+        self.longest = 0
+        """Iterations that the search takes at most, where every worker tells a time in each."""
+        self._race: Race | None = None
         self._before: PassSchedule | None = None  # in force in the iteration before
 
+    @property
+    def most(self) -> int:
+        """The iterations after which the search settles on the best so far."""
+        return self.longest + self.longest // 4
+
     def said(self, measured: Measured) -> SideValues:
-        """The iteration's time and two more numbers, in microseconds, 1 or more."""
+        """Return the iteration's time and two more numbers, in microseconds, 1 or more."""
         return (_micro(measured.iteration_s), 1, 1)
 
     def hear(self, heard: Heard) -> None:
-        """Of an iteration, before it is done."""
+        """Take in what an iteration's members said, and choose the next iteration's schedule."""
         self.heard += 1
         before, self._before = self._before, self.schedule
         if before is not None and heard.largest:
             self._hear(heard, before)
+        if self.heard == self.most and not self.done:
+            self._settle()
 
     def _hear(self, heard: Heard, before: PassSchedule) -> None:
-        """The slowest worker's time counts, since the others wait for it."""
-        self.tried.setdefault(before, []).append(heard.largest / MICRO)
-        self._go_on()
+        """Note the slowest worker's time, since the others wait for it."""
+        assert self._race is not None
+        self._race.hear(before, heard.largest / MICRO)
+        if self._race.over:
+            self._won(self._race.leader)
+        else:
+            self.schedule = self._race.following
 
-    @abstractmethod
-    def _go_on(self) -> None:
-        """Choose another `schedule` to try, or be `done`."""
+    def _begin(self, race: Race) -> None:
+        self._race, self.schedule = race, race.following
 
-    def _next(self, field: Sequence[PassSchedule], times: int) -> bool:
-        """Choose one that was begun less often than so; False where all were, and their times were heard."""
-        least = min(field, key=lambda one: self._tries(one) + (one == self.schedule))
-        if self._tries(least) + (least == self.schedule) < times:
-            self.schedule = least
-            return True
-        return any(self._tries(one) < times for one in field)
+    def _won(self, best: PassSchedule) -> None:
+        """Go on once a race is over."""
+        self._settle()
 
-    def _tries(self, schedule: PassSchedule) -> int:
-        return len(self.tried.get(schedule, ()))
-
-    def _best(self, among: Sequence[PassSchedule]) -> PassSchedule:
-        """By the median of its times."""
-        return min(among, key=lambda one: (median(self.tried[one]), one))
+    def _settle(self) -> None:
+        self.done = True
+        if self._race is not None:
+            self.schedule, self.found_s = self._race.leader, self._race.leader_s
 
 
 class GivenSchedule(Search):
@@ -108,38 +122,37 @@ class GivenSchedule(Search):
         super().__init__(schedule)
         self.done = True
 
-    def _go_on(self) -> None:
-        raise AssertionError("it is done")
-
 
 GROWTH, THRESHOLDS = 1.1, 100
 """Source 001: each threshold is larger by a tenth than the one before, 100 times."""
 
 
 class Enumeration(Search):
-    """Source 001's: thresholds from the one given on, with the usual order, then every number of front layers."""
+    """Source 001's search: thresholds from that of `first` on in the usual order, then every number of front layers.
 
-    def __init__(self, fronts: int, first: PassSchedule) -> None:
+    Schedules that come to the same passes and pieces of `layers`, where these are given, are one candidate.
+    """
+
+    def __init__(self, fronts: int, first: PassSchedule, layers: Sequence[Layer] = ()) -> None:
+        super().__init__(first)
+        self._fronts, self._layers = fronts, layers
         thresholds = dict.fromkeys(int(first.threshold * GROWTH**number) for number in range(THRESHOLDS + 1))
-        self._field = [PassSchedule(first.name, threshold, 0) for threshold in thresholds]
-        super().__init__(self._field[0])
-        self._fronts = fronts
+        self._begin(self._race_of([PassSchedule(first.name, threshold, 0) for threshold in thresholds]))
+        self.longest = longest(len(thresholds), FOUND) + (longest(fronts + 1, FOUND) if fronts else 0)
 
-    def _go_on(self) -> None:
-        if self._next(self._field, 1):
+    def _race_of(self, field: Sequence[PassSchedule]) -> Race:
+        return Race(distinct(self._layers, field), 1 if self._fronts else FOUND)
+
+    def _won(self, best: PassSchedule) -> None:
+        if not self._fronts:
+            self._settle()
             return
-        best = self._best(self._field)
-        more = [PassSchedule(best.name, best.threshold, front) for front in range(1, self._fronts + 1)]
-        self._field, self._fronts = [best, *more], 0
-        if not self._next(self._field, 1):
-            self.schedule, self.done = self._best(self._field), True
+        fronts, self._fronts = self._fronts, 0
+        self._begin(self._race_of([PassSchedule(best.name, best.threshold, front) for front in range(fronts + 1)]))
 
 
 PROPOSED = 6
 """Schedules that are tried."""
-
-ROUNDS = 2
-"""Times that each is tried before the slower half goes."""
 
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Thresholds of the model, as shares of the gradient."""
@@ -148,16 +161,14 @@ STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class Proposals(Search):
     """The model of the pipeline proposes, and a few measured iterations decide.
 
-    First each layer's times are told, one layer an iteration, and the rate of the network; then the schedules that the
-    model expects most of are tried in turn, and the slower half leaves, until one is left.
+    First each layer's times are told, one layer an iteration; then the schedules that the model expects most of race.
     """
 
     def __init__(self, layers: Sequence[Layer], first: PassSchedule, network: LinkModel) -> None:
         super().__init__(first)
         self._layers, self._network = layers, network
         self._told: list[tuple[float, ...]] = []
-        self._field: list[PassSchedule] = []
-        self._times = ROUNDS  # that each of these is tried
+        self.longest = 1 + len(layers) + longest(PROPOSED, FOUND)
 
     def said(self, measured: Measured) -> SideValues:
         at = len(self._told)
@@ -170,20 +181,19 @@ class Proposals(Search):
         if len(self._told) < len(self._layers):
             self._told.append(tuple(mean / MICRO for mean in (heard.first, heard.second, heard.third)))
             if len(self._told) == len(self._layers):
-                self._field = self._proposed()
-                self.schedule = self._field[0]
+                self._begin(Race(self._proposed(), FOUND))
         else:
             super()._hear(heard, before)
 
     def _proposed(self) -> list[PassSchedule]:
-        """The fastest by the model, best first."""
+        """Return the fastest by the model, best first."""
         forward, error, weight = zip(*self._told, strict=True)
         times = LayerTimes(forward, error, weight)
         expected = {one: iteration_s(self._layers, times, one, self._network) for one in self.candidates()}
-        return sorted(expected, key=lambda one: (expected[one], one))[:PROPOSED]
+        return distinct(self._layers, sorted(expected, key=lambda one: (expected[one], one)))[:PROPOSED]
 
     def candidates(self) -> list[PassSchedule]:
-        """All that the model looks at."""
+        """Return all that the model looks at."""
         elements, layers = self._layers[-1].end, len(self._layers)
         fronts = {name: range(layers + 1) if family.has_front else range(1) for name, family in FAMILIES.items()}
         return [
@@ -192,17 +202,6 @@ class Proposals(Search):
             for front in range_
             for step in STEPS
         ]
-
-    def _go_on(self) -> None:
-        if self._next(self._field, self._times):
-            return
-        ranked = sorted(self._field, key=lambda one: (median(self.tried[one]), one))
-        self._field, self._times = ranked[: max(1, len(ranked) // 2)], self._times + ROUNDS
-        self.done = len(self._field) == 1
-        if self.done:
-            self.schedule = self._field[0]
-        else:
-            self._next(self._field, self._times)
 
 
 def _micro(seconds: float) -> int:

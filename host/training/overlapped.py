@@ -166,7 +166,7 @@ class OverlappedTraining(Training):
             link = LinkModel.of(self._config.pace_mbps(), self.coding.layout, self._config.job.window)
             return Proposals(layers, first, link)
         return (
-            Enumeration(len(layers) if first.family.has_front else 0, first)
+            Enumeration(len(layers) if first.family.has_front else 0, first, layers)
             if section.enumerate
             else GivenSchedule(first)
         )

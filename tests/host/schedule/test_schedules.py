@@ -1,4 +1,4 @@
-"""Orders, pieces, the pipeline and the search, in virtual time."""
+"""Orders, pieces and the pipeline, in virtual time."""
 
 import random
 
@@ -9,13 +9,10 @@ from hypothesis import strategies as st
 
 from kofn.config.schedule import FAMILIES as NAMES
 from kofn.config.schedule import WITH_FRONT
-from kofn.host.compression.side_values import SideValues
-from kofn.host.schedule.agreed_search import AgreedSearch
 from kofn.host.schedule.families import FAMILIES, PassSchedule
 from kofn.host.schedule.layers import Layer, LayerTimes
-from kofn.host.schedule.partition import partition
+from kofn.host.schedule.partition import distinct, partition
 from kofn.host.schedule.pipeline import LinkModel, bound_s, iteration_s, leaving_order
-from kofn.host.schedule.search import Enumeration, Heard, Measured, Proposals, Search
 from kofn.host.schedule.wire_layout import WireLayout
 
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=9)
@@ -63,6 +60,18 @@ def test_pieces_are_the_whole_gradient(given: tuple[list[Layer], PassSchedule]) 
         last = _computed_last(piece.layers, layers, schedule)
         assert not schedule.family.prioritised or piece.level == len(layers) - last
     assert (covered == 1).all()
+
+
+@given(schedules(), st.lists(st.integers(1, 20_000), min_size=1, max_size=20))
+def test_schedules_with_the_same_passes_and_pieces_are_one(
+    given: tuple[list[Layer], PassSchedule], thresholds: list[int]
+) -> None:
+    layers, schedule = given
+    every = [PassSchedule(schedule.name, threshold, schedule.front) for threshold in thresholds]
+    left = distinct(layers, every)
+    pieces = [partition(layers, one) for one in left]
+    assert all(one not in pieces[:at] for at, one in enumerate(pieces))
+    assert all(partition(layers, one) in pieces for one in every)
 
 
 def _computed_last(of: tuple[int, ...], layers: list[Layer], schedule: PassSchedule) -> int:
@@ -174,118 +183,3 @@ def test_what_overlap_and_priorities_are_worth_where_transfers_take_as_long_as_c
 def test_front_layers_first_where_the_network_is_faster() -> None:
     network = LinkModel(rate=2 * 8000 / SAME.compute_s, credit=80)
     assert best("front-first", EQUAL, SAME, network) < best("priority", EQUAL, SAME, network) / 1.05
-
-
-def searched(search: Search, layers: list[Layer], times: LayerTimes, network: LinkModel, workers: int = 3) -> int:
-    """Iterations until it is done, as if every schedule took what the model says."""
-    said: list[SideValues] = [(0, 0, 0)] * workers  # before anything was measured
-    for iteration in range(1000):
-        if search.done:
-            return iteration
-        took = iteration_s(layers, times, search.schedule, network)
-        search.hear(Heard.of(said))
-        said = [search.said(Measured(iteration_s=took, times=times))] * workers
-    raise AssertionError("it goes on for ever")
-
-
-MILLI = LayerTimes([1e-3] * 8, [1e-3] * 8, [1e-3] * 8)
-
-
-def test_the_source_s_enumeration_tries_thresholds_then_fronts() -> None:
-    network = LinkModel(rate=2 * 8000 / MILLI.compute_s, credit=80)
-    search = Enumeration(8, PassSchedule("front-first", 10))
-    assert searched(search, EQUAL, MILLI, network) == 101 + 8 + 3
-    every = {one: iteration_s(EQUAL, MILLI, one, network) for one in search.tried}
-    assert every[search.schedule] == pytest.approx(min(every.values()), abs=1e-6)
-
-
-@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
-def test_proposals_are_as_good_as_a_grid_in_thirty_iterations(ratio: float) -> None:
-    network = LinkModel(rate=8000 / MILLI.compute_s / ratio, credit=80)
-    search = Proposals(EQUAL, PassSchedule("late-front", 1000), network)
-    assert searched(search, EQUAL, MILLI, network) <= 30
-    grid = min(best(name, EQUAL, MILLI, network) for name in NAMES)
-    assert iteration_s(EQUAL, MILLI, search.schedule, network) <= 1.03 * grid
-
-
-def test_the_slowest_worker_s_time_counts() -> None:
-    search = Enumeration(1, PassSchedule("priority", 1000))
-    first = search.schedule
-    search.hear(Heard.of([(0, 0, 0), (0, 0, 0)]))
-    search.hear(Heard.of([(1_000, 1, 1), (5_000, 1, 1)]))
-    assert search.tried == {first: [0.005]} and search.schedule != first
-
-
-def test_who_comes_back_has_measured_nothing() -> None:
-    """That iteration counts for nothing, and what it would have told is tried again."""
-    layers, network = layers_of([1000] * 3), LinkModel(rate=1e6, credit=80)
-    times = LayerTimes([1e-3] * 3, [1e-3] * 3, [1e-3] * 3)
-    for search in (
-        Enumeration(3, PassSchedule("front-first", 10)),
-        Proposals(layers, PassSchedule("priority", 10), network),
-    ):
-        said: SideValues = (0, 0, 0)
-        for iteration in range(300):
-            if search.done:
-                break
-            took = iteration_s(layers, times, search.schedule, network)
-            search.hear(Heard.of([said, said if iteration % 7 else (0, 0, 0)]))
-            said = search.said(Measured(iteration_s=took, times=times))
-        assert search.done
-        for one, several in search.tried.items():
-            wanted = iteration_s(layers, times, one, network)
-            assert several == pytest.approx([wanted] * len(several), abs=1e-6), "another schedule's time"
-
-
-def test_another_replica_replays_what_was_heard() -> None:
-    one, other = (AgreedSearch(lambda: Enumeration(2, PassSchedule("late-front", 100))) for _ in range(2))
-    for number in range(1, 60):
-        one.hear([(number % 17 + 1, 1, 1), (3, 1, 1)], 2)
-    other.heard[:] = one.heard
-    assert other.schedule == one.schedule and other.search.tried == one.search.tried
-
-
-def agreed() -> AgreedSearch:
-    return AgreedSearch(lambda: Enumeration(0, PassSchedule("priority", 10_000_000)))
-
-
-def settled(search: AgreedSearch, took_us: int = 1000, k: int = 4) -> None:
-    """All schedules take as long."""
-    for _ in range(500):
-        if search.search.done:
-            return
-        search.hear([(took_us, 1, 1)] * 4, k)
-    raise AssertionError("it goes on for ever")
-
-
-@pytest.mark.parametrize(
-    ("took_us", "k", "again"), [(1000, 4, False), (1300, 4, False), (1700, 4, True), (600, 4, True)]
-)
-def test_a_search_begins_anew_where_iterations_take_another_time(took_us: int, k: int, again: bool) -> None:
-    search = agreed()
-    settled(search)
-    for number in range(100):
-        assert search.search.done == (number < 16 or not again), number
-        search.hear([(took_us, 1, 1)] * 4, k)
-        if again and not search.search.done:
-            break
-    settled(search, took_us)
-    assert search.search.done
-    for _ in range(100):
-        search.hear([(took_us, 1, 1)] * 4, k)
-    assert search.search.done, "by what it takes now"
-
-
-def test_a_search_begins_anew_once_another_k_stays() -> None:
-    search = agreed()
-    settled(search)
-    for number in range(40):
-        search.hear([(1000, 1, 1)] * 4, 4 if number % 10 else 2)
-    assert search.search.done, "now and then is no change"
-    for _ in range(16):
-        search.hear([(1000, 1, 1)] * 3, 3)
-    assert not search.search.done
-    other = agreed()
-    settled(other)
-    other.heard[:] = search.heard
-    assert not other.search.done, "a replica that comes back begins anew as well"

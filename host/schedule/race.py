@@ -1,0 +1,111 @@
+"""The fastest of some schedules, found by timing them in turn.
+
+A round doubles the timings of every candidate; their median counts.  After a round each candidate leaves that is
+slower than the leader beyond doubt, and the slower half leaves where the next round would be too long.
+
+    race = Race(candidates, least=8)
+    race.hear(running, took_s)      # an iteration has ended
+    race.following                  # the candidate of the next iteration
+    race.over, race.leader          # whether the leader has won
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+from statistics import median
+
+from kofn.host.schedule.families import PassSchedule
+
+ROUND = 64
+"""Timings in a round at most, a power of two; the first round has one of each candidate."""
+
+JUDGED = 4
+"""Timings of each candidate from which on their spread counts."""
+
+DOUBT = 2.0
+"""Standard errors by which a candidate may be slower than the leader and stay."""
+
+RESOLVED = 0.015
+"""Standard error of a difference, as a share of the times, at which the leader wins."""
+
+
+def longest(candidates: int, least: int) -> int:
+    """Return the number of iterations that a race takes at most.
+
+    Each round takes one more than it needs: a time is heard an iteration later.
+    """
+    rounds = (min(candidates << doubled, ROUND) + 1 for doubled in range(ROUND.bit_length() - 1))
+    return candidates + 1 + sum(rounds) + least
+
+
+class Race:
+    """Candidates that are timed in turn until one is left and has at least `least` timings."""
+
+    def __init__(self, field: Sequence[PassSchedule], least: int = 1) -> None:
+        self._field, self._least = list(field), least
+        self._wanted = 1  # timings of each candidate at the end of the round
+        self._timings: dict[PassSchedule, list[float]] = {one: [] for one in field}
+        self.following = self._field[0]
+        self.over = False
+
+    @property
+    def leader(self) -> PassSchedule:
+        """The candidate with the least median time so far."""
+        timed = [one for one in self._field if self._timings[one]]
+        return min(timed or self._field[:1], key=self._rank)
+
+    @property
+    def leader_s(self) -> float | None:
+        """The leader's median time, None before it was timed."""
+        times = self._timings[self.leader]
+        return median(times) if times else None
+
+    def hear(self, running: PassSchedule, took_s: float) -> None:
+        """Take the time of an iteration by `running`; the one after it was by `following`."""
+        if running in self._timings:
+            self._timings[running].append(took_s)
+        while not self.over and self._tries() >= self._wanted:
+            self._end_round()
+        begun = {one: len(self._timings[one]) + (one == self.following) for one in self._field}
+        self.following = min(self._field, key=begun.__getitem__)
+
+    def _tries(self) -> int:
+        """Return how often every candidate was timed."""
+        return min(len(self._timings[one]) for one in self._field)
+
+    def _rank(self, one: PassSchedule) -> tuple[float, PassSchedule]:
+        return median(self._timings[one]), one
+
+    def _end_round(self) -> None:
+        if len(self._field) > 1:
+            self._field = self._survivors(sorted(self._field, key=self._rank))
+        if len(self._field) > 1:
+            self._wanted *= 2
+        else:
+            self._wanted = self._least
+            self.over = self._tries() >= self._least
+
+    def _survivors(self, ranked: list[PassSchedule]) -> list[PassSchedule]:
+        """Return the candidates of the next round; the leader alone where the others differ too little."""
+        if self._wanted >= JUDGED:
+            error = self._error()
+            if error <= RESOLVED:
+                return ranked[:1]
+            most_s = self._rank(ranked[0])[0] * (1 + DOUBT * error)
+            ranked = [one for one in ranked if self._rank(one)[0] <= most_s]
+        while len(ranked) > 1 and len(ranked) * self._wanted > ROUND:
+            ranked = ranked[: (len(ranked) + 1) // 2]
+        return ranked
+
+    def _error(self) -> float:
+        """Return the standard error of the difference of two medians, as a share of them.
+
+        The noise is that of all candidates together, estimated by the median absolute deviation: 1 / 0.6745 of it is
+        the standard deviation of normal noise, and a median's standard error is 1.2533 times the mean's.
+        """
+        deviations = []
+        for one in self._field:
+            centre = median(self._timings[one])
+            deviations += [abs(time_s / centre - 1) for time_s in self._timings[one]]
+        tries = self._tries()
+        deviation = median(deviations) / 0.6745 * sqrt(tries / (tries - 1))
+        return 1.2533 * deviation * sqrt(2 / tries)
