@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from finsy.proto import p4i, p4r, p4r_grpc
 from google.protobuf import text_format
 
 from bench.tables import whole
+from kofn.run.switch_identity import BMV2, bmv2
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import EntryExists
 from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Ternary
@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent / "entries"
 PROGRAM = (FOLDER / "entries.json").read_bytes()
 P4INFO = p4i.P4Info()
 text_format.Parse((FOLDER / "entries.p4info.txtpb").read_text(), P4INFO)
-COMMANDS = {"embedded": [sys.executable, "-m", "kofn.switch"], "bmv2": ["simple_switch_grpc"]}
+COMMANDS = {"embedded": [sys.executable, "-m", "kofn.switch"], "bmv2": [BMV2]}
 START_S = 30
 PRIMARY = p4r.Uint128(low=1)
 FEW = 10
@@ -168,7 +168,7 @@ def main() -> None:
     cold_s, cached_s = loading()
     print(f"loading: {cold_s:.2f} s compiled, {cached_s:.3f} s from the cache")
     for target, entries in (("embedded", told.entries), ("bmv2", told.bmv2_entries)):
-        if target == "bmv2" and shutil.which(COMMANDS[target][0]) is None:
+        if target == "bmv2" and bmv2() is None:
             continue
         for batch in told.batch or (1, 100, 1000):
             count = min(entries, 5000 * batch)

@@ -13,7 +13,6 @@ basic.json and basic.p4.p4info.txtpb or .txt as p4c writes them.
 import argparse
 import contextlib
 import json
-import shutil
 import statistics
 import subprocess
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from google.protobuf import text_format
 from bench.entries import P4INFO, PRIMARY, PROGRAM, primary
 from bench.tables import whole
 from kofn.experiments.load.targets import COMMANDS, START_S, laboratory, links, process
+from kofn.run.switch_identity import bmv2
 
 RATES = (40_000, 80_000, 160_000, 320_000, 0)  # offered a second; 0: as many as the sender can
 TURN_S = 0.4
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=whole(), default=5, help="turns at each rate (default 5)")
     told = parser.parse_args()
     entry = bare_entry() if told.basic is None else basic_entry(told.basic)
-    names = [name for name in ("embedded", "bmv2") if shutil.which(COMMANDS[name][0])]
+    names = ["embedded"] if bmv2() is None else ["embedded", "bmv2"]
     with laboratory() as folder, contextlib.ExitStack() as stack:
         for name in names:
             stack.enter_context(switch(name, folder, entry))

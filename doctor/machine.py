@@ -17,6 +17,7 @@ from kofn.doctor.checks import Check, CheckError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.network_record import records
 from kofn.run.preconditions import check_machine, check_ports
+from kofn.run.switch_identity import BMV2, bmv2
 
 TIMEOUT_S = 20.0
 PYTHON = (3, 11)
@@ -100,7 +101,7 @@ def _commands(target: str) -> str:
         raise CheckError(message, advice) from None
     if shutil.which("tc") is None:
         raise CheckError("the command 'tc' is missing", "apt-get install iproute2")
-    switch = _compiler() if target == "embedded" else shutil.which("simple_switch_grpc")
+    switch = _compiler() if target == "embedded" else f"{shutil.which(BMV2)} ({bmv2()})"
     return f"{shutil.which('ip')}, {shutil.which('tc')}, {switch}"
 
 

@@ -14,7 +14,9 @@ from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.doctor.checks import Check, CheckError
 from kofn.doctor.lab import POLL_S, UP_S, Laboratory
 from kofn.results.folder import TrialFolder
+from kofn.run.errors import RunError
 from kofn.run.network import ROOT, listens
+from kofn.run.switch_identity import answering
 
 ANSWER_S = 10.0
 
@@ -63,8 +65,13 @@ class ControlPlane:
     async def _p4runtime(self) -> str:
         """It speaks P4Runtime, for our device."""
         begin, cookie = time.monotonic(), await self._cookie()
+        took_ms = (time.monotonic() - begin) * 1e3
         loaded = "no program yet" if cookie is None else f"runs a program with cookie {cookie:#x}"
-        return f"{self._address} answers in {(time.monotonic() - begin) * 1e3:.0f} ms: {loaded}"
+        try:
+            switch = await answering(self._lab.config.network.target, self._address)
+        except RunError as error:
+            raise CheckError(str(error), "is another switch behind that command or port?") from None
+        return f"{switch} at {self._address} answers in {took_ms:.0f} ms: {loaded}"
 
     async def _cookie(self) -> int | None:
         """Of the program that the switch runs; CheckError where it does not answer, or refuses."""

@@ -191,6 +191,10 @@ class RunFolder:
         """Give fields of the record other values."""
         replace(self.record(), **known).write(self.path)
 
+    def note_switch(self, switch: str) -> None:
+        """Note the name and version of the switch that has answered."""
+        self.update_record(provenance=replace(self.record().provenance, switch=switch))
+
     def write_effective(self, configs: Sequence[Config]) -> None:
         """Every job's configuration as its processes read it."""
         for job, config in zip(self.jobs, configs, strict=True):

@@ -27,6 +27,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     numpy: str = ""
     program_sha256: str = ""  # of p4src/build/kofn.json, which the switch loads
+    switch: str = ""  # name and version of the one that has answered
     kernel: str = ""
     machine: str = ""  # architecture and processor
     cores: int = 0  # that this process may use
@@ -55,6 +56,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
             ("kofn", " ".join(filter(None, (self.kofn, self.commit and f"commit {self.commit}")))),
             ("Python, NumPy", ", ".join(filter(None, (self.python, self.numpy)))),
             ("P4 program", self.program_sha256 and f"SHA-256 {self.program_sha256}"),
+            ("switch", self.switch),
             ("machine", self.machine and f"{self.machine}; {self.cores} cores, {self.memory_bytes / 2**30:.1f} GiB"),
             ("kernel", self.kernel),
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from kofn.config.schema import JobSection, NetworkSection, TorchSection
 from kofn.host.wire.packet import PORT
 from kofn.results.folder import TrialFolder
+from kofn.run.switch_identity import BMV2
 from kofn.switch.engine.faults import FaultRule
 
 MASTER_PORT = 29500
@@ -45,7 +46,8 @@ class Commands:
 
         `pcap` is the folder for its links' frames.
         """
-        name = [sys.executable, "-m", "kofn.switch"] if self.network.target == "embedded" else [_bmv2()]
+        embedded = self.network.target == "embedded"
+        name = [sys.executable, "-m", "kofn.switch"] if embedded else [shutil.which(BMV2) or BMV2]
         ports = [part for port, name in sorted(interfaces.items()) for part in ("-i", f"{port}@{name}")]
         address = f"127.0.0.1:{self.network.p4runtime_port}"
         grpc_flags = ["--grpc-server-addr", address, "--cpu-port", "255"]
@@ -135,7 +137,3 @@ class Commands:
 
     def _certs(self) -> list[str]:
         return [] if self.certificates is None else ["--certs", str(self.certificates.resolve())]
-
-
-def _bmv2() -> str:
-    return shutil.which("simple_switch_grpc") or "simple_switch_grpc"

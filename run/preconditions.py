@@ -14,6 +14,7 @@ from kofn.host.workload.straggler_source import straggler_class
 from kofn.host.workload.workload import workload_class
 from kofn.run.errors import RunError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
+from kofn.run.switch_identity import BMV2, bmv2
 
 BOOT_S = 30.0
 
@@ -75,9 +76,9 @@ def _check_tools(target: str) -> None:
         raise RunError("the command 'ip' is missing: apt-get install iproute2")
     if target == "embedded" and not any(map(shutil.which, ("cc", "gcc", "clang"))):
         raise RunError("no C compiler (cc, gcc or clang) for the embedded switch: apt-get install gcc libc6-dev")
-    if target == "bmv2" and shutil.which("simple_switch_grpc") is None:
+    if target == "bmv2" and bmv2() is None:
         raise RunError(
-            "simple_switch_grpc is not on the PATH: install the package p4lang-bmv2 "
+            f"{BMV2} is not on the PATH: install the package p4lang-bmv2 "
             "(https://github.com/p4lang/behavioral-model) or use --target embedded, which needs neither"
         )
 

@@ -33,6 +33,7 @@ def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
             seed = one.shared.run.seed
             say(console, f"seed {seed} ({seed - plan.shared.run.seed + 1} of {len(plans)}): results in {one.folder}")
             ran = carry_out(one, console)
+            folder.note_switch(ran.record().provenance.switch)
             with deferred():
                 conclude(ran, one.configs, Console(quiet=True), as_json=False)
     folder.update_record(finished=len(plan.shared.run.trials))

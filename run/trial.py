@@ -23,6 +23,7 @@ from kofn.run.network import ROOT, NetworkClient, ProcessSpec, listens
 from kofn.run.page import Watched
 from kofn.run.processes import Processes
 from kofn.run.sampler import Sampler
+from kofn.run.switch_identity import answering
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.2
@@ -99,6 +100,9 @@ class Trial:
         argv = self._commands.switch(interfaces, faults=rules, fault_seed=self._limits.seed, pcap=pcap)
         switch = await self._launch("switch", argv)
         await self._until_up(switch, self._switch_listens(), "the switch's P4Runtime server")
+        network = self._commands.network
+        answered = await answering(network.target, f"127.0.0.1:{network.p4runtime_port}")
+        self._folder.note_switch(str(answered))
         configs = [job.effective for job in self._folder.jobs]
         controller = await self._launch("controller", self._commands.controller(configs, self._entries[0]))
         await self._until_up(controller, client.ready(), "the controller and its switch")

@@ -10,6 +10,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kofn.run.errors import RunError
+from kofn.run.switch_identity import bmv2
+
 settings.register_profile("check", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
     "nightly",
@@ -20,6 +23,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("nightly" if os.environ.get("KOFN_NIGHTLY") == "1" else "check")
+
+
+def pytest_configure() -> None:
+    """Refuse a switch that only has BMv2's name: tests would compare kofn-switch with itself."""
+    try:
+        bmv2()
+    except RunError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

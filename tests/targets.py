@@ -1,14 +1,12 @@
 """The switches that a test runs on; BMv2 is skipped, with its reason, where it is not installed."""
 
-import shutil
 import sys
 from typing import Any
 
 import pytest
 
+from kofn.run.switch_identity import BMV2, bmv2
 from tests.ports import own_port
-
-BMV2 = "simple_switch_grpc"
 
 
 def switch_command(target: str) -> list[str]:
@@ -21,7 +19,7 @@ def switch_command(target: str) -> list[str]:
 
 def on_bmv2(*marks: pytest.MarkDecorator) -> Any:
     """The target of a test that is for BMv2, with more marks."""
-    missing = pytest.mark.skipif(not shutil.which(BMV2), reason=f"{BMV2} is not on the PATH")
+    missing = pytest.mark.skipif(bmv2() is None, reason=f"{BMV2} is not on the PATH")
     return pytest.param("bmv2", marks=[pytest.mark.bmv2, missing, *marks])
 
 

@@ -5,7 +5,6 @@ iteration, and every gradient is conserved exactly.  Its configuration is kept b
 """
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,8 +28,10 @@ from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import InterruptedRun, LeftoversError
 from kofn.run.plan import make_plan
+from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
+from kofn.run.switch_identity import BMV2, bmv2
 
 SCENARIO_S = 20
 """What one takes, about."""
@@ -102,10 +103,13 @@ def command(
         if running() is not None:
             raise another_run()
         folder = out or default_path("chaos")
-        for name in target or ("embedded",):
-            if if_present and name == "bmv2" and shutil.which("simple_switch_grpc") is None:
-                say(console, "bmv2: skipped, simple_switch_grpc is not on the PATH")
-                continue
+        targets = list(target or ("embedded",))
+        if if_present and "bmv2" in targets and bmv2() is None:
+            say(console, f"bmv2: skipped, {BMV2} is not on the PATH")
+            targets.remove("bmv2")
+        for name in targets:
+            check_machine(name)
+        for name in targets:
             outcomes[name] = list(_matrix(chosen, folder / name, name, driver, settings, console))
             console.print(outcomes_table(name, outcomes[name]))
     sys.exit(_conclude(folder, outcomes, console, as_json=as_json))

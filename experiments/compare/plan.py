@@ -1,7 +1,6 @@
 """What a comparison consists of: the axes that a command line chooses, and the cells that they come to."""
 
 import importlib.util
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from kofn.experiments.compare.points import (
 from kofn.experiments.compare.switches import switch_cells
 from kofn.experiments.matrix import Cell, cells
 from kofn.host.collectives.job_collective import load_collective
+from kofn.run.switch_identity import bmv2
 
 SWITCH_RUN_S = 6.0
 """A run of a few iterations that keeps every frame."""
@@ -139,7 +139,7 @@ class ComparisonPlan:
 
 def _switches(axes: Axes, folder: Path) -> list[Cell]:
     """The runs on both switches, where both are there."""
-    if not axes.switches or shutil.which("simple_switch_grpc") is None:
+    if not axes.switches or bmv2() is None:
         return []
     return [replace(cell, estimate_s=SWITCH_RUN_S) for cell in switch_cells(folder, axes.codecs, axes.settings)]
 

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.controller.p4runtime.topology import TopologyHost
 from kofn.host import wire
+from kofn.run.switch_identity import BMV2, bmv2
 
 HERE = Path(__file__).parent
 HEADER = Path(wire.__file__).parent
@@ -37,7 +37,7 @@ DEVICE_ID = 9
 GENERATION = 1
 START_S = 30
 EMBEDDED = [sys.executable, "-m", "kofn.switch"]
-COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": ["simple_switch_grpc"]}
+COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": [BMV2]}
 TARGETS = (*COMMANDS, "reflector")
 TIMES = "time for each packet received:"
 
@@ -95,7 +95,7 @@ def read_turn(line: str) -> Turn:
 
 def missing() -> list[str]:
     """Targets that are not installed here."""
-    return [name for name, command in COMMANDS.items() if not shutil.which(command[0])]
+    return [] if bmv2() else ["bmv2"]
 
 
 @contextlib.contextmanager

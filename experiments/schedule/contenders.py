@@ -37,14 +37,16 @@ REAL_SETTINGS = ["model.workload=digits", "model.hidden=[960, 960]", "run.target
 BUCKETS = {"buckets-25mb": 25_600, "buckets-1mb": 1_024}
 """KiB: PyTorch's default, and smaller ones."""
 
+ENUMERATED = ["schedule.threshold_kb=8", "schedule.enumerate=true", "run.max_iterations=400"]
+
 CONTENDERS = {
     "sequential": ["schedule.family=sequential"],
     **{name: ["schedule.family=buckets", f"schedule.threshold_kb={threshold}"] for name, threshold in BUCKETS.items()},
     "wait-free": ["schedule.family=wait-free", "schedule.threshold_kb=1"],
     "priority": ["schedule.family=priority", "schedule.threshold_kb=128"],
-    "priority-tuned": ["schedule.family=priority", "schedule.threshold_kb=8", "schedule.enumerate=true"],
-    "source": ["schedule.family=front-first", "schedule.threshold_kb=8", "schedule.enumerate=true"],
-    "late-front-tuned": ["schedule.family=late-front", "schedule.threshold_kb=8", "schedule.enumerate=true"],
+    "priority-tuned": ["schedule.family=priority", *ENUMERATED],
+    "source": ["schedule.family=front-first", *ENUMERATED],
+    "late-front-tuned": ["schedule.family=late-front", *ENUMERATED],
     "auto": ["schedule.family=auto"],
 }
 

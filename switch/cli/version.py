@@ -3,6 +3,8 @@
 import argparse
 from typing import Any, NoReturn
 
+from kofn.switch.identity import NAME, version
+
 
 class ShowVersion(argparse.Action):
     """An option without a value that prints the version and ends the process."""
@@ -10,15 +12,5 @@ class ShowVersion(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None
     ) -> NoReturn:
-        print(f"kofn-switch {_version()}")
+        print(f"{NAME} {version()}")
         parser.exit()
-
-
-def _version() -> str:
-    """Of kofn, or of the switch that is installed without it."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-    try:
-        return version("kofn")
-    except PackageNotFoundError:
-        return version("kofn-switch")

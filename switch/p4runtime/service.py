@@ -16,6 +16,7 @@ from finsy.proto import p4r, p4r_grpc
 from kofn.nativebuild.errors import BuildError
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import SwitchError
+from kofn.switch.identity import NAME, version
 from kofn.switch.p4runtime.pipeline import Pipeline
 from kofn.switch.p4runtime.refusal import (
     STATUS_DETAILS,
@@ -56,8 +57,10 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self.streams = Streams(engine, device_id)
 
     async def Capabilities(self, request: p4r.CapabilitiesRequest, context: Context) -> p4r.CapabilitiesResponse:  # noqa: N802 - gRPC's name
+        """Return the API's version; the metadata has this switch's name and version."""
         if request.device_id not in (0, self._device_id):
             await _abort(context, not_found(f"device id {request.device_id} is not known; {self._device_id} is"))
+        await context.send_initial_metadata(((NAME, version()),))
         return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     async def StreamChannel(  # noqa: N802

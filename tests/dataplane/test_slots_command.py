@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from kofn.cli.main import main
 from kofn.controller.p4runtime.slot_window import slot_window
+from kofn.run.switch_identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, contribution
-from tests.targets import BMV2
 
 VALUES = np.ones((HOSTS, 64), dtype=np.int64)
 pytestmark = pytest.mark.root

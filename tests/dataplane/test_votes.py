@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Votes, bit_of
+from kofn.run.switch_identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, frame, parse
-from tests.targets import BMV2
 
 pytestmark = pytest.mark.root
 

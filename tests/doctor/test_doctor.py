@@ -142,15 +142,22 @@ def test_somebody_elses_interface_is_no_obstacle(tmp_path: Path) -> None:
     ("script", "name", "words"),
     [
         (
-            "echo 'no such interface' >&2; exit 3",
+            "[ $1 = --version ] && echo 1.15.5 && exit; echo 'no such interface' >&2; exit 3",
             "switch",
             "switch ended with exit code 3; its last words: no such interface",
         ),
         (
-            'exec "{python}" -m kofn.switch "${{@/#0/7}}"',  # another --device-id
+            # another --device-id
+            '[ $1 = --version ] && echo 1.15.5 && exit; exec "{python}" -m kofn.switch "${{@/#0/7}}"',
             "P4Runtime",
             "device 0: NOT_FOUND",
         ),
+        (
+            '[ $1 = --version ] && echo 1.15.5 && exit; exec "{python}" -m kofn.switch "$@"',
+            "P4Runtime",
+            "must be BMv2 (network.target is 'bmv2'), got kofn-switch ",
+        ),
+        ('exec "{python}" -m kofn.switch "$@"', "commands", "simple_switch_grpc must be BMv2, got kofn-switch "),
     ],
 )
 def test_a_switch_that_is_not_one_is_named(tmp_path: Path, script: str, name: str, words: str) -> None:

@@ -536,6 +536,7 @@ def test_bad_input_is_named(made_up: Runs, arguments: list[str], words: str, mon
 def test_gloo_and_mpi_are_compared_where_they_are_installed(made_up: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("kofn.experiments.compare.plan.bmv2", lambda: None)
     assert "1m: server-int32, server-int8, ring, gloo, mpi, full-int32" in invoke("--dry-run", "--quick").output
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     without = invoke("--dry-run", "--quick").output

@@ -43,6 +43,7 @@ def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
         assert (said.count("packet 1 at port"), said.count("packet 2 at port")) == (int(target == "embedded"), 0)
     summary = json.loads(run.stdout.read_text())
     assert summary["ok"] is True
+    assert summary["provenance"]["switch"].startswith({"embedded": "kofn-switch ", "bmv2": "BMv2 "}[target])
     assert [entry["objective"] for entry in summary["trials"]] == [DEFAULT, "all"]
     assert [entry["late_contributions"] for entry in summary["trials"]][1] == 0
     assert all(entry["conservation_error"] is None for entry in summary["trials"])

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from kofn.run.switch_identity import bmv2
 from tests.switch.machine import OWN_MACHINE, PTF_OUTCOME, path_with
-from tests.targets import BMV2
 
 CHECKOUT = Path(os.environ.get("KOFN_P4_GUIDE") or "/nonesuch")
 PORTS = 9
@@ -108,7 +108,7 @@ def read(readme: str) -> str:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_what_passes_with_bmv2_passes(script: str, tmp_path: Path) -> None:
     found = outcomes(script, tmp_path / "ours", ours=True)
-    wanted = outcomes(script, tmp_path / "theirs", ours=False) if shutil.which(BMV2) else dict.fromkeys(found, "ok")
+    wanted = outcomes(script, tmp_path / "theirs", ours=False) if bmv2() else dict.fromkeys(found, "ok")
     assert {test for test, end in wanted.items() if end == "ok"} <= {test for test, end in found.items() if end == "ok"}
     assert wanted.keys() == found.keys()
 
@@ -116,5 +116,5 @@ def test_what_passes_with_bmv2_passes(script: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("readme", "program"), DEMOS)
 def test_a_demo_shows_what_it_shows_on_bmv2(readme: str, program: str, tmp_path: Path) -> None:
     found = seen(readme, program, tmp_path / "ours", ours=True)
-    if shutil.which(BMV2):
+    if bmv2():
         assert found == seen(readme, program, tmp_path / "theirs", ours=False)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from kofn.run.switch_identity import bmv2
 from tests.switch.exercises import EXERCISES, SEEDED
 from tests.switch.machine import OWN_MACHINE, PTF_OUTCOME, path_with
-from tests.targets import BMV2
 
 CHECKOUT = Path(os.environ.get("KOFN_TUTORIALS") or "/nonesuch")
 TIMEOUT_S = 300
@@ -79,7 +79,7 @@ def test_every_exercise_is_known() -> None:
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_a_solution_runs_as_on_bmv2(exercise: str, tmp_path: Path) -> None:
     found = outcome(exercise, tmp_path / "ours", ours=True)
-    if shutil.which(BMV2):
+    if bmv2():
         assert found == outcome(exercise, tmp_path / "theirs", ours=False)
 
 

@@ -23,13 +23,13 @@ from kofn.host.collectives.in_network import InNetwork
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
+from kofn.run.switch_identity import BMV2
 from tests.controller.harness import star
 from tests.controller.switches import running
 from tests.dataplane.frames import SERVICE_IP, SERVICE_MAC, host_mac
 from tests.dataplane.lab import CLONE_NEWNET, MTU
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
-from tests.targets import BMV2
 
 MODEL, EMBEDDED = "slot model", "embedded"
 

@@ -8,6 +8,7 @@ import pytest
 from finsy.proto import p4r
 from google.protobuf import text_format
 
+from kofn.switch.identity import NAME, version
 from tests.switch.p4runtime import every_table
 from tests.switch.p4runtime.harness import (
     DEVICE_ID,
@@ -246,9 +247,10 @@ def test_other_atomicities_are_refused(embedded: Target) -> None:
 def test_the_api_version_is_told(target: Target) -> None:
     async def scenario() -> None:
         async with target.stub() as stub:
-            answer = await stub.Capabilities(p4r.CapabilitiesRequest())
-            major, minor, _ = answer.p4runtime_api_version.split(".")
+            call = stub.Capabilities(p4r.CapabilitiesRequest())
+            major, minor, _ = (await call).p4runtime_api_version.split(".")
             assert (int(major), int(minor)) >= (1, 3)
+            assert dict(await call.initial_metadata()).get(NAME) == (version() if target.embedded else None)
 
     asyncio.run(scenario())
 

@@ -1,7 +1,6 @@
 """The switches that scripts run over."""
 
 import contextlib
-import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import cast
 
 from google.protobuf import text_format
 
+from kofn.run import switch_identity
 from kofn.switch.compiler.ir.program import Program
 from kofn.switch.engine.engine import Engine
 from kofn.switch.engine.executor import Executor
@@ -17,7 +17,6 @@ from kofn.switch.reference import ReferenceEngine
 from kofn.switch.state.entries import Digest
 from tests.switch.suite.bmv2 import running
 from tests.switch.suite.stf import Statement, ports_of
-from tests.targets import BMV2
 
 DIGESTS_S = 5  # until one that is missing is missed
 
@@ -79,4 +78,4 @@ def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
 
 
 TARGETS = {"native": native, "reference": reference, "bmv2": bmv2}
-PRESENT = [name for name in TARGETS if name != "bmv2" or shutil.which(BMV2)]
+PRESENT = [name for name in TARGETS if name != "bmv2" or switch_identity.bmv2()]
