@@ -16,7 +16,7 @@ def headlines(summary: Summary) -> list[str]:
     if summary.metric is None or not summary.trials:
         return []
     compared = [entry for entry in summary.trials if entry is not summary.baseline]
-    return [*(_reached(summary, entry) for entry in compared), *_latest(compared[-1:])]
+    return [*_alone(summary), *(_reached(summary, entry) for entry in compared), *_latest(compared[-1:])]
 
 
 def brief_tables(run: RunSummary) -> list[PlainTable]:
@@ -104,6 +104,15 @@ def _conserved(entry: TrialSummary) -> str:
     if not entry.ledger:
         return "-"
     return "NO" if entry.conservation_error else "as far as known" if entry.conservation_unchecked else "exactly"
+
+
+def _alone(summary: Summary) -> list[str]:
+    if summary.alone is None or summary.metric is None:
+        return []
+    reached = summary.alone.time_to_target_s
+    if reached is None:
+        return [f"One worker alone did not reach {summary.metric.goal} in {summary.alone.iterations} iterations."]
+    return [f"One worker alone: {summary.metric.goal} after {reached:.1f} s."]
 
 
 def _reached(summary: Summary, entry: TrialSummary) -> str:

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 
 from kofn.host.workload.metric import Metric
 from kofn.report.compressed import Compressed
-from kofn.results.account import STARVED
+from kofn.results.account import STARVED, Account
 from kofn.results.folder import TrialFolder
-from kofn.results.ranks import FEW, each, name_workers, ranges
+from kofn.results.ranks import name_workers, ranges
 from kofn.results.worker_metrics import Iteration, Tail, Totals
 from kofn.rpc import kofn_pb2
 from kofn.run.stall import STALL_S, START_S, Scene, StalledWorker, Watch, explain
+
+SHOWN = 0.05
+"""Gradients, by weight, that are worth a word."""
 
 RECENT_S = 5.0
 """How long before a stall something may have happened to be named as what was just before it."""
@@ -29,6 +32,7 @@ class WorkerView:
     last: Iteration | None = None
     loss: float | None = None
     accuracy: float | None = None
+    account: Account | None = None
     late: int = 0
     finished: str = ""
     process: str = ""
@@ -45,6 +49,7 @@ class WorkerView:
                 continue
             self.last, self.finished = line, ""  # a worker that was started again goes on in the same file
             self.late += line.late
+            self.account = line.account or self.account
             self.loss = line.loss if line.loss is not None else self.loss
             self.accuracy = line.accuracy if line.accuracy is not None else self.accuracy
         return news
@@ -203,41 +208,31 @@ class TrialView:
         compressed = Compressed.of(lines) if self._compresses else None
         if compressed is None:
             return []
-        norms = (("error", compressed.error_norm), ("residual", compressed.residual_norm))
-        return [
-            f"ratio {compressed.wire_ratio:.2f}",
-            *(f"{name} {norm:.3g}" for name, norm in norms if norm is not None),
-        ]
+        return [f"{100 * compressed.wire_ratio:.0f} % of the bytes"]
 
     def line(self) -> str:
         """The whole view in one plain line."""
         if self.newest is None:
             return self.headline()
         late = ranges(self.absent()) or "none"
-        shares = each([100 * worker.estimate.share for worker in self.workers], "{:.0f}".format, separator="/")
         starving = [worker.rank for worker in self.workers if worker.starved]
         starved = f"  {name_workers(starving)} STARVED" if starving else ""
-        return f"{self.headline()}  late {late}  {self._blocking()}  shares {shares} %{starved}"
+        return f"{self.headline()}  late {late}{self._fate()}{starved}"
 
-    def _blocking(self) -> str:
-        """Of a few workers each one's estimate and truth, of many the spread of both."""
-        if len(self.workers) <= FEW:
-            return f"lambda/injected ms {' '.join(map(_pair, self.workers))}"
-        lambdas = [1e3 * worker.estimate.lambda_s for worker in self.workers if worker.estimate.samples]
-        injected = [1e3 * worker.last.injected_mean_s for worker in self.workers if worker.last]
-        known = f"lambda ms {each(lambdas, '{:.1f}'.format)}" if lambdas else "lambda ms -"
-        return f"{known}  injected ms {each(injected, '{:.0f}'.format)}"
+    def _fate(self) -> str:
+        """Return what became of the gradients of the worker that was late most often; empty where none was late."""
+        worker = max(self.workers, key=lambda one: one.late)
+        account = worker.account
+        if not worker.late or account is None:
+            return ""
+        rest = (("pending", account.waiting), ("discarded", account.discarded))
+        left = "".join(f", {weight:.1f} {name}" for name, weight in rest if weight >= SHOWN)
+        return f"  worker {worker.rank}: {account.summed:.1f} of {account.entered:.0f} gradients in sums{left}"
 
     @property
     def stall(self) -> str:
         """Why nothing moves; empty while something does."""
         return self._watch.stall
-
-
-def _pair(worker: WorkerView) -> str:
-    estimate = f"{worker.estimate.lambda_s * 1e3:.1f}" if worker.estimate.samples else "-"
-    truth = f"{worker.last.injected_mean_s * 1e3:.0f}" if worker.last else "-"
-    return f"{estimate}/{truth}"
 
 
 def _number(value: float | None, form: str) -> str:

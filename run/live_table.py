@@ -14,7 +14,7 @@ from rich.text import Text
 from kofn.run.live import TrialView, WorkerView
 from kofn.run.stall import OUT
 
-HEADINGS = ("worker", "iteration", "loss", "lambda", "95 %", "injected", "late", "share", "state")
+HEADINGS = ("worker", "iteration", "lambda", "95 %", "injected", "late", "in sums", "state")
 """80 columns with what is below them."""
 
 CURSOR = 1
@@ -70,12 +70,11 @@ def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:
     return [
         str(worker.rank),
         str(last.iteration) if last else "-",
-        "-" if worker.loss is None else f"{worker.loss:.3f}",
         f"{_milliseconds(estimate.lambda_s)} ms" if known else "-",
         interval if known else "-",
         f"{_milliseconds(last.injected_mean_s)} ms" if last else "-",
         str(worker.late),
-        f"{100 * estimate.share:.0f} %",
+        f"{worker.account.summed:.0f}/{worker.account.entered:.0f}" if worker.account else "-",
         _state(worker, late=late),
     ]
 
@@ -92,17 +91,15 @@ def _state(worker: WorkerView, *, late: bool) -> Text:
 def _medians(workers: Sequence[WorkerView]) -> list[str]:
     """One row for many."""
     lasts = [worker.last for worker in workers if worker.last is not None]
-    losses = [worker.loss for worker in workers if worker.loss is not None]
     lambdas_s = [worker.estimate.lambda_s for worker in workers if worker.estimate.samples]
     return [
         "others",
         f"{median(last.iteration for last in lasts):.0f}" if lasts else "-",
-        f"{median(losses):.3f}" if losses else "-",
         f"{_milliseconds(median(lambdas_s))} ms" if lambdas_s else "-",
         "",
         f"{_milliseconds(median(last.injected_mean_s for last in lasts))} ms" if lasts else "-",
         f"{median(worker.late for worker in workers):.0f}",
-        f"{100 * median(worker.estimate.share for worker in workers):.0f} %",
+        "",
         f"{len(workers)} medians",
     ]
 

@@ -60,6 +60,19 @@ def test_a_folder_like_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "results are never overwritten"
 
 
+def test_one_worker_alone_is_compared_with(tmp_path: Path, costs: Path) -> None:
+    path, out = written(tmp_path, target=0.9, iterations=500), tmp_path / "out"
+    result = simulate(path, "--trial", "source", "--out", out, "--costs", costs, "--set", "run.alone=true", "--json")
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    (trial,), found = summary["trials"], summary["alone"]
+    assert found["time_to_target_s"] == found["duration_s"] > trial["time_to_target_s"]
+    times = [line["time"] for line in map(json.loads, (out / "alone" / "worker-0.jsonl").read_text().splitlines())]
+    assert len(times) == found["iterations"]
+    assert times[-1] == pytest.approx(found["time_to_target_s"], abs=1e-9)
+    assert f"One worker alone: 90.0% accuracy after {times[-1]:.1f} s." in result.stderr
+
+
 APART = """
 import sys
 from pathlib import Path

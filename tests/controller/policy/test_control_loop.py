@@ -4,13 +4,16 @@ import re
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from bench.cluster import cluster
 from bench.synthetic import SERVICE_S
 from kofn.config.errors import ConfigError
-from kofn.config.schema import PolicySection
+from kofn.config.late_rules import Treatment
+from kofn.config.schema import LateGradient, PolicySection
 from kofn.controller.job.decided import decided
 from kofn.controller.policy.control_loop import ControlLoop
+from kofn.controller.policy.objective import Forecast
 from kofn.rpc import kofn_pb2 as pb
 
 
@@ -194,6 +197,20 @@ def test_objectives_change_at_once() -> None:
     with pytest.raises(ConfigError):
         running.control_loop.set_objective("fixed:5", running.now_s)
     assert running.control_loop.goal.name == "all"
+
+
+@pytest.mark.parametrize("late_gradient", ["auto", "stash"])
+def test_the_sources_objective_adds_late_gradients_unweighted_whatever_the_configuration_says(
+    late_gradient: LateGradient,
+) -> None:
+    policy = PolicySection(objective="source", late_gradient=late_gradient, age_weight=0.25)
+    control_loop = ControlLoop(workers=4, policy=policy)
+    assert (control_loop.k, control_loop.treatment) == (4, Treatment("merge", 1.0))
+    throughput = ControlLoop(workers=4, policy=replace(policy, objective="throughput"))
+    forecast = Forecast(
+        expected_s=np.array([1.0, 1.5, 1.9, 4.0]), predicted_s=np.ones(4), overhead_s=0.0, worth=np.ones(4)
+    )
+    assert control_loop.goal.costs(forecast).tolist() == throughput.goal.costs(forecast).tolist()
 
 
 def test_decisions_come_every_so_many_iterations() -> None:

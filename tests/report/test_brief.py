@@ -1,0 +1,95 @@
+"""The table after a run: 14 rows, 80 columns, and its first lines say what happened."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from kofn.report.brief import brief_rows, brief_tables, headlines
+from kofn.report.in_force import InForce
+from kofn.report.summary import Alone, RunSummary, Summary, TrialSummary
+from tests.experiments.test_chaos import SUMMARY
+from kofn.host.workload.metric import ACCURACY
+
+LATE = replace(
+    SUMMARY,
+    objective="source",
+    time_to_target_s=2.5,
+    iterations=102,
+    mean_iteration_s=0.0243,
+    k_iterations={3: 101, 4: 1},
+    late_by_worker=(0, 57, 0, 45),
+    entered_by_worker=(102.0, 59.0, 102.0, 60.0),
+    summed_by_worker=(102.0, 46.25, 102.0, 60.0),
+    discarded_by_worker=(0.0, 12.75, 0.0, 0.0),
+    share_by_worker=(0.3, 0.2, 0.3, 0.2),
+    in_force=(InForce(0, "merge", 1.0, 4), InForce(1, "merge", 1.0, 3)),
+)
+PROGRESS = replace(LATE, objective="progress", in_force=(InForce(0, "async", 0.5, 2), InForce(9, "batch-sync", 0.5, 3)))
+ALL = replace(LATE, objective="all", time_to_target_s=6.9, late_by_worker=(0,) * 4, k_iterations={4: 88})
+DEFAULT = Summary(
+    job=1,
+    metric=ACCURACY,
+    trials=(LATE, PROGRESS, ALL),
+    compresses=True,
+    alone=Alone(time_to_target_s=5.5, iterations=430, duration_s=5.5),
+)
+
+
+def rows(summary: Summary) -> dict[str, list[str]]:
+    return {label: cells for label, *cells in brief_rows(summary)}
+
+
+def test_the_default_runs_table_fits_14_rows_and_80_columns() -> None:
+    assert len(brief_rows(DEFAULT)) <= 14
+    file = io.StringIO()
+    (table,) = brief_tables(RunSummary(jobs=(DEFAULT,)))
+    Console(file=file, width=80).print(table)
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 1 + len(brief_rows(DEFAULT)), "all trials stand side by side, no cell is folded"
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_first_lines_say_what_happened() -> None:
+    alone, source, progress, late = headlines(DEFAULT)
+    assert alone == "One worker alone: 95.0% accuracy after 5.5 s."
+    assert source == "source: 95.0% accuracy after 2.5 s, 2.8 x faster than all and 2.2 x faster than one worker alone."
+    assert progress.startswith("progress: ")
+    assert late == (
+        "progress: worker 1 was late in 57 of 102 iterations; of its 59 gradients 46.2 entered a sum,"
+        " 12.8 lost their weight to age."
+    )
+
+
+def test_cells_say_which_k_and_rule_were_used_and_where_late_gradients_went() -> None:
+    found = rows(DEFAULT)
+    assert found["k, and how often"] == ["3 in 99 %", "3 in 99 %", "4 in 100 %"]
+    assert found["rule for late gradients"][:2] == ["merge", "async/batch-sync"]
+    assert found["latest worker's in sums"] == ["1: 46 of 59", "1: 46 of 59", "none was late"]
+    assert found["gradients in a sum, mean"][0] == "3.04"
+    assert found["one worker alone / this"] == ["2.20", "2.20", "0.80"]
+
+
+@pytest.mark.parametrize(
+    ("alone", "words"),
+    [
+        (None, "source: "),
+        (
+            Alone(time_to_target_s=None, iterations=1000, duration_s=12.0),
+            "One worker alone did not reach 95.0% accuracy",
+        ),
+    ],
+)
+def test_a_worker_alone_that_was_not_asked_for_or_missed_the_target(alone: Alone | None, words: str) -> None:
+    assert headlines(replace(DEFAULT, alone=alone))[0].startswith(words)
+    assert ("one worker alone / this" in rows(replace(DEFAULT, alone=alone))) == (alone is not None)
+
+
+def test_what_is_wrong_is_in_the_table() -> None:
+    broken: TrialSummary = replace(
+        LATE, identity_error="parted", conservation_error="lost", starved_by_worker=(0, 9, 0, 0)
+    )
+    found = rows(replace(DEFAULT, trials=(broken, ALL)))
+    assert found["STARVED"][0] == "worker 1 (9 gradients)"
+    assert found["replicas bit-identical"][0] == found["gradients conserved"][0] == "NO"
