@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from bench.cluster import cluster
 from bench.synthetic import SERVICE_S
 from kofn.config.errors import ConfigError
-from kofn.config.late_rules import Treatment
-from kofn.config.schema import LateGradient, PolicySection
+from kofn.config.late_rules import RuleChoice, Treatment
+from kofn.config.schema import PolicySection
 from kofn.controller.job.decided import decided
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.controller.policy.objective import Forecast
@@ -201,7 +201,7 @@ def test_objectives_change_at_once() -> None:
 
 @pytest.mark.parametrize("late_gradient", ["auto", "stash"])
 def test_the_sources_objective_adds_late_gradients_unweighted_whatever_the_configuration_says(
-    late_gradient: LateGradient,
+    late_gradient: RuleChoice,
 ) -> None:
     policy = PolicySection(objective="source", late_gradient=late_gradient, age_weight=0.25)
     control_loop = ControlLoop(workers=4, policy=policy)
