@@ -52,8 +52,10 @@ class JobCoding:
             raise CodecError(
                 f"job.words is {job.words}: at most {VOTE_WORDS} are allowed where lanes are of one bit alone"
             )
-        blocks = -(-elements // (job.words * WORD_BITS // widths[0]))
+        block_elements = job.words * WORD_BITS // widths[0]
+        blocks = -(-elements // block_elements)
         everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive
+        summary_words = note.WORDS * notes + (0 if everything else summary.words(blocks))
         return cls(
             elements=elements,
             summarised=not everything,
@@ -62,7 +64,7 @@ class JobCoding:
                 blocks=blocks,
                 words=job.words,
                 widest=widths[0],
-                summary_words=note.WORDS * notes + (0 if everything else summary.words(blocks)),
+                summary_words=summary_words,
                 planes=job.workers.bit_length(),
             ),
             codecs=by_code,
@@ -72,6 +74,7 @@ class JobCoding:
                 ratio=compress.ratio,
                 every=compress.max_send_interval,
                 adaptive=adaptive,
+                summary_bits=summary_words * WORD_BITS * summary.ONE // block_elements,
                 codecs=by_code if adaptive else {},
                 error_max=compress.error_max,
             ),

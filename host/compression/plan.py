@@ -81,6 +81,8 @@ class Planner:
 
     `ratio`: of the float32 gradient's bytes; with `adaptive` only the first iteration's, and then the mean of what the
     workers wish.  Without `summary` there is one plan: everything, always.
+    `summary_bits`: what the summary block takes of a ratio that leaves blocks out, over a block's elements, in bits
+    times 2**-16.
 
     A wish narrows lanes only as far as they are expected to leave over at most `error_max` of the gradient's squared
     norm (compression.encoding_error); `codecs`, by their lanes' code, say how much that is, and without them nothing
@@ -94,6 +96,7 @@ class Planner:
     every: int = 8
     adaptive: bool = False
     summary: bool = True
+    summary_bits: int = 0
     codecs: Mapping[int, Codec] = field(default_factory=dict)
     error_max: float = 1.0
 
@@ -146,6 +149,8 @@ class Planner:
         width = max(asked, self.narrowest(expected))
         least = -(-self.blocks // self.every)
         bits, block_bits = self.blocks * ratio * 32, width * ONE
+        if bits < self.blocks * block_bits:
+            bits = max(0, bits - self.summary_bits)
         count, left = divmod(bits + owed, block_bits)
         if width != asked or not least <= count < self.blocks:
             count, left = max(least, min(count, self.blocks)) if width == asked else self.blocks, 0

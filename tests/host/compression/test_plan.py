@@ -117,6 +117,17 @@ def test_the_ratio_is_kept_over_iterations_where_it_gives_no_whole_blocks() -> N
     assert set(sent) == {3, 4}
 
 
+def test_the_summary_block_is_part_of_a_ratio_that_leaves_blocks_out() -> None:
+    """It takes as much as a quarter of a block in 8-bit lanes."""
+    planner = Planner(blocks=19, widths=(8,), ratio=0.1, every=20, summary_bits=2 * ONE)
+    plan, sent = planner.first(), []
+    for _ in range(80):
+        sent.append(len(plan.blocks))
+        plan = planner.after(plan, said(np.ones(19)))
+    assert sum(sent) == int(80 * (19 * 4 * round(0.1 * ONE) / ONE - 0.25))
+    assert len(Planner(blocks=19, widths=(8,), ratio=0.25, summary_bits=2 * ONE).first().blocks) == 19
+
+
 def test_what_rests_is_expected_to_grow() -> None:
     planner = Planner(blocks=3, widths=(8,), ratio=1 / 4 * 2 / 3, every=8)
     first = planner.first()

@@ -67,5 +67,5 @@ def test_it_has_all_of_the_data() -> None:
 
 
 def test_no_script_is_trained_alone() -> None:
-    with pytest.raises(ConfigError, match="run.alone must be false with torch.script, got true"):
+    with pytest.raises(ConfigError, match=r"run\.alone must be false with torch\.script, got true"):
         Config.parse('[run]\nalone = true\n[torch]\nscript = "train.py"')
