@@ -1,12 +1,14 @@
 """C text to a shared library, once: the result is kept under ~/.cache/kofn by a hash of everything that went into it.
 
-The libraries used last are kept, as many as KEPT; one that is in use stays in use when it is removed.
+The first process that needs a library builds it; others that need it meanwhile wait.  The libraries used last are kept,
+as many as KEPT; one that is in use stays in use when it is removed.
 
 Set KOFN_CACHE to keep it elsewhere, CC to use another compiler, KOFN_KEEP_C=1 to find the C text beside the library.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -15,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -26,6 +28,10 @@ from kofn.nativebuild.errors import CompileError, CompilerMissing
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 FASTEST = ("-O3",)
 KEPT = 32
+BUILDING = "building-"
+"""How the name of a builder's folder in the cache begins."""
+ABANDONED_S = 3600.0
+"""The age at which such a folder is that of a builder that was killed."""
 MISSING = (
     "no C compiler ({command}) was found; P4 programs and a worker's ledger are compiled to native code, and "
     "codecs where they can be. "
@@ -66,28 +72,60 @@ def compile_texts(
     included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
     flags = (*FLAGS, *optimise)
     library = _cache() / f"{_digest(texts, included, compiler, flags)}.so"
-    if library.exists():
-        _note_use(library)
-        return library
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    if not library.exists():
+        with _one_builder(library):
+            if not library.exists():
+                _build(library, texts, sources, include, [*compiler, *flags])
+        _prune(library.parent)
+    _note_use(library)
+    return library
+
+
+@contextlib.contextmanager
+def _one_builder(library: Path) -> Iterator[None]:
+    """Wait for other builders of the library.  The kernel frees the lock of a builder that dies."""
+    path = library.with_suffix(".lock")
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # no lock to be had: several build it, and the last one's is kept
+            lock = held.enter_context(path.open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # closing does not suffice: a forked child may have it open
+            held.callback(path.unlink, missing_ok=True)
+        yield
+
+
+def _build(
+    library: Path, texts: Mapping[str, str], sources: Sequence[str], include: Path | None, compiler: Sequence[str]
+) -> None:
+    """Compile and link in a folder beside the library, and move the result to its place."""
+    with _folder_beside(library) as folder:
         for name, text in texts.items():
-            Path(folder, name).write_text(text)
-        built = Path(folder, "library.so")
+            (folder / name).write_text(text)
         headers = ("-I", str(include)) if include else ()
         objects = [f"{number}.o" for number in range(len(sources))]
-        commands = [[*compiler, *flags, *headers, "-c", "-o", *pair] for pair in zip(objects, sources, strict=True)]
+        commands = [[*compiler, *headers, "-c", "-o", *pair] for pair in zip(objects, sources, strict=True)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(partial(_run, folder), commands))
-        _run(folder, [*compiler, *flags, "-o", str(built), *objects])
+        built = folder / "library.so"
+        _run(folder, [*compiler, "-o", str(built), *objects])
         if os.environ.get("KOFN_KEEP_C"):
             for name, text in texts.items():
                 library.with_suffix(f".{name}").write_text(text)
         os.replace(built, library)
-    _prune(library.parent)
-    return library
 
 
-def _run(folder: str, command: Sequence[str]) -> None:
+@contextlib.contextmanager
+def _folder_beside(library: Path) -> Iterator[Path]:
+    """Raises OSError, with a remedy, where the cache cannot be written."""
+    try:
+        folder = tempfile.TemporaryDirectory(dir=library.parent, prefix=BUILDING)
+    except OSError as error:
+        raise _unusable(library.parent, "written", error) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _run(folder: Path, command: Sequence[str]) -> None:
     """Raises CompileError with what the compiler said."""
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if result.returncode != 0:
@@ -96,16 +134,20 @@ def _run(folder: str, command: Sequence[str]) -> None:
 
 def _note_use(library: Path) -> None:
     """Access times are often not kept by the file system; the time of the build stays."""
-    os.utime(library, ns=(time.time_ns(), library.stat().st_mtime_ns))
+    with contextlib.suppress(OSError):  # the cache is read-only, or another user's
+        os.utime(library, ns=(time.time_ns(), library.stat().st_mtime_ns))
 
 
 def _prune(folder: Path) -> None:
-    """Remove all but the KEPT libraries used last, and the C text beside them."""
+    """Remove all but the KEPT libraries used last, the C text beside them, and what killed builders have left."""
     with contextlib.suppress(FileNotFoundError):  # another process does the same: it will come to an end
         by_use = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_atime_ns, reverse=True)
         for library in by_use[KEPT:]:
             for path in folder.glob(f"{library.stem}.*"):
                 path.unlink()
+        for building in folder.glob(f"{BUILDING}*"):
+            if building.stat().st_mtime < time.time() - ABANDONED_S:
+                shutil.rmtree(building, ignore_errors=True)
 
 
 def _compiler() -> list[str]:
@@ -116,14 +158,19 @@ def _compiler() -> list[str]:
 
 
 def _cache() -> Path:
+    """Where libraries are kept.  Raises OSError, with a remedy, where it cannot be made."""
     folder = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(
-            f"{folder}, where compiled libraries are kept, cannot be made: {error.strerror}; KOFN_CACHE names another"
-        ) from error
+        raise _unusable(folder, "made", error) from error
     return folder
+
+
+def _unusable(folder: Path, done: str, error: OSError) -> OSError:
+    return OSError(
+        f"{folder}, where compiled libraries are kept, cannot be {done}: {error.strerror}; KOFN_CACHE names another"
+    )
 
 
 def _digest(
