@@ -26,6 +26,7 @@ from kofn.run.network import ROOT, EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.schedule import Due, Schedule, action, late_joiners
+from kofn.run.stall import LOADING
 from kofn.switch.engine.faults import FaultRule
 
 PROGRESS_S = 60.0
@@ -67,6 +68,7 @@ class JobTrial:
             title,
             metric=metric_of(config),
             compresses=config.compress.compresses,
+            start=f"importing PyTorch and running {Path(script).name}" if (script := config.torch.script) else LOADING,
         )
         self.neighbours: list[TrialView] = []
         """The other jobs' views: what is done to switch or controller is done to them, too."""
@@ -191,8 +193,7 @@ class JobTrial:
 
     def _finished(self, rank: int) -> int:
         """The newest iteration of a worker."""
-        last = self.view.workers[rank].last
-        return last.iteration if last else 0
+        return self.view.workers[rank].iteration
 
     @property
     def eventful(self) -> bool:

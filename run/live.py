@@ -12,8 +12,9 @@ from kofn.results.account import STARVED, Account
 from kofn.results.folder import TrialFolder
 from kofn.results.ranks import name_workers, ranges
 from kofn.results.worker_metrics import Iteration, Tail, Totals
+from kofn.results.worker_state import worker_state
 from kofn.rpc import kofn_pb2
-from kofn.run.stall import STALL_S, START_S, Scene, StalledWorker, Watch, explain
+from kofn.run.stall import LOADING, STALL_S, START_S, Scene, StalledWorker, Watch, explain, starting
 
 SHOWN = 0.05
 """Gradients, by weight, that are worth a word."""
@@ -56,8 +57,12 @@ class WorkerView:
 
     @property
     def state(self) -> str:
-        said = self.process or self.finished or self.estimate.state
-        return said or ("training" if self.last else "starting")
+        return worker_state(self.process or self.finished or self.estimate.state, self.iteration)
+
+    @property
+    def iteration(self) -> int:
+        """The newest that it has finished; 0: none."""
+        return self.last.iteration if self.last else 0
 
     @property
     def starved(self) -> bool:
@@ -66,10 +71,9 @@ class WorkerView:
 
     def member(self) -> StalledWorker:
         """For the explanation of a stall."""
-        iteration = self.last.iteration if self.last else 0
         return StalledWorker(
             rank=self.rank,
-            iteration=iteration,
+            iteration=self.iteration,
             state=self.state,
             silent_s=self.estimate.silent_s,
             done=bool(self.finished) or self._at_goal,
@@ -85,10 +89,17 @@ class TrialView:
     """One job's part of a trial as it goes on."""
 
     def __init__(
-        self, folder: TrialFolder, workers: int, title: str, *, metric: Metric | None, compresses: bool = False
+        self,
+        folder: TrialFolder,
+        workers: int,
+        title: str,
+        *,
+        metric: Metric | None,
+        compresses: bool = False,
+        start: str = LOADING,
     ) -> None:
-        """Nothing is read before the first poll(); workers end at the target of `metric`."""
-        self.title, self._compresses, self._metric = title, compresses, metric
+        """Nothing is read before the first poll(); workers end at the target of `metric`; `start` as in Scene."""
+        self.title, self._compresses, self._metric, self._start = title, compresses, metric, start
         self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), metric) for rank in range(workers)]
         self.status = kofn_pb2.Status()
         self.last_news = self._begin = time.monotonic()
@@ -128,6 +139,7 @@ class TrialView:
     def _scene(self) -> Scene:
         return Scene(
             members=[worker.member() for worker in self.workers],
+            start=self._start,
             waiting=self.status.waiting,
             controller_away=self._away,
             switch_connected=self.status.switch_connected or not self.status.workers,
@@ -193,7 +205,7 @@ class TrialView:
         newest = self.newest
         parts = [self._clock()]
         if newest is None:
-            return "  ".join([*parts, "waiting for the workers' first iteration"])
+            return "  ".join([*parts, starting(self._scene()) or "waiting for the workers' first iteration"])
         parts += [f"iteration {newest.iteration:4d}", f"loss {_number(self.loss(), '.3f')}"]
         if self._metric is not None:
             parts.append(f"{self._metric.name} {self._metric.text(self.accuracy())}")

@@ -33,6 +33,7 @@ from kofn.run.cpu import remove_groups
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
+from kofn.run.native import compile_native
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.options import record_option, set_option
 from kofn.run.page import Watched, page
@@ -234,6 +235,7 @@ def _listed(hosts: Mapping[str, EmulatedHost]) -> str:
 async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console, watched: Watched) -> None:
     begin = time.monotonic()
     settings = plan.shared.network
+    compiling = asyncio.create_task(asyncio.to_thread(compile_native, settings))
     network = await NetworkClient.start(
         folder.topology, driver=settings.driver, management=settings.management, log=folder.path / "boot.log"
     )
@@ -242,6 +244,9 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
         if not plan.quiet:
             up = f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver})"
             say(console, f"{up}: {_listed(network.ready.hosts)}")
+            if not compiling.done():
+                say(console, "compiling switch and workers to native code: the next run finds it in the cache")
+        await compiling
         commands = Commands(network=settings, topology=folder.topology, certificates=certs)
         for number, (entry, *_) in enumerate(folder.trials):
             if not plan.quiet:

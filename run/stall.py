@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kofn.results.ranks import name_workers
+from kofn.results.worker_state import STARTING
 
 STALL_S = 2.0
 START_S = 5.0
@@ -15,7 +16,10 @@ AGAIN_S = 10.0
 TIME = re.compile(r"\d+(\.\d+)? s\b")
 """Times pass while a reason stays the same."""
 
-OUT = ("starting", "not started", "killed", "absent", "attached", "joining", "lost")
+LOADING = "loading the model"
+"""What a worker of kofn's own does before it attaches."""
+
+OUT = (STARTING, "not started", "killed", "absent", "attached", "joining", "lost")
 """States in which a worker sends nothing."""
 
 
@@ -46,6 +50,8 @@ class Scene:
     """Everything that an explanation is made of."""
 
     members: Sequence[StalledWorker]
+    start: str = LOADING
+    """What a worker does before it attaches."""
     waiting: str = ""
     """The controller's own words."""
     controller_away: bool = False
@@ -56,16 +62,25 @@ class Scene:
 
 def explain(scene: Scene) -> str:
     """Who waits for whom; without the time that it has lasted, which changes while the reason stays."""
-    parts = [_workers(scene.members)]
+    start = starting(scene)
+    parts = [start or _workers(scene.members)]
     if scene.controller_away:
         parts.append("the controller is away: k stays as it is in the switch")
-    else:
+    elif not start:
         unasked = "" if scene.switch_connected else "it has no connection to the switch"
         said = scene.waiting or unasked
         parts += [f"the controller says: {said}"] if said else []
     if scene.recent:
         parts.append(f"just before: {', '.join(scene.recent)}")
     return "; ".join(parts)
+
+
+def starting(scene: Scene) -> str:
+    """Say that the job starts, where it waits for nothing but workers that do; empty otherwise."""
+    waited_for = [member for member in scene.members if member.state != "attached"]
+    if not waited_for or any(member.iteration or member.state != STARTING for member in waited_for):
+        return ""
+    return f"starting: {scene.start} (not attached yet: {_names(waited_for)})"
 
 
 def _workers(members: Sequence[StalledWorker]) -> str:

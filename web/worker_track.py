@@ -4,6 +4,7 @@ from collections import deque
 from typing import Any
 
 from kofn.results.worker_metrics import Iteration
+from kofn.results.worker_state import worker_state
 from kofn.web.frames import Span, WorkerFrame
 
 RECENT = 50
@@ -58,7 +59,7 @@ class WorkerTrack:
         return WorkerFrame(
             rank=self.rank,
             iteration=self._iteration,
-            state=self._process or status.get("state", "") or ("training" if self._iteration else "starting"),
+            state=worker_state(self._process or status.get("state", ""), self._iteration),
             phase="" if self._process else phase,
             late=self._late,
             late_share=round(sum(self._recent) / len(self._recent), 3) if self._recent else 0.0,

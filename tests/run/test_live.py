@@ -33,8 +33,18 @@ def live(folder: RunFolder) -> Iterator[TrialView]:
 
 def test_before_the_first_iteration(live: TrialView) -> None:
     live.poll()
-    assert "waiting for the workers" in live.headline()
+    assert live.headline().endswith("starting: loading the model (not attached yet: workers 0-3)")
+    live.update(kofn_pb2.Status(worker=[{"rank": rank, "state": "absent"} for rank in range(4)]))
+    assert live.headline().endswith("starting: loading the model (not attached yet: workers 0-3)")
+    live.update(kofn_pb2.Status(worker=[{"rank": rank, "state": "training"} for rank in range(4)]))
     assert live.line().endswith("waiting for the workers' first iteration")
+
+
+def test_a_worker_that_has_trained_and_is_gone_is_absent(live: TrialView, folder: RunFolder) -> None:
+    append(folder, 0, simulate().lines[0][0])
+    live.poll()
+    live.update(kofn_pb2.Status(worker=[{"rank": rank, "state": "absent"} for rank in range(2)]))
+    assert [worker.state for worker in live.workers[:2]] == ["absent", "starting"]
 
 
 def test_waiting_is_said_once(live: TrialView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

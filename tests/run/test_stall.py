@@ -39,10 +39,26 @@ def test_a_lost_switch_is_named() -> None:
     assert explain(scene).endswith("the controller says: it has no connection to the switch")
 
 
-def test_nobody_is_there() -> None:
-    assert explain(Scene(members=members((0, "starting"), (0, "attached")))) == (
-        "nobody can go on: worker 0 (starting), worker 1 (attached)"
+def test_a_job_that_starts_says_what_its_workers_do_and_blames_none() -> None:
+    scene = Scene(
+        members=members((0, "starting"), (0, "attached"), (0, "starting")),
+        start="importing PyTorch",
+        waiting="starting: 1 of 3 attached, waiting for workers 0, 2 since 6 s",
     )
+    assert explain(scene) == "starting: importing PyTorch (not attached yet: workers 0, 2)"
+
+
+def test_a_job_that_starts_without_its_controller_says_both() -> None:
+    scene = Scene(members=members((0, "starting"), (0, "starting")), controller_away=True)
+    text = explain(scene)
+    assert text.startswith("starting: loading the model (not attached yet: workers 0, 1); the controller is away")
+
+
+def test_a_start_does_not_hide_a_worker_that_is_killed_or_one_that_has_trained() -> None:
+    killed = explain(Scene(members=members((0, "starting"), (0, "killed"))))
+    assert killed == "nobody can go on: worker 0 (starting), worker 1 (killed)"
+    trained = explain(Scene(members=members((0, "starting"), (3, "training"))))
+    assert trained == "worker 1 at iteration 3 may wait for worker 0 (starting)"
 
 
 def test_said_once_then_when_the_reason_changes_then_now_and_then() -> None:

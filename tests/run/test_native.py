@@ -1,0 +1,28 @@
+"""The first run on a machine: everything is compiled once, and before a worker starts."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.nativebuild.compiler import NotingCompiler
+from tests.run.real_run import RealRun
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
+]
+
+
+def test_the_first_run_compiles_each_library_once_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, compiler = tmp_path / "cache", NotingCompiler(tmp_path)
+    monkeypatch.setenv("KOFN_CACHE", str(cache))
+    monkeypatch.setenv("CC", compiler.command)
+    with RealRun(tmp_path, "--trial", "all") as run:
+        run.until(lambda: "compiling switch and workers to native code" in run.text(), "the compiler's turn")
+        assert not list(run.out.glob("*/logs/worker-*")), "no worker waits for it"
+        compiler.go()
+        assert run.wait() == 0, run.text()
+    assert compiler.linked == len(list(cache.iterdir())) == 4, "workers, their codecs, the switch and its program"
+    assert "absent" not in run.text()
