@@ -1,23 +1,33 @@
 """BMv2's command names in a folder for the PATH: the same switch and client under the names that scripts use."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kofn.switch.compiler.build import compile_runtime
 
-SWITCH = """\
-#!{python} -I
+START = """\
+#!/bin/sh
+'''exec' {python} -I "$0" "$@"
+'''
 import sys
+from pathlib import Path
+Path("/proc/self/comm").write_text(Path(sys.argv[0]).name)
+"""
+"""For the shell, then for Python: a first line that names Python may be too long, or have a space in the path.
+
+Scripts end the switch by its process's name.
+"""
+
+SWITCH = """\
 from kofn.switch.__main__ import main
 sys.exit(main(["--thrift-port", "9090", "--take-outgoing", *sys.argv[1:]]))
 """
 """BMv2 serves its client, and hears what is sent out of its interfaces, without being told."""
 
 CLIENT = """\
-#!{python} -I
-import sys
 from kofn.switch.commands.client import main
 sys.exit(main())
 """
@@ -36,7 +46,7 @@ class MakeNames(argparse.Action):
             make_names(folder)
         except OSError as error:
             parser.exit(2, f"switch: {option} {values}: {error.strerror}\n")
-        print(f"export PATH={folder}:$PATH")
+        print(f"export PATH={shlex.quote(str(folder))}:$PATH")
         parser.exit()
 
 
@@ -48,6 +58,6 @@ def make_names(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, script in NAMES.items():
         path = folder / name
-        path.write_text(script.format(python=sys.executable))
+        path.write_text(START.format(python=shlex.quote(sys.executable)) + script)
         path.chmod(0o755)
     compile_runtime()

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -266,18 +268,34 @@ def test_under_a_bmv2_name_the_switch_serves_its_client_untold(flags: str, tmp_p
     make_names(tmp_path)
     script = f"""
         ip link set lo up
-        {tmp_path}/simple_switch --no-p4 {flags} >&2 &
-        until echo help table_add | {tmp_path}/simple_switch_CLI {flags}; do kill -0 $! || exit; done
+        simple_switch --no-p4 {flags} >&2 &
+        until echo help table_add | simple_switch_CLI {flags}; do kill -0 $! || exit; done
+        cat /proc/$!/comm
         kill $!"""
     alone = ["timeout", "60", "unshare", "--net", "bash", "-c", script]
-    said = subprocess.run(alone, stdout=subprocess.PIPE, text=True, check=True).stdout
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    said = subprocess.run(alone, env=path, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert said.startswith(INTRO)
+    assert said.endswith("\nsimple_switch\n"), "pkill finds it"
+
+
+def test_names_work_wherever_python_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "a folder ü" / ("long" * 60) / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    make_names(tmp_path)
+    for name in NAMES:
+        said = subprocess.run([tmp_path / name, "--help"], capture_output=True, text=True, check=True).stdout
+        assert "usage: " in said.lower()
 
 
 def test_the_folder_of_names_is_told_in_the_shells_words(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kofn.switch", "--make-names", str(tmp_path)]
+    folder = tmp_path / "a folder ü"
+    command = [sys.executable, "-m", "kofn.switch", "--make-names", str(folder)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == f"export PATH={tmp_path}:$PATH\n"
+    assert told == f"export PATH='{folder}':$PATH\n"
 
 
 def test_without_a_switch_the_client_says_so() -> None:
