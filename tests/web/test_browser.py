@@ -9,6 +9,7 @@ from selenium.webdriver.common.keys import Keys
 
 from kofn.web.reader import RunReader
 from kofn.web.server import PageServer
+from tests.own_network import own_network
 from tests.web.chromium import MISSING, Browser, chromium
 from tests.web.lab import recorded
 from tests.web.test_timeline import take_lines
@@ -16,14 +17,21 @@ from tests.web.test_timeline import take_lines
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs a browser: {MISSING}")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """Chromium gives up what it is loading (ERR_NETWORK_CHANGED) when an interface comes or goes."""
+    with own_network():
+        yield
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(alone: None) -> Iterator[Browser]:
     with chromium() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = recorded(tmp_path_factory.mktemp("browser") / "run")
     with PageServer(RunReader(folder.path, over=lambda: True)) as server:
         yield server.url
