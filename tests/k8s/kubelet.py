@@ -163,7 +163,11 @@ class PodProcesses:
             for place, mount in mounts.items():
                 if str(Path(place).parent) == parent:
                     self._fill(upper / Path(place).name, self._seen(mount, volumes[mount["name"]]))
-        script += [f"mount --bind {self.folder / 'hosts'} /etc/hosts", "echo made", "exec sleep infinity"]
+        script += [
+            f"mount --bind {shlex.quote(str(self.folder / 'hosts'))} /etc/hosts",
+            "echo made",
+            "exec sleep infinity",
+        ]
         place = ["ip", "netns", "exec", self._network, "unshare", "--mount", "bash", "-ec", "\n".join(script)]
         self.pause = subprocess.Popen(place, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert self.pause.stdout is not None and self.pause.stdout.readline() == b"made\n"

@@ -33,7 +33,7 @@ def ip(*arguments: str) -> None:
 
 @dataclass
 class Machine:
-    """`folder` is all that it sees of the test's files, at /tmp/machine."""
+    """`folder` is all that it sees of the test's files; it is mounted over the folder of all machines."""
 
     address: str
     folder: Path
@@ -48,11 +48,12 @@ class Machine:
         environment: Mapping[str, str] = {},
     ) -> "subprocess.Popen[bytes]":
         """`PROGRAM ARGUMENTS`; what it says goes to the log, what it prints to `out`."""
-        # A mount namespace in which the machine's folder alone is at /tmp, with a state folder of its own.
-        script = 'mount --bind "$1" /tmp && mount -t tmpfs none /run && cd /tmp && shift && exec "$@"'
+        script = 'mount --bind "$1" "$2" && cd "$2" && shift 2 && exec "$@"'
         place = ["ip", "netns", "exec", self.network, "unshare", "--mount", "bash", "-ec", script, "machine"]
-        argv = [*place, str(self.folder), str(Path(sys.executable).with_name(program)), *arguments]
+        home = self.folder.parent
+        argv = [*place, str(self.folder), str(home), str(Path(sys.executable).with_name(program)), *arguments]
         found = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"}
+        found |= {"TMPDIR": str(home), "KOFN_STATE_DIR": str(home / "state")}
         with (self.folder / "log").open("ab") as log, (out or self.folder / "log").open("ab") as printed:
             self.running.append(
                 subprocess.Popen(argv, stdout=printed, stderr=log, env={**os.environ, **found, **environment})
