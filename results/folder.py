@@ -133,15 +133,14 @@ class RunFolder:
     def create(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
         """Make the folder and its trials; ConfigError if it holds something already."""
         folder = cls.at(path, objectives, jobs)
+        check_new(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise ConfigError(f"{path} is not empty: choose another --out, results are never overwritten")
             for entry in (entry for job in folder.jobs for entry in job.trials):
                 for logs in (entry.path / "logs", entry.shared / "logs"):
                     logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"cannot write results to {path}: {error.strerror}") from error
+            raise _unwritable(path, error) from error
         return folder
 
     @classmethod
@@ -206,6 +205,19 @@ class RunFolder:
     def configs(self) -> list[Config]:
         """Every job's, as its processes read it; ConfigError where that cannot be read."""
         return [Config.load(job.effective) for job in self.jobs]
+
+
+def check_new(path: Path) -> None:
+    """ConfigError where results cannot go: the folder holds something, or is none."""
+    try:
+        if path.exists() and any(path.iterdir()):
+            raise ConfigError(f"{path} is not empty: choose another --out, results are never overwritten")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write results to {path}: {error.strerror}")
 
 
 def _job_folder(path: Path, job: int, objectives: Sequence[str], *, alone: bool) -> JobFolder:

@@ -23,7 +23,7 @@ from kofn.config.errors import ConfigError, KofnError
 from kofn.config.schema import Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.report.table import make_console
-from kofn.results.folder import RunFolder
+from kofn.results.folder import RunFolder, check_new
 from kofn.results.ranks import FEW
 from kofn.rpc.errors import SecurityError
 from kofn.run.clean import remove_certificates
@@ -190,7 +190,8 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
 
 
 def check(plan: RunPlan) -> None:
-    """That the machine has what the run needs; RunError or ConfigError says what is missing."""
+    """Raise RunError or ConfigError where the results have no place, or the machine lacks what the run needs."""
+    check_new(plan.folder)
     check_machine(plan.shared.network.target)
     for config in plan.configs:
         check_needs(config)

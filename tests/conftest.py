@@ -2,10 +2,13 @@
 
 How fast examples are drawn depends on the machine's load: that is no finding.
 
+Tests neither see nor disturb a run that goes on on this machine.
+
 And the order of files: those with a slow test come first, so that no core is left with a long one at the end.
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,6 +34,14 @@ def pytest_configure() -> None:
         bmv2()
     except RunError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A machine without a run, for every command that a test does not give a machine of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KOFN_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from tests.mininet.conftest import machine
 from tests.mininet.outer_machine import Machine
+from tests.run.real_run import KOFN
 
 __all__ = ["machine"]
 
@@ -23,7 +25,7 @@ class Kofn:
 
     def __call__(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", "from kofn.cli.start import main; main()", *arguments],
+            [sys.executable, "-c", KOFN, *arguments],
             input=given,
             capture_output=True,
             text=True,
@@ -69,7 +71,7 @@ def test_a_shell_says_where_it_is(kofn: Kofn) -> None:
     assert done.stdout.split()[:1] == ["h2"]
     assert "10.0.0.2/24" in done.stdout
     prompt = subprocess.run(
-        ["script", "-qec", f"{sys.executable} -c 'from kofn.cli.start import main; main()' shell h1", "/dev/null"],
+        ["script", "-qec", shlex.join([sys.executable, "-c", KOFN, "shell", "h1"]), "/dev/null"],
         input="exit\n",
         env=kofn.environment,
         capture_output=True,

@@ -194,7 +194,8 @@ def assert_refused(result: Result, words: str, out: Path) -> None:
 def _any_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A configuration is judged on every machine, whoever runs it and whatever listens there."""
     monkeypatch.setattr("kofn.run.runner.check_machine", lambda target: None)
-    monkeypatch.setattr("kofn.run.runner.check_ports", lambda *_: None)
+    for name in ("check_ports", "check_management"):
+        monkeypatch.setattr(f"kofn.run.runner.{name}", lambda *_: None)
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
 
 

@@ -27,7 +27,7 @@ DEADLINE_S = 60.0
 
 MAKE = """#!/bin/bash
 set -euo pipefail
-recipe=$(MAKEFLAGS= command -p make --no-print-directory -C "{root}" -n "$1" CONFIG=config/default.toml |
+recipe=$(MAKEFLAGS= ARGS= command -p make --no-print-directory -C "{root}" -n "$1" CONFIG=config/default.toml |
     grep '^exec \\.venv/bin/')
 eval "$recipe"
 """
