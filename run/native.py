@@ -1,7 +1,8 @@
-"""The C that the processes of a run need, compiled once, before they start and wait for each other."""
+"""The C that the processes of a run need, compiled once while the run starts, and before a worker does."""
 
+import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,24 @@ from kofn.switch.compiler.ir.program import Target
 PROGRAM = Path(__file__).parents[1] / "p4src" / "build" / "kofn.json"
 
 
-def compile_native(network: NetworkSection) -> None:
-    """Compile what the cache does not have, all at once.  A process that needs what cannot be had says so itself."""
-    builds: list[Callable[[], object]] = [compile_workers, compile_kernels]
-    if network.target == "embedded":
-        builds += [compile_runtime, partial(_compile_program, Target(trace=bool(network.trace)))]
-    with ThreadPoolExecutor(len(builds)) as pool:
-        list(pool.map(_attempt, builds))
+class NativeBuild:
+    """Compiles what the cache does not have, all at once, from the moment that it is made."""
+
+    def __init__(self, network: NetworkSection) -> None:
+        builds: list[Callable[[], object]] = [compile_workers, compile_kernels]
+        if network.target == "embedded":
+            builds += [compile_runtime, partial(_compile_program, Target(trace=bool(network.trace)))]
+        pool = ThreadPoolExecutor(len(builds))
+        self._builds: list[Future[None]] = [pool.submit(_attempt, build) for build in builds]
+        pool.shutdown(wait=False)
+
+    @property
+    def done(self) -> bool:
+        return all(build.done() for build in self._builds)
+
+    async def wait(self) -> None:
+        """Until it is done.  A process that needs what could not be compiled says so itself."""
+        await asyncio.gather(*map(asyncio.wrap_future, self._builds))
 
 
 def _compile_program(target: Target) -> None:

@@ -33,7 +33,7 @@ from kofn.run.cpu import remove_groups
 from kofn.run.display import say
 from kofn.run.ending import ending
 from kofn.run.errors import LeftoversError, RunError
-from kofn.run.native import compile_native
+from kofn.run.native import NativeBuild
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.options import record_option, set_option
 from kofn.run.page import Watched, page
@@ -175,13 +175,14 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
         check_ports(plan.shared.network, plan.page_port)
         check_management(plan.shared.network)
         folder = prepare(plan, topology)
+        native = NativeBuild(plan.shared.network)
         try:
             with (
                 noted_end(folder, at_early_end),
                 certificates(plan, folder) as certs,
                 page(folder.path, plan.page_port, console) as watched,
             ):
-                asyncio.run(train(plan, folder, certs, console, watched))
+                asyncio.run(train(plan, folder, native, certs, console, watched))
         except LeftoversError:
             raise
         except KofnError as error:
@@ -214,13 +215,15 @@ def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
         shutil.rmtree(folder.certificates, ignore_errors=True)
 
 
-async def train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console, watched: Watched) -> None:
+async def train(
+    plan: RunPlan, folder: RunFolder, native: NativeBuild, certs: Path | None, console: Console, watched: Watched
+) -> None:
     """Network up, trials, network down; InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None
     signals = cancel_on_signal(task)
     try:
-        await _train(plan, folder, certs, console, watched)
+        await _train(plan, folder, native, certs, console, watched)
     except asyncio.CancelledError:
         if not signals:
             raise
@@ -233,10 +236,11 @@ def _listed(hosts: Mapping[str, EmulatedHost]) -> str:
     return ", ".join(names) if len(names) <= FEW else f"{len(names)} hosts, {names[0]} to {names[-1]}"
 
 
-async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: Console, watched: Watched) -> None:
+async def _train(
+    plan: RunPlan, folder: RunFolder, native: NativeBuild, certs: Path | None, console: Console, watched: Watched
+) -> None:
     begin = time.monotonic()
     settings = plan.shared.network
-    compiling = asyncio.create_task(asyncio.to_thread(compile_native, settings))
     network = await NetworkClient.start(
         folder.topology, driver=settings.driver, management=settings.management, log=folder.path / "boot.log"
     )
@@ -245,9 +249,8 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
         if not plan.quiet:
             up = f"network up in {time.monotonic() - begin:.1f} s ({network.ready.driver})"
             say(console, f"{up}: {_listed(network.ready.hosts)}")
-            if not compiling.done():
+            if not native.done:
                 say(console, "compiling switch and workers to native code: the next run finds it in the cache")
-        await compiling
         commands = Commands(network=settings, topology=folder.topology, certificates=certs)
         for number, (entry, *_) in enumerate(folder.trials):
             if not plan.quiet:
@@ -255,7 +258,9 @@ async def _train(plan: RunPlan, folder: RunFolder, certs: Path | None, console: 
                     console,
                     f"trial {entry.objective} ({number + 1} of {len(folder.trials)}): results in {entry.shared}",
                 )
-            one = Trial(network, commands, folder, plan.configs, number=number, console=console, watched=watched)
+            one = Trial(
+                network, commands, folder, plan.configs, number=number, native=native, console=console, watched=watched
+            )
             await one.run(check=plan.check and number == 0, quiet=plan.quiet)
             folder.update_record(finished=number + 1)
     finally:

@@ -1,7 +1,7 @@
 """One trial: switch, controller and one training a job, from start to the last worker's end, in a network that is
 there.
 
-    await Trial(network, commands, folder, configs, number=0, console=console).run(check=True, quiet=False)
+    await Trial(network, commands, folder, configs, number=0, native=native, ...).run(check=True, quiet=False)
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from kofn.run.controller_client import ControllerClient
 from kofn.run.display import Display, say
 from kofn.run.errors import RunError
 from kofn.run.job_trial import JobTrial
+from kofn.run.native import NativeBuild
 from kofn.run.network import ROOT, NetworkClient, ProcessSpec, listens
 from kofn.run.page import Watched
 from kofn.run.processes import Processes
@@ -42,12 +43,13 @@ class Trial:
         configs: Sequence[Config],
         *,
         number: int,
+        native: NativeBuild,
         console: Console,
         watched: Watched,
     ) -> None:
         self._network, self._commands, self._folder, self._console = network, commands, folder, console
         self._entries = folder.trials[number]
-        self._limits, self._watched = configs[0].run, watched
+        self._limits, self._native, self._watched = configs[0].run, native, watched
         self._processes = Processes(network)
         hosts = list(network.ready.hosts.items())
         workers = iter(hosts)  # of each job in turn; and then a server for each job that has one
@@ -77,6 +79,7 @@ class Trial:
                 await self._start_control_plane(client)
                 if check:
                     await self._check()
+                await self._native.wait()
                 servers = await self._start_servers()
                 await self._train(client, quiet=quiet)
         except TimeoutError:
