@@ -102,6 +102,7 @@ def chromium() -> Iterator[Browser]:
             options.add_argument(flag)
         driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
         try:
+            driver.get("about:blank")  # the page that it opens by itself has something to say, too
             yield Browser(driver)
         finally:
             driver.quit()

@@ -255,6 +255,17 @@ def test_nothing_was_refused_and_nothing_came_from_elsewhere(page: Browser) -> N
     assert all(name.startswith(f"{origin}/") for name in loaded)
 
 
+def test_a_file_that_is_lost_is_loaded_again(browser: Browser, url: str) -> None:
+    browser.driver.execute_cdp_cmd("Network.enable", {})
+    browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/store.js"]})
+    browser.open(url)
+    kind = "return performance.getEntriesByType('navigation')[0].type"
+    browser.until(lambda: browser.run(kind) == "reload", "another try")
+    assert browser.text("#state") == ""
+    browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    browser.until(lambda: browser.text("#state") == "replay of a finished run", "the end of the stream")
+
+
 def test_without_the_token(browser: Browser, url: str) -> None:
     browser.driver.delete_all_cookies()
     browser.open(url.partition("?")[0])
