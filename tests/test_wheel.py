@@ -67,8 +67,11 @@ def test_the_package_is_complete(installed: Path) -> None:
 
 
 def test_commands_ignore_the_users_files(installed: Path, users_folder: Path) -> None:
-    code = "import kofn; print(kofn.__file__, kofn.Config().job.workers)"
-    assert command(installed, users_folder, "-c", code).stdout.split() == [str(installed / "kofn/__init__.py"), "4"]
+    code = "import kofn; print(kofn.__file__, kofn.Config().job.workers, sep='\\n')"
+    assert command(installed, users_folder, "-c", code).stdout.splitlines() == [
+        str(installed / "kofn/__init__.py"),
+        "4",
+    ]
     assert "simple_switch_grpc" in command(installed, users_folder, "-m", "kofn.switch", "--help").stdout
     for script in ("kofn", "kofn-switch"):
         assert "Usage" in command(installed, users_folder, str(installed / "bin" / script), "--help").stdout.title()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ END_S = 5.0
 
 COMPILER = """#!/bin/sh
 [ "$1" = --version ] && exit
-trap '>{ended}' INT
+trap ">{ended}" INT
 echo >{called}
 until [ -e {ended} ]; do sleep 0.1; done
 exit 1
@@ -62,10 +63,10 @@ def test_it_says_that_it_listens_and_ends_cleanly(address: str, number: signal.S
 def test_ctrl_c_while_a_program_is_compiled(tmp_path: Path) -> None:
     """It goes to the compiler as well, whose end is no error then."""
     compiler, called, ended = tmp_path / "cc", tmp_path / "called", tmp_path / "ended"
-    compiler.write_text(COMPILER.format(called=called, ended=ended))
+    compiler.write_text(COMPILER.format(called=shlex.quote(str(called)), ended=shlex.quote(str(ended))))
     compiler.chmod(0o755)
     os.mkfifo(called)
-    environment = {"CC": str(compiler), "KOFN_CACHE": str(tmp_path / "cache")}
+    environment = {"CC": shlex.quote(str(compiler)), "KOFN_CACHE": str(tmp_path / "cache")}
     command = [*switch_command("embedded"), str(PROGRAM)]
     with (
         called.open("rb+", buffering=0) as calls,
