@@ -167,7 +167,7 @@ async def agreed(kind: str, workers: Iterable[Worker]) -> int:
 
 
 async def until(condition: Any) -> None:
-    """Wait for what another task brings about: polls, at most 10 s."""
-    async with asyncio.timeout(10):
+    """Wait for what another task brings about: polls, at most a minute."""
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
