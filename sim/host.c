@@ -21,57 +21,98 @@ struct host *host_open(struct machine *machine, struct core *core, struct link *
 
 void host_close(struct host *host) {
     frames_free(&host->waiting);
+    frames_free(&host->leaving);
     pacer_close(&host->pacer);
     free(host);
 }
 
 /* -- packets that go */
 
+enum { JOINED_BYTES = 65000 }; /* as in host/engine/datagrams.c */
+
+static int64_t bytes_of(const struct frame *frame) {
+    return KOFN_HEADER_BYTES + frame->size;
+}
+
+/* Put what leaves on the link, together where the engine gives it to the kernel as one: packets of one size, the last of which
+ * may be shorter. */
+static void flush(struct host *host) {
+    while (host->leaving.first) {
+        struct frames together = {0};
+        int64_t bytes = 0;
+        do {
+            bytes += bytes_of(host->leaving.first);
+            frames_add(&together, frames_next(&host->leaving));
+        } while (host->leaving.first && together.last->size == together.first->size &&
+                 host->leaving.first->size <= together.first->size &&
+                 bytes + bytes_of(host->leaving.first) <= JOINED_BYTES);
+        link_send_together(host->link, &together);
+    }
+}
+
+/* Whether a packet's request is still in flight as it was; the engine sends no other one. */
+static int is_wanted(const struct core *core, const struct frame *frame) {
+    const struct flight *flight =
+        core->in_flight.by_request[(int64_t)frame->header.block * KOFN_PARTS + frame->header.part];
+    return !frame->launch || (flight && flight->launch == frame->launch);
+}
+
+static void leave(struct host *host, struct frame *frame) {
+    if (is_wanted(host->core, frame))
+        frames_add(&host->leaving, frame);
+    else
+        free(frame);
+}
+
 static int64_t release(void *whom, void *what);
 
-/* Packets leave; if others wait, see to it that some of them do in time. */
-static void leave(struct host *host, struct frames *going) {
+/* If packets wait, see to it that some of them leave in time. */
+static void set_pacer(struct host *host) {
     struct clock *clock = host->machine->clock;
     pacer_set(&host->pacer, clock->now_s);
     if (host->waiting.first && !host->rings) {
         host->rings = 1;
         clock_at(clock, host->pacer.rings_s, release, host, NULL);
     }
-    for (struct frame *frame; (frame = frames_next(going));)
-        link_send(host->link, frame);
 }
 
 static int64_t release(void *whom, void *what) {
     struct host *host = whom;
-    struct frames going = {0};
     (void)what;
     host->rings = 0;
     host->pacer.rings_s = INFINITY;
     while (pacer_release(&host->pacer, host->machine->clock->now_s) >= 0)
-        frames_add(&going, frames_next(&host->waiting));
-    leave(host, &going);
+        leave(host, frames_next(&host->waiting));
+    set_pacer(host);
+    flush(host);
     return 0;
 }
 
 static void pace(struct host *host, struct frame *frame) {
-    struct frames going = {0};
-    const int64_t request = (int64_t)frame->header.block * KOFN_PARTS + frame->header.part, launch = frame->launch;
+    const int64_t request = (int64_t)frame->header.block * KOFN_PARTS + frame->header.part;
     const double leaves_s = pacer_send(&host->pacer, 0, frame->link_bytes, host->machine->clock->now_s);
     if (leaves_s < 0)
         abort(); /* without memory */
-    frames_add(leaves_s > 0 ? &host->waiting : &going, frame);
-    leave(host, &going);
-    if (leaves_s > 0)
-        core_leaves(host->core, request, launch, leaves_s);
+    if (leaves_s == 0) {
+        leave(host, frame);
+        return;
+    }
+    frames_add(&host->waiting, frame);
+    core_leaves(host->core, request, frame->launch, leaves_s);
 }
 
-/* The host has made a packet. */
+/* The host has made a packet; those that it makes in a row leave when the last one is made. */
 static int64_t made(void *whom, void *what) {
     struct host *host = whom;
     if (host->paced)
         pace(host, what);
     else
-        link_send(host->link, what);
+        leave(host, what);
+    if (--host->making)
+        return 0;
+    if (host->paced)
+        set_pacer(host);
+    flush(host);
     return 0;
 }
 
@@ -80,6 +121,7 @@ static void make(struct host *host, const struct instruction *wanted_sent) {
     struct frame *frame = frame_of(&header, wanted_sent->values, (int32_t)wanted_sent->size);
     frame->launch = wanted_sent->launch;
     frame->link_bytes = core_link_bytes(host->core, wanted_sent->header, wanted_sent->size);
+    host->making++;
     machine_work(host->machine, host->packet_s, made, host, frame);
 }
 

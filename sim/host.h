@@ -19,6 +19,8 @@ struct host {
     int64_t news, timer; /* calls of Python's */
     int64_t paced;
     struct pacer pacer;
+    int64_t making;        /* packets */
+    struct frames leaving; /* as soon as those are made */
     struct frames waiting; /* for the pacer */
     int64_t rings; /* whether the pacer's timer is set */
     double due_s;  /* of the deadline's; INFINITY: it is not set */

@@ -1,5 +1,6 @@
 #include "network.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,7 @@ struct link *link_open(struct clock *clock, double mbps, int64_t call) {
     struct link *link = wanted(sizeof *link);
     link->clock = clock;
     link->byte_s = mbps > 0 ? 8e-6 / mbps : 0;
+    link->free_s = -INFINITY;
     link->call = call;
     return link;
 }
@@ -87,6 +89,10 @@ void link_lead(struct link *link, void (*take)(void *whom, struct frame *frame),
     link->whom = whom;
 }
 
+static double burst_s(const struct link *link) {
+    return link->byte_s ? later(BURST_S, BURST_BYTES * link->byte_s) : 0;
+}
+
 /* At the other end; later if the rate has fallen. */
 static int64_t arrive(void *whom, void *what) {
     struct link *link = whom;
@@ -94,6 +100,7 @@ static int64_t arrive(void *whom, void *what) {
     if (!link->underway.first || link->underway.first->leaves_s + LATENCY_S > link->clock->now_s)
         return 0;
     struct frame *frame = frames_next(&link->underway);
+    link->queued -= frame->entries;
     if (link->take) {
         link->take(link->whom, frame);
         return 0;
@@ -102,14 +109,36 @@ static int64_t arrive(void *whom, void *what) {
     return link->call;
 }
 
-void link_send(struct link *link, struct frame *frame) {
-    const int64_t size = KOFN_HEADER_BYTES + frame->size;
-    link->packets++;
-    link->bytes += size;
-    link->free_s = later(link->free_s, link->clock->now_s) + (double)(size + LINK_BYTES) * link->byte_s;
-    frame->leaves_s = link->free_s;
+static void pass(struct link *link, struct frame *frame, double leaves_s, int32_t entries) {
+    frame->leaves_s = leaves_s;
+    frame->entries = entries;
+    link->queued += entries;
     frames_add(&link->underway, frame);
-    clock_at(link->clock, link->free_s + LATENCY_S, arrive, link, NULL);
+    clock_at(link->clock, leaves_s + LATENCY_S, arrive, link, NULL);
+}
+
+void link_send_together(struct link *link, struct frames *frames) {
+    const double now_s = link->clock->now_s, leaves_s = later(now_s, link->free_s);
+    const int full = link->queued >= QUEUED_MOST;
+    int64_t bytes = 0;
+    int32_t entries = 1;
+    for (struct frame *frame; (frame = frames_next(frames)); entries = 0) {
+        link->packets++;
+        link->bytes += KOFN_HEADER_BYTES + frame->size;
+        bytes += KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + frame->size;
+        if (full)
+            free(frame);
+        else
+            pass(link, frame, leaves_s, entries);
+    }
+    if (!full)
+        link->free_s = later(link->free_s, leaves_s - burst_s(link)) + (double)bytes * link->byte_s;
+}
+
+void link_send(struct link *link, struct frame *frame) {
+    struct frames one = {0};
+    frames_add(&one, frame);
+    link_send_together(link, &one);
 }
 
 void link_shape(struct link *link, double mbps) {

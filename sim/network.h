@@ -6,15 +6,18 @@
 #include "clock.h"
 #include "slots.h"
 
-#define LINK_BYTES (KOFN_FRAME_BYTES + 24) /* preamble, checksum and gap with the headers before kofn's */
 #define LATENCY_S 50e-6
+#define BURST_S 2e-3       /* of its rate a link that was idle lets through at once, */
+#define BURST_BYTES 36056  /* or these bytes where they are more: burst_bytes() of mininet/interfaces.py */
+#define QUEUED_MOST 1000   /* entries of a link's queue: the kernel's default for an interface */
 
 /* A packet on its way. */
 struct frame {
     struct header header;
     int64_t launch;  /* which attempt of its sender's it is */
     int64_t link_bytes; /* what its sender's pacer takes it for */
-    double leaves_s; /* its last byte, while a link has it */
+    double leaves_s; /* while a link has it */
+    int32_t entries; /* of the link's queue: 1; 0: it is part of the one before */
     struct frame *next;
     int32_t size;
     uint8_t values[];
@@ -45,12 +48,17 @@ double machine_spend(struct machine *machine, double duration_s);
 /* The same; then something happens. */
 void machine_work(struct machine *machine, double duration_s, happening *happen, void *whom, struct frame *frame);
 
-/* -- one direction of a worker's link: packets arrive in the order in which they were sent */
+/* -- one direction of a worker's link: packets arrive in the order in which they were sent
+ *
+ * The link is a token bucket with a queue, as the kernel's htb is: while there are tokens, packets leave at once. A packet that
+ * finds the queue full is lost. */
 
 struct link {
     int64_t packets, bytes; /* the first fields: network.py looks at them */
     struct clock *clock;
-    double byte_s, free_s;
+    double byte_s;
+    double free_s; /* when all that has left is paid for; earlier than now: tokens are left over */
+    int64_t queued; /* entries */
     struct frames underway, arrived; /* `arrived`: for Python */
     void (*take)(void *whom, struct frame *frame); /* NULL: call number `call` */
     void *whom;
@@ -61,6 +69,8 @@ struct link *link_open(struct clock *clock, double mbps, int64_t call);
 void link_close(struct link *link);
 void link_lead(struct link *link, void (*take)(void *whom, struct frame *frame), void *whom);
 void link_send(struct link *link, struct frame *frame);
+/* Packets that the kernel is given as one: they are one entry of the queue, and leave together. */
+void link_send_together(struct link *link, struct frames *frames);
 /* Another rate from now on, for what is underway as well. */
 void link_shape(struct link *link, double mbps);
 /* The same as link_send(), from Python. */

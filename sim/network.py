@@ -26,11 +26,15 @@ from kofn.sim.native import Native
 
 Take = Callable[[KofnHeader, bytes], None]
 
-FRAME_BYTES = packet.FRAME_BYTES + 24
-"""Ethernet, IPv4 and UDP headers; preamble, checksum and gap."""
+FRAME_BYTES = packet.FRAME_BYTES
+"""Ethernet, IPv4 and UDP headers, which the kernel's shaping counts."""
 
 LATENCY_S = 50e-6
-"""From one end to the other, queues of the kernel included."""
+"""From one end of a link to the other, beside its rate and its queue."""
+
+BURST_S, BURST_BYTES, QUEUED_MOST = 2e-3, 36056, 1000
+"""A link's token bucket and queue, as in network.h: after a pause the link passes at once what it carries in BURST_S,
+or BURST_BYTES where that is more; the queue has QUEUED_MOST entries."""
 
 
 class LinkEnd(Protocol):

@@ -112,7 +112,9 @@ def test_the_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> Non
         path = written(
             folder, DROP + f"[network]\nlink_mbps = 20\n[compress]\n{compress}\n", objective="all", iterations=15
         )
-        text = path.read_text().replace("words = 2", "words = 8\nwindow = 8").replace("hidden = [16]", "hidden = [512]")
+        text = (
+            path.read_text().replace("words = 2", "words = 8\nwindow = 8").replace("hidden = [16]", "hidden = [1536]")
+        )
         path.write_text(text)
         run = Trained(Config.load(path), folder / "out", FREE).run()
         run.check()

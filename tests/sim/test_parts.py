@@ -1,6 +1,8 @@
 """The parts of a simulation: clock, machine, links, and the controller's times."""
 
+import importlib
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import VirtualClock
 from kofn.sim.controller import MANAGEMENT_S, PUSH_S, Controller
 from kofn.sim.machine import Machine
-from kofn.sim.network import FRAME_BYTES, LATENCY_S, Link
+from kofn.sim.network import BURST_BYTES, BURST_S, FRAME_BYTES, LATENCY_S, QUEUED_MOST, Link
 from tests.sim.lab import FREE
 
 
@@ -69,34 +71,60 @@ def test_cores_do_one_thing_after_another(cores: int, done: list[float]) -> None
     assert seen == done
 
 
-def test_a_link_takes_its_time_for_each_byte_and_keeps_the_order() -> None:
-    clock, seen = VirtualClock(), list[tuple[int, float]]()
-    link = Link(
-        clock, 8.0, Faults((), rank=0, direction="send", seed=1), lambda h, v: seen.append((h.block, clock.time()))
-    )
-    for block in range(3):
+PACKET_BYTES = HEADER_BYTES + 256 + FRAME_BYTES
+
+
+def link_of(clock: VirtualClock, mbps: float, seen: list[tuple[int, float]]) -> Link:
+    """Return a link without faults that notes each packet's block and when it comes."""
+    faults = Faults((), rank=0, direction="send", seed=1)
+    return Link(clock, mbps, faults, lambda header, values: seen.append((header.block, clock.time())))
+
+
+def send(link: Link, blocks: range) -> None:
+    for block in blocks:
         link.send(KofnHeader(block=block), bytes(256))
+
+
+def test_idle_link_passes_a_burst_at_once_then_keeps_its_rate() -> None:
+    clock, seen = VirtualClock(), list[tuple[int, float]]()
+    link = link_of(clock, 8.0, seen)  # a byte takes a microsecond
+    count, burst = 300, max(BURST_BYTES, 2000)
+    clock.after(1.0, send, link, range(count))
     clock.run()
-    one_s = (HEADER_BYTES + 256 + FRAME_BYTES) * 1e-6
-    assert [block for block, _ in seen] == [0, 1, 2]
-    assert [when for _, when in seen] == pytest.approx([(i + 1) * one_s + LATENCY_S for i in range(3)])
-    assert (link.packets, link.payload_bytes) == (3, 3 * (HEADER_BYTES + 256))
+    paid_s = [max(0, block * PACKET_BYTES - burst) * 1e-6 for block in range(count)]
+    assert [block for block, _ in seen] == list(range(count))
+    assert [when for _, when in seen] == pytest.approx([1.0 + late_s + LATENCY_S for late_s in paid_s])
+    assert (link.packets, link.payload_bytes) == (count, count * (HEADER_BYTES + 256))
+
+
+@pytest.mark.parametrize("mbps", [0.5, 20.0, 200.0, 2000.0])
+def test_burst_is_that_of_the_emulated_network(mbps: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "mininet"))
+    interfaces = importlib.import_module("interfaces")
+    assert max(mbps * 1e6 / 8 * BURST_S, BURST_BYTES) == interfaces.burst_bytes(mbps, 9000)
+
+
+def test_packet_that_finds_the_queue_full_is_lost() -> None:
+    clock, seen = VirtualClock(), list[tuple[int, float]]()
+    link = link_of(clock, 8.0, seen)
+    clock.after(1.0, send, link, range(QUEUED_MOST + 500))
+    clock.after(10.0, send, link, range(5000, 5001))
+    clock.run()
+    assert [block for block, _ in seen] == [*range(QUEUED_MOST), 5000], "at once none has arrived yet"
 
 
 @given(
     first_mbps=st.floats(0.5, 50),
     rates=st.lists(st.tuples(st.floats(1e-5, 0.01), st.floats(0.5, 50)), max_size=5),
-    packets=st.integers(1, 30),
+    packets=st.integers(1, 200),
 )
 def test_a_transfer_takes_as_long_as_the_links_rates_say(
     first_mbps: float, rates: list[tuple[float, float]], packets: int
 ) -> None:
-    """A packet arrives when all bytes up to its end have been carried, each at the rate of its time."""
+    """A packet leaves when all bytes before it but the burst are paid, each at the rate of its time."""
     clock, seen = VirtualClock(), list[tuple[int, float]]()
-    faults = Faults((), rank=0, direction="send", seed=1)
-    link = Link(clock, first_mbps, faults, lambda header, values: seen.append((header.block, clock.time())))
-    for block in range(packets):
-        link.send(KofnHeader(block=block), bytes(256))
+    link = link_of(clock, first_mbps, seen)
+    send(link, range(packets))
     moment, steps = 0.0, [(0.0, first_mbps)]
     for gap_s, mbps in rates:
         moment += gap_s
@@ -110,18 +138,18 @@ def test_a_transfer_takes_as_long_as_the_links_rates_say(
         carried = sum(
             max(0.0, min(end, left_s) - begin) * mbps for (begin, mbps), end in zip(steps, until, strict=True)
         )
-        assert carried * 1e6 / 8 == pytest.approx((block + 1) * (HEADER_BYTES + 256 + FRAME_BYTES), rel=1e-6)
+        assert carried * 1e6 / 8 == pytest.approx(max(0, block * PACKET_BYTES - BURST_BYTES), rel=1e-6, abs=1e-6)
 
 
-def test_a_packet_that_is_sent_after_a_change_waits_for_those_before() -> None:
-    clock, seen = VirtualClock(), list[float]()
-    link = Link(clock, 8.0, Faults((), rank=0, direction="send", seed=1), lambda h, v: seen.append(clock.time()))
-    one_s = (HEADER_BYTES + 256 + FRAME_BYTES) * 1e-6
-    link.send(KofnHeader(), bytes(256))
-    clock.after(one_s / 2, link.shape, 4.0)
-    clock.after(one_s, link.send, KofnHeader(), bytes(256))
+def test_packet_that_is_sent_after_a_change_waits_for_those_before() -> None:
+    clock, seen, first = VirtualClock(), list[tuple[int, float]](), 200
+    link, paid_s = link_of(clock, 8.0, seen), (first * PACKET_BYTES - BURST_BYTES) * 1e-6
+    send(link, range(first))
+    clock.after(paid_s / 2, link.shape, 4.0)
+    clock.after(paid_s, send, link, range(first, first + 2))
     clock.run()
-    assert seen == pytest.approx([1.5 * one_s + LATENCY_S, 3.5 * one_s + LATENCY_S])
+    left_s = [1.5 * paid_s, 1.5 * paid_s + 2 * PACKET_BYTES * 1e-6]
+    assert [when for _, when in seen[first:]] == pytest.approx([each + LATENCY_S for each in left_s])
 
 
 @pytest.mark.parametrize(("fault", "arrive"), [({"drop": 1.0}, 0), ({"duplicate": 1.0}, 40), ({"corrupt": 1.0}, 0)])
