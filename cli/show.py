@@ -300,8 +300,8 @@ def _remark(worker: pb.WorkerStatus) -> str:
         return f"STARVED: {worker.unheard} in no sum"
     if worker.silent_s:
         return f"silent {1e3 * worker.silent_s:.0f} ms"
-    if worker.not_poisson:
-        return "not Poisson"
+    if worker.transfer_s or worker.not_poisson:
+        return f"slow link: {_milliseconds(worker.transfer_s)} ms" if worker.transfer_s else "not Poisson"
     return f"attached {worker.attachments} times" if worker.attachments > 1 else ""
 
 

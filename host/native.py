@@ -22,6 +22,8 @@ _OWN: Signatures = {
     "core_result_in": (c_int32, [_CORE, c_int64, c_int64, c_void_p, c_double]),
     "core_timer": (c_int32, [_CORE, c_double]),
     "core_ask_slot": (c_int32, [_CORE]),
+    "core_probe_link": (None, [_CORE]),
+    "core_take_link_wait": (c_double, [_CORE, c_double]),
     "core_leaves": (None, [_CORE, c_int64, c_int64, c_double]),
     "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
     "core_enter": (None, [_CORE, c_uint32]),
@@ -71,6 +73,7 @@ _OWN: Signatures = {
 SHARED = (
     *("begin", "jump", "contribute", "result_in", "ask_slot", "withdraw", "enter", "others_reached"),
     *("in_pieces", "owned", "received", "regroup", "resume", "deadline_s", "next_results", "results"),
+    "take_link_wait",
 )
 """Functions of the core that an engine's port has as well: core_begin() and port_begin()."""
 

@@ -159,6 +159,7 @@ class Report(_message.Message):
     GRADIENT_AGREEMENT_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
     CATCH_UP_S_FIELD_NUMBER: _builtins.int
+    LINK_WAIT_S_FIELD_NUMBER: _builtins.int
     ENTERED_FIELD_NUMBER: _builtins.int
     SUMMED_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
@@ -200,8 +201,12 @@ class Report(_message.Message):
     """
     catch_up_s: _builtins.float
     """of a late gradient, from when it was finished until it was handed over: iterations that"""
-    entered: _builtins.float
+    link_wait_s: _builtins.float
     """had ended were applied first; 0 where it was in time, or is not counted
+    how long a whole gradient's last packet waits in this worker's link; absent: nothing
+    """
+    entered: _builtins.float
+    """new is known
     gradients of this worker so far, by weight, mean over the blocks; of these
     """
     summed: _builtins.float
@@ -238,20 +243,25 @@ class Report(_message.Message):
         gradient_agreement: _builtins.float = ...,
         age: _builtins.int = ...,
         catch_up_s: _builtins.float = ...,
+        link_wait_s: _builtins.float | None = ...,
         entered: _builtins.float = ...,
         summed: _builtins.float = ...,
         waiting: _builtins.float = ...,
         discarded: _builtins.float = ...,
         late_since: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_metric", b"_metric", "loss", b"loss", "metric", b"metric"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "link_wait_s", b"link_wait_s", "loss", b"loss", "metric", b"metric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "late_since", b"late_since", "loss", b"loss", "metric", b"metric", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s", "_loss", b"_loss", "_metric", b"_metric", "age", b"age", "aggregate_norm2", b"aggregate_norm2", "aggregate_products", b"aggregate_products", "catch_up_s", b"catch_up_s", "censored", b"censored", "contributors", b"contributors", "decision", b"decision", "discarded", b"discarded", "entered", b"entered", "first_block_s", b"first_block_s", "gradient_agreement", b"gradient_agreement", "gradient_norm2", b"gradient_norm2", "gradients", b"gradients", "iteration", b"iteration", "iteration_s", b"iteration_s", "iterations_behind", b"iterations_behind", "k_least", b"k_least", "k_most", b"k_most", "late", b"late", "late_since", b"late_since", "link_wait_s", b"link_wait_s", "loss", b"loss", "metric", b"metric", "summed", b"summed", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__link_wait_s: _TypeAlias = _typing.Literal["link_wait_s"]  # noqa: Y015
+    _WhichOneofArgType__link_wait_s: _TypeAlias = _typing.Literal["_link_wait_s", b"_link_wait_s"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
     _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
     _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__link_wait_s) -> _WhichOneofReturnType__link_wait_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
     @_typing.overload
@@ -859,6 +869,7 @@ class WorkerStatus(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     LATE_FOR_FIELD_NUMBER: _builtins.int
     UNHEARD_FIELD_NUMBER: _builtins.int
+    TRANSFER_S_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     live: _builtins.bool
     iteration: _builtins.int
@@ -898,6 +909,8 @@ class WorkerStatus(_message.Message):
     """how many iterations ago a sum first closed without a gradient that still waits; 0: none"""
     unheard: _builtins.int
     """how many of its latest gradients in a row are in no sum"""
+    transfer_s: _builtins.float
+    """the delay of a gradient in its link beyond the others'; a part of lambda"""
     def __init__(
         self,
         *,
@@ -924,10 +937,11 @@ class WorkerStatus(_message.Message):
         waiting: _builtins.float = ...,
         late_for: _builtins.int = ...,
         unheard: _builtins.int = ...,
+        transfer_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_for", b"late_for", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "attachments", b"attachments", "disagreement", b"disagreement", "disagreements", b"disagreements", "dispersion", b"dispersion", "iteration", b"iteration", "lambda_high_s", b"lambda_high_s", "lambda_low_s", b"lambda_low_s", "lambda_s", b"lambda_s", "last_first_block_s", b"last_first_block_s", "late", b"late", "late_for", b"late_for", "late_in_a_row", b"late_in_a_row", "live", b"live", "not_poisson", b"not_poisson", "rank", b"rank", "reports", b"reports", "samples", b"samples", "share", b"share", "silent_s", b"silent_s", "state", b"state", "transfer_s", b"transfer_s", "unheard", b"unheard", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

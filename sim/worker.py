@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from kofn.config.late_rules import GIVE_UPS, RULES, LateRule, Treatment
 from kofn.config.schema import Config
+from kofn.host.agent.agent import kept_iterations
 from kofn.host.agent.driver import Driver
 from kofn.host.compression.aggregate import held
 from kofn.host.compression.encoder import Finished
@@ -53,7 +54,9 @@ class Worker:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
+            keep=kept_iterations(model.layout),
             lazy=True,
+            probes_link=True,
         )
         self.host = VirtualHost(
             around.clock,
@@ -223,7 +226,8 @@ class Worker:
         """The controller hears of the iteration."""
         assert self._step is not None
         assert self._step.work is not None
-        step = replace(self._step, account=self._model.account())
+        wait_s = self.protocol.take_link_wait_s(self._around.clock.time())
+        step = replace(self._step, account=self._model.account(), link_wait_s=wait_s)
         self._around.report(self._rank, self._report(step, self._step.work, self._own))
 
     def _report(self, step: Step, work: Work, results: BlockResults) -> pb.Report:

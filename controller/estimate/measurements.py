@@ -28,6 +28,9 @@ AHEAD_MAX = 1000
 GRACE_S = 0.020
 """A worker is silent only when others have been ahead of it for so long: its own message may be on its way."""
 
+LINK_WAITS = 7
+"""Latest waits in a worker's link that are kept."""
+
 FRONTS_KEPT = 64
 """Latest iterations of which it is known when anyone first reached them."""
 
@@ -83,6 +86,7 @@ class Measurements:
     reports: NDArray[np.int64] = field(init=False)  # (workers,) so far
     track: tuple[Track, ...] = field(init=False)
     views: Views = field(init=False)
+    link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) of gradients' last packets, oldest first; NaN
     iteration: int = 0  # the latest that any worker reported
     refused: int = 0
     _front: int = 0  # the latest that any worker reached
@@ -96,6 +100,7 @@ class Measurements:
         self.times_s = np.full((self.workers, self.window), np.nan)
         self.cut = np.zeros((self.workers, self.window), dtype=np.bool_)
         self.iterations = np.zeros((self.workers, self.window), dtype=np.int64)
+        self.link_waits_s = np.full((self.workers, LINK_WAITS), np.nan)
         self.reports, self._reached = np.zeros((2, self.workers), np.int64)
         self._began_s = np.full(self.workers, np.nan)
         self.track = tuple(Track() for _ in range(self.workers))
@@ -184,6 +189,8 @@ class Measurements:
         """Append one observation to a worker's row, dropping its oldest."""
         for row in (self.times_s[rank], self.cut[rank], self.iterations[rank]):
             row[:-1] = row[1:]
+        if report.HasField("link_wait_s"):
+            self.link_waits_s[rank] = np.append(self.link_waits_s[rank, 1:], report.link_wait_s)
         self.times_s[rank, -1] = report.first_block_s
         self.cut[rank, -1], self.iterations[rank, -1] = report.censored, report.iteration
 
@@ -200,7 +207,7 @@ class Measurements:
         """What is wrong with a report's content, if anything."""
         if report.iteration <= self.track[rank].reported:
             return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
-        for name in ("first_block_s", "catch_up_s"):
+        for name in ("first_block_s", "catch_up_s", "link_wait_s"):
             if not 0 <= (time_s := getattr(report, name)) <= FIRST_BLOCK_MAX_S:
                 return "time", f"{name} {time_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
         for name in ("gradient_norm2", "aggregate_norm2"):

@@ -3,8 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
+
+from kofn.controller.estimate.measurements import FloatArray
 
 KEPT = 256
 """Latest iterations of each k that its mean is over."""
@@ -28,15 +32,45 @@ class MeasuredIterations:
 class Cycle:
     """One worker's way through an iteration that it was in, from parameters ready to parameters ready, seconds."""
 
+    rank: int
     first_block_s: float
     iteration_s: float
     said_s: float  # when its report came, on the controller's clock
     together: bool  # it was in the iteration before as well, so it started this one with the others
 
-    @property
-    def after_s(self) -> float:
-        """From its first block to its new parameters."""
-        return self.iteration_s - self.first_block_s
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycles:
+    """The ways of all k workers that were in an iteration, (k,) each; fields as in Cycle."""
+
+    rank: NDArray[np.int64]
+    first_block_s: FloatArray
+    iteration_s: FloatArray
+    said_s: FloatArray
+    together: bool  # all started this iteration together
+
+    @classmethod
+    def of(cls, cycles: Sequence[Cycle]) -> Self:
+        return cls(
+            rank=np.array([cycle.rank for cycle in cycles]),
+            first_block_s=np.array([cycle.first_block_s for cycle in cycles]),
+            iteration_s=np.array([cycle.iteration_s for cycle in cycles]),
+            said_s=np.array([cycle.said_s for cycle in cycles]),
+            together=all(cycle.together for cycle in cycles),
+        )
+
+    def overhead_s(self, transfers_s: FloatArray) -> float:
+        """Return what the iteration took beyond the k-th first block and its transfer; `transfers_s` (workers,).
+
+        All k started together: the overhead is their mean time after the longest first block. This includes the delay
+        of a worker that got its parameters late and so became the k-th. Not all started together: nobody knows when the
+        others began. The k-th is then the worker with the shortest wait, corrected by how much earlier or later than
+        the average it got its parameters.
+        """
+        there_s = self.first_block_s + transfers_s[self.rank]
+        if self.together:
+            return float(self.iteration_s.mean() - there_s.max())
+        return float((self.iteration_s - there_s - (self.said_s - self.said_s.mean())).min())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +80,7 @@ class Pace:
     _times_s: dict[int, deque[float]] = field(default_factory=dict)
     _last: tuple[int, int, float] | None = None  # the iteration that ended last, k then, and when
 
-    _overhead_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
+    _ended: deque[Cycles] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
     _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # an iteration
     _iteration: int = 0  # the one that is reported now
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers that were in it
@@ -73,16 +107,16 @@ class Pace:
 
         When all k have said so, the iteration counts.
         """
-        together = self._in.get(rank, 0) == iteration - 1
-        cycle = Cycle(first_block_s=first_block_s, iteration_s=iteration_s, said_s=now_s, together=together)
-        if not 0 < cycle.after_s < OVERHEAD_MAX_S or iteration < self._iteration:
+        if not 0 < iteration_s - first_block_s < OVERHEAD_MAX_S or iteration < self._iteration:
             return
+        together = self._in.get(rank, 0) == iteration - 1
+        cycle = Cycle(rank=rank, first_block_s=first_block_s, iteration_s=iteration_s, said_s=now_s, together=together)
         if iteration > self._iteration:
             self._iteration, self._cycles = iteration, []
         self._in[rank] = iteration
         self._cycles.append(cycle)
         if len(self._cycles) == k:
-            self._overhead_s.append(overhead_s(self._cycles))
+            self._ended.append(Cycles.of(self._cycles))
 
     def caught_up(self, age: int, catch_up_s: float) -> None:
         """A late gradient of this age, in iterations, had to wait for its worker to apply what it had missed."""
@@ -94,22 +128,12 @@ class Pace:
         """What each missed iteration takes a worker, on average, before its late gradient counts; 0 while unknown."""
         return float(np.mean(self._catch_up_s)) if self._catch_up_s else 0.0
 
-    @property
-    def overhead_s(self) -> float:
-        """What an iteration takes beyond its k-th first block, on average: transfer, sum, step; 0 while unknown."""
-        return max(0.0, float(np.mean(self._overhead_s))) if self._overhead_s else 0.0
+    def overhead_s(self, transfers_s: FloatArray) -> float:
+        """Return what an iteration takes on average beyond its k-th first block and the transfer of that worker.
 
-
-def overhead_s(cycles: Sequence[Cycle]) -> float:
-    """What one iteration took beyond the k-th first block; `cycles`: of all k that were in it.
-
-    All k started together: the overhead is their mean time after the longest first block. This includes the delay of a
-    worker that got its parameters late and so became the k-th. Not all started together: nobody knows when the others
-    began. The k-th is then the worker with the shortest wait, corrected by how much earlier or later than the average
-    it got its parameters.
-    """
-    if all(cycle.together for cycle in cycles):
-        mean_s = sum(cycle.iteration_s for cycle in cycles) / len(cycles)
-        return mean_s - max(cycle.first_block_s for cycle in cycles)
-    said_s = sum(cycle.said_s for cycle in cycles) / len(cycles)
-    return min(cycle.after_s - (cycle.said_s - said_s) for cycle in cycles)
+        What is left is the transfer that all have in common, the sum and the step; 0 while unknown. `transfers_s`
+        (workers,): what links take beyond that (estimate/transfers.py).
+        """
+        return (
+            max(0.0, float(np.mean([cycles.overhead_s(transfers_s) for cycles in self._ended]))) if self._ended else 0.0
+        )

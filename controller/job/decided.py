@@ -27,7 +27,7 @@ def decided(control_loop: ControlLoop) -> pb.Status:
         worker=[_worker(control_loop, rank) for rank in range(control_loop.workers)],
         expected=_expected(control_loop),
         changes=[_change(change) for change in control_loop.changes],
-        overhead_s=control_loop.pace.overhead_s,
+        overhead_s=control_loop.overhead_s,
         late_gradient=control_loop.treatment.rule,
         age_weight=control_loop.treatment.age_weight,
         noise_scale=control_loop.worth_model.noise_scale,
@@ -61,6 +61,7 @@ def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
         waiting=track.account.waiting,
         late_for=max(0, measured.iteration - track.account.late_since) if track.account.late_since else 0,
         unheard=track.unheard,
+        transfer_s=control_loop.transfers_s[rank],
     )
 
 

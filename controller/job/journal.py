@@ -64,7 +64,7 @@ class Journal:
                 "measured_s": [
                     control_loop.pace.measured(k).mean_s or None for k in range(1, control_loop.workers + 1)
                 ],
-                "overhead_s": control_loop.pace.overhead_s or None,
+                "overhead_s": control_loop.overhead_s or None,
             }
         )
 

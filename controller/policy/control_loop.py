@@ -17,6 +17,8 @@ from kofn.config.schema import Average, PolicySection
 from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
 from kofn.controller.estimate.model import Estimate, fit
 from kofn.controller.estimate.pace import Pace
+from kofn.controller.estimate.time_scales import estimate_service
+from kofn.controller.estimate.transfers import transfers_s
 from kofn.controller.policy.chooser import Chooser, Known
 from kofn.controller.policy.history import HistoryLog
 from kofn.controller.policy.objective import Choice, Objective, objective
@@ -61,6 +63,7 @@ class ControlLoop:
     estimate: Estimate | None = None
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
+    transfers_s: FloatArray = field(init=False)  # by which links delay gradients (estimate/transfers.py)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     worth_model: WorthModel = field(init=False)
     history: HistoryLog = field(init=False)
@@ -82,7 +85,7 @@ class ControlLoop:
         """Begin anew with these workers: nothing is measured, k is the objective's start value."""
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
         self.live = np.isin(np.arange(self.workers), list(live))
-        self.silent_s = np.zeros(self.workers)
+        self.silent_s, self.transfers_s = np.zeros((2, self.workers))
         self.estimate = self.included = None
         self.chooser.restart()
         self.pace = Pace()
@@ -253,14 +256,14 @@ class ControlLoop:
         """Someone has been silent for longer than its estimate says."""
         if self.estimate is None or not self._warm():
             return False
-        expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s
+        expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s - self.transfers_s
         return bool(np.any(self.live & (self.measurements.silent_s(now_s) > expected_s)))
 
     def _news(self) -> bool:
         """Someone has been silent for longer than almost any of its blocks takes: that is no noise."""
         assert self.estimate is not None
         events = self.estimate.high_s / self.estimate.event_s
-        passed = np.maximum(self.silent_s - self.estimate.service_s, 0.0) / self.estimate.event_s
+        passed = np.maximum(self._silent_s() - self.estimate.service_s, 0.0) / self.estimate.event_s
         silent = self.live & (passed > 0) & np.isfinite(events)
         return bool(np.any(special.pdtr(passed[silent], events[silent]) > 1 - UNHEARD_OF))
 
@@ -274,8 +277,20 @@ class ControlLoop:
         """Fit the model to what is known now; False while that is too little."""
         taken, self._now_s = self.measurements, now_s
         self.silent_s = taken.silent_s(now_s)
-        self.estimate = fit(taken.times_s, taken.cut, self.silent_s, taken.iterations, self.estimate)
+        service_s = estimate_service(taken.times_s, taken.cut)
+        self.transfers_s = transfers_s(taken.link_waits_s, self.live, service_s)
+        times_s = taken.times_s + self.transfers_s[:, None]
+        self.estimate = fit(times_s, taken.cut, self._silent_s(), taken.iterations, self.estimate)
         return self._warm()
+
+    def _silent_s(self) -> FloatArray:
+        """Return lower bounds of silent workers' times, transfer included; 0 where a worker is not silent."""
+        return np.where(self.silent_s > 0, self.silent_s + self.transfers_s, 0.0)
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds of an iteration beyond the k-th block and its transfer, on average; 0 while unknown."""
+        return self.pace.overhead_s(self.transfers_s)
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
         """Choose from the present estimate, and say in numbers why; a change has to be sure where `iterations` passed.
@@ -287,7 +302,7 @@ class ControlLoop:
             estimate=self.estimate,
             live=self.live,
             worth_model=self.worth_model,
-            overhead_s=self.pace.overhead_s,
+            overhead_s=self.overhead_s,
             catch_up_s=self.pace.catch_up_s,
             history=self.history.history(self.live, self._now_s),
         )

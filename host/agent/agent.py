@@ -40,6 +40,7 @@ from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
 from kofn.host.errors import AgentError
+from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Send
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
@@ -138,7 +139,7 @@ class Agent:
         """Of the gradient that was contributed last, in iterations."""
         self.over = threading.Event()
         """Set while that is over elsewhere: its gradient comes too late."""
-        self._iteration_bytes = layout.blocks * job.words * wire.WORD_BYTES
+        self._iteration_bytes = iteration_bytes(layout)
         self._recipients = recipients
         if recipients is not None and layout.total > job.slots:
             raise AgentError(
@@ -151,8 +152,9 @@ class Agent:
             slots=job.slots,
             window=job.window,
             rto_s=job.rto_ms / 1000,
-            keep=max(1, KEEP_BYTES // self._iteration_bytes) if recipients is None else 1,
+            keep=kept_iterations(layout) if recipients is None else 1,
             workers=job.workers,
+            probes_link=recipients is None,
         )
         self.ledger.hear(self.protocol)
         self._driver = Driver(
@@ -283,6 +285,9 @@ class Agent:
     def account(self) -> Account:
         """What became of this worker's gradients so far."""
         return self.ledger.account()
+
+    def link_wait_s(self) -> float | None:
+        return self.protocol.take_link_wait_s(self._loop.time())
 
     def _updates(self, ended: list[Ended]) -> list[Aggregate | ReplicaState]:
         """What training applies, in order."""
@@ -639,6 +644,16 @@ class Agent:
         self._iteration_wait.put(state)
         self.encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)
+
+
+def iteration_bytes(layout: BlockLayout) -> int:
+    """Return the size of an iteration's results in the widest lanes."""
+    return layout.blocks * layout.words * wire.WORD_BYTES
+
+
+def kept_iterations(layout: BlockLayout) -> int:
+    """Return how many iterations' results a worker keeps for its peers."""
+    return max(1, KEEP_BYTES // iteration_bytes(layout))
 
 
 def _packets(name: str) -> ModuleType:

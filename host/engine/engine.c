@@ -683,6 +683,10 @@ int port_resume(struct port *port, double now) {
     ALONE(int, core_resume(port->core, now));
 }
 
+double port_take_link_wait(struct port *port, double now) {
+    ALONE(double, core_take_link_wait(port->core, now));
+}
+
 double port_deadline_s(struct port *port) {
     ALONE(double, core_deadline_s(port->core));
 }

@@ -82,6 +82,7 @@ void port_received(struct port *port, const int64_t *recipient);
 void port_others_reached(struct port *port, int64_t iteration);
 void port_regroup(struct port *port, uint32_t generation);
 int port_resume(struct port *port, double now);
+double port_take_link_wait(struct port *port, double now);
 double port_deadline_s(struct port *port);
 int64_t port_next_results(struct port *port, int64_t iteration);
 int64_t port_results(struct port *port, int64_t iteration, uint32_t *blocks, struct result *results);

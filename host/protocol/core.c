@@ -254,6 +254,10 @@ static int launch(struct core *core, int64_t request, const struct header *heade
                   double now) {
     const struct flight *flight = in_flight_launch(&core->in_flight, request, header, values, size, now);
     core->launched[request] = 1;
+    if (header->kind == KOFN_CONTRIBUTE) {
+        core->probe.left++;
+        core->probe.last = request;
+    }
     return flight ? send(core, header, values, size, flight->launch) : without_memory(core);
 }
 
@@ -458,6 +462,7 @@ int core_begin(struct core *core, int64_t iteration, double now, const int32_t *
     if (check_known(core, iteration, core->results, core->place))
         return -1;
     enter_iteration(core, iteration, blocks, count, first, lanes);
+    core->probe.done = core->probe.left = 0;
     in_flight_begin(&core->in_flight, core->results->known ? now : NAN);
     if (close_known(core, now))
         return -1;
@@ -473,6 +478,100 @@ int core_jump(struct core *core, int64_t iteration, double now, const int32_t *b
     for (int64_t request = 0; core->waiting_count; request++)
         drop_waiting(core, request);
     return core_begin(core, iteration, now, blocks, count, first, lanes);
+}
+
+/* -- the link */
+
+void core_probe_link(struct core *core) {
+    core->probe.wanted = 1;
+}
+
+/* A number of words that a block never has, in no lanes. */
+static int64_t other_words(const struct core *core, int64_t block) {
+    for (int64_t words = 1;; words++) {
+        int known = 0;
+        for (int lanes = 0; lanes < LANE_CODES; lanes++)
+            known |= layout_words(&core->layout, block, lanes) == words;
+        if (!known)
+            return words;
+    }
+}
+
+/* A PULL that the switch answers as long as the slot has this block, or a later one. */
+static struct header query_header(const struct core *core, int64_t block) {
+    struct header header = pull_header(core, block);
+    header.words = (uint8_t)other_words(core, block);
+    return header;
+}
+
+/* Whether this worker's first part has left wherever a block is open. */
+static int all_left(const struct core *core) {
+    for (int64_t place = core->closed; place < core->count; place++)
+        if (core->open[core->blocks[place]] && !core->launched[request_of(core->blocks[place], 0)])
+            return 0;
+    return 1;
+}
+
+/* Whether so many packets have left that the time of one does not matter, and what comes next waits for other workers. */
+static int is_burst(const struct core *core, int32_t part) {
+    const int64_t most = core->count < core->window ? core->count : core->window;
+    return core->probe.left > 1 && 2 * core->probe.left >= most && (part || core->waiting_count || all_left(core));
+}
+
+/* Ask behind what has left, once an iteration, unless the last answer is still on its way. */
+static int probe_link(struct core *core, int32_t part, double now) {
+    struct link_probe *probe = &core->probe;
+    if (!probe->wanted || probe->done || core->regrouping || core->owner || !is_burst(core, part))
+        return 0;
+    if (probe->asked && now < probe->sent_s + RTO_MAX_S)
+        return 0;
+    const struct header header = query_header(core, probe->last / KOFN_PARTS);
+    if (header.words * KOFN_WORD_BYTES > core->history.room)
+        return 0; /* there is no room for the answer */
+    probe->asked = probe->done = 1;
+    probe->header = header;
+    probe->sent_s = now;
+    probe->share = (double)probe->left / (double)core->count;
+    return send(core, &probe->header, core->zeros, probe->header.words * KOFN_WORD_BYTES, 0);
+}
+
+static int same_block(const struct header *one, const struct header *other) {
+    return one->generation == other->generation && one->iteration == other->iteration && one->block == other->block;
+}
+
+static double link_wait_s(const struct core *core, double now) {
+    const double soonest_s = core->in_flight.reordering.soonest_s;
+    return fmax(0, now - core->probe.sent_s - (isinf(soonest_s) ? 0 : soonest_s)) / core->probe.share;
+}
+
+/* Whether this is the answer to a probe. */
+static int probe_hears(struct core *core, const struct header *answer, double now) {
+    struct link_probe *probe = &core->probe;
+    if (!probe->asked || answer->words != probe->header.words || !same_block(answer, &probe->header))
+        return 0;
+    probe->asked = 0;
+    probe->fresh = 1;
+    probe->wait_s = link_wait_s(core, now);
+    return 1;
+}
+
+/* What this worker has sent in a later iteration is at the switch: a probe without an answer was lost. */
+static void probe_passed(struct core *core, const struct header *answer) {
+    int mine = answer->kind == KOFN_LATE;
+    for (int part = 0; part < KOFN_PARTS; part++)
+        mine |= answer->members[part] >> core->rank & 1;
+    if (mine && answer->iteration > core->probe.header.iteration)
+        core->probe.asked = 0;
+}
+
+double core_take_link_wait(struct core *core, double now) {
+    struct link_probe *probe = &core->probe;
+    const double waits_s = probe->asked ? link_wait_s(core, fmin(now, probe->sent_s + RTO_MAX_S)) : 0;
+    const int longer = waits_s > probe->wait_s;
+    if (!probe->fresh && !longer)
+        return -1;
+    probe->fresh = 0;
+    return longer ? waits_s : probe->wait_s;
 }
 
 int core_contribute(struct core *core, const struct packed *ready, int64_t count, double now, int32_t part,
@@ -499,7 +598,7 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
         if (launch_waiting(core, core->place[ready[at].block], now))
             return -1;
     }
-    return pull(core, now);
+    return probe_link(core, part, now) ? -1 : pull(core, now);
 }
 
 void core_in_pieces(struct core *core, const int64_t *level) {
@@ -683,6 +782,7 @@ static int result_in(struct core *core, struct packet *packet) {
         return 0; /* of another job: nothing is done about it */
     if (check_words(core, header) || check_recipient(core, header))
         return -1;
+    probe_passed(core, header);
     struct result result = {
         .values = packet->values,
         .size = packet->size,
@@ -698,10 +798,6 @@ static int result_in(struct core *core, struct packet *packet) {
                            (header->flags & KOFN_AGAIN) != 0);
     packet->taken = noted > 0;
     return noted < 0 ? -1 : 0;
-}
-
-static int same_block(const struct header *one, const struct header *other) {
-    return one->generation == other->generation && one->iteration == other->iteration && one->block == other->block;
 }
 
 /* Whether this is the answer to a slot query; it is nothing else then. */
@@ -769,7 +865,8 @@ static int packet_in(struct core *core, struct packet *packet, double now) {
         return result_in(core, packet);
     if (go_on(core, now))
         return -1;
-    return query_hears(&core->query, header) ? 0 : not_taken(core, header, now);
+    const int heard = probe_hears(core, header, now) | query_hears(&core->query, header);
+    return heard ? 0 : not_taken(core, header, now);
 }
 
 int core_packets_in(struct core *core, struct packet *packets, int64_t count, double now) {
@@ -823,25 +920,15 @@ void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s
     struct flight *flight = core->in_flight.by_request[request];
     if (flight && flight->launch == launch)
         in_flight_leaves(&core->in_flight, flight, at_s);
-}
-
-/* A number of words that a block never has, in no lanes. */
-static int64_t other_words(const struct core *core, int64_t block) {
-    for (int64_t words = 1;; words++) {
-        int known = 0;
-        for (int lanes = 0; lanes < LANE_CODES; lanes++)
-            known |= layout_words(&core->layout, block, lanes) == words;
-        if (!known)
-            return words;
-    }
+    if (!launch && core->probe.asked && request == request_of(core->probe.header.block, 0))
+        core->probe.sent_s = at_s;
 }
 
 int core_ask_slot(struct core *core) {
     if (core->regrouping || !core->open_count)
         return 0;
     pass_closed(core);
-    struct header header = pull_header(core, core->blocks[core->closed]);
-    header.words = (uint8_t)other_words(core, header.block);
+    const struct header header = query_header(core, core->blocks[core->closed]);
     struct slot_query *query = &core->query;
     query->answered &= query->asked && same_block(&query->header, &header);
     query->asked = 1;
@@ -869,6 +956,7 @@ void core_regroup(struct core *core, uint32_t generation) {
     core->generation = generation;
     core->regrouping = 1;
     core->statistics.regroups++;
+    core->probe.asked = 0;
     wait_again(core, core->in_flight.awaited.first);
     wait_again(core, core->in_flight.merged.first);
     in_flight_clear(&core->in_flight);

@@ -111,6 +111,18 @@ struct slot_query {
     struct header header;
 };
 
+/* How long a worker's gradient waits in its link. Behind the last packet that leaves without waiting for other workers goes a
+ * PULL as a slot query's, which the switch answers whoever is in the block: as soon as all before it is through. */
+struct link_probe {
+    int32_t wanted, asked;
+    int32_t done; /* in this iteration */
+    struct header header;
+    double sent_s, share; /* when it leaves; the part of the gradient that left before it */
+    int64_t left, last;   /* packets that have left in this iteration for the first time; the request of the last one */
+    double wait_s;        /* of the last answer */
+    int32_t fresh;        /* nobody has taken that */
+};
+
 struct core {
     /* what callers look at, in the order of core.py's STATE */
     int64_t iteration;  /* 0 before the first */
@@ -149,6 +161,7 @@ struct core {
     struct in_flight in_flight;
     struct history history;
     struct slot_query query;
+    struct link_probe probe;
     struct statistics statistics;
 
     struct news *news; /* current blocks that answers which came together have closed */
@@ -189,6 +202,12 @@ int core_result_in(struct core *core, int64_t iteration, int64_t block, const st
 int core_timer(struct core *core, double now);
 /* Ask the switch who is in the first open block; `query` has what it answers. Nothing while regrouping. */
 int core_ask_slot(struct core *core);
+/* From now on probe the link in each iteration with sums of several packets, where blocks have room for the answer. */
+void core_probe_link(struct core *core);
+/* How long a gradient's last packet waits in the link: the time from its departure to the switch's answer, less the shortest time
+ * to any answer, for a whole gradient. The latest, if it was not taken before; else how long the present probe has waited, if
+ * that is longer; else -1. */
+double core_take_link_wait(struct core *core, double now);
 /* What a SEND said to send waits in this host and leaves then: its answer is not waited for before. */
 void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s);
 /* In this iteration gradients come in pieces, all workers': a silence may be their computing. `level`, of each block of the

@@ -105,7 +105,7 @@ class Protocol:
     Blocks have the job's `layout`; `slots` of the job; at most `window` blocks are in flight; results of the last
     `keep` iterations stay available for peers, and who was in them for `keep_members` iterations.  `workers`: of the
     job; once all have given to an iteration, the results of those before are forgotten; 0: they stay.  `lazy`:
-    packets_in() keeps results back until there is something else to do.
+    packets_in() keeps results back until there is something else to do.  `probes_link`: take_link_wait_s() has answers.
     CompilerMissing where there is no C compiler.
     """
 
@@ -122,6 +122,7 @@ class Protocol:
         keep_members: int = 100_000,
         workers: int = 0,
         lazy: bool = False,
+        probes_link: bool = False,
     ) -> None:
         check_window(window, slots)
         self.rank, self.layout, self.slots, self._lazy = rank, layout, slots, lazy
@@ -132,6 +133,8 @@ class Protocol:
         )
         if not opened:
             raise ProtocolError(f"no memory for {layout.total} blocks")
+        if probes_link:
+            self.library.core_probe_link(opened)
         self._own = Statistics()
         self._kept: list[object] = []  # what the core may send again
         self._attach(opened)
@@ -258,6 +261,11 @@ class Protocol:
     def ask_slot(self) -> list[Instruction]:
         """Ask the switch who is in the first open block; `query` has what it answers.  Nothing while regrouping."""
         return self._do("ask_slot")
+
+    def take_link_wait_s(self, now: float) -> float | None:
+        """Return how long a gradient's last packet waits in this worker's link; None where that is known already."""
+        wait_s: float = self._call("take_link_wait", now)
+        return wait_s if wait_s >= 0 else None
 
     def leaves(self, sent: Send, at: float) -> None:
         """What was to be sent waits in this host and leaves then: its answer is not waited for before."""

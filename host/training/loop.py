@@ -65,6 +65,7 @@ class Step:
     age: int = 0  # of the gradient, in iterations, when it was contributed
     catch_up_s: float = 0.0  # from its end until it was contributed, where it was late: what had ended was applied
     account: Account | None = None  # of all of the worker's gradients up to then
+    link_wait_s: float | None = None  # how long a gradient's last packet waits in the link; None: nothing new is known
     spent: "Spent | None" = None  # None: in virtual time
     schedule: str | None = None  # in force, where there is one
     timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, likewise
@@ -192,7 +193,13 @@ class Training:
                 batch += 1
                 work = self._work(reducer, iteration, time.monotonic(), batch)
         assert step is not None
-        step = replace(step, age=reducer.age, catch_up_s=catch_up_s, account=reducer.account())
+        step = replace(
+            step,
+            age=reducer.age,
+            catch_up_s=catch_up_s,
+            account=reducer.account(),
+            link_wait_s=reducer.link_wait_s(),
+        )
         return step, ended, reason
 
     def _give(
@@ -354,6 +361,7 @@ def report_of(
         contributors=contributors,
         age=step.age,
         catch_up_s=step.catch_up_s,
+        link_wait_s=step.link_wait_s,
         **(shallow(step.account) if step.account else {}),
         **more,  # type: ignore[arg-type]  # numbers, by the names of fields
     )

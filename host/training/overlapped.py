@@ -227,6 +227,7 @@ class OverlappedTraining(Training):
             work=work,
             age=reducer.age,
             account=reducer.account(),
+            link_wait_s=reducer.link_wait_s(),
             spent=Spent(compute_s=now - since - self._waited_s, times=Times(wait=self._waited_s), reduced_s=now),
             schedule=str(self._schedule),
             timeline=[

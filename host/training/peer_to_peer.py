@@ -126,6 +126,9 @@ class PeerToPeer:
     def account(self) -> Account | None:
         return None
 
+    def link_wait_s(self) -> float | None:
+        return None
+
 
 def check_finite(gradient: Floats, first: int = 0, of: str = "") -> None:
     """GradientError for one that is not finite: all replicas would be lost.

@@ -81,6 +81,9 @@ class Reducer(Protocol):
     def skip(self) -> list[Aggregate | ReplicaState]:
         """Contribute nothing to the current iteration; returns what all_reduce() does."""
 
+    def link_wait_s(self) -> float | None:
+        """Return how long a gradient's last packet waited in this worker's link; None where nothing new is known."""
+
     # -- for the management network
 
     async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:

@@ -64,6 +64,7 @@ class IterationLog:
             age=reducer.age,
             catch_up_s=handed_s - begun.first_s if exchanged.late else 0.0,
             account=reducer.account(),
+            link_wait_s=reducer.link_wait_s(),
             spent=Spent(compute_s=begun.first_s - begun.ready_s, times=reducer.times, reduced_s=now),
         )
 

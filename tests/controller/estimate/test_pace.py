@@ -2,9 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from kofn.controller.estimate.pace import KEPT, OVERHEAD_MAX_S, Pace
+
+NO_TRANSFERS = np.zeros(3)
 
 
 def test_an_iteration_counts_for_the_k_that_was_in_force_at_both_ends() -> None:
@@ -49,16 +52,18 @@ def test_who_started_together_counts_with_the_whole_iteration() -> None:
     """Worker 1 gets parameters 3 ms after worker 0, so it is last in iteration 2 with a first block of 20 ms."""
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 28))
-    assert pace.overhead_s == pytest.approx(6.5e-3)
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(6.5e-3)
     follow(pace, 2, 2, (0, 20, 28), (1, 20, 28))
-    assert pace.overhead_s == pytest.approx((6.5e-3 + 8e-3) / 2), "the iteration took 28 ms, a first block 20"
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((6.5e-3 + 8e-3) / 2), (
+        "the iteration took 28 ms, a first block 20"
+    )
 
 
 def test_who_was_late_started_later_and_then_the_least_wait_counts() -> None:
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
     follow(pace, 2, 2, (0, 20, 45), (2, 21, 25))
-    assert pace.overhead_s == pytest.approx((5e-3 + 4e-3) / 2), "worker 2 was last, whenever it started"
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((5e-3 + 4e-3) / 2), "worker 2 was last, whenever it started"
 
 
 def test_the_last_to_come_may_have_had_the_parameters_before_or_after_the_others() -> None:
@@ -66,7 +71,7 @@ def test_the_last_to_come_may_have_had_the_parameters_before_or_after_the_others
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
     follow(pace, 2, 2, (0, 20, 48, 103), (2, 21, 25, 100))
-    assert pace.overhead_s == pytest.approx((5e-3 + 5.5e-3) / 2)
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((5e-3 + 5.5e-3) / 2)
 
 
 def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
@@ -75,9 +80,9 @@ def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
     follow(pace, 2, 2, (0, 20, 60))
     follow(pace, 3, 2, (0, 20, 25), (1, 21, 26))
-    assert pace.overhead_s == pytest.approx(5e-3)
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(5e-3)
     follow(pace, 2, 2, (1, 1, 99))
-    assert pace.overhead_s == pytest.approx(5e-3), "too late to belong to anything"
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(5e-3), "too late to belong to anything"
 
 
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0, 0.0, 2 * OVERHEAD_MAX_S])
@@ -85,7 +90,16 @@ def test_absurd_times_are_no_measurement(absurd: float) -> None:
     pace = Pace()
     for iteration in (1, 2, 3):
         pace.followed(0, iteration, 1, first_block_s=0.0, iteration_s=absurd, now_s=0.0)
-    assert pace.overhead_s == 0.0
+    assert pace.overhead_s(NO_TRANSFERS) == 0.0
+
+
+def test_overhead_excludes_what_the_link_of_the_kth_worker_takes() -> None:
+    """Worker 2's gradient needs 30 ms more than the others', also before that is known."""
+    pace, transfers_s = Pace(), np.array([0.0, 0.0, 0.030])
+    follow(pace, 1, 3, (0, 20, 55), (1, 11, 55), (2, 12, 55))
+    follow(pace, 2, 2, (0, 20, 33), (1, 11, 33))
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((35e-3 + 13e-3) / 2)
+    assert pace.overhead_s(transfers_s) == pytest.approx(13e-3)
 
 
 def test_each_iteration_that_was_missed_takes_its_time() -> None:

@@ -69,6 +69,9 @@ class FakeAgent:
     def account(self) -> None:
         return None
 
+    def link_wait_s(self) -> None:
+        return None
+
     def skip(self) -> list[Aggregate]:
         self.skipped = True
         return self._aggregates(self.iteration)

@@ -1,0 +1,40 @@
+"""How much longer than the others' a worker's gradient takes through its link.
+
+A report says how long the last packet of a gradient waited in the worker's link, beyond the worker's own pace. Workers
+that compete for processors, or for the switch, wait for some milliseconds as well. So only waits that stand out count,
+and only what is beyond the usual one. Pure functions.
+"""
+
+import numpy as np
+
+from kofn.controller.estimate.measurements import BoolArray, FloatArray
+
+LATEST = 3
+"""Waits whose median is a worker's present one; so many must be known of it."""
+
+FENCE = 3.0
+"""Interquartile ranges above the upper quartile at which a wait is far out."""
+
+
+SHARE = 0.2
+"""Share of the block time without blocking below which a transfer may be anything else."""
+
+
+def transfers_s(waits_s: FloatArray, live: BoolArray, service_s: float) -> FloatArray:
+    """Return the time (n,) by which each worker's link delays its gradient beyond that of the faster half of the live.
+
+    `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown. A worker has a slower link where its present
+    wait is far out of the faster half's: beyond their upper quartile by FENCE times their interquartile range
+    (J. W. Tukey, Exploratory Data Analysis, 1977), and by SHARE of `service_s`, the block time without blocking. All
+    others get 0.
+    """
+    found = np.zeros(len(waits_s))
+    known = np.flatnonzero(live & ~np.isnan(waits_s[:, -LATEST:]).any(axis=1))
+    if len(known) < 2:  # there is nobody to compare with
+        return found
+    ascending = known[np.argsort(np.nanmedian(waits_s[known], axis=1))]
+    low_s, usual_s, high_s = np.nanquantile(waits_s[ascending[: (len(known) + 1) // 2]], (0.25, 0.5, 0.75))
+    present_s = np.median(waits_s[known, -LATEST:], axis=1)
+    fence_s = high_s + max(FENCE * (high_s - low_s), SHARE * service_s)
+    found[known] = np.where(present_s > fence_s, present_s - usual_s, 0.0)
+    return found

@@ -1,0 +1,54 @@
+"""Whose link is slower than the others', and by how much."""
+
+import numpy as np
+import pytest
+
+from kofn.controller.estimate.measurements import LINK_WAITS
+from kofn.controller.estimate.transfers import LATEST, transfers_s
+
+SERVICE_S = 0.010
+ALL = np.ones(4, dtype=np.bool_)
+
+
+def waits(*means_s: float, noise_s: float = 1e-3, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).gamma(2.0, noise_s / 2, (len(means_s), LINK_WAITS)) + np.array(means_s)[:, None]
+
+
+@pytest.mark.parametrize("excess_s", [5e-3, 30e-3, 0.2])
+def test_slow_link_counts_beyond_a_usual_one(excess_s: float) -> None:
+    found = transfers_s(waits(0, 0, 0, excess_s), ALL, SERVICE_S)
+    assert found[:3].tolist() == [0, 0, 0]
+    assert found[3] == pytest.approx(excess_s, abs=1e-3)
+
+
+def test_two_slow_links_of_four_count_and_what_all_have_in_common_does_not() -> None:
+    assert transfers_s(waits(0.02, 0.05, 0.08, 0.02), ALL, SERVICE_S) == pytest.approx([0, 0.03, 0.06, 0], abs=2e-3)
+
+
+def test_equal_links_count_for_nothing_in_nearly_all_windows() -> None:
+    found = np.array([transfers_s(waits(0, 0, 0, 0, seed=seed), ALL, SERVICE_S) for seed in range(300)])
+    assert (found > 0).any(axis=1).mean() < 0.02
+    assert found.max() < 3e-3
+
+
+def test_lone_straggler_waits_less_than_workers_that_compete() -> None:
+    """They are no slower for that: the usual worker is one of them."""
+    assert transfers_s(waits(0, 4e-3, 4e-3, 4e-3), ALL, SERVICE_S).tolist() == [0, 0, 0, 0]
+
+
+def test_change_is_seen_with_the_second_gradient() -> None:
+    found = waits(0, 0, 0, 0)
+    found[3, -1] += 0.05
+    assert transfers_s(found, ALL, SERVICE_S)[3] == 0
+    found[3, -2] += 0.05
+    assert transfers_s(found, ALL, SERVICE_S)[3] == pytest.approx(0.05, abs=2e-3)
+    found[3] = [*waits(0.05)[0, :-2], 1e-3, 1e-3]
+    assert transfers_s(found, ALL, SERVICE_S)[3] == 0
+
+
+def test_unknown_and_dead_workers_count_for_nothing() -> None:
+    found = waits(0, 0, 0.05, 0.05)
+    found[2, : 1 - LATEST] = np.nan
+    assert transfers_s(found, np.array([True, True, True, False]), SERVICE_S).tolist() == [0, 0, 0, 0]
+    assert transfers_s(found, np.array([False, False, False, True]), SERVICE_S).tolist() == [0, 0, 0, 0]
+    assert transfers_s(np.full((4, LINK_WAITS), np.nan), ALL, SERVICE_S).tolist() == [0, 0, 0, 0]

@@ -1,0 +1,97 @@
+"""Workers behind links of different rates: iteration times, what the controller learns of links, and the chosen k."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kofn.config.schema import Config
+from tests.sim.lab import COSTS, Trained
+
+RUN = """
+[run]
+trials = ["{objective}"]
+target = 1.0
+max_iterations = {iterations}
+[job]
+workers = 4
+[model]
+hidden = [256]
+compute_ms = 10
+learning_rate = 0.02
+[[straggler]]
+workers = [0, 1, 2, 3]
+mean_ms = 1
+"""
+
+SLOW = """
+[[link]]
+workers = [3]
+mbps = {mbps}
+at_iteration = {iteration}
+"""
+
+GRADIENT_BYTES = 76 * (64 + 1024 + 42)
+
+
+def run(folder: Path, objective: str, *links: tuple[float, int], iterations: int = 60) -> Trained:
+    """Train; worker 3's link has these rates from these iterations on."""
+    text = RUN.format(objective=objective, iterations=iterations)
+    config = Config.parse(text + "".join(SLOW.format(mbps=mbps, iteration=iteration) for mbps, iteration in links))
+    trained = Trained(config, folder / objective.replace(":", "-"), COSTS).run()
+    trained.check()
+    return trained
+
+
+def mean_s(trained: Trained) -> float:
+    """Return the mean time of the iterations in the second half, as worker 0 saw them."""
+    ended_s = [line["time"] for line in lines(trained) if line["iteration"] >= trained.config.run.max_iterations // 2]
+    return float(np.diff(ended_s).mean())
+
+
+def lines(trained: Trained) -> list[dict[str, Any]]:
+    read = map(json.loads, trained.entry.metrics(0).read_text().splitlines())
+    return [line for line in read if "iteration" in line]
+
+
+@pytest.mark.parametrize("mbps", [5.0, 20.0])
+def test_iteration_takes_as_long_as_the_slowest_link_needs_for_a_gradient(tmp_path: Path, mbps: float) -> None:
+    """The link pays for what it carries; its burst does not come again before it is idle for long enough."""
+    assert mean_s(run(tmp_path, "all", (mbps, 1))) == pytest.approx(GRADIENT_BYTES * 8e-6 / mbps, rel=0.1)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "progress"])
+@pytest.mark.parametrize("mbps", [5.0, 20.0])
+def test_worker_behind_a_slow_link_is_left_out(tmp_path: Path, mbps: float, objective: str) -> None:
+    """Until others have finished: then worker 3 alone goes on."""
+    trained = run(tmp_path, objective, (mbps, 12))
+    last = trained.config.run.max_iterations
+    changes = [change for change in trained.simulation.controller.control_loop.changes if change.iteration < last]
+    assert {line["k"] for line in lines(trained)[last // 2 :]} <= {2, 3}
+    assert len([change for change in changes if change.k != change.previous_k and change.iteration > 22]) <= 2
+    assert mean_s(trained) < 1.1 * mean_s(run(tmp_path, "fixed:3", (mbps, 12)))
+
+
+@pytest.mark.parametrize("rule", ["stash", "merge", "drop", "async", "abort", "batch-sync"])
+def test_transfer_is_measured_under_every_rule(tmp_path: Path, rule: str) -> None:
+    """Worker 3's gradients are late; at 40 Mbit/s their last packets wait for what the bucket does not hold."""
+    control_loop = run(tmp_path, f"{rule}:3", (40.0, 1)).simulation.controller.control_loop
+    assert control_loop.transfers_s[:3].tolist() == [0, 0, 0]
+    assert control_loop.transfers_s[3] > 3e-3
+
+
+def test_equal_links_add_nothing(tmp_path: Path) -> None:
+    control_loop = run(tmp_path, "throughput").simulation.controller.control_loop
+    assert np.isfinite(control_loop.measurements.link_waits_s).all()
+    assert control_loop.transfers_s.tolist() == [0, 0, 0, 0]
+
+
+def test_link_that_recovers_is_waited_for_again(tmp_path: Path) -> None:
+    trained = run(tmp_path, "throughput", (10.0, 8), (200.0, 40), iterations=220)
+    control_loop = trained.simulation.controller.control_loop
+    ks = {change.iteration: change.k for change in control_loop.changes}
+    assert 3 in ks.values()
+    assert control_loop.k == 4
+    assert control_loop.transfers_s[3] < 5e-3, "but for the processors that workers compete for"
