@@ -22,7 +22,7 @@ from kofn.results.worker_metrics import Iteration
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
     """Which trial of which job a row is about."""
 
-    trial: str  # the name of its folder: "progress", "fixed-2"
+    trial: str  # the objective, with a number where it is repeated: "progress", "fixed:2", "fixed:2-again-2"
     job: int  # job.id
 
 

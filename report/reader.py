@@ -239,10 +239,10 @@ class _Trial:
 
     @property
     def key(self) -> TrialKey:
-        return TrialKey(trial=self.folder.shared.name, job=self.job)
+        return TrialKey(trial=self.folder.name, job=self.job)
 
     def worker_key(self, rank: int) -> WorkerKey:
-        return WorkerKey(trial=self.folder.shared.name, job=self.job, worker=rank)
+        return WorkerKey(trial=self.folder.name, job=self.job, worker=rank)
 
     @cached_property
     def workers(self) -> tuple[WorkerMetrics, ...]:

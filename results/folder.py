@@ -53,6 +53,11 @@ class TrialFolder:
     """The trial's own folder: `path`, or above it where several jobs run."""
 
     @property
+    def name(self) -> str:
+        """The objective; of a repeated one its number as well: "fixed:2", "fixed:2-again-2"."""
+        return self.objective + self.shared.name.removeprefix(folder_stem(self.objective))
+
+    @property
     def status(self) -> Path:
         """The controller's statuses, one JSON object a line."""
         return self.path / "status.jsonl"
@@ -234,12 +239,17 @@ def trial_names(objectives: Sequence[str]) -> list[str]:
     """Folder names: 'fixed:2' -> 'fixed-2'; a repeated objective gets a number."""
     names: list[str] = []
     for objective in objectives:
-        stem = objective.replace(":", "-")
+        stem = folder_stem(objective)
         name, number = stem, 2
         while name in names:
             name, number = f"{stem}-again-{number}", number + 1
         names.append(name)
     return names
+
+
+def folder_stem(objective: str) -> str:
+    """Return what the name of an objective's folder begins with."""
+    return objective.replace(":", "-")
 
 
 def default_path(name: str) -> Path:

@@ -60,10 +60,10 @@ def test_a_run_is_read_in_three_lines(latest: Path) -> None:
 def test_the_how_to_works(latest: Path) -> None:
     names: dict[str, Any] = {}
     values = {block.note: value(block.text, names) for block in blocks(PAGE) if block.language == "python"}
-    assert values["a simulation"].trial.tolist() == ["fixed-2", "all"]
+    assert values["a simulation"].trial.tolist() == ["fixed:2", "all"]
     assert values["a simulation"].iterations.tolist() == [12, 12]
     spread: pd.DataFrame = values["a sweep"]
-    assert (spread["min"] <= spread["max"]).all() and spread.index.tolist() == ["all", "fixed-2"]
+    assert (spread["min"] <= spread["max"]).all() and spread.index.tolist() == ["all", "fixed:2"]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ asyncio.run(cell())
     notes, there, ended = map(json.loads, run.stdout.splitlines())
     assert notes[0].startswith("stopped by SIGINT (Ctrl-C)\nkept in stopped")
     assert there
-    assert ended == [True, ["fixed-1"], ["h1", "h2"]]
+    assert ended == [True, ["fixed:1"], ["h1", "h2"]]
     assert run.stderr == "", "progress=False"
     assert processes(tmp_path / "state") == []
 

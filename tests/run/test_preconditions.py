@@ -144,6 +144,11 @@ def test_pass_folders_are_distinct() -> None:
     assert trial_names(["throughput", "fixed:2", "throughput"]) == ["throughput", "fixed-2", "throughput-again-2"]
 
 
+def test_a_repeated_trial_has_its_objective_and_a_number_for_its_name(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", ["fixed:2", "mine:Mine", "fixed:2"])
+    assert [entry.name for (entry,) in folder.trials] == ["fixed:2", "mine:Mine", "fixed:2-again-2"]
+
+
 def test_latest_follows_the_newest_run(tmp_path: Path) -> None:
     for name in ("one", "two"):
         RunFolder.create(tmp_path / "runs" / name, ["all"])

@@ -23,7 +23,7 @@ def test_the_results_are_those_of_the_command(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.folder == tmp_path / "out"
     assert run.configs[0].run.max_iterations == 15
-    assert run.metrics.groupby("trial").iteration.max().to_dict() == {"fixed-2": 15, "all": 15}
+    assert run.metrics.groupby("trial").iteration.max().to_dict() == {"fixed:2": 15, "all": 15}
     assert set(run.metrics[run.metrics.trial == "all"].k) == {3}
     assert run.finished and not run.ok
     assert run.failures[0] in " ".join(lines), "the target is missed"
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_it_and_what_there_is_can_be_read(tmp_path: Path) -> None:
     run = kofn.read(tmp_path / "out")
     assert not run.finished
     assert "stopped by SIGINT (Ctrl-C)" in repr(run)
-    assert run.metrics.trial.unique().tolist() == ["fixed-2"]
+    assert run.metrics.trial.unique().tolist() == ["fixed:2"]
 
 
 @pytest.mark.parametrize("trials", ["all", [3]])
