@@ -1,4 +1,4 @@
-"""What source 001's enumeration of schedules costs and finds where iterations are noisy, in virtual time.
+"""The cost and the result of document 001's enumeration of schedules where iterations are noisy, in virtual time.
 
     python -m bench.schedule_search                 40 seeds of 2000 iterations for each noise: two minutes
     python -m bench.schedule_search --seeds 10 --iterations 1200 --json
@@ -48,7 +48,7 @@ def enumeration() -> Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What a search did: `settled[i]` and `schedules[i]` of iteration i."""
+    """One search: `settled[i]` and `schedules[i]` of iteration i."""
 
     settled: list[bool]
     schedules: list[PassSchedule]

@@ -58,7 +58,7 @@ GIVE_UPS = 3
 """Gradients that a worker gives up in a row, at most."""
 
 DEFAULT: RuleName = "merge"
-"""The rule where none is configured or chosen yet: a late gradient enters a sum, and nobody waits for it."""
+"""The rule where none is configured or chosen yet: a late gradient enters a sum, and no worker waits for it."""
 
 AGE_WEIGHT = 0.5
 """What each iteration of age leaves of a gradient's weight, likewise."""

@@ -158,7 +158,7 @@ def _compiler() -> list[str]:
 
 
 def _cache() -> Path:
-    """Where libraries are kept.  Raises OSError, with a remedy, where it cannot be made."""
+    """Return the folder of the libraries.  Raises OSError, with a remedy, where it cannot be made."""
     folder = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,7 @@ def summarise_trial(
 
 
 def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:
-    """What one worker reached alone; None where none was to."""
+    """Return the training of one worker alone; None where run.alone did not ask for it."""
     worker = read_worker(folder, 0)
     if not worker.iterations:
         return None

@@ -91,7 +91,7 @@ class TrialSummary:
     entered_by_worker: tuple[float, ...] = ()
     """Gradients that entered the ledger."""
     summed_by_worker: tuple[float, ...] = ()
-    """Of these, by weight, in sums."""
+    """Gradients in sums, by weight."""
     share_by_worker: tuple[float, ...] = ()
     """Of the gradients in all sums, 0 to 1."""
     age_by_worker: tuple[float, ...] = ()
@@ -171,7 +171,7 @@ class Alone:
     """One worker that trained alone, without a network; times in seconds from its first iteration."""
 
     time_to_target_s: float | None
-    """None where it did not reach the target."""
+    """Seconds to the target; None: not reached."""
     iterations: int
     duration_s: float
 

@@ -111,7 +111,7 @@ class JobFolder:
 
     @property
     def alone(self) -> TrialFolder:
-        """Of one worker that trains alone, with run.alone; missing otherwise."""
+        """The folder of one worker that trains alone; missing without run.alone."""
         path = self.path / "alone"
         return TrialFolder(path=path / self.stem, objective="alone", shared=path)
 

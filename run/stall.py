@@ -17,7 +17,7 @@ TIME = re.compile(r"\d+(\.\d+)? s\b")
 """Times pass while a reason stays the same."""
 
 LOADING = "loading the model"
-"""What a worker of kofn's own does before it attaches."""
+"""The start of one of kofn's own workers, before it attaches."""
 
 OUT = (STARTING, "not started", "killed", "absent", "attached", "joining", "lost")
 """States in which a worker sends nothing."""
@@ -51,7 +51,7 @@ class Scene:
 
     members: Sequence[StalledWorker]
     start: str = LOADING
-    """What a worker does before it attaches."""
+    """The worker's start, in words."""
     waiting: str = ""
     """The controller's own words."""
     controller_away: bool = False

@@ -1,4 +1,4 @@
-"""Which switch there is: kofn-switch takes BMv2's flags, and may have its name on the PATH.
+"""The identity of a switch: kofn-switch takes BMv2's flags, and may have its name on the PATH.
 
 A program tells its version with --version, and kofn-switch its name as well.  A running kofn-switch tells both in the
 metadata of its answer to P4Runtime's Capabilities; BMv2 sends none.

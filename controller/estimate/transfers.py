@@ -1,4 +1,4 @@
-"""How much longer than the others' a worker's gradient takes through its link.
+"""The extra time that a worker's gradient needs in a slower link than the others'.
 
 A report says how long the last packet of a gradient waited in the worker's link, beyond the worker's own pace. Workers
 that compete for processors, or for the switch, wait for some milliseconds as well. So only waits that stand out count,
@@ -30,7 +30,7 @@ def transfers_s(waits_s: FloatArray, live: BoolArray, service_s: float) -> Float
     """
     found = np.zeros(len(waits_s))
     known = np.flatnonzero(live & ~np.isnan(waits_s[:, -LATEST:]).any(axis=1))
-    if len(known) < 2:  # there is nobody to compare with
+    if len(known) < 2:  # there is no other link to compare with
         return found
     ascending = known[np.argsort(np.nanmedian(waits_s[known], axis=1))]
     low_s, usual_s, high_s = np.nanquantile(waits_s[ascending[: (len(known) + 1) // 2]], (0.25, 0.5, 0.75))

@@ -64,7 +64,7 @@ class Sender(Protocol):
         awaited."""
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
-        """Encode what is pending and has `missed` so many sums as another part: the part, and its blocks."""
+        """Encode pending gradients that have `missed` so many sums as another part; return the part and its blocks."""
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
         """What was encoded of these blocks."""
@@ -146,7 +146,7 @@ class Driver:
     # -- iterations
 
     def begin(self, iteration: int, now: float) -> None:
-        """Begin an iteration by its plan; what has missed two sums is merged into it."""
+        """Begin an iteration by its plan, and merge pending gradients that have missed two sums into it."""
         self.finish_encoding()
         self.encoder.begin(iteration)
         self._wire_bytes = self.protocol.wire_bytes
@@ -178,9 +178,9 @@ class Driver:
         return True
 
     def contribute_pending(self, now: float, *, missed: int) -> None:
-        """Contribute what is pending as another part, beside what this worker gives to the iteration anyway.
+        """Contribute pending gradients as another part, beside the worker's own gradient of the iteration.
 
-        What has `missed` one sum or more is merged: it counts among no k.
+        Gradients that have `missed` one sum or more are merged: they count among no k.
         """
         counts = not missed
         with self._effects.during("encode"):

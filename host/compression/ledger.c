@@ -27,7 +27,7 @@ enum {
 struct record {
     int64_t entered; /* the newest gradient: its iteration, and in the lowest BATCH_BITS which one of that */
     int64_t settled; /* the latest iteration whose result is known, and in the lowest PARTS bits our parts in it */
-    int64_t late;    /* the first sum, by iteration, that closed without what waits and is in no part on its way; 0: none */
+    int64_t late;    /* iteration of the first sum that closed without the gradients that no part carries now; 0: none */
     int64_t entered_weight, aggregated_weight, discarded_weight;
     uint64_t gradients, aggregated, discarded; /* checksums */
 };
@@ -36,7 +36,7 @@ struct record {
 struct sent {
     int64_t iteration; /* 0: nothing, or it is being written */
     int64_t weight;
-    int64_t late; /* the first sum, by iteration, that closed without what is in it; 0: none */
+    int64_t late; /* iteration of the first sum that closed without these gradients; 0: none */
     int32_t scale;
     int16_t lanes, row; /* which of the block's rows of this part has it as on the wire */
 };
@@ -468,7 +468,7 @@ static void fade(const struct ledger *ledger, int64_t block, int64_t share, stru
     record->discarded -= checksum(ledger->factors, values, ledger->lanes);
 }
 
-/* A block has closed: what waits has missed a sum. */
+/* A block has closed: the gradients that still wait have missed a sum. */
 static void miss_sum(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts,
                        const struct fading *fading, struct record *record) {
     const int64_t weight = waiting(record);

@@ -38,7 +38,7 @@ RECORD = np.dtype(
         for name in (
             "entered",  # newest gradient: PARTS * its iteration + which one of that
             "settled",  # 2**PARTS * latest iteration whose result is known + this worker's parts in it
-            "late",  # first iteration whose sum closed without what waits and no part brings on its way; 0: none
+            "late",  # iteration of the first sum that closed without the gradients that no part carries now; 0: none
             "entered_weight",  # as all weights in 1 / WEIGHT_UNIT
             "aggregated_weight",
             "discarded_weight",

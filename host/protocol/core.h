@@ -120,7 +120,7 @@ struct link_probe {
     double sent_s, share; /* when it leaves; the part of the gradient that left before it */
     int64_t left, last;   /* packets that have left in this iteration for the first time; the request of the last one */
     double wait_s;        /* of the last answer */
-    int32_t fresh;        /* nobody has taken that */
+    int32_t fresh;        /* it was not taken yet */
 };
 
 struct core {

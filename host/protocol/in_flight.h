@@ -4,8 +4,8 @@
  * for packets that changed places; where it is of a lower level, which others may send earlier, later); nothing at all has been answered for longer than usual (then the oldest requests are
  * repeated, one at first); and before an iteration's first answer a long wait, because k workers must be there. An answer to a
  * request that was repeated says whether it came to the first attempt: then nothing that was sent later was overtaken.
- * A merged contribution, which counts for none of the k, is sent once: no block waits for it, and what is lost of it is
- * pending and goes with the next one. It is in flight only so that its refusal can be followed.
+ * A merged contribution, which counts for none of the k, is sent once: no block waits for it. If it is lost its
+ * gradients stay pending and go with the next one. It is in flight only so that its refusal can be followed.
  * A request is a number; times are in seconds, of any clock.
  */
 #pragma once

@@ -216,9 +216,9 @@ class Worker:
     summed: list[frozenset[Key]] = field(default_factory=list)
     """And those that are in one."""
     late: list[frozenset[Key]] = field(default_factory=list)
-    """Of each block those of them that a sum of the block has closed without."""
+    """For each block the waiting gradients that have missed a sum of it."""
     closed: list[int] = field(default_factory=list)
-    """Of each block the latest iteration whose sum has closed, as far as the worker knows."""
+    """For each block the latest iteration whose sum the worker knows to be closed."""
     number: int | None = None
     """Of its state, among all that were seen."""
     brought: dict[tuple[int, int], frozenset[Key]] = field(default_factory=dict)

@@ -80,4 +80,3 @@ def test_every_rule_conserves_gradients_and_starves_nobody(tmp_path: Path) -> No
             assert max(line["age"] for line in computed) > 0 or rule == "batch-sync"
         assert all(line["gradient_norm2"] > 0 for line in computed)
         assert all(line["aggregate_norm2"] > 0 for line in lines)
-    assert run.text().count("discarded for age") == 1

@@ -66,7 +66,7 @@ def test_one_worker_alone_is_compared_with(tmp_path: Path, costs: Path) -> None:
     assert result.exit_code == 0, result.stderr
     summary = json.loads(result.stdout)
     (trial,), found = summary["trials"], summary["alone"]
-    assert found["time_to_target_s"] == found["duration_s"] > trial["time_to_target_s"]
+    assert found["time_to_target_s"] == found["duration_s"] != trial["time_to_target_s"]
     times = [line["time"] for line in map(json.loads, (out / "alone" / "worker-0.jsonl").read_text().splitlines())]
     assert len(times) == found["iterations"]
     assert times[-1] == pytest.approx(found["time_to_target_s"], abs=1e-9)

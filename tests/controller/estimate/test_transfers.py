@@ -1,4 +1,4 @@
-"""Whose link is slower than the others', and by how much."""
+"""The estimate finds slower links and their extra time."""
 
 import numpy as np
 import pytest

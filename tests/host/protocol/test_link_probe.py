@@ -95,7 +95,7 @@ def test_late_gradient_is_timed_although_the_slots_have_moved_on() -> None:
 
 
 def test_merged_part_is_timed() -> None:
-    """Of a worker whose gradients are late and go into the next iteration's sums as another part."""
+    """The worker's gradients are late and go into the next iteration's sums as another part."""
     world = World(blocks=6, k=2)
     sent = world.contribute(range(6), 1.0, part=1)
     assert len(probes(sent)) == 1
