@@ -25,7 +25,7 @@ from kofn.host.errors import RateError
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
 from kofn.sim.clock import VirtualClock
-from kofn.sim.network import FRAME_BYTES, Link
+from kofn.sim.network import BURST_BYTES, FRAME_BYTES, Link
 
 PACKET = 1106
 GRADIENT = 1024
