@@ -8,11 +8,14 @@ And the order of files: those with a slow test come first, so that no core is le
 """
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kofn.config import plugins
 from kofn.run.errors import RunError
 from kofn.run.switch_identity import bmv2
 
@@ -42,6 +45,20 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KOFN_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_modules() -> Iterator[None]:
+    """Forget the modules of a test's own folders: the next test has others of the same names."""
+    modules, path, folders = {*sys.modules}, [*sys.path], {**plugins._FOLDERS}
+    yield
+    for name in {*sys.modules} - modules:
+        file = Path(getattr(sys.modules[name], "__file__", None) or "")
+        if file.name == f"{name}.py" and str(file.parent) not in path:
+            del sys.modules[name]
+    sys.path[:] = path
+    plugins._FOLDERS.clear()
+    plugins._FOLDERS.update(folders)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

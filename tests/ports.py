@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def own_port() -> Iterator[int]:
-    """A port that the kernel gives nobody else meanwhile, and at which a gRPC server of this test may listen.
+    """A port of all addresses of this machine that the kernel gives nobody else, for a server of this test.
 
-    Bound without listening, with SO_REUSEADDR as gRPC's servers have it.
+    It is bound without listening, with SO_REUSEADDR as gRPC's servers have it.  A port of one address would not do:
+    a connection of another address may have it, and a server at 0.0.0.0 would be refused.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
+        holder.bind(("0.0.0.0", 0))
         port: int = holder.getsockname()[1]
         yield port

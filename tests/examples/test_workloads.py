@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from kofn.cli.main import main
-from kofn.config import plugins
 from tests.run.real_run import OWN_NETWORK
 from tests.sim.lab import COSTS
 
@@ -21,14 +19,10 @@ FOLDER = Path(__file__).parents[2] / "examples" / "workloads"
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder that has nothing of them."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(plugins, "_FOLDERS", {})
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in ("linear", "torch_digits"):
-        sys.modules.pop(name, None)
+    return tmp_path
 
 
 def test_the_numpy_one_ends_at_its_own_target(elsewhere: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,15 +66,12 @@ def broken(workers, rounding):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's: Python knows of it by the working directory alone."""
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "narrow.py").write_text((ROOT / "examples" / "codecs" / "narrow.py").read_text())
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in ("mine", "narrow"):
-        sys.modules.pop(name, None)
+    return tmp_path
 
 
 @pytest.mark.parametrize("command", ["run", "simulate"])

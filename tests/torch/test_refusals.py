@@ -1,5 +1,6 @@
 """What cannot be done with a model, an optimizer or an environment: a clear error, and never a training that hangs."""
 
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -189,6 +190,12 @@ def errors(made: Crew, train: Callable[[SwitchedJob, Any], object], limit_s: flo
     return made.all(run)
 
 
+def missing(error: str) -> set[str]:
+    """The ranks that were missing when a worker gave up; on a busy machine others come late too."""
+    found = re.search(r"workers? (.*) missing", error)
+    return set(found[1].split(" and ")) if found else set()
+
+
 def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
     def train(job: SwitchedJob, model: Any) -> None:
         kofn.torch.ddp_hook(model, job=job)
@@ -198,7 +205,7 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
         found = errors(made, train)
     assert found[1].startswith("GradientError: ")
     assert "is nan: finite" in found[1]
-    assert all(words.startswith("AgentError: iteration") and "worker 1" in words for words in (found[0], found[2]))
+    assert all(error.startswith("AgentError: iteration") and "1" in missing(error) for error in (found[0], found[2]))
 
 
 def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:
@@ -206,7 +213,7 @@ def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:
         model = ddp(line)
         kofn.torch.ddp_hook(model, job=job)
         if job.rank == 2:
-            return "worker 2"
+            return ""
         with pytest.raises(RuntimeError, match="iteration"):
             model(SEED).sum().backward()
         with pytest.raises(AgentError) as caught:
@@ -214,7 +221,7 @@ def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:
         return str(caught.value)
 
     with crew(tmp_path, 3, give_up_s=2.0) as made:
-        assert all("worker 2" in words for words in made.all(run))
+        assert all("2" in missing(error) for error in made.all(run)[:2])
 
 
 @pytest.mark.parametrize(

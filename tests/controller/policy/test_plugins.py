@@ -4,7 +4,6 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ EXAMPLE = ROOT / "examples" / "objectives"
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a package of one module known as an installer would: its metadata beside it, on the path."""
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -35,9 +34,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
         (metadata / "entry_points.txt").write_text(f"[{OBJECTIVES.group}]\n{entry}\n")
 
-    yield install
-    for name in ("my_objectives", "kofn_deadline", "other_objectives"):
-        sys.modules.pop(name, None)
+    return install
 
 
 def one_slow(**policy: Any) -> Cluster:

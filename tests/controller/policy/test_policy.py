@@ -1,9 +1,9 @@
 """Policies of a user's own: what they see, when they are asked, and what becomes of a bad answer."""
 
 import copy
+import importlib
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,11 @@ class Unready(Policy):
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    import mine  # type: ignore[import-not-found]  # noqa: PLC0415
-
-    yield mine
-    del sys.modules["mine"]
+    return importlib.import_module("mine")
 
 
 def going(name: str, iterations: int = 12, **policy: Any) -> Cluster:

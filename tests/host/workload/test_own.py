@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kofn.config import plugins
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.host.compression.plan import Planner
@@ -57,14 +55,11 @@ class Bowl(Workload):
 
 
 @pytest.fixture
-def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def users(tmp_path: Path) -> Path:
     """A folder of a user's, with the module own.py; not the working folder."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(plugins, "_FOLDERS", {})
     (tmp_path / "own.py").write_text(GOOD)
     (tmp_path / "own.toml").write_text("[model]\nworkload = 'own:Bowl'\n[job]\nworkers = 2\n")
-    yield tmp_path
-    sys.modules.pop("own", None)
+    return tmp_path
 
 
 def test_a_module_is_found_beside_the_configuration(users: Path) -> None:
