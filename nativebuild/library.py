@@ -139,7 +139,7 @@ def _note_use(library: Path) -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Remove all but the KEPT libraries used last, the C text beside them, and what killed builders have left."""
+    """Remove all but the KEPT libraries used last, the C text beside them, and folders of killed builders."""
     with contextlib.suppress(FileNotFoundError):  # another process does the same: it will come to an end
         by_use = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_atime_ns, reverse=True)
         for library in by_use[KEPT:]:

@@ -5,8 +5,8 @@
 
 from collections.abc import Callable, Sequence
 
-from kofn.report.formatting import integer, milliseconds, ratio, seconds
-from kofn.report.summary import RunSummary, Summary, TrialSummary
+from kofn.report.formatting import integer, milliseconds, ratio
+from kofn.report.summary import RunSummary, Summary, TrialSummary, conserved, identical, time_to_target
 from kofn.report.table import PlainTable
 from kofn.results.ranks import each
 
@@ -32,7 +32,7 @@ def brief_tables(run: RunSummary) -> list[PlainTable]:
 def brief_rows(summary: Summary) -> list[list[str]]:
     """Return a label and a cell for each trial, row by row."""
     rows: list[tuple[str, Callable[[TrialSummary], str], bool]] = [
-        (f"time to {summary.metric.goal}" if summary.metric else "", _time, summary.metric is not None),
+        (f"time to {summary.metric.goal}" if summary.metric else "", time_to_target, summary.metric is not None),
         (_against(summary), lambda entry: ratio(summary.against(entry)), summary.baseline is not None),
         ("one worker alone / this", lambda entry: ratio(summary.against_alone(entry)), summary.alone is not None),
         ("iterations", lambda entry: integer(entry.iterations), True),
@@ -44,8 +44,8 @@ def brief_rows(summary: Summary) -> list[list[str]]:
         ("share of the sums", _shares, _any(summary, "share_by_worker")),
         ("STARVED", lambda entry: entry.starved or "none", any(entry.starved for entry in summary.trials)),
         ("gradient bytes sent", _bytes, summary.compresses),
-        ("replicas bit-identical", lambda entry: "NO" if entry.identity_error else "yes", True),
-        ("gradients conserved", _conserved, True),
+        ("replicas bit-identical", identical, True),
+        ("gradients conserved", lambda entry: conserved(entry) if entry.ledger else "-", True),
     ]
     return [[label, *map(cell, summary.trials)] for label, cell, shown in rows if shown]
 
@@ -56,10 +56,6 @@ def _any(summary: Summary, name: str) -> bool:
 
 def _against(summary: Summary) -> str:
     return f"{summary.baseline.objective} / this" if summary.baseline else ""
-
-
-def _time(entry: TrialSummary) -> str:
-    return "diverged" if entry.diverged else seconds(entry.time_to_target_s)
 
 
 def _k(entry: TrialSummary) -> str:
@@ -98,12 +94,6 @@ def _shares(entry: TrialSummary) -> str:
 
 def _bytes(entry: TrialSummary) -> str:
     return f"{100 * entry.compressed.wire_ratio:.0f} % of float32" if entry.compressed else "-"
-
-
-def _conserved(entry: TrialSummary) -> str:
-    if not entry.ledger:
-        return "-"
-    return "NO" if entry.conservation_error else "as far as known" if entry.conservation_unchecked else "exactly"
 
 
 def _alone(summary: Summary) -> list[str]:

@@ -318,7 +318,7 @@ class Summary:
             ["peer fetches", *(integer(entry.peer_fetches) for entry in self.trials)],
             ["recoveries", *(_recoveries(entry) for entry in self.trials)],
             ["longest stall", *(f"{entry.longest_stall_s:.1f} s" for entry in self.trials)],
-            ["replicas bit-identical", *("NO" if entry.identity_error else "yes" for entry in self.trials)],
+            ["replicas bit-identical", *map(identical, self.trials)],
             ["gradients conserved", *(_conserved(entry) for entry in self.trials)],
         ]
 
@@ -330,7 +330,7 @@ class Summary:
         against = [["baseline / this", *(ratio(self.against(entry)) for entry in self.trials)]]
         alone = [["one worker alone / this", *(ratio(self.against_alone(entry)) for entry in self.trials)]]
         return [
-            [target, *("diverged" if entry.diverged else seconds(entry.time_to_target_s) for entry in self.trials)],
+            [target, *map(time_to_target, self.trials)],
             *(against if len(self.trials) > 1 else []),
             *(alone if self.alone else []),
             ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.trials)],
@@ -422,6 +422,23 @@ class RunSummary:
         return [job.table("" if alone else f"job {job.job}") for job in self.jobs if job.trials]
 
 
+def time_to_target(entry: TrialSummary) -> str:
+    """Return when a worker first had the target, for people."""
+    return "diverged" if entry.diverged else seconds(entry.time_to_target_s)
+
+
+def identical(entry: TrialSummary) -> str:
+    """Return whether all replicas had the same bits, for people."""
+    return "NO" if entry.identity_error else "yes"
+
+
+def conserved(entry: TrialSummary) -> str:
+    """Return whether every gradient of a trial with ledgers is accounted for, for people."""
+    if entry.conservation_error:
+        return "NO"
+    return "as far as known" if entry.conservation_unchecked else "exactly"
+
+
 def _traffic(entry: TrialSummary, size: int, packets: int) -> str:
     return traffic(size, packets if entry.ledger else None)
 
@@ -462,7 +479,5 @@ def _pending(entry: TrialSummary) -> str:
 def _conserved(entry: TrialSummary) -> str:
     if not entry.ledger:
         return "not applicable"
-    if entry.conservation_error:
-        return "NO"
-    exactly = "as far as known" if entry.conservation_unchecked else "exactly"
-    return f"{exactly}, {sum(entry.waiting_by_worker):.2f} pending" if any(entry.waiting_by_worker) else exactly
+    pending = any(entry.waiting_by_worker) and not entry.conservation_error
+    return f"{conserved(entry)}, {sum(entry.waiting_by_worker):.2f} pending" if pending else conserved(entry)

@@ -1,4 +1,4 @@
-"""The state of a worker, as people are told it."""
+"""The state of a worker, in words."""
 
 STARTING = "starting"
 """Its process runs, and has not attached to the controller yet."""

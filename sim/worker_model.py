@@ -147,9 +147,9 @@ class Zeros:
     def slices(self, iteration: int) -> Iterator[list[int]]:
         yield self.blocks
 
-    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         """One more gradient that counts is as many zeros; one that does not takes no time worth speaking of."""
-        if not counts or self._parts == PARTS - 1:
+        if missed or self._parts == PARTS - 1:
             return 0, []
         self._parts += 1
         return self._parts, [*open]

@@ -1,4 +1,4 @@
-"""The extra time that a worker's gradient needs in a slower link than the others'.
+"""The extra time of a worker's gradient in a link that is slower than the others'.
 
 A report says how long the last packet of a gradient waited in the worker's link, beyond the worker's own pace. Workers
 that compete for processors, or for the switch, wait for some milliseconds as well. So only waits that stand out count,

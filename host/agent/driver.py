@@ -63,7 +63,7 @@ class Sender(Protocol):
         """Encode what the iteration sends; the blocks of each slice as soon as it is encoded, none while its pieces are
         awaited."""
 
-    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         """Encode pending gradients that have `missed` so many sums as another part; return the part and its blocks."""
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
@@ -182,12 +182,9 @@ class Driver:
 
         Gradients that have `missed` one sum or more are merged: they count among no k.
         """
-        counts = not missed
         with self._effects.during("encode"):
-            part, blocks = self.encoder.encode_part(
-                self.protocol.iteration, self.protocol.missing, missed=missed, counts=counts
-            )
-        self._contribute(blocks, now, part=part, counts=counts)
+            part, blocks = self.encoder.encode_part(self.protocol.iteration, self.protocol.missing, missed=missed)
+        self._contribute(blocks, now, part=part, counts=not missed)
 
     def feed(self, now: float, *, whole: bool = False) -> bool:
         """Encode and contribute slice by slice while less than a slice waits to leave; `whole`: all that is left.

@@ -325,12 +325,12 @@ class Encoder:
         near: Integers = left[left <= blocks[last]]
         return near
 
-    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         """Encode another part of the contribution: those of the plan's blocks that are `open` and in which a gradient
         waits that has `missed` so many sums (Ledger.missed).
 
-        Returns the part and its blocks, no blocks where no part is left.  With `counts` the summary block is among
-        them.
+        Returns the part and its blocks, no blocks where no part is left.  The summary block is among them where the
+        part counts among the k: where `missed` is 0.
         """
         self.enter_rest()
         part = self.ledger.free_part
@@ -340,7 +340,7 @@ class Encoder:
         waits = waits[np.isin(waits, list(open))]
         self.ledger.sending(iteration, waits, self.uses, self._scale(self.uses), part)
         blocks: list[int] = waits.tolist()
-        if counts and (summary_block := self._layout.summary) is not None and summary_block in open:
+        if not missed and (summary_block := self._layout.summary) is not None and summary_block in open:
             self._pack_summary(part)
             blocks.append(summary_block)
         return part, blocks

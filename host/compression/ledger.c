@@ -522,7 +522,7 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
     return bad;
 }
 
-/* What was aggregated of a block in its latest result is pending again, as late as the newest gradient. `known`: the
+/* This worker's share of a block's latest result is pending again, as late as the newest gradient. `known`: the
  * result has none of our parts; else it is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
     ALONE(ledger);

@@ -147,15 +147,15 @@ class Planner:
     def _plan(self, ratio: int, gap: Integers, expected: Magnitudes | None, owed: int = 0) -> Plan:
         asked = self.asked(ratio / ONE)
         width = max(asked, self.narrowest(expected))
-        least = -(-self.blocks // self.every)
         bits, block_bits = self.blocks * ratio * 32, width * ONE
-        if bits < self.blocks * block_bits:
-            bits = max(0, bits - self.summary_bits)
-        count, left = divmod(bits + owed, block_bits)
-        if width != asked or not least <= count < self.blocks:
-            count, left = max(least, min(count, self.blocks)) if width == asked else self.blocks, 0
-        steady = max(least, bits // block_bits)
-        chosen = np.arange(self.blocks) if count == self.blocks else self._chosen(count, steady, gap, expected)
+        chosen, left = np.arange(self.blocks), 0
+        if width == asked and bits < self.blocks * block_bits:
+            bits, least = max(0, bits - self.summary_bits), -(-self.blocks // self.every)
+            count, left = divmod(bits + owed, block_bits)
+            if not least <= count < self.blocks:
+                count, left = max(least, min(count, self.blocks)), 0
+            if count < self.blocks:
+                chosen = self._chosen(count, max(least, bits // block_bits), gap, expected)
         return Plan(lanes=code_of(width), ratio=ratio, owed=left, blocks=chosen, gap=gap, expected=expected)
 
     def _chosen(self, count: int, steady: int, gap: Integers, expected: Magnitudes | None) -> Integers:

@@ -512,13 +512,13 @@ static int all_left(const struct core *core) {
     return 1;
 }
 
-/* Whether so many packets have left that the time of one does not matter, and what comes next waits for other workers. */
+/* Whether enough packets have left that the time of one does not matter, and the next ones wait for other workers. */
 static int is_burst(const struct core *core, int32_t part) {
     const int64_t most = core->count < core->window ? core->count : core->window;
     return core->probe.left > 1 && 2 * core->probe.left >= most && (part || core->waiting_count || all_left(core));
 }
 
-/* Ask behind what has left, once an iteration, unless the last answer is still on its way. */
+/* Send a probe behind the packets that have left, once an iteration, unless the last answer is still on its way. */
 static int probe_link(struct core *core, int32_t part, double now) {
     struct link_probe *probe = &core->probe;
     if (!probe->wanted || probe->done || core->regrouping || core->owner || !is_burst(core, part))
@@ -939,7 +939,7 @@ int core_ask_slot(struct core *core) {
 
 /* -- the switch's restart */
 
-/* What was contributed is contributed once more, after resume(). */
+/* These contributions are sent once more, after resume(). */
 static void wait_again(struct core *core, const struct flight *flight) {
     for (; flight; flight = flight->later)
         if (flight->header.kind == KOFN_CONTRIBUTE) {

@@ -75,7 +75,7 @@ void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s)
 void in_flight_heard(struct in_flight *all, double now);
 /* Learn from answers that have come together, which must be in flight and awaited; they are no more. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now);
-/* The requests to repeat, at most all that are awaited: what was overtaken long ago; in silence the oldest, twice as many each time,
+/* The requests to repeat, at most all awaited ones: those that were overtaken long ago; in silence the oldest, twice as many each time,
  * where gradients come in pieces one. How many. */
 int64_t in_flight_due(struct in_flight *all, double now, int64_t *requests);
 /* A request is sent once more. */

@@ -56,9 +56,9 @@ FOUND = 8
 
 
 class Search:
-    """The schedule of the next iteration, from what was heard so far.
+    """The schedule of the next iteration, from the times that workers have told.
 
-    Numbers that are said in an iteration were measured in the one before it.
+    A worker measures a time in one iteration and tells it in the next.
     """
 
     def __init__(self, schedule: PassSchedule) -> None:

@@ -1,4 +1,4 @@
-"""One worker alone: the floor with which sums over several workers are compared.
+"""One worker alone: the baseline for sums over several workers.
 
 It trains the same model on all of the data, with rank 0's blocking, and sends nothing: `kofn run` starts it beside the
 last trial of a configuration with run.alone.  In virtual time sim/ calls train() with a clock of its own.

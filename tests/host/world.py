@@ -278,13 +278,13 @@ class At:
         self._encode(iteration, np.array(self.worker.protocol.blocks), 0)
         yield self.worker.protocol.missing
 
-    def encode_part(self, iteration: int, open: Collection[int], *, missed: int, counts: bool) -> tuple[int, list[int]]:
+    def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         ledger = self.worker.ledger
         if (part := ledger.free_part) is None:
             return 0, []
         waits = ledger.missed(missed)
         blocks = [block for block in sorted(open) if waits[block]]
-        for block in () if counts else blocks:
+        for block in blocks if missed else ():
             assert self.worker.late[block], "what no sum has closed without is not merged"
         self._encode(iteration, np.array(blocks, int), part)
         return part, blocks
