@@ -1,6 +1,7 @@
 """`kofn jobs`: training requests on a cluster; and the same file on this machine, without one."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -117,7 +118,7 @@ def logs(name: str, rank: int, control: str | None, follow: bool, namespace: str
             _found(client, name, client.namespace)
             raise ClusterError(f"{name} has no pods of a {role}: they are gone, or not there yet")
         newest = max(_attempt(pod) for pod in pods)
-        names = sorted((pod.metadata.name for pod in pods if _attempt(pod) == newest), key=_order)
+        names = _of_ranks([pod for pod in pods if _attempt(pod) == newest])
         if control is None and rank >= len(names):
             raise ClusterError(f"--rank {rank}: {name} has workers 0 to {len(names) - 1}")
         chosen, container = (names[rank], "worker") if control is None else (names[0], control)
@@ -129,9 +130,16 @@ def _attempt(pod: Any) -> int:
     return int(pod.metadata.labels.get(ATTEMPT_LABEL, 0))
 
 
-def _order(name: str) -> tuple[int, ...]:
-    """Of ranks: by node and index in the name of a JobSet's pod."""
-    return tuple(int(part) for part in name.split("-") if part.isdecimal())
+def _of_ranks(pods: list[Any]) -> list[str]:
+    """Return a pod for each rank, in the order of node and index; of an evicted pod and its successor the latter.
+
+    A Job adds five characters to the names of its pods.
+    """
+    chosen: dict[tuple[int, ...], Any] = {}
+    for pod in sorted(pods, key=lambda pod: pod.status is None or pod.status.phase != "Failed"):
+        place = re.sub(r"-[a-z0-9]{5}$", "", pod.metadata.name)
+        chosen[tuple(int(part) for part in place.split("-") if part.isdecimal())] = pod
+    return [chosen[place].metadata.name for place in sorted(chosen)]
 
 
 @jobs.command()
@@ -188,6 +196,7 @@ def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int
 def load(path: Path) -> dict[str, Any]:
     """A YAML file with one object; RequestError says what is wrong."""
     import yaml  # noqa: PLC0415  # needs kofn[jobs]
+    from lightkube.models.meta_v1 import ObjectMeta  # noqa: PLC0415
 
     try:
         document = yaml.safe_load(path.read_text())
@@ -197,6 +206,8 @@ def load(path: Path) -> dict[str, Any]:
         raise RequestError(f"{path}: not one object in YAML: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
         raise RequestError(f"{path}: one object with metadata and spec is needed")
+    if unknown := sorted(document["metadata"].keys() - ObjectMeta.__annotations__.keys()):
+        raise RequestError(f"{path}: metadata.{unknown[0]} must be a field of a Kubernetes object")
     return document
 
 

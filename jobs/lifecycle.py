@@ -10,6 +10,7 @@ next call sees that it was done.  All actions may be done twice.
 """
 
 import datetime
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -43,6 +44,10 @@ class Observed:
     made: frozenset[Made] = frozenset()
     foreign: str = ""
     """An object of somebody else's that has the name of one of ours."""
+    refused: str = ""
+    """An object of this attempt that the cluster has refused, and why."""
+    trouble: str = ""
+    """Why a pod of this attempt cannot be made or started."""
     control_ready: bool = False
     workers: frozenset[str] = frozenset()
     """The attempt's pods."""
@@ -104,11 +109,12 @@ def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
         return _clean(request, observed)
     if phase == "Pending":
         return _admit(request, observed)
-    if phase == "Retrying":
-        return _retry(request.status, observed)
-    if observed.outcome is not None:
+    if observed.outcome is not None and phase != "Retrying":
         return _conclude(request, observed)
-    return {"Preparing": _prepare, "Starting": _start, "Running": _follow}[phase](request, observed)
+    if not left_s(request, observed.now):
+        limit = f"spec.activeDeadlineSeconds is {request.spec.active_deadline_seconds}"
+        return _become(request, "Failed", f"{limit}, and {phase} was: {observed.trouble or request.status.message}")
+    return {"Preparing": _prepare, "Starting": _start, "Running": _follow, "Retrying": _retry}[phase](request, observed)
 
 
 def _become(request: TrainingRequest, phase: Phase, message: str, **changes: object) -> tuple[Become, ...]:
@@ -149,13 +155,15 @@ def _prepare(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]
             request, "Refused", f"{observed.foreign} is there and belongs to somebody else: another job name"
         )
     attempt, wanted = request.status.attempt, request.spec.accelerators
+    if observed.refused:
+        return _again(request, observed, f"attempt {attempt}: {observed.refused}")
     if left := _remove(observed, keep=attempt):
         return left
     roles = [role for role in Role if (role, attempt_of(role, attempt)) not in observed.made]
     if roles:
         return tuple(Make(role, attempt_of(role, attempt)) for role in roles)
     if len(observed.workers) < wanted or not observed.control_ready:
-        return ()
+        return _become(request, "Preparing", observed.trouble or request.status.message)
     return _become(request, "Starting", f"all {wanted} workers and their switch are there")
 
 
@@ -166,7 +174,7 @@ def _start(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
         return (Start(observed.gated),)
     ready = f"{observed.ready}/{request.spec.accelerators}"
     if observed.ready < request.spec.accelerators:
-        return _become(request, "Starting", "started", ready=ready)
+        return _become(request, "Starting", observed.trouble or "started", ready=ready)
     return _become(request, "Running", "all workers are ready", ready=ready)
 
 
@@ -215,12 +223,25 @@ def pause_s(status: TrainingStatus, now: datetime.datetime) -> float:
     """Until the next attempt may begin, in seconds; 0: it may."""
     if status.phase != "Retrying" or not status.next_attempt_time:
         return 0.0
-    at = datetime.datetime.strptime(status.next_attempt_time, TIME).replace(tzinfo=datetime.UTC)
-    return max(0.0, (at - now).total_seconds())
+    return max(0.0, (_parsed(status.next_attempt_time) - now).total_seconds())
 
 
-def _retry(status: TrainingStatus, observed: Observed) -> tuple[Action, ...]:
+def left_s(request: TrainingRequest, now: datetime.datetime) -> float:
+    """Return the seconds until spec.activeDeadlineSeconds have passed since the request was accepted; inf: for ever."""
+    held = [each for each in request.status.conditions if each.type == "Accepted" and each.status == "True"]
+    if request.spec.active_deadline_seconds is None or not held:
+        return math.inf
+    passed_s = (now - _parsed(held[0].last_transition_time)).total_seconds()
+    return max(0.0, request.spec.active_deadline_seconds - passed_s)
+
+
+def _parsed(time: str) -> datetime.datetime:
+    return datetime.datetime.strptime(time, TIME).replace(tzinfo=datetime.UTC)
+
+
+def _retry(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     """Everything of the attempt goes before the next one begins."""
+    status = request.status
     if left := _remove(observed):
         return left
     if pause_s(status, observed.now):

@@ -11,6 +11,7 @@ All belong to the request and go with it.
 
 import base64
 import json
+import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import Role
-from kofn.jobs.request import API_VERSION, GROUP, KIND, TrainingRequest
+from kofn.jobs.request import API_VERSION, GROUP, KIND, RESERVED, TrainingRequest
 
 Document: TypeAlias = dict[str, Any]
 
@@ -36,11 +37,8 @@ GATE = f"{GROUP}/start"
 """The scheduling gate that all workers of an attempt lose at once."""
 
 CONTROLLER_PORT = 50052
-FILES = "/etc/kofn"
-CERTIFICATES = "/etc/kofn-certs"
+FILES, CERTIFICATES, STATE = RESERVED
 COMMON = ("ca.pem", "job-1.token")
-STATE = "/var/lib/kofn"
-"""A worker's metrics and ledger, which survive its container."""
 
 SWITCH_IMAGE = "kofn-switch:0.1.0"
 WORKER_IMAGE = "kofn-worker:0.1.0"
@@ -93,9 +91,13 @@ def configuration(request: TrainingRequest) -> Config:
     if spec.script:
         settings["torch"] = {"script": "script.py", "group": "worker"}
     try:
-        return Config.parse(spec.config, settings)
+        config = Config.parse(spec.config, settings)
     except ConfigError as error:
         raise RequestError(f"spec.config: {error}") from error
+    said = tomllib.loads(spec.config).get("job", {}).get("workers", spec.accelerators)
+    if said != spec.accelerators:
+        raise RequestError(f"spec.config: job.workers must be spec.accelerators, {spec.accelerators}, got {said}")
+    return config
 
 
 def config_map(request: TrainingRequest) -> Document:

@@ -1,5 +1,7 @@
 """A TrainingRequest: what is asked for, and how it stands.  The CRD's schema is made from these structs (crd.py)."""
 
+import posixpath
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
@@ -16,6 +18,12 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 WORKERS_MAX = 64
 """Of a job on one switch."""
+
+SCRIPT_MAX = 262_144
+"""Bytes of a script: a ConfigMap holds 1 MiB in all."""
+
+RESERVED = ("/etc/kofn", "/etc/kofn-certs", "/var/lib/kofn")
+"""Where a worker's container has its files, its certificates and its state."""
 
 REQUESTER = f"{GROUP}/requester"
 REQUESTER_GROUPS = f"{GROUP}/requester-groups"
@@ -48,8 +56,17 @@ class RequestedNode(ApiStruct, frozen=True):
 class Data(ApiStruct, frozen=True):
     """A volume with training data."""
 
-    claim: Annotated[str, Meta(min_length=1, max_length=253, description="A PersistentVolumeClaim of the namespace.")]
-    path: Annotated[str, Meta(pattern="^/", max_length=255, description="Where workers find it, read-only.")] = "/data"
+    claim: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+            max_length=253,
+            description="A PersistentVolumeClaim of the namespace.",
+        ),
+    ]
+    path: Annotated[str, Meta(pattern=r"^/[^:]+$", max_length=255, description="Where workers find it, read-only.")] = (
+        "/data"
+    )
 
 
 class Elastic(ApiStruct, frozen=True):
@@ -73,14 +90,21 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     """What is asked for."""
 
     accelerators: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="In all; each is one worker.")]
-    image: Annotated[str, Meta(max_length=512, description="The workers' image; else the operator's choice.")] = ""
+    image: Annotated[
+        str, Meta(pattern=r"^\S*$", max_length=512, description="The workers' image; else the operator's choice.")
+    ] = ""
     config: Annotated[str, Meta(max_length=65_536, description="A kofn configuration, TOML.")] = ""
     script: Annotated[
-        str, Meta(max_length=262_144, description="Python, started by torchrun; else config's workload is trained.")
+        str, Meta(max_length=SCRIPT_MAX, description="Python, started by torchrun; else config's workload is trained.")
     ] = ""
     data: Data | None = None
     resource: Annotated[
-        str, Meta(max_length=253, description="What an accelerator is: an extended resource, or cpu.")
+        str,
+        Meta(
+            pattern=r"^(cpu|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$",
+            max_length=253,
+            description="What an accelerator is: an extended resource, or cpu.",
+        ),
     ] = "nvidia.com/gpu"
     nodes: Annotated[
         tuple[RequestedNode, ...],
@@ -97,6 +121,9 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     backoff_seconds: Annotated[
         int, Meta(ge=0, le=3600, description="Before the second attempt; twice as long before each further one.")
     ] = 10
+    active_deadline_seconds: (
+        Annotated[int, Meta(ge=1, description="It fails when it has not ended so long after it was accepted.")] | None
+    ) = None
     clean_pod_policy: Annotated[
         Literal["All", "Running", "None"],
         Meta(description="Of pods when it has ended: All are deleted, or those that still run, or none."),
@@ -178,6 +205,13 @@ class TrainingRequest(ApiStruct, frozen=True):
         """What one field alone does not say."""
         if (self.api_version, self.kind) != (API_VERSION, KIND):
             raise RequestError(f"{self.api_version} {self.kind}: {API_VERSION} {KIND} is expected")
+        if (size := len(self.spec.script.encode())) > SCRIPT_MAX:
+            raise RequestError(f"spec.script must have at most {SCRIPT_MAX} bytes in UTF-8, got {size}")
+        if self.spec.data is not None:
+            path = PurePosixPath("/", posixpath.normpath(self.spec.data.path).lstrip("/"))
+            for ours in RESERVED:
+                if path.is_relative_to(ours) or PurePosixPath(ours).is_relative_to(path):
+                    raise RequestError(f"spec.data.path must be apart from {ours}, got {self.spec.data.path!r}")
         names = [node.name for node in self.spec.nodes]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise RequestError(f"spec.nodes has {', '.join(twice)} twice: each node is named once")

@@ -19,13 +19,25 @@ from kofn.jobs.request import KIND, TrainingRequest, TrainingStatus
 from kofn.jobs.workloads import workload
 from kofn.rpc.certificates import make_certificates
 
+REFUSALS = (400, 403, 404, 422)
+"""Answers of the API server to an object that it will not take: quota, pod security, a webhook, a field."""
+
 
 class Hands:
-    """Carries out what is to be done for any request; `foreign`: objects in the way, by request's uid."""
+    """Carries out what is to be done for any request.
+
+    `foreign`: objects in the way, by request's uid; `refused`: the attempt whose objects the cluster refused, and why.
+    """
 
     def __init__(self, client: Any, permissions: Permissions) -> None:
         self._client, self._permissions = client, permissions
         self.foreign: dict[str, str] = {}
+        self.refused: dict[str, tuple[int, str]] = {}
+
+    def refusal(self, request: TrainingRequest) -> str:
+        """Return why the cluster refused an object of the present attempt; empty where it refused none."""
+        attempt, why = self.refused.get(request.metadata.uid, (0, ""))
+        return why if attempt == request.status.attempt else ""
 
     async def carry_out(self, request: TrainingRequest, action: Action) -> bool:
         """Whether it came to pass; ApiError where the server refuses, but for what is done already."""
@@ -70,6 +82,12 @@ class Hands:
         try:
             await self._client.create(decoded(document))
         except ApiError as error:
+            if error.status.code in REFUSALS:
+                why = (
+                    f"the cluster refused {document['kind']} {name_of(request, role, attempt)}: {error.status.message}"
+                )
+                self.refused[request.metadata.uid] = request.status.attempt, why
+                return False
             if error.status.code != CONFLICT:
                 raise
             return await self._claim(request, role, attempt, document["kind"])

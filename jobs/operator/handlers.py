@@ -16,12 +16,21 @@ import msgspec
 
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import KINDS, OF_ATTEMPT
-from kofn.jobs.lifecycle import Action, Become, Observed, pause_s, step
+from kofn.jobs.lifecycle import Action, Become, Observed, left_s, pause_s, step
 from kofn.jobs.manifests import CONTROL, REQUEST_LABEL, UID_LABEL, configuration
 from kofn.jobs.operator.carry_out import Hands
 from kofn.jobs.operator.expectations import Expectations
 from kofn.jobs.operator.metrics import OperatorMetrics
-from kofn.jobs.operator.observe import SeenNode, SeenObject, SeenPod, observed, seen_node, seen_object, seen_pod
+from kofn.jobs.operator.observe import (
+    SeenNode,
+    SeenObject,
+    SeenPod,
+    SeenRefusal,
+    observed,
+    seen_node,
+    seen_object,
+    seen_pod,
+)
 from kofn.jobs.operator.permissions import Permissions
 from kofn.jobs.operator.progress import Followed
 from kofn.jobs.request import GROUP, PLURAL, REQUESTER, REQUESTER_EXTRA, REQUESTER_GROUPS, VERSION, TrainingRequest
@@ -58,6 +67,7 @@ class Handlers:
         """Everything that is to be watched; `webhook`: note who creates requests, and refuse wrong ones."""
         kopf.index("nodes", id="nodes", registry=registry)(_node)
         kopf.index("apiextensions.k8s.io", "v1", "customresourcedefinitions", id="installed", registry=registry)(_kind)
+        kopf.index("v1", "events", id="refusals", when=_refuses, registry=registry)(_refusal)
         kopf.index("v1", "pods", id="pods", labels=OURS, registry=registry)(_pod)
         kopf.on.event("v1", "pods", id="pod-changed", labels=OURS, registry=registry)(self._tell)
         watched = [("v1", plural) for plural in SIMPLE] + [(kind.api_version, kind.plural) for kind in KINDS.values()]
@@ -102,6 +112,8 @@ class Handlers:
                 if await self.hands.carry_out(request, action):
                     self._expected.note(request, action)
                     self._note(body, request, action)
+                elif self.hands.refusal(request):
+                    break
         except RequestError as error:
             _LOG.error("%s: %s", body.metadata.name, error)
             return LOOK_S
@@ -109,9 +121,9 @@ class Handlers:
             _LOG.warning("%s: %s", body.metadata.name, error)
             return AGAIN_S
         known = self._observed(request, indices)  # an answer, or an object in the way, is no event
-        if (known.permission, known.foreign) != (before.permission, before.foreign):
+        if (known.permission, known.foreign, known.refused) != (before.permission, before.foreign, before.refused):
             return 0.0
-        return min(LOOK_S, pause_s(request.status, known.now) or LOOK_S)
+        return min(LOOK_S, pause_s(request.status, known.now) or LOOK_S, left_s(request, known.now))
 
     async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
         """With what the controller of a running request says."""
@@ -132,20 +144,25 @@ class Handlers:
             objects=indices["objects"].get(uid, ()),
             nodes=indices["nodes"].get(None, ()),
             installed=indices["installed"].get(None, ()),
+            refusals=indices["refusals"].get(None, ()),
             permission=self.permissions.known(request),
             foreign=self.hands.foreign.get(uid, ""),
+            refused=self.hands.refusal(request),
         )
         return self._expected.applied(request, seen)
 
     def _note(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
-        """An event on the object for each new phase."""
+        """Note an event on the object for each new phase, and for each new message within one: that is some trouble."""
         self.metrics.actions.labels(type(action).__name__).inc()
-        if not isinstance(action, Become) or action.status.phase == request.status.phase:
+        if not isinstance(action, Become):
             return
-        phase = action.status.phase
-        self.metrics.phases.labels(phase).inc()
-        tell = kopf.warn if phase in ("Failed", "Refused", "Denied", "Retrying") else kopf.info
-        tell(body, reason=phase, message=action.status.message)
+        before, now = request.status, action.status
+        if (now.phase, now.message) == (before.phase, before.message):
+            return
+        if now.phase != before.phase:
+            self.metrics.phases.labels(now.phase).inc()
+        trouble = now.phase == before.phase or now.phase in ("Failed", "Refused", "Denied", "Retrying")
+        (kopf.warn if trouble else kopf.info)(body, reason=now.phase, message=now.message)
 
     async def _remove(self, body: kopf.Body, **indices: Any) -> None:
         """What runs ends before the request goes; the rest is its own, and goes with it."""
@@ -154,6 +171,7 @@ class Handlers:
             if role in OF_ATTEMPT:
                 await self.hands.remove(request, role, attempt)
         self.hands.foreign.pop(request.metadata.uid, None)
+        self.hands.refused.pop(request.metadata.uid, None)
         self._followed.forget(request.metadata.uid)
         self._expected.forget(request.metadata.uid)
 
@@ -190,6 +208,16 @@ def _kind(spec: kopf.Spec, **_: Any) -> dict[None, str]:
     kind = spec["names"]["kind"]
     versions = {f"{spec['group']}/{version['name']}" for version in spec["versions"] if version["served"]}
     return {None: kind} if kind in KINDS and KINDS[kind].api_version in versions else {}
+
+
+def _refuses(body: kopf.Body, **_: Any) -> bool:
+    """Whether an event says that a Job's pods cannot be made."""
+    return body.get("reason") == "FailedCreate" and body.get("involvedObject", {}).get("kind") == "Job"
+
+
+def _refusal(body: kopf.Body, **_: Any) -> dict[None, SeenRefusal]:
+    of = body["involvedObject"]
+    return {None: SeenRefusal(of.get("namespace", ""), of["name"], body.get("message", ""))}
 
 
 def _pod(name: str, labels: kopf.Labels, spec: kopf.Spec, status: kopf.Status, **_: Any) -> dict[str, SeenPod]:

@@ -1,16 +1,21 @@
 """What is seen of a request, from the indices that kopf keeps: no API call."""
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from lightkube.utils.quantity import parse_quantity
 
 from kofn.jobs.kinds import KINDS, AttemptOutcome, Role, outcome
 from kofn.jobs.lifecycle import Observed
-from kofn.jobs.manifests import ATTEMPT_LABEL, CONTROL, GATE, ROLE_LABEL, WORKER
+from kofn.jobs.manifests import ATTEMPT_LABEL, CONTROL, GATE, ROLE_LABEL, WORKER, name_of
 from kofn.jobs.request import TrainingRequest
 from kofn.jobs.split import Capacity
+
+IN_ORDER = ("ContainerCreating", "PodInitializing")
+"""Reasons for which a container waits although nothing is wrong."""
 
 
 class SeenPod(msgspec.Struct, frozen=True):
@@ -22,6 +27,8 @@ class SeenPod(msgspec.Struct, frozen=True):
     gated: bool
     ready: bool
     address: str = ""
+    trouble: str = ""
+    """Why it cannot start; empty: nothing is known to be wrong."""
 
 
 class SeenObject(msgspec.Struct, frozen=True):
@@ -40,6 +47,14 @@ class SeenNode(msgspec.Struct, frozen=True):
     allocatable: dict[str, str]
 
 
+class SeenRefusal(msgspec.Struct, frozen=True):
+    """An event that says why the cluster makes no pods of a Job."""
+
+    namespace: str
+    job: str
+    message: str
+
+
 def seen_pod(name: str, labels: Mapping[str, str], spec: Mapping[str, Any], status: Mapping[str, Any]) -> SeenPod:
     """Of a pod's document."""
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
@@ -50,7 +65,23 @@ def seen_pod(name: str, labels: Mapping[str, str], spec: Mapping[str, Any], stat
         gated=any(gate["name"] == GATE for gate in spec.get("schedulingGates", ())),
         ready=ready or status.get("phase") == "Succeeded",
         address=status.get("podIP", ""),
+        trouble=_trouble(name, status),
     )
+
+
+def _trouble(name: str, status: Mapping[str, Any]) -> str:
+    """Return why no node takes the pod, or why a container of it does not start; empty where nothing is wrong."""
+    for each in status.get("conditions", ()):
+        if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
+            return f"{name}: Unschedulable: {each.get('message', '')}"
+    for each in status.get("containerStatuses", ()):
+        reason = each.get("state", {}).get("waiting", {}).get("reason", "")
+        if reason and reason not in IN_ORDER:
+            # The kubelet says the two in turns.
+            return (
+                f"{name}: {reason.replace('ErrImagePull', 'ImagePullBackOff')} of {each.get('image') or each['name']}"
+            )
+    return ""
 
 
 def seen_object(kind: str, labels: Mapping[str, str], status: Mapping[str, Any]) -> SeenObject:
@@ -75,8 +106,10 @@ def observed(
     objects: Iterable[SeenObject],
     nodes: Iterable[SeenNode],
     installed: Iterable[str],
+    refusals: Iterable[SeenRefusal],
     permission: bool | None,
     foreign: str = "",
+    refused: str = "",
 ) -> Observed:
     """All of it."""
     attempt = request.status.attempt
@@ -84,6 +117,12 @@ def observed(
     ours = [pod for pod in every if pod.attempt == attempt]
     workers = [pod for pod in ours if pod.role == WORKER]
     controls = {(Role.CONTROL, pod.attempt) for pod in every if pod.role == CONTROL}
+    jobs = f"{name_of(request, Role.WORKLOAD, attempt)}-"
+    troubles = [pod.trouble for pod in ours if pod.trouble] + [
+        f"{each.job}: {each.message}"
+        for each in refusals
+        if each.namespace == request.metadata.namespace and each.job.startswith(jobs)
+    ]
     current = [each for each in there if each.role is Role.WORKLOAD and each.attempt == attempt]
     return Observed(
         permission=permission,
@@ -91,6 +130,8 @@ def observed(
         installed=frozenset(installed),
         made=frozenset((each.role, each.attempt) for each in there) | controls,
         foreign=foreign,
+        refused=refused,
+        trouble=min(troubles, default=""),
         control_ready=any(pod.ready for pod in ours if pod.role == CONTROL),
         workers=frozenset(pod.name for pod in workers),
         gated=frozenset(pod.name for pod in workers if pod.gated),
@@ -108,5 +149,5 @@ def capacities(nodes: Iterable[SeenNode], resource: str) -> tuple[Capacity, ...]
 
 
 def _count(quantity: str) -> int:
-    """Whole ones: `4`, `3920m` of a processor."""
-    return int(quantity[:-1]) // 1000 if quantity.endswith("m") else int(quantity)
+    """Return the whole ones of a Kubernetes quantity, such as `4`, `3920m` or `1k`."""
+    return math.floor(parse_quantity(quantity) or 0)

@@ -39,6 +39,7 @@ class Cluster:
     failures: int = 0
     starts: frozenset[int] = field(default=frozenset())
     waited: frozenset[int] = frozenset()  # attempts after which the pause is over
+    refused: frozenset[int] = frozenset()  # attempts of which the cluster has refused an object
 
     @property
     def request(self) -> TrainingRequest:
@@ -54,6 +55,7 @@ class Cluster:
             capacities=self.capacities,
             installed=frozenset({"JobSet"}),
             made=self.made,
+            refused="no quota" if attempt in self.refused else "",
             control_ready=attempt in self.control_ready,
             workers=names,
             gated=names if state == "gated" else frozenset(),
@@ -93,6 +95,9 @@ class Cluster:
         """What controllers, kubelets and the clock may do next; at most so many failures."""
         if self.status.phase == "Retrying" and self.status.attempt not in self.waited:
             yield replace(self, waited=self.waited | {self.status.attempt})
+        attempt = self.status.attempt
+        if self.status.phase == "Preparing" and attempt not in self.refused and self.failures < failures:
+            yield replace(self, refused=self.refused | {attempt}, failures=self.failures + 1)
         for role, attempt in self.made:
             if role is Role.CONTROL and attempt not in self.control_ready:
                 yield replace(self, control_ready=self.control_ready | {attempt})

@@ -75,6 +75,14 @@ def test_logs_are_those_of_the_rank(asked: Any) -> None:
             await made.api.create("", "v1", "pods", "default", {"metadata": meta, "spec": {"containers": []}})
         assert (await kofn("logs", "digits", "--rank", "2")).output == "log of digits-1-node-1-0-0-abcde\n"
         assert (await kofn("logs", "digits", "--rank", "1")).output == "log of digits-1-node-0-0-10-abcde\n"
+        labels = {"kofn.dev/request": "digits", "kofn.dev/attempt": "1", "kofn.dev/role": "worker"}
+        for name, phase in (("digits-1-node-0-0-9-zzzzz", "Failed"), ("digits-1-node-0-0-10-24568", "Failed")):
+            meta, status = {"name": name, "labels": labels}, {"phase": phase}
+            await made.api.create(
+                "", "v1", "pods", "default", {"metadata": meta, "spec": {"containers": []}, "status": status}
+            )
+        assert (await kofn("logs", "digits", "--rank", "0")).output == "log of digits-1-node-0-0-9-abcde\n"
+        assert (await kofn("logs", "digits", "--rank", "2")).output == "log of digits-1-node-1-0-0-abcde\n"
         few = await kofn("logs", "digits", "--rank", "3")
         assert few.exit_code == 1 and "digits has workers 0 to 2" in few.output
         none = await kofn("logs", "other")
@@ -91,12 +99,30 @@ def test_logs_are_those_of_the_rank(asked: Any) -> None:
         ({"config": "[job]\nwords = 0\n"}, "spec.config: job.words"),
         ({"nodes": [{"name": "a", "accelerators": 2}]}, "3 accelerators: 2 = 2 are there"),
         ({"elastic": {"startWorkers": 4}}, "spec.elastic.startWorkers is 4"),
+        ({"config": "[job]\nworkers = 7\n"}, "job.workers must be spec.accelerators, 3, got 7"),
+        ({"script": "#" + "\N{GRINNING FACE}" * 70_000}, "spec.script must have at most 262144 bytes"),
+        ({"image": "kofn worker"}, "`$.spec.image`"),
+        ({"data": {"claim": "Bad Name"}}, "`$.spec.data.claim`"),
+        ({"data": {"claim": "c", "path": "/a:b"}}, "`$.spec.data.path`"),
+        *(
+            ({"data": {"claim": "c", "path": path}}, "spec.data.path must be apart from /")
+            for path in ("//", "/etc", "/etc/kofn", "/etc/kofn-certs/x", "/data/../var/lib/kofn")
+        ),
+        *(
+            ({"resource": resource}, "`$.spec.resource`")
+            for resource in ("", "gpu", "memory", "nvidia gpu", "nvidia.com/", "nvidia.com/a/b")
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_sent(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     file = written(tmp_path, JOB | {"spec": JOB["spec"] | change})
     result = said("run", file)
     assert result.exit_code == 1 and words in result.output.replace("\n", " ")
+
+
+def test_a_field_of_the_metadata_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    result = said("run", written(tmp_path, JOB | {"metadata": {"name": "digits", "lables": {"a": "b"}}}))
+    assert result.exit_code == 1 and "metadata.lables must be a field" in result.output.replace("\n", " ")
 
 
 def test_no_cluster_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Every state that a request can come to, whenever the operator dies, and whoever else acts meanwhile."""
 
 import dataclasses
+import datetime
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -8,9 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kofn.jobs.kinds import AttemptOutcome, Role
-from kofn.jobs.lifecycle import Action, Become, Observed, Start, pause_s, step
-from kofn.jobs.request import ENDED, RequestedNode, TrainingSpec, TrainingStatus
+from kofn.jobs.conditions import with_conditions
+from kofn.jobs.kinds import AttemptOutcome, Role, attempt_of
+from kofn.jobs.lifecycle import Action, Become, Observed, Start, left_s, pause_s, step
+from kofn.jobs.request import ENDED, Phase, RequestedNode, TrainingSpec, TrainingStatus
 from tests.jobs.cluster import AT, Cluster
 
 Queue = tuple[tuple[Action, ...], int]
@@ -90,7 +93,9 @@ def test_an_operator_that_dies_at_any_step(failures: int, ends: set[tuple[str, i
     expected = ends or {("Succeeded", 1), ("Succeeded", 2), ("Failed", 2)}
     assert {(cluster.status.phase, cluster.status.attempt) for cluster, _ in found} == expected
     kept = {(Role.CONFIG, 0), (Role.SECRET, 0), (Role.SERVICE, 0)}
-    assert all(cluster.made == kept and not cluster.pods for cluster, _ in found)
+    for cluster, _ in found:
+        assert cluster.made == kept or (cluster.refused and cluster.made < kept)
+        assert not cluster.pods
 
 
 def test_two_operators_at_once_come_to_the_same_end() -> None:
@@ -180,6 +185,43 @@ def test_an_object_of_somebody_else_s_is_left_alone() -> None:
     (become,) = step(cluster.request, replace_seen(cluster, foreign="ConfigMap digits-kofn"))
     assert isinstance(become, Become) and become.status.phase == "Refused"
     assert become.status.message.startswith("ConfigMap digits-kofn is there and belongs to somebody else")
+
+
+def test_what_the_cluster_refuses_is_tried_again_and_then_has_failed() -> None:
+    for attempt, phase in ((1, "Retrying"), (2, "Failed")):
+        cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Preparing", attempt=attempt))
+        (become,) = step(cluster.request, replace_seen(cluster, refused="the cluster refused Pod a: no quota"))
+        assert isinstance(become, Become) and become.status.phase == phase
+        assert become.status.message.startswith(f"attempt {attempt}: the cluster refused Pod a: no quota")
+
+
+@pytest.mark.parametrize("phase", ["Preparing", "Starting"])
+def test_a_pod_that_cannot_start_is_said_once(phase: Phase) -> None:
+    made = frozenset((role, attempt_of(role, 1)) for role in Role)
+    cluster = Cluster(spec=SPEC, status=TrainingStatus(phase=phase, attempt=1, message="3 = 3"), made=made)
+    seen = replace_seen(cluster, trouble="digits-1-switch: ImagePullBackOff of kofn", workers=frozenset("abc"))
+    (become,) = step(cluster.request, seen)
+    assert isinstance(become, Become)
+    assert (become.status.phase, become.status.message) == (phase, "digits-1-switch: ImagePullBackOff of kofn")
+    assert step(msgspec.structs.replace(cluster.request, status=become.status), seen) == ()
+
+
+@pytest.mark.parametrize("phase", ["Preparing", "Starting", "Running", "Retrying"])
+def test_it_has_failed_when_its_time_is_over(phase: Phase) -> None:
+    spec = replace(SPEC, active_deadline_seconds=60)
+    made = frozenset((role, attempt_of(role, 1)) for role in Role)
+    status = with_conditions(TrainingStatus(), TrainingStatus(phase=phase, attempt=1, message="no room"), now=AT)
+    cluster = Cluster(spec=spec, status=status, made=made)
+    for seconds, failed in ((59, False), (60, True)):
+        now = AT + datetime.timedelta(seconds=seconds)
+        actions = step(cluster.request, replace_seen(cluster, now=now))
+        become = [action.status for action in actions if isinstance(action, Become) and action.status.phase == "Failed"]
+        assert bool(become) == failed
+        assert left_s(cluster.request, now) == 60 - seconds
+    assert become[0].message == f"spec.activeDeadlineSeconds is 60, and {phase} was: no room"
+    assert left_s(Cluster(spec=SPEC, status=status).request, now) == math.inf
+    ended = step(cluster.request, replace_seen(cluster, now=now, outcome=AttemptOutcome.SUCCEEDED))
+    assert phase == "Retrying" or [each.status.phase for each in ended if isinstance(each, Become)] == ["Succeeded"]
 
 
 def test_what_is_deleted_by_hand_is_another_attempt() -> None:

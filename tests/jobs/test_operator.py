@@ -1,6 +1,7 @@
 """The operator against an API server: requests from their creation to their end."""
 
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -12,6 +13,9 @@ import httpx2
 import pytest
 import yaml
 
+from kofn.jobs.operator import handlers
+from kofn.jobs.operator.observe import SeenNode, capacities
+from kofn.jobs.split import Capacity
 from tests.jobs.api_server import RefusedError
 from tests.jobs.lab import Lab, kubeconfig, lab
 from tests.ports import own_port
@@ -70,6 +74,112 @@ def test_from_a_request_to_its_end() -> None:
 
 def version(document: dict[str, Any]) -> int:
     return int(document["metadata"]["resourceVersion"])
+
+
+@pytest.mark.parametrize(
+    ("plural", "error"),
+    [
+        ("pods", RefusedError(403, "Forbidden", "violates PodSecurity")),
+        ("pods", RefusedError(403, "Forbidden", "exceeded quota: compute")),
+        ("jobsets", RefusedError(422, "Invalid", "admission webhook denied the request")),
+        ("configmaps", RefusedError(404, "NotFound", "namespace ml was not found")),
+    ],
+)
+def test_a_refusal_of_the_cluster_reaches_the_request(plural: str, error: RefusedError) -> None:
+    async def course(made: Lab) -> None:
+        create = made.api.create
+
+        async def refuses(group: str, version: str, what: str, namespace: str, document: dict[str, Any]) -> Any:
+            if what == plural:
+                raise error
+            return await create(group, version, what, namespace, document)
+
+        made.api.create = refuses  # type: ignore[assignment,method-assign]
+        await made.submit("digits", backoffLimit=1)
+        await made.until(lambda: made.phase("digits") == "Failed")
+        message = made.request("digits")["status"]["message"]
+        assert message.startswith("attempt 2: the cluster refused") and str(error) in message
+        await made.until(lambda: "Failed" in {each["reason"] for each in made.api.all("events")})
+        told = {each["reason"]: each["message"] for each in made.api.all("events") if each["type"] == "Warning"}
+        assert str(error) in told["Retrying"] and str(error) in told["Failed"]
+        await made.until(lambda: not left(made))
+        assert made.api.calls[f"POST {plural}"] == 2 and made.api.calls["POST jobsets"] == 2 * (plural == "jobsets")
+
+    run(course)
+
+
+PULLING = {"name": "switch", "image": "kofn:9", "state": {"waiting": {"reason": "ErrImagePull"}}}
+BACKING_OFF = {**PULLING, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        (({"containerStatuses": [PULLING]}, {"containerStatuses": [BACKING_OFF]}), "ImagePullBackOff of kofn:9"),
+        (({"conditions": [NO_ROOM]},), "Unschedulable: 0/2 nodes are available"),
+    ],
+)
+def test_a_pod_that_cannot_start_is_told_and_fails_in_time(
+    statuses: tuple[dict[str, Any], ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = itertools.cycle(statuses)
+
+    async def never(made: Lab, pod: dict[str, Any]) -> None:
+        key = ("", "pods", "default", pod["metadata"]["name"])
+        await made.api.change(key, {"status": {"phase": "Pending", "conditions": [], **next(turns)}})
+
+    monkeypatch.setattr(Lab, "_ready", never)
+
+    async def course(made: Lab) -> None:
+        await made.submit("digits", activeDeadlineSeconds=3)
+        trouble = f"digits-1-switch: {words}"
+        await made.until(lambda: made.request("digits").get("status", {}).get("message") == trouble)
+        assert made.phase("digits") == "Preparing"
+        await made.until(lambda: made.phase("digits") == "Failed" and not left(made))
+        assert trouble in made.request("digits")["status"]["message"]
+        warned = [each["message"] for each in made.api.all("events") if each["type"] == "Warning"]
+        assert sorted(warned) == [trouble, f"spec.activeDeadlineSeconds is 3, and Preparing was: {trouble}"]
+
+    run(course)
+
+
+def test_what_the_cluster_refuses_of_a_job_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "LOOK_S", 0.2)
+
+    async def nothing(made: Lab, job_set: dict[str, Any], pods: list[dict[str, Any]]) -> None:
+        """The Job makes no pods."""
+
+    monkeypatch.setattr(Lab, "_play", nothing)
+
+    async def course(made: Lab) -> None:
+        await made.submit("digits")
+        for job, reason in (
+            ("digits-1-node-0", "FailedCreate"),
+            ("digits-2-x", "FailedCreate"),
+            ("digits-1-a", "Done"),
+        ):
+            await made.api.create(
+                *("", "v1", "events", "default"),
+                {
+                    "metadata": {"name": job},
+                    "reason": reason,
+                    "message": f"{reason}: exceeded quota",
+                    "involvedObject": {"kind": "Job", "namespace": "default", "name": job},
+                },
+            )
+        words = "digits-1-node-0: FailedCreate: exceeded quota"
+        await made.until(lambda: made.request("digits").get("status", {}).get("message") == words)
+
+    run(course)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "whole"), [("4", 4), ("1k", 1000), ("2e1", 20), ("4.5", 4), ("3920m", 3), ("1Ki", 1024)]
+)
+def test_a_node_has_a_quantity_of_accelerators(quantity: str, whole: int) -> None:
+    nodes = [SeenNode("a", {"x/y": quantity}), SeenNode("b", {"x/y": "0"}), SeenNode("c", {})]
+    assert capacities(nodes, "x/y") == (Capacity("a", whole),)
 
 
 def test_it_is_tried_again_and_given_up() -> None:
