@@ -51,6 +51,7 @@ def goodput_mbps(loss: float, iterations: int, target: str, console: Console) ->
         (summary,) = summarise(results.jobs[0], plan.shared).trials
     if summary.broken:
         raise RunError("; ".join(summary.broken))
+    assert summary.retransmissions is not None
     return summary.iterations * PARAMETERS * 32 / summary.duration_s / 1e6, summary.retransmissions
 
 

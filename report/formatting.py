@@ -45,8 +45,10 @@ def weights(several: Sequence[float]) -> str:
     return f"{sum(several):.1f} ({each(several, '{:.1f}'.format)})"
 
 
-def traffic(size: int, packets: int | None) -> str:
+def traffic(size: int | None, packets: int | None) -> str:
     """Bytes, and packets where they are known."""
+    if size is None:
+        return "-"
     return f"{size / 1e6:.1f} MB" + ("" if packets is None else f" in {packets:,} packets")
 
 

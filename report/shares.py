@@ -45,7 +45,7 @@ class WorkerShares:
 
 def _account(worker: WorkerMetrics) -> Account:
     """Its last word: at its end, or where it was killed with its latest gradient."""
-    if worker.totals.account is not None:
+    if worker.totals is not None and worker.totals.account is not None:
         return worker.totals.account
     for line in reversed(worker.iterations):
         if line.account is not None:

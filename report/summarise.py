@@ -23,7 +23,7 @@ from kofn.results.event_log import read_event_log
 from kofn.results.folder import JobFolder, RunFolder, TrialFolder
 from kofn.results.link_bytes import read_links
 from kofn.results.objective_notes import read_objective_notes
-from kofn.results.worker_metrics import Iteration, WorkerMetrics, read_begun, read_trial, read_worker
+from kofn.results.worker_metrics import Iteration, Totals, WorkerMetrics, read_begun, read_trial, read_worker
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
@@ -72,11 +72,13 @@ def summarise_trial(
     finished = first_finishes(workers)
     times = [line.time for line in finished]
     late = tuple(sum(line.late for line in worker.iterations) for worker in workers)
-    totals = [worker.totals for worker in workers]
+    ledger = load_collective(config.job.collective).ledger
+    told = [worker.totals for worker in workers if worker.totals is not None]
+    totals = told if len(told) == len(workers) else None
+    packets = totals if ledger else None
     events = read_event_log(folder.events)
     statuses = read_lines(folder.status)
     recovered = recoveries(statuses, events)
-    ledger = load_collective(config.job.collective).ledger
     shares = WorkerShares.of(workers)
     conserved = _conserved(folder, len(workers), early_end) if ledger else Conservation()
     return TrialSummary(
@@ -101,20 +103,20 @@ def summarise_trial(
         late_for=shares.late_for,
         discarded_by_worker=shares.discarded,
         starved_by_worker=shares.starved,
-        bytes_sent=sum(entry.bytes_sent for entry in totals),
-        bytes_received=sum(entry.bytes_received for entry in totals),
-        packets_sent=sum(entry.packets_sent for entry in totals),
-        packets_received=sum(entry.packets_received for entry in totals),
-        retransmissions=sum(entry.retransmissions for entry in totals),
+        bytes_sent=_sum(totals, "bytes_sent"),
+        bytes_received=_sum(totals, "bytes_received"),
+        packets_sent=_sum(packets, "packets_sent"),
+        packets_received=_sum(packets, "packets_received"),
+        retransmissions=_sum(packets, "retransmissions"),
         in_force=in_force(statuses, folder.decisions),
         k_iterations=dict(sorted(Counter(line.k for line in finished).items())),
         restarts=recovered.restarts,
         rejoins=recovered.rejoins,
         regroups=recovered.regroups,
         longest_stall_s=float(np.max(np.diff([begin, *sorted(map(_time, lines))]))),
-        checksum_errors=sum(entry.checksum_errors for entry in totals),
+        checksum_errors=_sum(packets, "checksum_errors"),
         switch_checksum_errors=recovered.switch_checksum_errors,
-        peer_fetches=sum(entry.peer_fetches for entry in totals),
+        peer_fetches=_sum(packets, "peer_fetches"),
         missed_events=tuple(entry.words for entry in events if entry.missed),
         identity_error=identity(workers),
         conservation_error=conserved.error,
@@ -124,12 +126,17 @@ def summarise_trial(
         ledger=ledger,
         times_s={part.removesuffix("_s"): time_s for part, time_s in mean_parts_s(workers).items()},
         link_bytes=read_links(folder.links),
-        memory=max((entry.memory for entry in totals if entry.memory), key=lambda memory: memory.total, default=None),
+        memory=max((entry.memory for entry in told if entry.memory), key=lambda memory: memory.total, default=None),
         interventions=read_interventions(folder, job),
         objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
         early_end=early_end,
-        diverged=any(entry.reason == DIVERGED for entry in totals),
+        diverged=any(entry.reason == DIVERGED for entry in told),
     )
+
+
+def _sum(totals: Sequence[Totals] | None, name: str) -> int | None:
+    """Return a count of all workers together; None where it is not known."""
+    return None if totals is None else sum(getattr(entry, name) for entry in totals)
 
 
 def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:

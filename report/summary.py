@@ -55,13 +55,14 @@ class TrialSummary:
     late_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[float, ...]
     """Gradients that were discarded because they came too late, by weight."""
-    bytes_sent: int
-    """Payload of UDP and TCP, by all workers; of gloo and MPI, which do not count, what a ring sends."""
-    bytes_received: int
-    packets_sent: int
-    """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known."""
-    packets_received: int
-    retransmissions: int
+    bytes_sent: int | None
+    """Payload of UDP and TCP, by all workers; of gloo and MPI, which do not count, what a ring sends. None, here and
+    below, where a worker did not come to its end."""
+    bytes_received: int | None
+    packets_sent: int | None
+    """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known (None)."""
+    packets_received: int | None
+    retransmissions: int | None
     """Contributions that were sent again."""
     k_iterations: dict[int, int]
     restarts: int
@@ -72,11 +73,11 @@ class TrialSummary:
     """Times that the switch had lost the job's slots."""
     longest_stall_s: float
     """The longest time in which no worker finished an iteration."""
-    checksum_errors: int
+    checksum_errors: int | None
     """Corrupted packets that the workers dropped."""
     switch_checksum_errors: int
     """Corrupted packets that the switch dropped, of all jobs."""
-    peer_fetches: int
+    peer_fetches: int | None
     """Times that a worker asked its peers for results."""
     missed_events: tuple[str, ...]
     """What was to happen and did not, and why."""
@@ -308,12 +309,12 @@ class Summary:
             ["rule:k (from iteration)", *(_in_force(entry) for entry in self.trials)],
             ["late contributions", *(by_worker(entry.late_by_worker) for entry in self.trials)],
             *self._shares(),
-            ["sent", *(_traffic(entry, entry.bytes_sent, entry.packets_sent) for entry in self.trials)],
-            ["received", *(_traffic(entry, entry.bytes_received, entry.packets_received) for entry in self.trials)],
+            ["sent", *(traffic(entry.bytes_sent, entry.packets_sent) for entry in self.trials)],
+            ["received", *(traffic(entry.bytes_received, entry.packets_received) for entry in self.trials)],
             *self._links(),
             *self._memory(),
             *(compressed_rows([entry.compressed for entry in self.trials]) if self.compresses else []),
-            ["retransmissions", *(integer(entry.retransmissions if entry.ledger else None) for entry in self.trials)],
+            ["retransmissions", *(integer(entry.retransmissions) for entry in self.trials)],
             ["corrupted packets dropped", *(_corrupted(entry) for entry in self.trials)],
             ["peer fetches", *(integer(entry.peer_fetches) for entry in self.trials)],
             ["recoveries", *(_recoveries(entry) for entry in self.trials)],
@@ -439,10 +440,6 @@ def conserved(entry: TrialSummary) -> str:
     return "as far as known" if entry.conservation_unchecked else "exactly"
 
 
-def _traffic(entry: TrialSummary, size: int, packets: int) -> str:
-    return traffic(size, packets if entry.ledger else None)
-
-
 def _in_force(entry: TrialSummary) -> str:
     if not entry.in_force:
         return "-"
@@ -453,7 +450,9 @@ def _in_force(entry: TrialSummary) -> str:
 
 def _corrupted(entry: TrialSummary) -> str:
     by_workers, by_switch = entry.checksum_errors, entry.switch_checksum_errors
-    return f"{by_workers:,} by workers, {by_switch:,} by the switch" if by_workers or by_switch else "none"
+    if not by_workers and not by_switch:
+        return "-" if by_workers is None else "none"
+    return f"{integer(by_workers)} by workers, {integer(by_switch)} by the switch"
 
 
 def _recoveries(entry: TrialSummary) -> str:

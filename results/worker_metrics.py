@@ -140,8 +140,8 @@ class WorkerMetrics:
 
     rank: int
     iterations: tuple[Iteration, ...]
-    totals: Totals
-    """Of all its processes that came to their end; zeros where none did."""
+    totals: Totals | None
+    """Of all its processes that came to their end; None where none did."""
 
 
 class Tail(LineTail):
@@ -160,9 +160,10 @@ def read_worker(folder: TrialFolder, rank: int) -> WorkerMetrics:
         lines = list(tail.read())
     finally:
         tail.close()
-    totals = Totals()
+    totals = None
     for line in lines:
-        totals = totals.plus(line) if isinstance(line, Totals) else totals
+        if isinstance(line, Totals):
+            totals = line if totals is None else totals.plus(line)
     iterations = tuple(line for line in lines if isinstance(line, Iteration))
     return WorkerMetrics(rank=rank, iterations=iterations, totals=totals)
 

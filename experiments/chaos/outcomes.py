@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kofn.experiments.tables import Columns, TextTable
 from kofn.experiments.trials import Row
-from kofn.report.formatting import seconds
+from kofn.report.formatting import integer, seconds
 from kofn.report.frames import summary_columns
 from kofn.report.summary import TrialSummary
 
@@ -25,7 +25,7 @@ class ScenarioOutcome:
 
 COLUMNS: Columns[TrialSummary] = {
     "iterations": lambda one: f"{one.iterations:,}",
-    "sent again": lambda one: f"{one.retransmissions:,}",
+    "sent again": lambda one: integer(one.retransmissions),
     "restarts": lambda one: f"{one.restarts or '-'}",
     "rejoins": lambda one: f"{one.rejoins or '-'}",
     "regroups": lambda one: f"{one.regroups or '-'}",

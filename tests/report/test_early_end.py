@@ -55,6 +55,11 @@ def test_a_stopped_run_shows_what_there_is(tmp_path: Path) -> None:
         STOPPED,
     )
     assert cut["conservation_unchecked"] == "the ledgers, as the trial did not end"
+    counts = ("bytes_sent", "bytes_received", "packets_sent", "packets_received", "retransmissions", "peer_fetches")
+    assert finished["packets_sent"] > 0 and [cut[count] for count in counts] == [None] * 6
+    rows = {line[:26].strip(): line for line in report(folder, "--details").stdout.splitlines()}
+    for row in ("sent", "received", "retransmissions", "corrupted packets dropped", "peer fetches"):
+        assert rows[row].split()[-1] == "-", rows[row]
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 4
     assert f"did not end: {STOPPED}" in page
