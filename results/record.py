@@ -10,7 +10,7 @@ from kofn.results.provenance import Provenance
 
 FILE = "run.json"
 
-KILLED = "kofn run was killed (SIGKILL)"
+KILLED = "kofn run could not say why: it was killed (SIGKILL), or its disk was full"
 """What is known of a run that could not say why it ended."""
 
 

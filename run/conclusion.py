@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,11 @@ from kofn.report.summary import RunSummary
 from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import merge
 from kofn.run.display import report_line, say
+from kofn.run.errors import RunError
 from kofn.run.signals import deferred, impatient
+
+FULL_BYTES = 100_000
+"""With less left on its disk a run cannot be concluded."""
 
 AtEarlyEnd = Callable[[RunFolder], None]
 """What is done with the folder of a run that was ended: nothing of it goes on."""
@@ -26,10 +31,17 @@ AtEarlyEnd = Callable[[RunFolder], None]
 
 @contextlib.contextmanager
 def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iterator[None]:
-    """Inside, an exception ends the run: why is noted in its record, and then something done with what there is."""
+    """Inside, an exception ends the run: why is noted in its record, and then something done with what there is.
+
+    Raises RunError where the disk is full: nothing can be noted then.
+    """
     try:
         yield
     except Exception as error:
+        if shutil.disk_usage(folder.path).free < FULL_BYTES:
+            raise RunError(
+                f"the disk of {folder.path} is full: free some of it, and kofn report {folder.path} shows what there is"
+            ) from error
         with deferred():
             first, _, _ = (str(error) if isinstance(error, KofnError) else in_words(error)).partition("\n")
             folder.update_record(ended=first.rstrip(":"))

@@ -27,13 +27,17 @@ def ending(command: str) -> Iterator[None]:
     except KofnError as error:
         _end(command, error, 1)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _end(
+                command, f"{error.strerror}: free some of the disk, and kofn report DIR shows what there is of a run", 1
+            )
         if error.errno != errno.EIO:
             raise
         terminal.leave()  # it was closed a moment before its watcher saw it
         sys.exit(130)
 
 
-def _end(command: str, error: Exception, code: int) -> None:
+def _end(command: str, error: object, code: int) -> None:
     """Say why, in one line."""
     say(Console(stderr=True), f"kofn {command}: {error}")
     sys.exit(code)

@@ -15,6 +15,7 @@ from kofn.experiments.matrix import Cell, Scenario
 from kofn.report.summary import stored_trials
 from kofn.results.errors import ResultsError
 from kofn.results.folder import RunFolder
+from kofn.results.record import KILLED
 from kofn.run.conclusion import conclude_early, noted_end
 from kofn.run.errors import InterruptedRun, RunError
 from kofn.run.state import hold
@@ -90,7 +91,7 @@ def test_nothing_at_all(tmp_path: Path) -> None:
 
 def test_a_killed_run_can_say_that_much(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
-    assert json.loads(report(folder, "--json").stdout)["early_end"] == "kofn run was killed (SIGKILL)"
+    assert json.loads(report(folder, "--json").stdout)["early_end"] == KILLED
 
 
 @pytest.mark.parametrize("going", ["", "seed-4"])

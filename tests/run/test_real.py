@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kofn.config.objectives import DEFAULT
+from kofn.results.record import KILLED
 from tests.run.real_run import NEVER, RealRun
 from tests.targets import on_bmv2
 
@@ -103,7 +104,7 @@ def test_kill_9_leaves_nothing(tmp_path: Path) -> None:
         assert not (run.out / "summary.json").exists()
         reported = run.kofn("report", str(run.out))
         assert reported.returncode == 1
-        assert f"trial {DEFAULT}: did not end: kofn run was killed (SIGKILL)" in reported.stderr
+        assert f"trial {DEFAULT}: did not end: {KILLED}" in reported.stderr
         assert (run.out / "report.html").exists()
 
 
