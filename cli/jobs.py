@@ -14,11 +14,14 @@ import click
 from rich.console import Console
 
 from kofn.config.dump import to_toml
+from kofn.config.errors import KofnError
 from kofn.jobs.errors import ClusterError, RequestError
 from kofn.jobs.manifests import ATTEMPT_LABEL, CONTROL, REQUEST_LABEL, ROLE_LABEL, WORKER, configuration
 from kofn.jobs.request import WORKERS_MAX, TrainingRequest
 from kofn.jobs.split import Capacity, split
 from kofn.report.table import PlainTable, make_console
+from kofn.results.folder import RunFolder, default_path
+from kofn.results.worker_metrics import read_begun
 from kofn.run.display import say
 from kofn.run.ending import ending
 
@@ -163,7 +166,7 @@ def run(path: Path, data: Path | None, out: Path | None) -> None:
     """Train what a request asks for on this machine, in namespaces, without a cluster. Needs root.
 
     It is split as on a cluster, over the nodes that it names; otherwise this machine runs them all. A run that fails
-    is tried again, up to spec.backoffLimit times.
+    is tried again, up to spec.backoffLimit times, unless it fails before its first iteration.
     """
     with ending("jobs run"):
         request = checked(load(path))
@@ -184,13 +187,26 @@ def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int
         file.write_text(to_toml(config))
         Path(folder, "script.py").write_text(request.spec.script)
         argv = [sys.executable, "-m", "kofn.cli.start", "run", str(file), "--trial", config.policy.objective]
-        for attempt in range(1, request.spec.backoff_limit + 2):
-            said = [] if out is None else ["--out", str(out if attempt == 1 else f"{out}-{attempt}")]
-            code = subprocess.run([*argv, *said], env=environment, check=False).returncode
+        attempts = request.spec.backoff_limit + 1
+        for attempt in range(1, attempts + 1):
+            path = default_path(config.run.name) if out is None else Path(out if attempt == 1 else f"{out}-{attempt}")
+            code = subprocess.run([*argv, "--out", str(path)], env=environment, check=False).returncode
             if code != FAILED_RUN:
                 return code
-            say(Console(stderr=True), f"attempt {attempt} of {request.spec.backoff_limit + 1} failed")
+            failed = f"attempt {attempt} of {attempts} failed"
+            if not _has_trained(path, config.job.workers):
+                say(Console(stderr=True), f"{failed} before its first iteration: another would fail in the same way")
+                return EXIT_FAILED
+            say(Console(stderr=True), failed)
     return EXIT_FAILED
+
+
+def _has_trained(path: Path, workers: int) -> bool:
+    """Whether a worker of this run has ended an iteration."""
+    try:
+        return any(read_begun(trial, workers) for job in RunFolder.open(path).jobs for trial in job.trials)
+    except KofnError:
+        return False
 
 
 def load(path: Path) -> dict[str, Any]:

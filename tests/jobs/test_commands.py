@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,20 @@ def test_run_trains_on_this_machine(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "3 workers: a: 3" in result.stdout
     assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch")
+def test_a_script_that_fails_at_once_is_run_once(tmp_path: Path) -> None:
+    file = written(tmp_path, JOB | {"spec": JOB["spec"] | {"script": "raise ValueError('no data')", "backoffLimit": 3}})
+    command = [*OWN_NETWORK, sys.executable, "-c", KOFN, "jobs", "run", file, "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "KOFN_STATE_DIR": str(tmp_path / "state")}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1 and "ValueError: no data" in result.stderr
+    assert "attempt 1 of 4 failed before its first iteration" in result.stderr.replace("\n", " ")
+    assert not (tmp_path / "out-2").exists()
 
 
 class Patch(dict[str, Any]):
