@@ -60,7 +60,7 @@ def command(context: click.Context, *, folder: Path, prune: bool, keep: int, dry
         elif prune:
             _say_pruned(shown, len(runs), dry_run=dry_run)
         else:
-            make_console().print(PlainTable(HEADINGS, [run.cells for run in runs], texts=TEXTS))
+            make_console().print(PlainTable(HEADINGS, [run.cells for run in runs], texts=TEXTS, cut=True))
 
 
 def _say_pruned(gone: list[ListedRun], before: int, *, dry_run: bool) -> None:

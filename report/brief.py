@@ -112,9 +112,14 @@ def _reached(summary: Summary, entry: TrialSummary) -> str:
     others = [(summary.against_alone(entry), "one worker alone")]
     if summary.baseline and entry is not summary.baseline:
         others.insert(0, (summary.against(entry), summary.baseline.objective))
-    words = " and ".join(f"{times:.1f} x faster than {other}" for times, other in others if times is not None)
+    words = " and ".join(f"{_times(times)} than {other}" for times, other in others if times is not None)
     reached = f"{entry.name}: {summary.metric.goal} after {entry.time_to_target_s:.1f} s"
     return f"{reached}, {words}." if words else f"{reached}."
+
+
+def _times(ratio: float) -> str:
+    """Return how often one time goes into another, as people say it."""
+    return f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
 
 
 def _latest(entries: Sequence[TrialSummary]) -> list[str]:

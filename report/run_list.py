@@ -54,10 +54,10 @@ class ListedRun:
         """For HEADINGS."""
         size = f"{self.size_bytes / 1e6:,.1f} MB"
         name = f"{self.path.name} (latest)" if self.latest else self.path.name
-        return [name, self.when, self.command, ", ".join(self.trials), self.result, size]
+        return [name, size, self.result, ", ".join(self.trials), self.command]
 
 
-HEADINGS = ("run", "when", "command", "trials", "result", "size")
+HEADINGS = ("run", "size", "result", "trials", "command")
 TEXTS = ("command", "trials", "result")
 
 

@@ -1,7 +1,8 @@
 """Tables for people: as wide as they need where there is no terminal, continued below where one is too narrow."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
 from typing import IO
 
 from rich.cells import cell_len
@@ -32,6 +33,7 @@ class PlainTable:
 
     A table that is wider than the terminal is printed in parts, each with the first column; a cell that is still wider
     is folded.  `texts`: headings of columns of words, at the left.  `failed`: numbers of the rows that are red.
+    `cut`: print one part, with texts that end with an ellipsis where they do not fit.
     """
 
     headings: Sequence[str]
@@ -40,14 +42,30 @@ class PlainTable:
     title: str | None = None
     texts: Collection[str] = ()
     failed: Collection[int] = ()
+    cut: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for number, columns in enumerate(self._parts(options.max_width)):
+        widths = [max(map(cell_len, column)) for column in zip(self.headings, *self.rows, strict=True)]
+        if self.cut:
+            yield self._part(range(len(widths)), title=self.title, widths=self._cut(widths, options.max_width))
+            return
+        for number, columns in enumerate(self._parts(widths, options.max_width)):
             yield self._part(columns, title=self.title if number == 0 else None)
 
-    def _parts(self, width: int) -> list[list[int]]:
+    def _cut(self, widths: Sequence[int], width: int) -> dict[int, int]:
+        """Return the width of each column of words: what it needs, or an equal share of what is left."""
+        texts = sorted(
+            (column for column, name in enumerate(self.headings) if name in self.texts), key=widths.__getitem__
+        )
+        left = width - GAP * (len(widths) - 1) - sum(own for column, own in enumerate(widths) if column not in texts)
+        found = {}
+        for place, column in enumerate(texts):
+            found[column] = max(1, min(widths[column], left // (len(texts) - place)))
+            left -= found[column]
+        return found
+
+    def _parts(self, widths: Sequence[int], width: int) -> list[list[int]]:
         """The columns of each part."""
-        widths = [max(map(cell_len, column)) for column in zip(self.headings, *self.rows, strict=True)]
         parts, used = [[0]], widths[0]
         for column, whole in enumerate(widths[1:], 1):
             own = min(whole, TEXT) if self.headings[column] in self.texts else whole
@@ -57,12 +75,18 @@ class PlainTable:
             used += GAP + own
         return parts
 
-    def _part(self, columns: Iterable[int], *, title: str | None) -> Table:
+    def _part(
+        self, columns: Iterable[int], *, title: str | None, widths: Mapping[int, int] = MappingProxyType({})
+    ) -> Table:
         made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
         for column in columns:
             left = column == 0 or self.headings[column] in self.texts
             made.add_column(
-                self.headings[column], justify="left" if left else "right", overflow="fold", no_wrap=not column
+                self.headings[column],
+                justify="left" if left else "right",
+                overflow="ellipsis" if column in widths else "fold",
+                no_wrap=not column or column in widths,
+                width=widths.get(column),
             )
         for number, row in enumerate(self.rows):
             made.add_row(*(row[column] for column in columns), style="red" if number in self.failed else None)

@@ -93,7 +93,7 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
 @set_option
 @record_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
-@click.option("--quiet", is_flag=True, help="No live table, only events and stalls.")
+@click.option("--quiet", is_flag=True, help="No live table and no passed checks: events, stalls and the results.")
 @click.option("--web/--no-web", default=None, help="Serve the live page.  [default: on a terminal]")
 @click.option("--port", type=click.IntRange(0, 65535), help="The page's port at 127.0.0.1.  [default: a free one]")
 def command(

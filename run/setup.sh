@@ -93,8 +93,18 @@ make_venv() {
     "$python" -m venv "$venv"
 }
 
+# What pip does, on one line of a terminal; its log has all of it.
+one_line() {
+    local line
+    while IFS= read -r line; do
+        [ ! -t 2 ] || printf '\r\033[K  %.76s' "$line" >&2
+    done
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
 # pip's last words are of versions that conflict, even where it never reached the index that has them.
 explain() { # LOG
+    tail -n 20 "$1" >&2
     if grep -qE 'Retry\(total=0|Max retries exceeded' "$1"; then
         fail "the package index cannot be reached: no network, or a proxy is needed;" \
             "what pip says of versions above follows from that. Nothing is lost, run this again"
@@ -106,9 +116,9 @@ install() { # NAME PIP-ARGUMENTS...
     local name=$1
     shift
     make_venv
-    say "installing Python packages into $venv"
-    { "$venv/bin/python" -m pip install --disable-pip-version-check "$@" 2>&1 >&3 | tee "$venv/pip.log" >&2; } 3>&1 \
-        || explain "$venv/pip.log"
+    say "installing Python packages into $venv, a minute or two (its log: $venv/pip.log)"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 \
+        | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
     fingerprint "$name" >"$venv/.ready-$name.new"
     mv "$venv/.ready-$name.new" "$venv/.ready-$name"
     say "$venv is ready"

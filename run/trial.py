@@ -78,7 +78,7 @@ class Trial:
             async with client, asyncio.timeout(self._limits.trial_deadline_s):
                 await self._start_control_plane(client)
                 if check:
-                    await self._check()
+                    await self._check(quiet=quiet)
                 await self._native.wait()
                 servers = await self._start_servers()
                 await self._train(client, quiet=quiet)
@@ -118,10 +118,11 @@ class Trial:
             await self._until_up(program, _serves(program), f"the parameter server at {program.node}")
         return [program.name for program in programs]
 
-    async def _check(self) -> None:
+    async def _check(self, *, quiet: bool) -> None:
         failed = []
         async for check in self._network.check():
-            say(self._console, f"  {'ok    ' if check.ok else 'FAILED'} {check.name}: {check.detail}")
+            if not (check.ok and quiet):
+                say(self._console, f"  {'ok    ' if check.ok else 'FAILED'} {check.name}: {check.detail}")
             failed += [] if check.ok else [check.name]
         if failed:
             raise RunError(f"the network is not as configured: {', '.join(failed)}")

@@ -62,6 +62,14 @@ def test_the_first_lines_say_what_happened() -> None:
     )
 
 
+def test_a_trial_that_took_longer_is_slower() -> None:
+    assert DEFAULT.alone is not None
+    quick = replace(DEFAULT, alone=replace(DEFAULT.alone, time_to_target_s=0.5))
+    assert any(
+        line.endswith("2.8 x faster than all and 5.0 x slower than one worker alone.") for line in headlines(quick)
+    )
+
+
 def test_cells_say_which_k_and_rule_were_used_and_where_late_gradients_went() -> None:
     found = rows(DEFAULT)
     assert found["k, and how often"] == ["3 in 99 %", "3 in 99 %", "4 in 100 %"]

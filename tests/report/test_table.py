@@ -37,6 +37,21 @@ def test_a_table_wider_than_the_terminal_goes_on_below() -> None:
     assert [f"column {number}" in "".join(lines) for number in range(12)] == [True] * 12
 
 
+def test_texts_that_do_not_fit_are_cut_where_one_part_is_wanted() -> None:
+    rows = [[f"run-{number}", "1.0 MB", "ok", "a, b", "kofn run " + "x" * 100] for number in range(24)]
+    table = PlainTable(
+        ("run", "size", "result", "trials", "command"), rows, texts=("result", "trials", "command"), cut=True
+    )
+    lines = printed(table, 80)
+    assert len(lines) == 25 and max(map(len, lines)) == 80
+    assert all(
+        line.split()[:6] == [f"run-{number}", "1.0", "MB", "ok", "a,", "b"] for number, line in enumerate(lines[1:])
+    )
+    assert all(line.endswith("x…") for line in lines[1:]), "what is short leaves its room to what is long"
+    assert printed(table, None)[1].endswith("x" * 100)
+    assert max(map(len, printed(table, 30))) <= 30
+
+
 def test_a_cell_wider_than_the_terminal_is_folded() -> None:
     lines = printed(PlainTable(["label", "all"], [["k used", ", ".join(f"{k} (100)" for k in range(64))]]), 40)
     assert max(map(len, lines)) <= 40
