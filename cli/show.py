@@ -15,6 +15,9 @@ from kofn.rpc import kofn_pb2 as pb
 
 CHANGES_SHOWN = 5
 
+OLD = 50
+"""A k that was measured so many iterations ago is marked."""
+
 OTHER_LINES = 10
 """Of a status: what is neither a worker's nor a change's."""
 
@@ -93,12 +96,14 @@ def k_choice(answer: pb.Status) -> RenderableType:
     for name in ("k", "E_k[T]", "x n/k", "predicted", "measured", *["worth"] * worth, *["cost"] * own):
         table.add_column(name, justify="right")
     table.add_column("")
-    best = min(answer.expected, key=lambda entry: entry.objective_cost if own else entry.cost).k
+    best = min(answer.expected, key=lambda entry: (bool(entry.excluded), entry.objective_cost if own else entry.cost)).k
     for entry in answer.expected:
         times_s = (entry.iteration_s, entry.cost, entry.predicted_s, entry.measured_s)
         times = (_milliseconds(time_s) if time_s else "-" for time_s in times_s)
         costs = [_milliseconds(entry.objective_cost) if worth else f"{entry.objective_cost:.4g}"] * own
-        table.add_row(str(entry.k), *times, *[f"{entry.worth:.2f}"] * worth, *costs, _mark(entry, best))
+        table.add_row(
+            str(entry.k), *times, *[f"{entry.worth:.2f}"] * worth, *costs, _mark(entry, best, answer.iteration)
+        )
     return Group(_model(answer), table, Text(_legend(answer)), Text(reason(answer, best)), *_force(answer))
 
 
@@ -119,7 +124,7 @@ def _legend(answer: pb.Status) -> str:
     return (
         f"Times in ms. E_k[T]: all workers start together. x n/k: the same for one round of all blocks; it {deciding}. "
         "predicted: late workers first finish their gradient, where they do not give it up. "
-        f"measured: from iteration to iteration, with {overhead}transfer and step."
+        f"measured: from iteration to iteration, under the rule in force, with {overhead}transfer and step."
         + (_worth(answer) if answer.objective == "progress" else "")
         + (f" cost: objective {answer.objective!r}'s own; it decides." if _has_costs(answer) else "")
     )
@@ -146,7 +151,7 @@ def reason(answer: pb.Status, best: int) -> str:
     if not answer.changes:
         return f"{why} It has not been changed yet."
     last = answer.changes[-1]
-    return f"{why} Last change: iteration {last.iteration}, {last.previous_k} -> {last.k} ({last.reason})."
+    return f"{why} Last change: iteration {last.iteration}, {_change(last)}."
 
 
 def _chosen(answer: pb.Status, best: int) -> str:
@@ -163,11 +168,15 @@ def _chosen(answer: pb.Status, best: int) -> str:
     return f"k = {best} is cheaper, but by less than the margin that a change must gain"
 
 
-def _mark(entry: pb.Expected, best: int) -> str:
-    """What is said beside a k: that it is in force and why, that it is the cheapest."""
+def _mark(entry: pb.Expected, best: int, now: int) -> str:
+    """Return what is said beside a k: that it is in force, the cheapest or excluded, and until when it was measured."""
     reasons = [entry.in_force] if entry.in_force else []
     if entry.k == best and entry.in_force != "cheapest":
         reasons.append("cheapest")
+    if entry.excluded:
+        reasons.append(f"excluded: {entry.excluded}")
+    if entry.measured_iterations and entry.measured_last < now - OLD:
+        reasons.append(f"measured until iteration {entry.measured_last}")
     return " ".join(["<- in force"] * bool(entry.in_force) + [f"({reason})" for reason in reasons])
 
 
@@ -305,10 +314,14 @@ def _remark(worker: pb.WorkerStatus) -> str:
     return f"attached {worker.attachments} times" if worker.attachments > 1 else ""
 
 
+def _change(change: pb.Change) -> str:
+    """Return what changed, and why: k, or only the rule for late gradients."""
+    if change.k == change.previous_k:
+        return f"rule {change.late_gradient}, k stays {change.k} ({change.reason})"
+    return f"k {change.previous_k} -> {change.k} ({change.reason})"
+
+
 def _changes(answer: pb.Status) -> RenderableType:
     return Group(
-        *(
-            Text(f"iteration {change.iteration}: k {change.previous_k} -> {change.k} ({change.reason})")
-            for change in answer.changes[-CHANGES_SHOWN:]
-        )
+        *(Text(f"iteration {change.iteration}: {_change(change)}") for change in answer.changes[-CHANGES_SHOWN:])
     )

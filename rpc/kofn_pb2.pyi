@@ -961,6 +961,8 @@ class Expected(_message.Message):
     MEASURED_ITERATIONS_FIELD_NUMBER: _builtins.int
     WORTH_FIELD_NUMBER: _builtins.int
     OBJECTIVE_COST_FIELD_NUMBER: _builtins.int
+    EXCLUDED_FIELD_NUMBER: _builtins.int
+    MEASURED_LAST_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     iteration_s: _builtins.float
     """E_k[T]"""
@@ -973,13 +975,17 @@ class Expected(_message.Message):
     predicted_error_s: _builtins.float
     """its standard error: it is simulated"""
     measured_s: _builtins.float
-    """mean time from iteration to iteration while this k was in force; 0: it was not"""
+    """mean time from iteration to iteration while this k and the rule were in force; 0: it was not"""
     measured_iterations: _builtins.int
     """how many that is the mean of"""
     worth: _builtins.float
     """what an iteration brings: 1 with the mean of exact and fresh gradients"""
     objective_cost: _builtins.float
     """what the objective takes this k to cost, in its own unit"""
+    excluded: _builtins.str
+    """why the objective does not take this k all the same; empty: it may"""
+    measured_last: _builtins.int
+    """the newest iteration of those that were measured, under the rule in force"""
     def __init__(
         self,
         *,
@@ -993,10 +999,12 @@ class Expected(_message.Message):
         measured_iterations: _builtins.int = ...,
         worth: _builtins.float = ...,
         objective_cost: _builtins.float = ...,
+        excluded: _builtins.str = ...,
+        measured_last: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k", "measured_iterations", b"measured_iterations", "measured_s", b"measured_s", "objective_cost", b"objective_cost", "predicted_error_s", b"predicted_error_s", "predicted_s", b"predicted_s", "worth", b"worth"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "excluded", b"excluded", "in_force", b"in_force", "iteration_s", b"iteration_s", "k", b"k", "measured_iterations", b"measured_iterations", "measured_last", b"measured_last", "measured_s", b"measured_s", "objective_cost", b"objective_cost", "predicted_error_s", b"predicted_error_s", "predicted_s", b"predicted_s", "worth", b"worth"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,4 +98,5 @@ def another_run() -> RunError:
     """Why a run cannot begin while another one goes on."""
     run = running()
     who = f"kofn {run.command}, pid {run.pid}, {run.folder}" if run else "just starting"
-    return RunError(f"another run is going on ({who}): kofn stop ends it")
+    how = "wait for it, or end it with kofn stop; docs/howto/hosts.md says how two run at once (KOFN_STATE_DIR)"
+    return RunError(f"another run is going on ({who}): {how}")

@@ -47,7 +47,7 @@ class IterationPoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's way through an iteration: computing, blocked, exchanging (all-reduce), updating.  Ends of each."""
+    """A worker's way through an iteration: computing, blocked, waiting for the sum, updating.  Ends of each."""
 
     iteration: int
     begin_s: float
@@ -64,7 +64,7 @@ class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     iteration: int  # the newest that it has finished
     state: str  # as the controller has it, "killed" or "not started"
-    phase: str  # "computing", "blocked", "exchanging", "updating"; empty: between iterations, or not known
+    phase: str  # "computing", "blocked", "waiting", "updating"; empty: between iterations, or not known
     late: int  # iterations so far in whose sums it was not
     late_share: float  # of its latest 50 iterations, 0 to 1
     share: float  # of the gradients in all sums so far, 0 to 1

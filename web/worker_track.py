@@ -12,7 +12,7 @@ RECENT = 50
 
 SPANS = 64
 
-PHASES = ("computing", "blocked", "exchanging", "updating")
+PHASES = ("computing", "blocked", "waiting", "updating")
 
 Link = tuple[int, int, float, float]
 """Bytes to the switch and from it, and the rates in Mbit/s."""

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kofn.config.late_rules import RuleName
 from kofn.controller.estimate.measurements import FloatArray
 
 KEPT = 256
@@ -22,10 +23,11 @@ OVERHEAD_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredIterations:
-    """The mean time of an iteration while a k was in force, and of how many."""
+    """The mean time of an iteration while a k and a rule were in force, of how many, and which of them was the last."""
 
     mean_s: float  # 0 where there are none
     iterations: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +77,14 @@ class Cycles:
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
-    """The time from the first report of one iteration to that of the next; one in which k changes counts for no k."""
+    """The time from the first report of one iteration to that of the next, by k and rule for late gradients.
 
-    _times_s: dict[int, deque[float]] = field(default_factory=dict)
-    _last: tuple[int, int, float] | None = None  # the iteration that ended last, k then, and when
+    An iteration in which one of them changes counts for none.
+    """
+
+    _times_s: dict[tuple[int, RuleName], deque[float]] = field(default_factory=dict)
+    _newest: dict[tuple[int, RuleName], int] = field(default_factory=dict)  # the newest iteration that is among them
+    _last: tuple[int, tuple[int, RuleName], float] | None = None  # the iteration that ended last, k and rule, and when
 
     _ended: deque[Cycles] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
     _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # an iteration
@@ -86,19 +92,25 @@ class Pace:
     _cycles: list[Cycle] = field(default_factory=list)  # of the workers that were in it
     _in: dict[int, int] = field(default_factory=dict)  # the latest iteration that a worker was in, by rank
 
-    def ended(self, iteration: int, k: int, now_s: float) -> None:
-        """An iteration has ended; `k` is in force now. Where several ended unseen each gets the same share."""
+    def ended(self, iteration: int, k: int, rule: RuleName, now_s: float) -> None:
+        """Note the end of an iteration; `k` and `rule` are in force now. Several that ended unseen share their time."""
+        option = k, rule
         if self._last is not None:
-            before, k_before, then_s = self._last
-            if k == k_before:
-                times_s = self._times_s.setdefault(k, deque(maxlen=KEPT))
+            before, option_before, then_s = self._last
+            if option == option_before:
+                times_s = self._times_s.setdefault(option, deque(maxlen=KEPT))
                 times_s.extend([(now_s - then_s) / (iteration - before)] * min(iteration - before, KEPT))
-        self._last = iteration, k, now_s
+                self._newest[option] = iteration
+        self._last = iteration, option, now_s
 
-    def measured(self, k: int) -> MeasuredIterations:
-        """What is known of this k."""
-        times_s = self._times_s.get(k, ())
-        return MeasuredIterations(mean_s=float(np.mean(times_s)) if times_s else 0.0, iterations=len(times_s))
+    def measured(self, k: int, rule: RuleName) -> MeasuredIterations:
+        """Return what is known of this k under this rule."""
+        times_s = self._times_s.get((k, rule), ())
+        return MeasuredIterations(
+            mean_s=float(np.mean(times_s)) if times_s else 0.0,
+            iterations=len(times_s),
+            last=self._newest.get((k, rule), 0),
+        )
 
     def followed(
         self, rank: int, iteration: int, k: int, *, first_block_s: float, iteration_s: float, now_s: float

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from kofn.controller.policy.control_loop import Change, ControlLoop
+from kofn.controller.policy.objective import EXCLUDED
 from kofn.controller.policy.objectives.throughput import throughput_costs
 from kofn.rpc import kofn_pb2 as pb
 
@@ -72,7 +73,8 @@ def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
     forecast, errors_s = control_loop.choice.forecast, control_loop.prediction.error_s
     rounds_s = throughput_costs(forecast)
     why = _in_force(control_loop)
-    measured = [control_loop.pace.measured(k) for k in range(1, forecast.workers + 1)]
+    rule, excluded = control_loop.treatment.rule, control_loop.choice.excluded
+    measured = [control_loop.pace.measured(k, rule) for k in range(1, forecast.workers + 1)]
     return [
         pb.Expected(
             k=k,
@@ -84,7 +86,9 @@ def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
             measured_s=seen.mean_s,
             measured_iterations=seen.iterations,
             worth=forecast.worth[k - 1],
-            objective_cost=control_loop.choice.costs[k - 1],
+            measured_last=seen.last,
+            objective_cost=control_loop.choice.costs[k - 1] / (EXCLUDED if k in excluded else 1),
+            excluded=excluded.get(k, ""),
         )
         for k, seen in enumerate(measured, 1)
     ]

@@ -62,7 +62,8 @@ class Journal:
                 "expected_s": forecast.expected_s.tolist() if forecast else [],
                 "predicted_s": forecast.predicted_s.tolist() if forecast else [],
                 "measured_s": [
-                    control_loop.pace.measured(k).mean_s or None for k in range(1, control_loop.workers + 1)
+                    control_loop.pace.measured(k, control_loop.treatment.rule).mean_s or None
+                    for k in range(1, control_loop.workers + 1)
                 ],
                 "overhead_s": control_loop.overhead_s or None,
             }

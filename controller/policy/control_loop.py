@@ -125,7 +125,7 @@ class ControlLoop:
         self.worth_model.report(rank, report)
         self.history.report(rank, report, self.k, now_s)
         if self.iteration > before:
-            self.pace.ended(self.iteration, self.k, now_s)
+            self.pace.ended(self.iteration, self.k, self.treatment.rule, now_s)
         self.pace.caught_up(report.age, report.catch_up_s)
         if not report.late:
             first_block_s, iteration_s = report.first_block_s, report.iteration_s

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -44,6 +45,17 @@ class Forecast:
         return np.arange(1, self.workers + 1, dtype=np.float64)
 
 
+Excludes: TypeAlias = Callable[[Forecast], dict[int, str]]
+
+EXCLUDED = 1e3
+"""Factor on the cost of a k that an objective does not take."""
+
+
+def no_k(forecast: Forecast) -> dict[int, str]:
+    """Exclude no k."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """A name and the costs (n,) of k = 1..n that it minimises."""
@@ -56,10 +68,15 @@ class Objective:
     warm_up: int = 0  # iterations before the first choice
     fixed: bool = False  # the costs depend on k alone: what is forecast is for people
     policy: Callable[[], Policy] | None = None  # makes what chooses in place of costs
+    excludes: Excludes = no_k  # the ks that it does not take, and why
 
     def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
-        """Of several forecasts (forecasts, n)."""
-        return np.stack([self.costs(forecast) for forecast in forecasts])
+        """Return the costs of several forecasts (forecasts, n), those of excluded ks EXCLUDED times as large."""
+        costs = np.stack([self.costs(forecast) for forecast in forecasts])
+        for of, forecast in zip(costs, forecasts, strict=True):
+            for k in self.excludes(forecast):
+                of[k - 1] *= EXCLUDED
+        return costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +95,7 @@ class Choice:
     all_costs: FloatArray  # (treatments, n)
     gain: float = 0.0  # of `best` over the k that was in force: a share of its cost
     gain_error: float = 0.0  # its standard error; 0 where it was not asked for
+    excludes: Excludes = no_k  # as the objective's
 
     @property
     def treatments(self) -> list[Treatment]:
@@ -99,6 +117,11 @@ class Choice:
     def forecast(self) -> Forecast:
         """Under the treatment to use."""
         return self.forecasts[self.place]
+
+    @property
+    def excluded(self) -> dict[int, str]:
+        """The ks that the objective does not take under that treatment, and why."""
+        return self.excludes(self.forecast)
 
     @property
     def costs(self) -> FloatArray:

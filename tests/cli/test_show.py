@@ -80,7 +80,9 @@ def test_the_table_of_ks_fits_80_columns() -> None:
     assert lines[4].split() == ["3", "27000", "640000", "30000", "-"]
     legend = " ".join(lines[66:])
     assert "x n/k: the same for one round of all blocks; it decides under objective 'throughput'." in legend
-    assert "measured: from iteration to iteration, with 4.20 ms of transfer and step." in legend
+    assert (
+        "measured: from iteration to iteration, under the rule in force, with 4.20 ms of transfer and step." in legend
+    )
 
 
 def test_the_time_model_and_what_may_be_hidden_in_s_are_said() -> None:
@@ -88,6 +90,24 @@ def test_the_time_model_and_what_may_be_hidden_in_s_are_said() -> None:
     lines = printed(show.lambdas(told))
     assert lines[1] == "up to 4.00 ms of s may be blocking that is always there"
     assert lines[2] == "time model: own distributions: blocking is not Poisson's (p = 0.01)"
+
+
+def test_a_k_that_is_not_taken_or_was_measured_long_ago_is_marked() -> None:
+    forecast = [
+        pb.Expected(k=1, objective_cost=0.3, worth=0.5, measured_s=0.1, measured_iterations=9, measured_last=120),
+        pb.Expected(k=2, objective_cost=0.2, worth=0.9, measured_s=0.1, measured_iterations=9, measured_last=480),
+        pb.Expected(k=3, objective_cost=0.1, worth=1.0, excluded="slow ones would be in no sum"),
+    ]
+    said = printed(show.k_choice(answer(expected=forecast, objective="progress", iteration=500)), width=200)
+    assert said[2].endswith("300  (measured until iteration 120)")
+    assert said[3].endswith("200  (cheapest)")
+    assert said[4].endswith("100  (excluded: slow ones would be in no sum)")
+
+
+@pytest.mark.parametrize(("previous", "words"), [(3, "k 3 -> 2 (why)"), (2, "rule async, k stays 2 (why)")])
+def test_a_change_is_of_k_or_of_the_rule(previous: int, words: str) -> None:
+    change = pb.Change(iteration=7, k=2, previous_k=previous, late_gradient="async", reason="why")
+    assert f"iteration 7: {words}" in "\n".join(printed(show.status(answer(changes=[change]))))
 
 
 def test_the_column_that_decides_is_named() -> None:

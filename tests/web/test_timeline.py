@@ -187,7 +187,7 @@ def test_phases_of_an_iteration() -> None:
     span = span_of(iteration(), 10.0)
     assert span == Span(3, 0.0, 0.01, 0.03, 0.04, 0.05, False)
     times = (-0.01, 0.005, 0.02, 0.035, 0.045, 0.06)
-    assert [phase_at(span, at) for at in times] == ["", "computing", "blocked", "exchanging", "updating", ""]
+    assert [phase_at(span, at) for at in times] == ["", "computing", "blocked", "waiting", "updating", ""]
 
 
 def test_a_worker_that_gave_up_was_blocked_for_less() -> None:

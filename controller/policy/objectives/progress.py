@@ -10,19 +10,19 @@ TREATMENTS = (Treatment("async", 0.5), Treatment("async", 1.0), Treatment("batch
 WARM_UP = 8
 """Iterations after which it is known how fast gradients turn."""
 
-STARVING = 1e3
-"""Factor on the cost where slow workers are in no sum."""
-
 
 def progress_costs(forecast: Forecast) -> FloatArray:
-    """An iteration's predicted time over its worth: expected time for the progress of an exact and fresh gradient.
-
-    A sum has room for n gradients. Where fast workers repeat until it has n of them, none is left for a late one.
-    """
-    costs = (forecast.predicted_s + forecast.overhead_s) / forecast.worth
-    if RULES[forecast.treatment.rule].repeats:
-        costs[-1] *= STARVING
-    return costs
+    """An iteration's predicted time over its worth: expected time for the progress of an exact and fresh gradient."""
+    return (forecast.predicted_s + forecast.overhead_s) / forecast.worth
 
 
-progress = Objective(name="progress", costs=progress_costs, unit="s", treatments=TREATMENTS, warm_up=WARM_UP)
+def starving(forecast: Forecast) -> dict[int, str]:
+    """Exclude k = n where fast workers repeat: a sum has room for n gradients, so none is left for a late one."""
+    if not RULES[forecast.treatment.rule].repeats:
+        return {}
+    return {forecast.workers: "slow workers would be in no sum"}
+
+
+progress = Objective(
+    name="progress", costs=progress_costs, unit="s", treatments=TREATMENTS, warm_up=WARM_UP, excludes=starving
+)

@@ -13,26 +13,35 @@ NO_TRANSFERS = np.zeros(3)
 def test_an_iteration_counts_for_the_k_that_was_in_force_at_both_ends() -> None:
     pace = Pace()
     for iteration, k, now_s in [(1, 4, 10.0), (2, 4, 10.5), (3, 3, 11.5), (4, 3, 11.7), (5, 3, 11.8)]:
-        pace.ended(iteration, k, now_s)
-    assert (pace.measured(4).mean_s, pace.measured(4).iterations) == (pytest.approx(0.5), 1)
-    assert (pace.measured(3).mean_s, pace.measured(3).iterations) == (pytest.approx(0.15), 2)
-    assert (pace.measured(2).mean_s, pace.measured(2).iterations) == (0.0, 0)
+        pace.ended(iteration, k, "merge", now_s)
+    assert (pace.measured(4, "merge").mean_s, pace.measured(4, "merge").iterations) == (pytest.approx(0.5), 1)
+    assert (pace.measured(3, "merge").mean_s, pace.measured(3, "merge").iterations) == (pytest.approx(0.15), 2)
+    assert (pace.measured(2, "merge").mean_s, pace.measured(2, "merge").iterations) == (0.0, 0)
+
+
+def test_each_rule_has_times_of_its_own_and_the_newest_iteration_is_known() -> None:
+    pace = Pace()
+    for iteration, rule, now_s in [(1, "merge", 1.0), (2, "merge", 2.0), (3, "async", 7.0), (4, "async", 7.5)]:
+        pace.ended(iteration, 2, rule, now_s)  # type: ignore[arg-type]
+    merge, asynchronous = pace.measured(2, "merge"), pace.measured(2, "async")
+    assert (merge.mean_s, merge.iterations, merge.last) == (1.0, 1, 2)
+    assert (asynchronous.mean_s, asynchronous.iterations, asynchronous.last) == (0.5, 1, 4)
 
 
 def test_iterations_that_ended_unseen_share_the_time() -> None:
     pace = Pace()
-    pace.ended(10, 2, 1.0)
-    pace.ended(13, 2, 1.6)
-    assert (pace.measured(2).mean_s, pace.measured(2).iterations) == (pytest.approx(0.2), 3)
-    pace.ended(10**9, 2, 2.0)
-    assert pace.measured(2).iterations == KEPT
+    pace.ended(10, 2, "merge", 1.0)
+    pace.ended(13, 2, "merge", 1.6)
+    assert (pace.measured(2, "merge").mean_s, pace.measured(2, "merge").iterations) == (pytest.approx(0.2), 3)
+    pace.ended(10**9, 2, "merge", 2.0)
+    assert pace.measured(2, "merge").iterations == KEPT
 
 
 def test_the_past_is_forgotten() -> None:
     pace = Pace()
     for iteration in range(3 * KEPT):
-        pace.ended(iteration, 1, float(min(iteration, KEPT)))
-    assert pace.measured(1).mean_s == 0.0
+        pace.ended(iteration, 1, "merge", float(min(iteration, KEPT)))
+    assert pace.measured(1, "merge").mean_s == 0.0
 
 
 def follow(pace: Pace, iteration: int, k: int, *reports: tuple[float, ...]) -> None:

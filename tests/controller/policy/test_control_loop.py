@@ -155,12 +155,12 @@ def test_measured_iteration_times_are_kept_for_each_k() -> None:
         running.iterate(iteration)
         if iteration > 1 and k == running.control_loop.k:
             ended.setdefault(k, []).append(running.now_s - began_s)
-    three = running.control_loop.pace.measured(3)
+    three = running.control_loop.pace.measured(3, "merge")
     assert three.mean_s == pytest.approx(np.mean(ended[3]), rel=0.05)
     assert abs(three.iterations - len(ended[3])) <= 1
-    assert running.control_loop.pace.measured(2).iterations == 0
+    assert running.control_loop.pace.measured(2, "merge").iterations == 0
     running.control_loop.worker_left(2, "lost", running.now_s)
-    assert running.control_loop.pace.measured(3).iterations == 0, "other workers, other times"
+    assert running.control_loop.pace.measured(3, "merge").iterations == 0, "other workers, other times"
 
 
 def test_a_lost_worker_lowers_k_at_once_even_before_warm_up() -> None:

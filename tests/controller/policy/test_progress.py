@@ -8,6 +8,7 @@ import pytest
 from bench.synthetic import times_alone
 from kofn.config.late_rules import RuleName, Treatment
 from kofn.controller.policy.chooser import cheapest
+from kofn.controller.policy.objective import EXCLUDED
 from kofn.controller.policy.objectives.progress import TREATMENTS, progress
 
 
@@ -29,6 +30,9 @@ def test_a_shorter_iteration_and_one_that_is_worth_more_cost_less(rule: RuleName
         worth=np.array([0.25, 0.5, 1.0, 1.0]),
         treatment=Treatment(rule),
     )
-    costs = progress.costs(replace(forecast, overhead_s=0.5))
-    assert costs[:3].tolist() == [6.0, 5.0, 2.5]
-    assert (costs[3] == 6.5) == (rule != "batch-sync")
+    forecast = replace(forecast, overhead_s=0.5)
+    assert progress.costs(forecast).tolist() == [6.0, 5.0, 2.5, 6.5]
+    (costs,) = progress.all_costs([forecast])
+    excluded = progress.excludes(forecast)
+    assert costs.tolist() == [6.0, 5.0, 2.5, 6.5 * (EXCLUDED if excluded else 1)]
+    assert excluded.keys() == ({4} if rule == "batch-sync" else set())
