@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 from kofn.host.collectives.call import Array, Op
 from kofn.host.collectives.communicator import Communicator
@@ -76,6 +77,47 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
         return tensors
 
 
+class JoinedWork(dist.Work):  # type: ignore[misc]
+    """Several calls as one; `copies`: tensors, each with its packed copy, whose result wait() copies back."""
+
+    def __init__(
+        self, works: Sequence[Any], tensors: list[Tensor], copies: Sequence[tuple[Tensor, Tensor]] = ()
+    ) -> None:
+        super().__init__()
+        self._works, self._tensors, self._copies = works, tensors, copies
+        self._copying = threading.Lock()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        self.result()
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        every = torch.futures.collect_all([work.get_future() for work in self._works])
+        future: torch.futures.Future[list[Tensor]] = every.then(self._ended)
+        return future
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def result(self) -> list[Tensor]:
+        with self._copying:
+            for tensor, copy in self._copies:
+                tensor.detach().copy_(copy)
+            self._copies = ()
+        return self._tensors
+
+    def _source_rank(self) -> int:
+        (work,) = self._works
+        return int(work._source_rank())
+
+    def _ended(self, done: torch.futures.Future[list[torch.futures.Future[Any]]]) -> list[Tensor]:
+        for one in done.value():
+            one.value()  # raises its error
+        return self.result()
+
+
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTorch's are read
     """One group; `calls` counts what went where: ("kofn", "allreduce") for example, or ("gloo", "send")."""
 
@@ -116,7 +158,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         options = opts or c10d.AllreduceOptions()
         if not all(self._sums(tensor, _op(options.reduceOp)) for tensor in tensors):
             return self._by_gloo("allreduce_coalesced", tensors, options)
-        return _joined([self.allreduce([tensor], options) for tensor in tensors], list(tensors))
+        return JoinedWork([self.allreduce([tensor], options) for tensor in tensors], list(tensors))
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         options = opts or c10d.ReduceScatterOptions()
@@ -132,7 +174,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None
     ) -> Any:
         pairs = zip(outputs, given, strict=True)
-        return _joined([self.reduce_scatter_single(*pair, opts) for pair in pairs], list(outputs))
+        return JoinedWork([self.reduce_scatter_single(*pair, opts) for pair in pairs], list(outputs))
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -147,7 +189,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
     def all_gather_single_coalesced(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Any:
         pairs = zip(outputs, given, strict=True)
-        return _joined([self.all_gather_single(*pair, opts) for pair in pairs], list(outputs))
+        return JoinedWork([self.all_gather_single(*pair, opts) for pair in pairs], list(outputs))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -182,9 +224,17 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
     def _sums(self, tensor: Tensor, op: Op | None) -> bool:
         return op is not None and self._carries(tensor) and (op == "sum" or tensor.dtype in FLOATING)
 
-    def _by_gloo(self, call: str, *given: Any, **named: Any) -> Any:
+    def _by_gloo(self, call: str, *given: Any) -> Any:
+        """Have gloo make a call; it takes the memory of tensors as it is, so they are packed first."""
         self.calls["gloo", call] += 1
-        return getattr(self.gloo, call)(*given, **named)
+        first, *others = given
+        copies = list[tuple[Tensor, Tensor]]()
+        least = 1 if call in ("send", "recv", "recv_anysource") else 0  # gloo receives nothing empty from any rank
+        packed = _packed(first, copies, least)
+        work = getattr(self.gloo, call)(packed, *(_packed(each, []) for each in others))
+        if not copies or call == "send":  # in all other calls the first argument has the results
+            return work
+        return JoinedWork([work], tree_leaves(first), copies)
 
     def _do(self, call: str, begin: Callable[[Communicator], Work[Any]], targets: Sequence[Tensor]) -> Any:
         """Its rows go to the targets, one to each, or all to the only one."""
@@ -250,18 +300,18 @@ def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _delegate(name: str) -> Callable[..., Any]:
-    def call(self: SwitchGroup, *given: Any, **named: Any) -> Any:
-        return self._by_gloo(name, *given, **named)
+    def call(self: SwitchGroup, *given: Any) -> Any:
+        return self._by_gloo(name, *given)
 
     return call
 
 
 for _name in (
-    *("alltoall", "alltoall_base", "all_to_all_single", "gather", "monitored_barrier", "recv", "recv_anysource"),
+    *("alltoall", "alltoall_base", "gather", "monitored_barrier", "recv", "recv_anysource"),
     *("reduce", "reduce_scatter", "scatter", "send", "allgather_coalesced"),
 ):
-    if hasattr(dist.ProcessGroupGloo, _name):
-        setattr(SwitchGroup, _name, _delegate(_name))
+    setattr(SwitchGroup, _name, _delegate(_name))
+SwitchGroup.all_to_all_single = SwitchGroup.alltoall_base
 
 
 def _op(given: Any) -> Op | None:
@@ -269,9 +319,27 @@ def _op(given: Any) -> Op | None:
     return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
 
 
+def _packed(given: Any, copies: list[tuple[Tensor, Tensor]], least: int = 0) -> Any:
+    """Return a call's argument with its dense tensors contiguous, their values as stored, of `least` elements or more.
+
+    Each tensor that was copied is appended to `copies`, with its copy.
+    """
+    if isinstance(given, list | tuple):
+        return [_packed(each, copies, least) for each in given]
+    if not isinstance(given, Tensor) or given.layout != torch.strided:
+        return given
+    packed = given.detach().resolve_conj().resolve_neg().contiguous()
+    if given.numel() < least:
+        packed = packed.new_zeros(least)
+    elif packed.data_ptr() == given.data_ptr():
+        return given
+    copies.append((given, packed))
+    return packed
+
+
 def _array(tensor: Tensor) -> Array:
     """Of the same memory where it is contiguous."""
-    flat = tensor.detach().contiguous()
+    flat = tensor.detach().resolve_neg().contiguous()
     brain = flat.dtype == torch.bfloat16
     array: Array = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if brain else flat.numpy()
     return array
@@ -290,12 +358,6 @@ def _filled(targets: Sequence[Tensor], result: Array | None) -> list[Tensor]:
         for target, row in zip(targets, [found] if len(targets) == 1 else found, strict=True):
             target.detach().copy_(row.reshape(target.shape))
     return list(targets)
-
-
-def _joined(works: Sequence[Any], tensors: list[Tensor]) -> Any:
-    """Done when all are."""
-    every = torch.futures.collect_all([work.get_future() for work in works])
-    return SwitchWork(every.then(lambda done: [one.value() for one in done.value()] and tensors))
 
 
 dist.Backend.register_backend("kofn", SwitchGroup, devices=["cpu"])

@@ -18,6 +18,7 @@ if find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import reduce_scatter_tensor, wait_tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -35,6 +36,8 @@ from tests.host.collectives.switched import EMBEDDED, HOSTS, started
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
 
 Join = Callable[[int], Communicator]
+
+Layout = Callable[[torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +115,91 @@ def test_what_a_switch_cannot_sum_goes_over_gloo(join: Join) -> None:
     assert found == [(2, 9, 9, 27, 6), (2, 9, 9, 27, 6), (2, 9, 9, 27, 3)]
     assert calls["gloo", "allreduce"] == 2
     assert ("kofn", "allreduce") not in calls
+
+
+def strided(values: torch.Tensor) -> torch.Tensor:
+    return torch.stack([values, torch.full_like(values, 99)], dim=-1).select(-1, 0)
+
+
+def negated(values: torch.Tensor) -> torch.Tensor:
+    return torch._neg_view(-values)
+
+
+def every_call(rank: int, laid_out: Layout, dtype: torch.dtype, elements: int) -> dict[str, torch.Tensor]:
+    """Make each call once on tensors that `laid_out` has made; return their values afterwards."""
+
+    def own(number: int = 0) -> torch.Tensor:
+        return laid_out(torch.arange(elements * HOSTS, dtype=dtype) + 10 * rank + 100 * number)
+
+    def part(number: int = 0) -> torch.Tensor:
+        return laid_out(torch.arange(elements, dtype=dtype) + 10 * rank + 100 * number)
+
+    def parts() -> list[torch.Tensor]:
+        return [part(number) for number in range(HOSTS)]
+
+    found = dict[str, torch.Tensor]()
+    for name, op in (("sum", dist.ReduceOp.SUM), ("max", dist.ReduceOp.MAX)):
+        found[name], found[f"scattered {name}"] = own(), part()
+        dist.all_reduce(found[name], op=op)
+        dist.reduce_scatter_single(found[f"scattered {name}"], own(), op=op)
+    found["work"] = own()
+    dist.all_reduce(found["work"], async_op=True).get_future().wait()
+    found["broadcast"], found["gathered"], found["exchanged"] = own(), own(), own()
+    dist.broadcast(found["broadcast"], 1)
+    dist.all_gather_single(found["gathered"], part())
+    dist.all_to_all_single(found["exchanged"], own())
+    lists = {name: parts() for name in ("all_gather", "all_to_all", "gather", "coalesced", "all_gather_coalesced")}
+    dist.all_gather(lists["all_gather"], part())
+    dist.all_to_all(lists["all_to_all"], parts())
+    dist.gather(part(), lists["gather"] if rank == 0 else None, 0)
+    dist.all_reduce_coalesced(lists["coalesced"])
+    dist.all_gather_coalesced([[each] for each in lists["all_gather_coalesced"]], [part()])
+    found["scattered"], found["reduced"], found["list"] = part(), part(), part()
+    dist.scatter(found["scattered"], parts() if rank == 0 else None, 0)
+    dist.reduce_scatter(found["list"], parts())
+    dist.reduce(found["reduced"], 0)
+    if rank:
+        del found["reduced"]  # only the destination's value is defined
+    found["functional"] = wait_tensor(reduce_scatter_tensor(own(), "sum", 0, dist.group.WORLD))
+    if rank == 0:
+        dist.send(part(), 1)
+        dist.send(part(), 1)
+    elif rank == 1:
+        found["received"], found["from any"] = part(1), part(1)
+        dist.recv(found["received"], 0)
+        assert dist.recv(found["from any"]) == 0
+    return found | {f"{name} {at}": each for name, several in lists.items() for at, each in enumerate(several)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("laid_out", "elements"), [(strided, 2), (negated, 2), (torch.clone, 0)])
+def test_every_call_takes_tensors_of_any_layout(
+    laid_out: Layout, elements: int, dtype: torch.dtype, join: Join
+) -> None:
+    """Through the switch and over gloo: the values are those of contiguous tensors."""
+
+    def work(rank: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        return every_call(rank, laid_out, dtype, elements), every_call(rank, torch.clone, dtype, elements)
+
+    found, calls = in_a_group(join, work)
+    for of_layout, contiguous in found:
+        assert {name: each.tolist() for name, each in of_layout.items()} == {
+            name: each.tolist() for name, each in contiguous.items()
+        }
+    assert ("kofn", "allreduce") in calls or dtype == torch.float64
+    assert ("gloo", "allreduce") in calls
+
+
+def test_a_tensor_whose_elements_share_memory_is_read_and_never_written(join: Join) -> None:
+    def work(rank: int) -> list[float]:
+        for dtype in (torch.float32, torch.float64):
+            with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+                dist.all_reduce(torch.ones(1, dtype=dtype).expand(1000))
+        rows = torch.zeros(2 * HOSTS, dtype=torch.float64)
+        dist.all_gather_single(rows, torch.full((1,), float(rank), dtype=torch.float64).expand(2))
+        return rows.tolist()
+
+    assert in_a_group(join, work)[0] == [[0, 0, 1, 1, 2, 2]] * HOSTS
 
 
 @pytest.mark.parametrize("backend", ["cpu:kofn,cuda:gloo", "cuda:gloo,cpu:kofn"])
