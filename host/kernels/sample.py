@@ -1,6 +1,6 @@
 """What is asked of whole vectors: a sample of their elements, their norm, and whether two are the same."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ def norm2(values: Floats) -> float:
     return float(np.dot(looked_at, looked_at)) * (values.size / looked_at.size)
 
 
-def fingerprint(*parameters: Floats) -> str:
+def fingerprint(*parameters: npt.NDArray[Any]) -> str:
     """64 bits of a hash over the parameters' bytes: equal on two replicas when they are bit-identical.
 
     Several arrays have that of one that is made of them.

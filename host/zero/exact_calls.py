@@ -36,7 +36,7 @@ class ExactCalls(Protocol):
     def gather(self, values: Array) -> Array:
         """All workers' arrays, by rank (workers, ...)."""
 
-    def broadcast(self, values: Floats) -> Floats:
+    def broadcast(self, values: Array) -> Array:
         """Worker 0's."""
 
 
@@ -61,5 +61,5 @@ class CommunicatorCalls:
     def gather(self, values: Array) -> Array:
         return self._communicator.all_gather(values).result(LIMIT_S)
 
-    def broadcast(self, values: Floats) -> Floats:
+    def broadcast(self, values: Array) -> Array:
         return self._communicator.broadcast(values).result(LIMIT_S)

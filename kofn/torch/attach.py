@@ -15,6 +15,7 @@ from kofn.torch.place import JobPlace
 from kofn.torch.replica import Stateful
 from kofn.torch.scheduled import ScheduledSession
 from kofn.torch.session import Session
+from kofn.torch.untrained import broadcasts_buffers, check_statistics
 
 
 def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> Session:
@@ -93,6 +94,7 @@ def schedule(
         raise TorchError("the model is a DistributedDataParallel, which reduces by buckets: the module in it is needed")
     in_group = dist.is_initialized()
     group = (dist.get_rank(), dist.get_world_size()) if in_group else (0, 1)
+    check_statistics(model)
     session = ScheduledSession(model, optimizer, scheduler, job or ControlledJob(JobPlace.find(group)), max_norm)
     session.join()
     return session
@@ -117,4 +119,6 @@ def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
         raise TorchError("job.collective is 'gloo', and WORLD_SIZE is 1: gloo sums in a process group of all workers")
     if group[1] == 1 and workers > 1 and model.find_unused_parameters:
         raise TorchError("find_unused_parameters=True needs all workers in one process group: WORLD_SIZE is 1")
+    if not broadcasts_buffers(model):
+        check_statistics(model.module)
     return Session(model, found)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -20,6 +21,7 @@ from kofn.torch.errors import TorchError
 from kofn.torch.exchange import Update
 from kofn.torch.replica import Stateful
 from kofn.torch.session import Session
+from kofn.torch.untrained import broadcasts_buffers, check_statistics
 
 Callback = Callable[[], object]
 
@@ -90,6 +92,7 @@ class ElasticSteps:
         """Its step was made; a state makes the step before void."""
         if isinstance(update, ReplicaState):
             self._session.replica.restore(update)
+            self._buffers = _buffers(self._session.model)
             self._session.jumped()
         else:
             if self._scheduler is not None:
@@ -128,17 +131,25 @@ class ElasticSteps:
 
 def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """TorchError for what cannot be done k of n, or would part the replicas."""
-    check_optimizer(optimizer, scheduler)
+    check_optimizer(model, optimizer, scheduler)
+    check_statistics(model.module)
     if model.find_unused_parameters:
         raise TorchError("find_unused_parameters=True asks all workers after every backward pass: False is allowed")
-    if model.will_sync_module_buffers() and model.process_group.size() > 1:
+    if broadcasts_buffers(model):
         raise TorchError("DDP broadcasts the model's buffers before every forward pass: broadcast_buffers=False")
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """TorchError for what cannot be stepped by one mean an iteration alone."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TorchError(f"the optimizer is a {type(optimizer).__name__}: a torch.optim.Optimizer is needed")
+    own = {id(each) for each in model.parameters()}
+    for each in (each for group in optimizer.param_groups for each in group["params"]):
+        if each.requires_grad and id(each) not in own:
+            raise TorchError(
+                f"the optimizer has a parameter of shape {tuple(each.shape)} that is not in the model: each worker"
+                " would step it by a gradient of its own"
+            )
     if scheduler is not None and not hasattr(scheduler, "last_epoch"):
         raise TorchError(f"the scheduler is a {type(scheduler).__name__}: one of torch.optim.lr_scheduler, or None")
     if isinstance(optimizer, Joinable):

@@ -52,10 +52,10 @@ class GroupCalls:
         found: Array = rows.numpy().view(values.dtype).reshape(self.workers, *values.shape)
         return found
 
-    def broadcast(self, values: Floats) -> Floats:
+    def broadcast(self, values: Array) -> Array:
         found = torch.from_numpy(values.copy())
         dist.broadcast(found, group_src=0, group=self._group)
-        whole: Floats = found.numpy()
+        whole: Array = found.numpy()
         return whole
 
     # -- as a ChunkExchange

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.plan import Plan
@@ -32,6 +32,9 @@ class BucketSum(Protocol):
     def mean(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Of all workers' values, in the same dtype; they are overwritten, or not."""
 
+    def notes(self, own: Integers) -> Integers:
+        """All workers' notes, by rank."""
+
     def close(self) -> None: ...
 
 
@@ -46,6 +49,12 @@ class GroupSum:
         called: Any = dist.all_reduce(values, group=self._group, async_op=True)
         means: torch.futures.Future[torch.Tensor] = called.get_future().then(lambda done: done.value()[0])
         return means
+
+    def notes(self, own: Integers) -> Integers:
+        rows = torch.empty(self._group.size() * own.size, dtype=torch.int64)
+        dist.all_gather_single(rows, torch.from_numpy(own), group=self._group)
+        found: Integers = rows.numpy().reshape(-1, own.size)
+        return found
 
     def close(self) -> None:
         """The group is the script's."""
@@ -70,6 +79,10 @@ class CommunicatorSum:
         array = values.detach().float().numpy()  # the bucket's own memory where it is float32
         self._communicator.all_reduce(array, op="mean", out=array).add_done_callback(done)
         return means
+
+    def notes(self, own: Integers) -> Integers:
+        found: Integers = self._communicator.all_gather(own).result()
+        return found
 
 
 class PeerReducer(PeerToPeer):

@@ -19,6 +19,7 @@ from kofn.host.workload.replica import ReplicaState
 from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.layout import ParameterLayout
+from kofn.torch.untrained import UntrainedState
 
 STEP_S = 4.0
 """For a step to end, when a peer asks in the middle of it."""
@@ -33,14 +34,17 @@ class Stateful(Protocol):
 
 
 class ModelReplica:
-    """Of the parameters of `layout`; `parts`: what else makes a replica, by name, None where nobody knows.
+    """Of the parameters of `layout` and all else in the model; `parts`: what else makes a replica, by name, None where
+    nobody knows.
 
     `blocks`: of a gradient, whose results have checksums; `plan`: the first iteration's; `note`: as layout and initial
     parameters are called among the workers.
     """
 
-    def __init__(self, layout: ParameterLayout, blocks: int, plan: Plan, note: Integers) -> None:
-        self.layout, self.note = layout, note
+    def __init__(
+        self, layout: ParameterLayout, untrained: UntrainedState, blocks: int, plan: Plan, note: Integers
+    ) -> None:
+        self.layout, self.note, self._untrained = layout, note, untrained
         self.parts: Mapping[str, Stateful] | None = None
         self.iteration = 0
         """The last one that is in it."""
@@ -107,12 +111,18 @@ class ModelReplica:
         )
 
     def _arrays(self) -> Arrays:
-        named: Arrays = {"parameters": self.layout.values(), "results": self.results.copy(), "note": self.note.copy()}
+        named: Arrays = {
+            "parameters": self.layout.values(),
+            "untrained": self._untrained.values(),
+            "results": self.results.copy(),
+            "note": self.note.copy(),
+        }
         return named | self._plan.to_arrays()
 
     def _take(self, arrays: Arrays) -> None:
         for parameter, values in self.layout.parts(arrays["parameters"].astype(np.float32, copy=False)):
             parameter.detach().copy_(values)
+        self._untrained.load(np.asarray(arrays["untrained"], np.uint8))
         self.results[:], self.note[:] = arrays["results"], arrays["note"]
         self._plan = Plan.from_arrays(arrays)
 

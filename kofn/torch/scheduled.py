@@ -87,7 +87,7 @@ class ScheduledSession(Session):
         job: TorchJob,
         max_norm: float | None,
     ) -> None:
-        check_optimizer(optimizer, scheduler)
+        check_optimizer(module, optimizer, scheduler)
         self._layers = layers_of(module)
         self._schedule = schedule_of(job, len(self._layers), clips=max_norm is not None)
         block_elements = JobCoding.of(job.config.job, job.config.compress, 1).layout.elements

@@ -9,7 +9,7 @@ import atexit
 import time
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -34,6 +34,7 @@ from kofn.torch.layout import ParameterLayout
 from kofn.torch.log import Begun, IterationLog
 from kofn.torch.peers import PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
+from kofn.torch.untrained import UntrainedState, broadcasts_buffers
 
 BACKLOG = 64
 """Means that may wait for a training that knows no elastic(), before it is an error."""
@@ -49,11 +50,15 @@ class Session:
     def __init__(self, model: DistributedDataParallel, job: TorchJob, layout: ParameterLayout | None = None) -> None:
         self.model, self._job = model, job
         self.rank, self.workers = job.rank, job.config.job.workers
-        self.layout = layout or ParameterLayout(model.module, getattr(model, "parameters_to_ignore", ()))
+        ignored = getattr(model, "parameters_to_ignore", ())
+        self.layout = layout or ParameterLayout(model.module, ignored)
         self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True)
-        note = np.array([self.layout.digest, zlib.crc32(self.layout.values().data) >> 1, self.layout.elements])
+        self._untrained = UntrainedState(model.module, self.layout.parameters.values(), ignored)
+        begins = zlib.crc32(self._untrained.values().data, zlib.crc32(self.layout.values().data)) >> 1
+        note = np.array([self.layout.digest ^ self._untrained.digest, begins, self.layout.elements])
         blocks = self._coding.layout.blocks if load_collective(job.config.job.collective).ledger else 0
-        self.replica = ModelReplica(self.layout, blocks, self._coding.planner.first(), note)
+        self.replica = ModelReplica(self.layout, self._untrained, blocks, self._coding.planner.first(), note)
+        self._broadcasts = broadcasts_buffers(model)
         self._last = job.config.run.max_iterations
         self._blocking = load_stragglers(job.config, job.rank)
         self._error: HostError | None = None
@@ -225,28 +230,39 @@ class Session:
         try:
             exchanged = ended.result()
             for update in exchanged.updates:
-                self._check_notes(update)
+                if isinstance(update, Aggregate):
+                    self._check_notes(update.notes)
         except HostError as error:
             self.fail(error)
             raise
         return exchanged
 
-    def _check_notes(self, update: Update) -> None:
-        """That all workers train the same model, and began with the same parameters."""
-        if isinstance(update, ReplicaState):
-            return
-        for rank, (digest, parameters, elements) in update.notes.items():
-            own = self.replica.note.tolist()
+    def _check_notes(self, notes: Mapping[int, Sequence[int]]) -> None:
+        """TorchError names a worker, of these ranks, that trains another model or began with another state."""
+        own = self.replica.note.tolist()
+        for rank, (digest, begins, elements) in notes.items():
             if [digest, elements] != own[::2]:
-                raise TorchError(f"worker {rank} trains another model, of {elements} elements: this one has {own[2]}")
-            if parameters != own[1]:
-                raise TorchError(f"worker {rank} began with other parameters: give all the same seed, or one group")
+                raise TorchError(
+                    f"worker {rank} trains another model, of {elements} elements: this one has {own[2]};"
+                    " names, shapes and dtypes of all parameters and buffers must agree"
+                )
+            if begins != own[1]:
+                raise TorchError(
+                    f"worker {rank} began with other parameters or buffers, frozen ones included: give all the same"
+                    " seed, or one group"
+                )
 
     def applied(self, update: Aggregate, step: Step | None) -> None:
         """An iteration's mean is in the parameters."""
         self.replica.applied(update)
-        self._log.applied(update, step, fingerprint(*self.layout.each()))
+        self._log.applied(update, step, self._fingerprint())
         self._ready_s, self._started = time.monotonic(), time.time()
+
+    def _fingerprint(self) -> str:
+        """Of all that must be equal; DDP gives buffers that it broadcasts to all workers in the next forward pass."""
+        if self._broadcasts:
+            return fingerprint(*self.layout.each())
+        return fingerprint(*self.layout.each(), self._untrained.values())
 
     def jumped(self) -> None:
         """The parameters are another worker's."""
@@ -259,9 +275,11 @@ class Session:
         self._job.report(self._log.report(self._begun, step, updates))
 
     def _tell_note(self) -> None:
-        """Beside every gradient; DDP has compared the models of one group, and communicators compare sizes."""
+        """Tell the other workers the model: beside every gradient, or now where there are only sums."""
         if isinstance(self.reducer, Agent):
             self.reducer.encoder.note = tuple(self.replica.note.tolist())
+        else:
+            self._check_notes(dict(enumerate(self.reducer.sum.notes(self.replica.note).tolist())))
 
     def _settle(self) -> None:
         """Without elastic(): the optimizer has made one step since the last backward pass."""

@@ -20,6 +20,7 @@ from kofn.results.memory import Memory
 from kofn.torch.departed import DepartedGradient
 from kofn.torch.errors import TorchError
 from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
+from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
 
@@ -39,7 +40,8 @@ def zero(
     through: Literal["switch", "gloo"] = "switch",
     job: ZeroJob | None = None,
 ) -> "ShardedOptimizer":
-    """An optimizer of a model that is sharded over the workers; all begin with worker 0's parameters.
+    """An optimizer of a model that is sharded over the workers; all begin with worker 0's parameters and
+    buffers.
 
         optimizer = kofn.torch.zero(model, lr=1e-3, stage=2, bits=1, freeze_step=100)
         for batch in batches:
@@ -58,6 +60,7 @@ def zero(
         raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
     if isinstance(model, DistributedDataParallel):
         raise TorchError("the model is a DistributedDataParallel, which reduces by itself: the module in it is needed")
+    check_statistics(model)
     if not is_number(lr):
         raise TorchError(f"lr is {lr!r}: {NUMBER}")
     if through not in ("switch", "gloo"):
@@ -90,9 +93,11 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         super().__init__([parameter for unit in named for _, parameter in unit], {"lr": rate})
         sizes = [sum(parameter.numel() for _, parameter in unit) for unit in named]
         calls, compressed = job.connect(sizes, settings)
-        _check_alike(calls, digest_of(named), settings)
+        untrained = UntrainedState(model, (each for unit in named for _, each in unit))
+        _check_alike(calls, digest_of(named) ^ untrained.digest, settings)
+        _load_first(calls, untrained)
         self._units = [LayerParameters(unit, calls.workers) for unit in named]
-        self._job, self._settings, self._calls = job, settings, calls
+        self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
         parameters = calls.broadcast(joined(self._units))
         if settings.stage == 1:  # where they are gathered
             (unit,) = self._units
@@ -122,10 +127,11 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             parameter.grad = None
         if self._layers is not None:
             self._layers.begin()
-            self._job.stepped(self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)])), self.memory())
+            shared = self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)]))
         else:
             self._gather_all()
-            self._job.stepped(joined(self._units), self.memory())
+            shared = joined(self._units)
+        self._job.stepped(np.concatenate([shared.reshape(-1).view(np.uint8), self._untrained.values()]), self.memory())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Gradients are taken by step(): there is nothing left but what no step has seen."""
@@ -216,11 +222,21 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             unit.fill(work.result())
 
 
+def _load_first(calls: ExactCalls, untrained: UntrainedState) -> None:
+    """Take worker 0's frozen parameters and buffers."""
+    own = untrained.values()
+    words = np.zeros(-(-own.size // 4), np.int32)
+    words.view(np.uint8)[: own.size] = own
+    untrained.load(calls.broadcast(words).view(np.uint8))
+
+
 def _check_alike(calls: ExactCalls, digest: int, settings: ZeroSettings) -> None:
     """TorchError names the worker whose model or settings are others."""
     told = calls.gather(np.array([digest, zlib.crc32(repr(settings).encode())], np.int64))
     for rank, (model, asked) in enumerate(told.tolist()):
         if model != told[0][0]:
-            raise TorchError(f"worker {rank} trains another model than worker 0: names or shapes of parameters differ")
+            raise TorchError(
+                f"worker {rank} trains another model than worker 0: names or shapes of parameters or buffers differ"
+            )
         if asked != told[0][1]:
             raise TorchError(f"worker {rank} has other settings than worker 0: stage, bits and all others must agree")

@@ -1,0 +1,73 @@
+"""The part of a model's state_dict() that no gradient changes: frozen parameters and buffers."""
+
+import zlib
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from kofn.torch.errors import TorchError
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class UntrainedState:
+    """The tensors of `module`'s state_dict() beside the parameters `trained`, but those whose names are `ignored`."""
+
+    def __init__(self, module: nn.Module, trained: Iterable[nn.Parameter], ignored: Collection[str] = ()) -> None:
+        self._module, self._ignored = module, ignored
+        self._trained = {id(each) for each in trained}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {
+            name: each
+            for name, each in self._module.state_dict(keep_vars=True).items()
+            if isinstance(each, torch.Tensor) and id(each) not in self._trained and name not in self._ignored
+        }
+
+    def values(self) -> Bytes:
+        """Return the bytes of all tensors, one after the other."""
+        return np.concatenate([np.empty(0, np.uint8), *(_bytes(*each) for each in self.tensors().items())])
+
+    def load(self, values: Bytes) -> None:
+        """Take the tensors from another worker's values()."""
+        begin = 0
+        for name, each in self.tensors().items():
+            taken, end = torch.empty(each.shape, dtype=each.dtype), begin + each.nbytes
+            _bytes(name, taken)[:] = values[begin:end]
+            each.detach().copy_(taken)
+            begin = end
+
+    @property
+    def digest(self) -> int:
+        """31 bits that are others for other names, shapes and dtypes."""
+        described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.tensors().items()]
+        return zlib.crc32(repr(described).encode()) >> 1
+
+
+def broadcasts_buffers(model: Any) -> bool:
+    """Whether DDP gives worker 0's buffers to all workers before each forward pass."""
+    ddp = isinstance(model, DistributedDataParallel)
+    return ddp and model.process_group.size() > 1 and bool(model.will_sync_module_buffers())
+
+
+def check_statistics(module: nn.Module) -> None:
+    """TorchError names a layer that would keep statistics of its own worker's batches."""
+    for name, each in module.named_modules():
+        if isinstance(each, _NormBase) and each.track_running_stats and each.training:
+            raise TorchError(
+                f"{name or type(each).__name__} keeps statistics of batches, which differ between workers: GroupNorm,"
+                " LayerNorm or track_running_stats=False must take their place, or eval() before this call"
+            )
+
+
+def _bytes(name: str, tensor: torch.Tensor) -> Bytes:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise TorchError(f"{name} must be dense and on the cpu, got {tensor.layout} on {tensor.device}")
+    values: Bytes = tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+    return values
