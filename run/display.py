@@ -58,6 +58,8 @@ class Display:
             say(self._console, line)  # above a live table
         if self._quiet:
             return
+        for line in [line for view in self._views for line in view.printed()]:
+            say(self._console, line)
         interval_s = PLAIN_INTERVAL_S if self._live is None else TABLE_INTERVAL_S
         if last or time.monotonic() - self._shown_s >= interval_s:
             self._shown_s = time.monotonic()

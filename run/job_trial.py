@@ -26,7 +26,6 @@ from kofn.run.network import ROOT, EmulatedHost, NetworkClient, ProcessSpec
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.schedule import Due, Schedule, action, late_joiners
-from kofn.run.stall import LOADING
 from kofn.switch.engine.faults import FaultRule
 
 PROGRESS_S = 60.0
@@ -68,7 +67,7 @@ class JobTrial:
             title,
             metric=metric_of(config),
             compresses=config.compress.compresses,
-            start=f"importing PyTorch and running {Path(script).name}" if (script := config.torch.script) else LOADING,
+            script=Path(config.torch.script) if config.torch.script else None,
         )
         self.neighbours: list[TrialView] = []
         """The other jobs' views: what is done to switch or controller is done to them, too."""

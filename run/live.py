@@ -3,14 +3,17 @@
 As lines; run/live_table.py has it as a table, run/display.py shows them.  Knows no processes.
 """
 
+import re
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kofn.host.workload.metric import Metric
 from kofn.report.compressed import Compressed
 from kofn.results.account import STARVED, Account
 from kofn.results.folder import TrialFolder
 from kofn.results.ranks import name_workers, ranges
+from kofn.results.tail import LineTail
 from kofn.results.worker_metrics import Iteration, Tail, Totals
 from kofn.results.worker_state import worker_state
 from kofn.rpc import kofn_pb2
@@ -18,6 +21,15 @@ from kofn.run.stall import LOADING, STALL_S, START_S, Scene, StalledWorker, Watc
 
 SHOWN = 0.05
 """Gradients, by weight, that are worth a word."""
+
+PRINTED_LINES = 10
+"""Lines of a script that are shown at a time ..."""
+
+PRINTED_LENGTH = 200
+"""... and characters of a line."""
+
+PYTORCH = re.compile(r"\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\]")
+"""Begins a line of PyTorch's own log, which is not shown."""
 
 RECENT_S = 5.0
 """How long before a stall something may have happened to be named as what was just before it."""
@@ -96,10 +108,15 @@ class TrialView:
         *,
         metric: Metric | None,
         compresses: bool = False,
-        start: str = LOADING,
+        script: Path | None = None,
     ) -> None:
-        """Nothing is read before the first poll(); workers end at the target of `metric`; `start` as in Scene."""
-        self.title, self._compresses, self._metric, self._start = title, compresses, metric, start
+        """Nothing is read before the first poll(); workers end at the target of `metric`.
+
+        `script`: what the workers run in place of kofn's own training; what worker 0 prints is shown.
+        """
+        self.title, self._compresses, self._metric = title, compresses, metric
+        self._start = LOADING if script is None else f"importing PyTorch and running {script.name}"
+        self._printed = None if script is None else LineTail(folder.log("worker-0"))
         self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), metric) for rank in range(workers)]
         self.status = kofn_pb2.Status()
         self.last_news = self._begin = time.monotonic()
@@ -130,7 +147,8 @@ class TrialView:
         idle_s = time.monotonic() - self.last_news if expected else 0.0
         since = self.last_news - RECENT_S
         self._recent = [entry for entry in self._recent if entry[0] >= since]
-        for line in self._watch.lines(idle_s, STALL_S if self.newest else START_S, self.reason()):
+        moves = self.newest and not all(worker.member().done for worker in self.workers)
+        for line in self._watch.lines(idle_s, STALL_S if moves else START_S, self.reason()):
             self._say(line)
 
     def reason(self) -> str:
@@ -152,6 +170,15 @@ class TrialView:
     def _clock(self) -> str:
         return f"{self.title}  {time.monotonic() - self._begin:6.1f} s"
 
+    def printed(self) -> list[str]:
+        """Return what worker 0's script has printed since the last call, and where it is if that is too much."""
+        if self._printed is None:
+            return []
+        lines = [line.decode(errors="replace").strip()[:PRINTED_LENGTH] for line in self._printed.lines()]
+        own = [f"worker 0: {line}" for line in lines if not PYTORCH.match(line)]
+        more = [f"worker 0: {len(own) - PRINTED_LINES} lines more in {self._printed.path}"]
+        return own[:PRINTED_LINES] + more * (len(own) > PRINTED_LINES)
+
     def news(self) -> list[str]:
         """The lines that are to be said once, and have not been yet."""
         lines, self._lines = self._lines, []
@@ -170,6 +197,8 @@ class TrialView:
                 self.workers[estimate.rank].estimate = estimate
 
     def close(self) -> None:
+        if self._printed is not None:
+            self._printed.close()
         for worker in self.workers:
             worker.tail.close()
 

@@ -9,7 +9,7 @@ from kofn.results.worker_state import STARTING
 
 STALL_S = 2.0
 START_S = 5.0
-"""Before the first iteration: starting takes its time."""
+"""Before the first iteration and after the last one: starting and ending take their time."""
 AGAIN_S = 10.0
 """The same explanation is said again after so long."""
 
@@ -88,7 +88,7 @@ def _workers(members: Sequence[StalledWorker]) -> str:
     newest = max((member.iteration for member in members), default=0)
     if done := [member for member in members if member.done]:
         rest = _described([member for member in members if not member.done], newest)
-        end = f"{rest} did not" if rest else "they wait to hear that all have"
+        end = f"{rest} did not" if rest else "their processes are about to end"
         return f"{_names(done)} ended at iteration {newest}, {end}"
     held_up = [member for member in members if member.iteration < newest or member.state in OUT or member.silent_s >= 1]
     others = [member for member in members if member not in held_up]

@@ -1,5 +1,6 @@
 """The live view merges what workers wrote with what the controller says."""
 
+import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -12,8 +13,9 @@ from kofn.host.workload.metric import Metric
 from kofn.results.folder import RunFolder
 from kofn.rpc import kofn_pb2
 from kofn.run.display import Display
-from kofn.run.live import TrialView
+from kofn.run.live import PRINTED_LINES, TrialView
 from kofn.run.live_table import LiveTable
+from kofn.run.stall import START_S
 from tests.run.fake_run import append, compress, simulate
 
 NEVER = Metric(name="accuracy", target=2.0, percent=True)
@@ -45,6 +47,42 @@ def test_a_worker_that_has_trained_and_is_gone_is_absent(live: TrialView, folder
     live.poll()
     live.update(kofn_pb2.Status(worker=[{"rank": rank, "state": "absent"} for rank in range(2)]))
     assert [worker.state for worker in live.workers[:2]] == ["absent", "starting"]
+
+
+def test_what_a_script_prints_at_worker_0_is_shown(folder: RunFolder, tmp_path: Path) -> None:
+    trial = folder.jobs[0].trials[0]
+    view = TrialView(trial, 4, "all (1 of 1)", metric=None, script=Path("train.py"))
+    log = trial.log("worker-0")
+    log.write_bytes(b"[W1126 12:48:04.558730701 socket.cpp:207] [c10d] no name\nstep 1 caf\xe9\nunfini")
+    assert view.headline().endswith("importing PyTorch and running train.py (not attached yet: workers 0-3)")
+    assert view.printed() == ["worker 0: step 1 caf\ufffd"]
+    with log.open("ab") as file:
+        file.write(
+            b"shed\n" + b"".join(b"%d\n" % number for number in range(PRINTED_LINES + 4)) + b"x" * 10_000 + b"\n"
+        )
+    printed = view.printed()
+    assert printed[:2] == ["worker 0: unfinished", "worker 0: 0"] and len(printed) == PRINTED_LINES + 1
+    assert printed[-1] == f"worker 0: 6 lines more in {log}" and view.printed() == []
+    view.close()
+    for quiet in (True, False):
+        view, out = TrialView(trial, 4, "", metric=None, script=Path("train.py")), StringIO()
+        with Display(Console(file=out, width=200), [view], quiet=quiet):
+            """Its end shows what there is."""
+        assert ("worker 0: step 1" in out.getvalue()) == (not quiet)
+
+
+def test_the_end_of_all_workers_is_no_stall(
+    live: TrialView, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for worker in live.workers:
+        append(folder, worker.rank, simulate().lines[worker.rank][0])
+    live.poll()
+    for worker in live.workers:
+        worker.finished = "the target is reached"
+    for idle_s, said in ((START_S - 1, 0), (START_S + 1, 1)):
+        monkeypatch.setattr(live, "last_news", time.monotonic() - idle_s)
+        live.watch_stall(expected=True)
+        assert len(live.news()) == said
 
 
 def test_waiting_is_said_once(live: TrialView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
