@@ -67,6 +67,12 @@ install_browser() {
 have mn || install_mininet
 case $extra in dev | docs) { have chromium && have chromedriver; } || install_browser ;; esac
 
+if [ ! -w . ]; then
+    [ -x .venv/bin/python ] || fail "$PWD must be writable, as it has no environment yet"
+    say "$PWD is read-only: .venv is used as it is"
+    exit 0
+fi
+
 # --- virtual environment --------------------------------------------------------------------------------------------
 
 recent() { [ -x "$1" ] && "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }

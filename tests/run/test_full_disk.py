@@ -12,14 +12,17 @@ from kofn.run.ending import ending
 from tests.run.real_run import OWN_NETWORK
 
 FULL = """
-mount -t tmpfs -o size=60m none {disk}
-(until test -s {disk}/run/all/worker-0.jsonl; do sleep 0.1; done; dd if=/dev/zero of={disk}/fill bs=4k status=none) &
-{python} -c '{kofn}' run --trial all --set run.target=1 --set run.alone=false --out {disk}/run
+disk=$1 kofn=$2
+mount -t tmpfs -o size=60m none "$disk"
+(for turn in $(seq 300); do ! test -s "$disk/run/all/worker-0.jsonl" || break; sleep 0.1; done
+dd if=/dev/zero of="$disk/fill" bs=4k status=none) &
+"$kofn" run --trial all --set run.target=1 --set run.alone=false --out "$disk/run"
 echo "ended with $?"
-rm {disk}/fill
-{python} -c '{kofn}' report {disk}/run
+wait
+rm "$disk/fill"
+"$kofn" report "$disk/run"
 """
-KOFN = "from kofn.cli.start import main; main()"
+KOFN = Path(sys.executable).parent / "kofn"
 
 
 @pytest.mark.root
@@ -28,10 +31,9 @@ KOFN = "from kofn.cli.start import main; main()"
 def test_a_run_whose_disk_is_full_says_so_and_can_be_reported(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    script = FULL.format(disk=disk, python=sys.executable, kofn=KOFN)
     environment = {**os.environ, "KOFN_STATE_DIR": str(tmp_path / "state")}
     done = subprocess.run(
-        ["unshare", "--mount", *OWN_NETWORK, "sh", "-c", script],
+        ["unshare", "--mount", *OWN_NETWORK, "sh", "-c", FULL, "sh", disk, KOFN],
         env=environment,
         capture_output=True,
         text=True,

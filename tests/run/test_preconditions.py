@@ -113,7 +113,10 @@ def test_only_one_run_at_a_time(tmp_path: Path) -> None:
     with hold(tmp_path / "one"):
         assert (run := running()) is not None
         assert (run.pid, run.folder) == (os.getpid(), str(tmp_path / "one"))
-        with pytest.raises(RunError, match=rf"pid {os.getpid()}, .*one\): wait for it, or end it with kofn stop"), hold(tmp_path / "two"):
+        with (
+            pytest.raises(RunError, match=rf"pid {os.getpid()}, .*one\): wait for it, or end it with kofn stop"),
+            hold(tmp_path / "two"),
+        ):
             pass
     assert running() is None
 

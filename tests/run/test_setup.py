@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -81,3 +82,23 @@ def test_setup_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:
     run = subprocess.run([tmp_path / "run" / "setup.sh"], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith("setup: the package index cannot be reached: no network, or a proxy")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+@pytest.mark.parametrize(
+    ("made", "code", "words"),
+    [(True, 0, "is read-only: .venv is used as it is"), (False, 1, "must be writable, as it has no environment yet")],
+)
+def test_setup_leaves_a_read_only_folder_as_it_is(made: bool, code: int, words: str, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "run").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "run/setup.sh"):
+        shutil.copy(ROOT / name, checkout / name)
+    if made:
+        (checkout / ".venv" / "bin").mkdir(parents=True)
+        (checkout / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && "$1/run/setup.sh"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", checkout]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, words in run.stderr) == (code, True), run.stderr
