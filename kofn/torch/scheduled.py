@@ -23,6 +23,7 @@ from kofn.host.schedule.layers import Layer
 from kofn.host.schedule.partition import Piece, partition
 from kofn.host.schedule.wire_layout import WireLayout
 from kofn.host.training.loop import Step
+from kofn.torch.early_reads import EarlyReads
 from kofn.torch.elastic import check_optimizer
 from kofn.torch.errors import TorchError
 from kofn.torch.exchange import GradientExchange, Update
@@ -107,6 +108,8 @@ class ScheduledSession(Session):
     def backward(self, loss: torch.Tensor) -> None:
         """The loss's gradients, which leave as the schedule says; the layers' forward passes wait for the means."""
         self.loss = float(loss.detach())
+        if self._begun is None:
+            self._early.check(loss)
         self.finish()
         self._begin()
         self._timeline = []
@@ -157,12 +160,17 @@ class ScheduledSession(Session):
     def _follow_model(self) -> None:
         self._split = SplitBackward(self._layers, self._layer_computed, self._timed)
         module: nn.Module = self.model.module
-        self._hooks = [module.register_forward_pre_hook(self._forward_begins)]
+        self._early = EarlyReads(self._layers)
+        self._hooks = [
+            module.register_forward_pre_hook(self._forward_begins, prepend=True),
+            module.register_forward_hook(lambda *_: self._early.end(), always_call=True),
+        ]
         for at, layer in enumerate(self._layers):
-            self._hooks.append(layer.module.register_forward_pre_hook(partial(self._layer_begins, at)))
+            self._hooks.append(layer.module.register_forward_pre_hook(partial(self._layer_begins, at), prepend=True))
 
     def _forward_begins(self, module: nn.Module, given: Any) -> None:
         self.check()
+        self._early.begin()
         if self._ended is None:
             return
         if not self._schedule.family.by_layer:
@@ -171,6 +179,7 @@ class ScheduledSession(Session):
             self._take(at)
 
     def _layer_begins(self, at: int, module: nn.Module, given: Any) -> None:
+        self._early.call(at)
         self._seen.add(at)
         self._take(at)
 
@@ -231,7 +240,9 @@ class ScheduledSession(Session):
         self._optimizer.step()
         stepped = {id(each) for at in means for each in self._layers[at].parameters}
         for each, gradient in kept:
-            if id(each) not in stepped:
+            if id(each) in stepped:
+                self._versions.pop(id(each), None)  # its gradient is the mean from now on
+            else:
                 each.grad = gradient
 
     # -- what it says of an iteration

@@ -18,7 +18,9 @@ from torch.autograd.function import once_differentiable
 from kofn.torch.errors import TorchError
 
 SPLIT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm)
-"""Kinds, not those derived from them: one tensor in, one out, and parameters that nothing else reads."""
+"""Kinds, not those derived from them, nor those whose weight is computed of other parameters (prune, weight_norm): one
+tensor in, one out.
+"""
 
 Timed = Callable[[str, int, float], object]
 """A pass of this kind ("error", "weight") of a layer has ended; when it began (time.monotonic)."""
@@ -34,7 +36,7 @@ class TorchLayer:
 
     @property
     def splits(self) -> bool:
-        return type(self.module) in SPLIT
+        return type(self.module) in SPLIT and {"weight", "bias"}.issuperset(self.module._parameters)
 
 
 def layers_of(module: nn.Module) -> list[TorchLayer]:
@@ -64,7 +66,11 @@ class SplitBackward:
         self._later: frozenset[int] = frozenset()
         self._begun = set[int]()  # split layers that the backward pass has come to
         self._left = dict[int, Callable[[], None]]()
-        self._missing = dict[int, int]()  # of layers that are not split: parameters without a gradient yet
+        self._added = set[int]()  # parameters, by id(), to which autograd has added all that it has
+        self._own = dict[int, tuple[torch.Tensor, int]]()  # gradients of split layers' calls, with their versions
+        self._reading = set[int]()  # layers of this pass to which autograd has added something
+        self._whole = set[int]()  # layers whose gradient was told
+        self._shared: set[int] | None = None  # layers with parameters that are read outside of their call
         self._hooks = list(self._watched())
         for at, layer in enumerate(layers):
             if layer.splits:
@@ -77,8 +83,10 @@ class SplitBackward:
         for layer in self._layers:
             for parameter in layer.parameters:
                 parameter.grad = None
-        self._begun.clear()
-        self._later, self._missing = frozenset(later), {at: len(one.parameters) for at, one in enumerate(self._layers)}
+        for kept in (self._begun, self._added, self._own, self._whole):
+            kept.clear()
+        self._later = frozenset(later)
+        self._reading.clear()
         try:
             loss.backward()
             for at in later:
@@ -86,6 +94,7 @@ class SplitBackward:
                     weight()
         finally:
             self._left.clear()
+        self._shared = (self._shared or set()) | self._reading
 
     def close(self) -> None:
         """The modules are as they were."""
@@ -97,13 +106,30 @@ class SplitBackward:
 
     def _watched(self) -> Iterator[Any]:
         for at, layer in enumerate(self._layers):
-            if not layer.splits:
-                for parameter in layer.parameters:
-                    yield parameter.register_post_accumulate_grad_hook(partial(self._accumulated, at))
+            for parameter in layer.parameters:
+                yield parameter.register_post_accumulate_grad_hook(partial(self._accumulate, at))
 
-    def _accumulated(self, at: int, parameter: torch.Tensor) -> None:
-        self._missing[at] = self._missing.get(at, 0) - 1
-        if self._missing[at] == 0:
+    def _accumulate(self, at: int, parameter: nn.Parameter) -> None:
+        """Autograd has added all that it has to a gradient: nothing, where only a split call has read the parameter."""
+        grad, own = parameter.grad, self._own.get(id(parameter))
+        changed = grad is not None and (own is None or own[0] is not grad or own[1] != grad._version)
+        if changed and at in self._whole:
+            raise TorchError(
+                f"a parameter of {self._layers[at].name} gets a gradient in several parts, as by reentrant checkpoints,"
+                " or outside of its layer's call, and had none there in the first backward pass"
+            )
+        if changed:
+            self._reading.add(at)
+        self._added.add(id(parameter))
+        self._end(at)
+
+    def _end(self, at: int) -> None:
+        """Tell of a layer's gradient once it is whole."""
+        added = self._added.issuperset(map(id, self._layers[at].parameters))
+        computed = at not in self._begun or self._own.keys() >= set(map(id, self._layers[at].parameters))
+        alone = self._shared is not None and at not in self._shared and at in self._begun
+        if at not in self._whole and computed and (added or alone):
+            self._whole.add(at)
             self._computed(at)
 
     def _forward(self, at: int, forward: Callable[..., torch.Tensor], *given: Any, **named: Any) -> torch.Tensor:
@@ -128,9 +154,10 @@ class SplitBackward:
         began_s, parameters = time.monotonic(), self._layers[at].parameters
         gradients = torch.autograd.grad(outputs, parameters, error, retain_graph=not last)
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+            self._own[id(parameter)] = parameter.grad, parameter.grad._version
         self._timed("weight", at, began_s)
-        self._computed(at)
+        self._end(at)
 
     def _error(self, at: int, outputs: torch.Tensor, inputs: torch.Tensor, error: torch.Tensor, *, last: bool) -> Any:
         began_s = time.monotonic()

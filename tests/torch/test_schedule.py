@@ -15,6 +15,8 @@ if find_spec("torch") is None:
 import msgspec
 import torch
 from torch import nn
+from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
 
 import kofn.torch
 from kofn.config.errors import ConfigError
@@ -196,6 +198,121 @@ def test_clipping_by_the_global_norm_waits_for_all_layers(tmp_path: Path) -> Non
     clipped = trained(tmp_path / "one", "images", "buckets", max_norm=0.1)
     (tmp_path / "two").mkdir()
     assert clipped != trained(tmp_path / "two", "images", "buckets")
+
+
+class Read(nn.Module):
+    """A model that reads parameters in another way than by one call of their layer, or makes them of others."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.embedding, self.middle, self.last = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.groups = nn.GroupNorm(2, 8)
+        self.register_buffer("average", torch.zeros(8, 8))
+        if kind in HOOKS:
+            HOOKS[kind](self.last)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.groups(self.middle(self.embedding(text))))
+        if self.kind == "function":
+            hidden = hidden + nn.functional.linear(hidden, self.last.weight)
+        if self.kind == "function of a layer that is not split":
+            hidden = hidden * self.late.weight
+        if self.kind == "detached":
+            hidden = hidden / self.last.weight.detach().norm()
+        hidden = self.called(hidden)
+        return nn.functional.linear(hidden, self.embedding.weight) if self.kind == "tied" else hidden
+
+    def called(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.kind == "keyword":
+            return self.last(input=hidden)
+        if "checkpoint" in self.kind:
+            return checkpoint(self.last, hidden, use_reentrant=self.kind == "reentrant checkpoint")
+        if self.kind == "function of a layer that is not split":
+            hidden = self.late(hidden)
+        found: torch.Tensor = self.last(hidden)
+        return found
+
+    def loss(self, step: int) -> torch.Tensor:
+        text = torch.randint(0, 20, (6,), generator=torch.Generator().manual_seed(step))
+        penalty = self.penalty() if self.kind == "penalty first" else 0.0
+        loss = nn.functional.cross_entropy(self(text), (text + 1) % (20 if self.kind == "tied" else 8)) + penalty
+        if self.kind == "average":
+            self.average.lerp_(self.middle.weight.detach(), 0.1)
+            loss = loss + (self.average * self.last.weight).sum()
+        return loss + self.penalty() if self.kind == "penalty" else loss
+
+    def penalty(self) -> torch.Tensor:
+        return 0.05 * torch.stack([each.square().sum() for each in self.parameters()]).sum()
+
+
+HOOKS: dict[str, Callable[[Any], object]] = {
+    "prune": lambda layer: prune.l1_unstructured(layer, "weight", 0.3),
+    "weight_norm": nn.utils.weight_norm,
+    "parametrized": nn.utils.parametrizations.weight_norm,
+    "spectral_norm": nn.utils.spectral_norm,
+}
+
+EQUAL = ("tied", "penalty", "average", "keyword", "checkpoint", "reentrant checkpoint", *HOOKS)
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
+@pytest.mark.parametrize("family", ["wait-free", "late-front"])
+@pytest.mark.parametrize("kind", EQUAL)
+def test_parameters_that_are_read_elsewhere_train_as_usual(kind: str, family: str, tmp_path: Path) -> None:
+    """All workers have the same data, so that the means are a worker's own gradients."""
+    torch.manual_seed(0)
+    usual = Read(kind)
+    initial = copy.deepcopy(usual.state_dict())
+    optimizer = torch.optim.SGD(usual.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        usual.loss(step).backward()
+        optimizer.step()
+
+    def run(job: SwitchedJob) -> float:
+        model = Read(kind)
+        model.load_state_dict(initial)
+        session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+        for step in range(STEPS):
+            session.backward(model.loss(step))
+        session.finish()
+        pairs = zip(model.state_dict().values(), usual.state_dict().values(), strict=True)
+        return max((one - other).abs().max().item() for one, other in pairs)
+
+    with crew(tmp_path, STEPS) as workers:
+        scheduled(workers, family=family, front=2 if family in WITH_FRONT else 0)
+        assert max(workers.all(run)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["function", "detached", "penalty first", "function of a layer that is not split"])
+def test_parameters_that_are_read_before_their_layers_call_are_refused(kind: str, tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> str:
+        model = Read(kind)
+        model.late = nn.GroupNorm(2, 8)
+        before = parameters_of(model)
+        session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+        with pytest.raises(kofn.torch.TorchError) as caught:
+            session.backward(model.loss(0))
+        assert parameters_of(model) == before
+        return str(caught.value)
+
+    with crew(tmp_path, STEPS) as workers:
+        scheduled(workers, family="priority")
+        name = {"penalty first": "embedding", "function of a layer that is not split": "late"}.get(kind, "last")
+        for words in workers.all(run):
+            assert words.startswith("a parameter of ") and "is read before its layer's call" in words
+            assert name in words or kind == "penalty first"
+
+
+def test_a_gradient_that_gets_another_part_later_is_refused() -> None:
+    torch.manual_seed(0)
+    model = Read("tied")
+    split = SplitBackward(layers_of(model), lambda at: None, lambda *ended: None)
+    split.backward(model.loss(0), [])
+    split.backward(model.loss(1), [])
+    with pytest.raises(kofn.torch.TorchError, match=r"a parameter of (middle|last) gets a gradient in several parts"):
+        split.backward(model.loss(2) + model.penalty(), [])
 
 
 def refused(folder: Path, model: nn.Module, words: str, *, optimizer: Any = torch.optim.SGD, **given: Any) -> None:
