@@ -95,6 +95,8 @@ class Registry:
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             words = remedy(error) if package in EXTRAS else in_words(error)
+            if error.name == entry.module:
+                words += f" (looked for in {', '.join(dict.fromkeys((os.getcwd(), *_FOLDERS)))})"
             raise ConfigError(f"{self.called(name)} cannot be loaded: {words}") from error
         except Exception as error:  # whatever a foreign module does when it is imported
             raise ConfigError(f"{self.called(name)} cannot be loaded: {in_words(error)}") from error

@@ -36,13 +36,13 @@ COLUMNS: Columns[TrialSummary] = {
 
 
 def outcomes_table(target: str, outcomes: Sequence[ScenarioOutcome]) -> TextTable:
-    """A row a job of a scenario; "x fault-free": its mean iteration time, in that of the fault-free one."""
+    """Return a row for each job of a scenario.
+
+    "x fault-free": its mean iteration time in that of the fault-free scenario, where that one ran.
+    """
     reference = next((one.summary for one in outcomes if one.scenario == "fault-free"), None)
-    columns: Columns[TrialSummary] = {
-        "to target": lambda one: seconds(one.time_to_target_s),
-        "x fault-free": lambda one: _times(one, reference),
-        **COLUMNS,
-    }
+    against: Columns[TrialSummary] = {"x fault-free": lambda one: _times(one, reference)} if reference else {}
+    columns = {"to target": lambda one: seconds(one.time_to_target_s), **against, **COLUMNS}
     jobs = Counter(one.scenario for one in outcomes)
     return TextTable(
         headings=[target, *columns],
@@ -61,10 +61,8 @@ def _cells(columns: Columns[TrialSummary], summary: TrialSummary | None) -> list
     return [cell(summary) for cell in columns.values()]
 
 
-def _times(summary: TrialSummary, reference: TrialSummary | None) -> str:
+def _times(summary: TrialSummary, reference: TrialSummary) -> str:
     """Mean iteration times compared: the scenarios differ in how many iterations they need."""
-    if reference is None:
-        return "-"
     mean_s, reference_s = (one.duration_s / one.iterations for one in (summary, reference))
     return f"{mean_s / reference_s:.2f}"
 

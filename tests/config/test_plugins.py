@@ -63,6 +63,12 @@ def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: py
     assert sys.path.count(str(tmp_path)) == 1
     with pytest.raises(ConfigError, match="workload 'my_numbers:six' cannot be loaded: AttributeError"):
         WORKLOADS.load("my_numbers:six")
+    with pytest.raises(ConfigError, match=rf"No module named 'my_number' \(looked for in .*{tmp_path}") as raised:
+        WORKLOADS.load("my_number:five")
+    assert str(raised.value).count(str(tmp_path)) == 1
+    (tmp_path / "needs.py").write_text("import gone")
+    with pytest.raises(ConfigError, match=r"No module named 'gone'$"):
+        WORKLOADS.load("needs:five")
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)

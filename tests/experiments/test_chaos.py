@@ -95,6 +95,7 @@ def test_the_table_says_what_failed(tmp_path: Path) -> None:
     assert lines[2][-2:] == ["NO", "exactly"]
     assert [line[:3] for line in lines[3:5]] == [["two,", "job", "1"], ["two,", "job", "2"]]
     assert lines[5] == ["dead", "FAILED"]
+    assert "x fault-free" not in outcomes_table("embedded", outcomes[1:]).headings
     trials = frame([outcome_row("embedded", one) for one in outcomes])
     assert trials["passed"].tolist() == [True] * 4 + [False]
     assert trials["iterations"].dropna().tolist() == [100] * 4
