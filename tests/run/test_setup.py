@@ -99,6 +99,6 @@ def test_setup_leaves_a_read_only_folder_as_it_is(made: bool, code: int, words: 
         (checkout / ".venv" / "bin").mkdir(parents=True)
         (checkout / ".venv" / "bin" / "python").symlink_to(sys.executable)
     script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && "$1/run/setup.sh"'
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", checkout]
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(checkout)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, words in run.stderr) == (code, True), run.stderr
