@@ -82,7 +82,7 @@ class Way:
             notes=False,
             layout=BlockLayout(blocks=blocks, words=WORDS, widest=codec.width, summary_words=0),
             codecs={code: codec},
-            planner=Planner(blocks=blocks, widths=(codec.width,), summary=False),
+            planner=Planner(blocks=blocks, widths=(codec.width,)),
         )
         self._plan = self._coding.planner.first()
         storage = LedgerStorage.in_memory(blocks=blocks, lanes=lanes, width=codec.width)

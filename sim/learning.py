@@ -44,7 +44,7 @@ class Learning:
         self._newest = parameters = all_alike.parameters
         self._divergence = Divergence(parameters) if all_alike.metric else None
         self.elements = len(parameters)
-        self.coding = JobCoding.of(job, config.compress, self.elements)
+        self.coding = JobCoding.of(job, config.compress, self.elements, follows=True)
         first = self.coding.planner.first()
         self.replica = Replica(all_alike, config, self.coding.layout.blocks, first)
         self._alignment = Alignment(self.elements)

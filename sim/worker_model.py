@@ -63,7 +63,7 @@ class Student:
     def __init__(self, config: Config, rank: int, learning: Learning, metrics: Metrics) -> None:
         self._config, self._rank, self._learning, self._metrics = config, rank, learning, metrics
         job, compress = config.job, config.compress
-        self._coding = JobCoding.of(job, compress, learning.elements)
+        self._coding = JobCoding.of(job, compress, learning.elements, follows=True)
         self.layout = layout = self._coding.layout
         self.direction = NOWHERE
         storage = LedgerStorage.in_memory(

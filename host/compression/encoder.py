@@ -14,7 +14,8 @@ from kofn.config.compress import CompressSection
 from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers
 from kofn.host.compression import side_values as note
 from kofn.host.compression import summary_block as summary
-from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, statistics
+from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, packs, statistics
+from kofn.host.compression.codecs.fixed_point import following
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import Gradient
@@ -24,7 +25,8 @@ from kofn.host.compression.plan import Plan
 from kofn.host.compression.rate import RateEstimator
 from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.compression.side_values import NUMBERS, SideValues
-from kofn.host.compression.summary_block import Magnitudes, SummaryBlock
+from kofn.host.compression.summary_block import Magnitudes
+from kofn.host.compression.sums_native import largest_of
 from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import VOTES, code_of, pack, unpack, width_of
 from kofn.host.kernels.sample import MOST
@@ -230,14 +232,19 @@ class Encoder:
     @property
     def _first_whole(self) -> bool:
         """Whether all of a gradient is entered before any of it is encoded."""
-        return self._summarised or self.plan.blocks.size < self._layout.blocks
+        return self._looks or self.plan.blocks.size < self._layout.blocks
+
+    @property
+    def _looks(self) -> bool:
+        """Whether magnitudes are needed: for the summary block, or as no scale is agreed on yet."""
+        return self._summarised or (self._planner.follows and self.plan.expected is None)
 
     def _prepare(self) -> None:
         """Before anything of a gradient is encoded."""
         if self._first_whole:
             self.enter_rest()
         self.uses = self._wanted
-        if self._summarised:
+        if self._looks:
             found = [statistics(self.ledger.values(some)) for some in self.ledger.slices]
             mean, largest = (np.concatenate(each) for each in zip(*found, strict=True))
             self._magnitudes = Magnitudes(mean=mean, largest=largest)
@@ -433,16 +440,20 @@ class Encoder:
         `wire_bytes`: of this worker's values that were sent in it.
         """
         plan, encoding = self.plan, self._encoding(wire_bytes)
-        said: SummaryBlock | None = None
         notes: Mapping[int, SideValues] = {}
         if self._layout.summary is not None:
             last, results = results[len(results) - 1], results[:-1]
             sums = unpack(last.values, 32)
             if self._notes:
                 notes = note.read(sums[-note.WORDS * WORD_LANES :], last.members)
-            if self._summarised:
-                said = summary.read(sums, last.count, self._layout.blocks)
-        self.plan = replace(self._planner.after(plan, said), first=plan.first + len(self.blocks))
+        following = plan
+        if self._summarised:
+            following = self._planner.after(plan, summary.read(sums, last.count, self._layout.blocks))
+        elif self._planner.follows:
+            largest = np.zeros(self._layout.blocks)
+            largest[results.blocks] = largest_of(results)
+            following = self._planner.after(plan, largest)
+        self.plan = replace(following, first=plan.first + len(self.blocks))
         return Finished(results, plan, self.plan, encoding, notes)
 
     def _look_at_rate(self, rate: RateEstimator) -> None:
@@ -451,7 +462,10 @@ class Encoder:
 
     def _pack_summary(self, part: int = 0) -> None:
         """The newest wish, the magnitudes before anything was sent, and the note, which only part 0 has."""
-        lanes = [] if self._magnitudes is None else [summary.lanes(self._wish, self._magnitudes)]
+        lanes = []
+        if self._summarised:
+            assert self._magnitudes is not None
+            lanes.append(summary.lanes(self._wish, self._magnitudes))
         if self._notes:
             lanes.append(note.lanes(self.ledger.rank, (0,) * NUMBERS if part else self.note))
         self._packed_summary[part] = pack(np.concatenate(lanes), 32)
@@ -489,12 +503,11 @@ class Encoder:
 
     def _scale(self, lanes: int) -> Exponents:
         """Every block's in lanes of this code: agreed on, or its own."""
-        codec, blocks = self._codecs[lanes], self._layout.blocks
-        agreed = self.plan.scale(codec)
-        if agreed is not None:
-            return agreed
-        own = self._magnitudes or Magnitudes(mean=np.zeros(blocks), largest=np.zeros(blocks))
-        return codec.scale(own.mean, own.largest)
+        codec, zeros = self._codecs[lanes], np.zeros(self._layout.blocks)
+        known = self.plan.expected or self._magnitudes or Magnitudes(mean=zeros, largest=zeros)
+        if self._planner.follows and packs(codec):
+            return following(codec, known.largest)
+        return codec.scale(known.mean, known.largest)
 
 
 def _squares(sample: Fixed, size: int) -> float:

@@ -40,8 +40,13 @@ class JobCoding:
         return largest_lanes(self.codecs)
 
     @classmethod
-    def of(cls, job: JobSection, compress: CompressSection, elements: int, *, notes: bool = False) -> Self:
-        """For gradients of so many elements; CodecError where a codec of the user's own does not do."""
+    def of(
+        cls, job: JobSection, compress: CompressSection, elements: int, *, notes: bool = False, follows: bool = False
+    ) -> Self:
+        """For gradients of so many elements; `follows` as a Planner's.
+
+        Raises CodecError where a codec of the user's own does not do.
+        """
         codecs = load_codecs(
             compress.codec, workers=job.workers, rounding=compress.rounding, gradient_range=job.gradient_range
         )
@@ -74,6 +79,7 @@ class JobCoding:
                 ratio=compress.ratio,
                 every=compress.max_send_interval,
                 adaptive=adaptive,
+                follows=follows and everything,
                 summary_bits=summary_words * WORD_BITS * summary.ONE // block_elements,
                 codecs=by_code if adaptive else {},
                 error_max=compress.error_max,

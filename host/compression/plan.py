@@ -11,13 +11,13 @@ before all others as are needed for the rest of them to be in time, if later ite
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Exponents, Floats64, Integers
+from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.codec import Codec
 from kofn.host.compression.encoding_error import expected_error
 from kofn.host.compression.rate import lanes_for
@@ -48,10 +48,6 @@ class Plan:
     expected: Magnitudes | None
     first: int = 0
 
-    def scale(self, codec: Codec) -> Exponents | None:
-        """Each block's, for lanes of this codec, shape (B,); None where nothing is agreed on yet."""
-        return None if self.expected is None else codec.scale(self.expected.mean, self.expected.largest)
-
     def to_arrays(self) -> dict[str, Integers | Floats64]:
         """For a replica's state; of the same shapes for all plans of a job."""
         sent = np.isin(np.arange(len(self.gap)), self.blocks)
@@ -79,8 +75,10 @@ class Plan:
 class Planner:
     """A job's plans: for `blocks` blocks in lanes of `widths` bits, widest first.
 
+    `follows`: without a summary block, the next plan expects what the sums of the last iteration had.  That suits
+    gradients, which change little from one iteration to the next.
     `ratio`: of the float32 gradient's bytes; with `adaptive` only the first iteration's, and then the mean of what the
-    workers wish.  Without `summary` there is one plan: everything, always.
+    workers wish.
     `summary_bits`: what the summary block takes of a ratio that leaves blocks out, over a block's elements, in bits
     times 2**-16.
 
@@ -95,8 +93,8 @@ class Planner:
     ratio: float = 1.0
     every: int = 8
     adaptive: bool = False
-    summary: bool = True
     summary_bits: int = 0
+    follows: bool = False
     codecs: Mapping[int, Codec] = field(default_factory=dict)
     error_max: float = 1.0
 
@@ -104,10 +102,16 @@ class Planner:
         """The first iteration's: nobody knows yet which blocks hold most, or which scale suits."""
         return self._plan(self._own_ratio, np.ones(self.blocks, np.int64), None)
 
-    def after(self, plan: Plan, summary: SummaryBlock | None) -> Plan:
-        """The next one, after an iteration whose results have this summary."""
-        if summary is None:
-            return plan
+    def after(self, plan: Plan, said: SummaryBlock | Floats64) -> Plan:
+        """Return the next plan, after an iteration whose results have this summary block.
+
+        In its place: the largest magnitude of each block's mean addend (B,), where everything is sent in any case.
+        """
+        if not isinstance(said, SummaryBlock):
+            before = np.zeros(self.blocks) if plan.expected is None else plan.expected.largest
+            largest = np.maximum(said, before / 2)  # coarser at once, finer by one bit an iteration
+            return replace(plan, expected=Magnitudes(mean=np.zeros(self.blocks), largest=largest))
+        summary = said
         gap = plan.gap + 1
         gap[plan.blocks] = 1
         grown = np.sqrt(gap / plan.gap)  # gradients of several iterations add up like noise, mostly

@@ -82,3 +82,21 @@ int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct r
     }
     return -1;
 }
+
+void sums_largest(const struct result *results, int64_t count, int64_t *largest) {
+    int32_t lanes[CHUNK_LANES];
+    for (int64_t of = 0; of < count; of++) {
+        const struct result *result = results + of;
+        const int64_t all = LANE_WIDTHS[result->lanes] == 32 ? result->size / 4 : 0;
+        int32_t least = 0, most = 0;
+        for (int64_t at = 0, size; at < all; at += size) {
+            size = all - at < CHUNK_LANES ? all - at : CHUNK_LANES;
+            unpack(result->values + 4 * at, size, 32, 1, lanes);
+            for (int64_t i = 0; i < size; i++) {
+                least = lanes[i] < least ? lanes[i] : least;
+                most = lanes[i] > most ? lanes[i] : most;
+            }
+        }
+        largest[of] = -(int64_t)least > most ? -(int64_t)least : most;
+    }
+}

@@ -21,3 +21,5 @@ double clock_s(void);
  * job has made: those before it are taken. */
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
                   float *mean);
+/* The largest magnitude of a lane of each result, (count,); 0 where lanes do not have 32 bits, or are not here. */
+void sums_largest(const struct result *results, int64_t count, int64_t *largest);

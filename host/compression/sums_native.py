@@ -4,9 +4,13 @@ import ctypes
 from ctypes import c_double, c_int64, c_void_p
 from functools import cache
 
+import numpy as np
+
+from kofn.host.arrays import Floats64
 from kofn.host.errors import LedgerError
 from kofn.host.kernels.lanes import WIDTHS
 from kofn.host.native import compiled
+from kofn.host.protocol.results import BlockResults
 from kofn.nativebuild.errors import BuildError
 from kofn.nativebuild.library import Signatures, load_library
 
@@ -24,7 +28,21 @@ class NativeSums(ctypes.Structure):
     )
 
 
-SIGNATURES: Signatures = {"sums_take": (c_int64, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p])}
+SIGNATURES: Signatures = {
+    "sums_take": (c_int64, [c_void_p, c_void_p, c_void_p, c_int64, c_void_p]),
+    "sums_largest": (None, [c_void_p, c_int64, c_void_p]),
+}
+
+
+def largest_of(results: BlockResults) -> Floats64:
+    """Return the largest magnitude of each result's mean addend (results,), in the gradient's units.
+
+    0 where lanes do not have 32 bits.  The same to the bit on every worker that has the same results.
+    """
+    table, lanes = np.ascontiguousarray(results.table), np.empty(len(results), np.int64)
+    library().sums_largest(table.ctypes.data, len(table), lanes.ctypes.data)
+    found: Floats64 = np.ldexp(lanes / np.maximum(results.addends, 1), -table["scale"])
+    return found
 
 
 @cache

@@ -130,7 +130,7 @@ class Training:
 
     def _code(self, config: Config) -> JobCoding:
         """How what goes over the wire is coded."""
-        return JobCoding.of(config.job, config.compress, self.parameters)
+        return JobCoding.of(config.job, config.compress, self.parameters, follows=True)
 
     def _alike(self) -> dict[str, Integers]:
         """What else is in a replica."""

@@ -174,7 +174,9 @@ class OverlappedTraining(Training):
     def _code(self, config: Config) -> JobCoding:
         block_elements = JobCoding.of(config.job, config.compress, 1).layout.elements
         self._layout = WireLayout(self._model.layers, block_elements, self._order(config))
-        return JobCoding.of(config.job, config.compress, self._layout.elements, notes=config.schedule.searches)
+        return JobCoding.of(
+            config.job, config.compress, self._layout.elements, notes=config.schedule.searches, follows=True
+        )
 
     def _order(self, config: Config) -> list[int] | None:
         """Of blocks, about as they will leave; None where all may be on their way at once: it is all the same then."""

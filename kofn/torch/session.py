@@ -52,7 +52,7 @@ class Session:
         self.rank, self.workers = job.rank, job.config.job.workers
         ignored = getattr(model, "parameters_to_ignore", ())
         self.layout = layout or ParameterLayout(model.module, ignored)
-        self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True)
+        self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True, follows=True)
         self._untrained = UntrainedState(model.module, self.layout.parameters.values(), ignored)
         begins = zlib.crc32(self._untrained.values().data, zlib.crc32(self.layout.values().data)) >> 1
         note = np.array([self.layout.digest ^ self._untrained.digest, begins, self.layout.elements])

@@ -92,7 +92,9 @@ class Trained:
             Student(config, rank, self.learning, Metrics(self.entry.metrics(rank))) for rank in ranks
         ]
         if other_scale:
-            self.students[-1]._coding.codecs[0].exponent -= other_scale
+            encoder = self.students[-1].encoder
+            agreed = encoder._scale
+            encoder._scale = lambda lanes: agreed(lanes) - other_scale
         clock = VirtualClock()
         journal = Journal(self.entry.decisions, clock.time)
         self.simulation = Simulation(config=config, pupils=self.students, costs=costs, clock=clock, journal=journal)

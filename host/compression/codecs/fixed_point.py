@@ -8,10 +8,14 @@ import numpy as np
 
 from kofn.config.compress import Rounding, limit_of
 from kofn.host.arrays import Exponents, Fixed, Floats64, Values
-from kofn.host.compression.codec import FRACTION_BITS, Counts, exponent_of, shift_of
+from kofn.host.compression.codec import FRACTION_BITS, UNIT, Counts, PackingCodec, exponent_of, shift_of
 from kofn.host.errors import CodecError
 from kofn.host.kernels.kernel import kernel
 from kofn.host.kernels.lanes import WIDTHS, code_of
+
+HEADROOM = 2.0**8
+"""A gradient may be so many times as large as the mean of the iteration before until 32-bit lanes clip it; 20 bits are
+left below for 4 workers, 16 for 64."""
 
 TAIL = 12.0
 """What is larger than so many mean magnitudes (times the root of the largest lane) is clipped.  The least squared error
@@ -22,7 +26,8 @@ what is rounded off is only sent when it has grown to half a step."""
 class FixedPoint:
     """Whole steps of 2**-scale, as many as `workers` addends leave room for.
 
-    32 bits have one scale for ever: addends up to `gradient_range` fit.  Narrower lanes follow the block's magnitudes.
+    32 bits have one scale, at which addends up to `gradient_range` fit, unless the job's follows its gradients
+    (following()).  Narrower lanes follow the block's magnitudes.
     `stochastic` rounds up or down by chance so that the mean is the value; every call draws anew, from the values and
     the number of the call, so that two runs are the same.
 
@@ -82,6 +87,18 @@ class FixedPoint:
             return None
         self._calls += 1
         return (self._calls + _sample(values)) * 0x9E3779B97F4A7C15 >> 32 & 0xFFFFFFFF
+
+
+def following(codec: PackingCodec, largest: Floats64) -> Exponents:
+    """Return the scale of 32-bit lanes (B,) for gradients whose largest magnitudes are expected to be these (B,).
+
+    Its steps reach HEADROOM times as far; of blocks of zeros as far as the coarsest of the others.
+    """
+    known = largest >= UNIT
+    if not known.any():
+        return codec.scale(largest, largest)
+    found = exponent_of(codec.limit, HEADROOM * largest, 1.0)
+    return np.where(known, found, found[known].min())
 
 
 def auto(*, workers: int, rounding: Rounding, gradient_range: float) -> Sequence[FixedPoint]:

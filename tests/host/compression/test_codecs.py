@@ -15,8 +15,8 @@ from kofn.config.compress import CompressSection, Rounding, limit_of
 from kofn.config.errors import ConfigError
 from kofn.config.schema import JobSection
 from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.codec import FRACTION_BITS, Codec, average_packed, encode_packed, statistics, to_fixed
-from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint
+from kofn.host.compression.codec import FRACTION_BITS, Codec, average_packed, encode_packed, packs, statistics, to_fixed
+from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint, following
 from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_native import checksums, factors_of
@@ -453,7 +453,10 @@ def test_a_name_may_give_codecs_of_several_widths():
 def test_codecs_by_name():
     found = load_codecs("auto", workers=8)
     assert {width: codec.width for width, codec in found.items()} == {32: 32, 16: 16, 8: 8}
-    assert load_codecs("int32", workers=4, gradient_range=16.0)[32].scale(np.ones(2), np.ones(2)).tolist() == [24, 24]
+    (int32,) = load_codecs("int32", workers=4, gradient_range=16.0).values()
+    assert int32.scale(np.ones(2), np.ones(2)).tolist() == [24, 24]
+    assert packs(int32) and following(int32, np.zeros(2)).tolist() == [24, 24], "nothing is known"
+    assert following(int32, np.array([1.0, 0.25, 0.0, 2.0**-30])).tolist() == [20, 22, 20, 40]
     for name, width in (("int16", 16), ("int8", 8), ("int4", 4), ("onebit", VOTES)):
         (codec,) = load_codecs(name, workers=4, rounding="stochastic").values()
         assert codec.width == width

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kofn.host.compression import summary_block as summary
-from kofn.host.compression.codecs.fixed_point import FixedPoint
+from kofn.host.compression.codecs.fixed_point import FixedPoint, following
 from kofn.host.compression.plan import SLACK, Plan, Planner
 from kofn.host.compression.summary_block import FLOOR, GROUPS_MAX, ONE, Magnitudes, SummaryBlock
 from kofn.host.errors import ProtocolError
@@ -167,22 +167,41 @@ def test_nobody_s_wish_counts_where_the_ratio_is_given() -> None:
     assert (plan.ratio, len(plan.blocks)) == (ONE // 8, 2)
 
 
-def test_without_a_summary_there_is_one_plan() -> None:
-    planner = Planner(blocks=4, widths=(32,))
-    first = planner.first()
-    assert planner.after(first, None) is first
-    assert first.blocks.tolist() == [0, 1, 2, 3]
-    assert first.scale(FixedPoint(workers=4)) is None
+def test_without_a_summary_scales_follow_the_sums() -> None:
+    """Coarser at once; finer by one bit an iteration, as a block may hold nothing for a while."""
+    codec, planner = FixedPoint(workers=4), Planner(blocks=4, widths=(32,), follows=True)
+    plan, scales = planner.first(), []
+    assert plan.expected is None
+    for sums in ([1, 2**-20, 0, 4], [1, 2**-20, 0, 4], [2, 2**-20, 8, 2**-9], [2, 2**-20, 0, 0], [0, 0, 0, 0]):
+        plan = planner.after(plan, np.array(sums, np.float64))
+        assert plan.blocks.tolist() == [0, 1, 2, 3]
+        assert plan.expected is not None
+        scales.append(following(codec, plan.expected.largest).tolist())
+    assert scales == [
+        *[[20, 40, 18, 18]] * 2,
+        [19, 40, 17, 19],
+        [19, 40, 18, 20],
+        [20, 40, 19, 21],
+    ]
 
 
 def test_scales_are_those_of_what_is_expected() -> None:
     codec = FixedPoint(workers=4, width=8)
     planner = Planner(blocks=2, widths=(8,))
     plan = planner.after(planner.first(), said([2.0**-3, 2.0**-9]))
-    scale = plan.scale(codec)
-    assert scale is not None
-    assert np.array_equal(scale, codec.scale(np.array([2.0**-3, 2.0**-9]), np.array([2.0**-3, 2.0**-9])))
+    assert plan.expected is not None
+    assert np.array_equal(plan.expected.largest, [2.0**-3, 2.0**-9])
+    scale = codec.scale(plan.expected.mean, plan.expected.largest)
     assert scale[1] - scale[0] == 6
+
+
+def test_what_follows_the_sums_goes_on_from_its_arrays() -> None:
+    planner = Planner(blocks=3, widths=(32,), follows=True)
+    plan = planner.after(planner.first(), np.array([1.0, 0.0, 8.0]))
+    again = Plan.from_arrays(plan.to_arrays())
+    sums = np.array([0.25, 3.0, 0.0])
+    ends = [planner.after(one, sums).to_arrays() for one in (plan, again)]
+    assert all(np.array_equal(array, ends[1][name]) for name, array in ends[0].items())
 
 
 @pytest.mark.parametrize("steps", [0, 5])
@@ -193,8 +212,7 @@ def test_a_plan_goes_on_from_its_arrays(steps: int) -> None:
     for _ in range(steps):
         plan = planner.after(plan, said(random.uniform(1, 9, 7), 0.05))
     again = Plan.from_arrays({name: array.copy() for name, array in plan.to_arrays().items()})
-    summaries = [said(random.uniform(1, 9, 7), 0.06) for _ in range(8)]
-    for heard in [None, *summaries]:
+    for heard in [said(random.uniform(1, 9, 7), 0.06) for _ in range(8)]:
         plan, again = planner.after(plan, heard), planner.after(again, heard)
         for name, array in plan.to_arrays().items():
             assert np.array_equal(array, again.to_arrays()[name]), name
