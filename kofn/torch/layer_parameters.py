@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.autograd.graph import saved_tensors_hooks
 
 from kofn.host.arrays import Floats
+from kofn.host.kernels.sample import fingerprint
 from kofn.host.training.peer_to_peer import check_finite
 from kofn.torch.errors import TorchError
+from kofn.torch.sharded_parameter import guard, unguard
 from kofn.torch.split import layers_of
 
 Named = list[tuple[str, nn.Parameter]]
@@ -39,9 +41,12 @@ class LayerParameters:
         self.flat = torch.zeros(self.padded)
         self._places = [*accumulate(self.sizes, initial=0)]
         with torch.no_grad():
-            for (_, parameter), begin, size in zip(named, self._places, self.sizes, strict=False):
-                self.flat[begin : begin + size] = parameter.reshape(-1)
-                parameter.data = self.flat[begin : begin + size].view_as(parameter)
+            self._views = self._parts(self.flat)
+            for (_, parameter), view in zip(named, self._views, strict=True):
+                view.copy_(parameter)
+                parameter.data = view
+        self._lent: Floats | None = None
+        self._lent_hash = ""
 
     def take_gradient(self) -> Floats:
         """All of its gradients (size,), which the parameters do not have any more.
@@ -72,16 +77,51 @@ class LayerParameters:
         return found
 
     def fill(self, values: Floats) -> None:
-        """With (padded,)."""
+        """Give the parameters the values (padded,)."""
         storage = self.flat.untyped_storage()
         if not self.held:
             storage.resize_(4 * self.padded)
         with torch.no_grad():
             self.flat.copy_(torch.from_numpy(values.reshape(-1)))
+        self._versions = [parameter._version for _, parameter in self.named]
+
+    @property
+    def written(self) -> str | None:
+        """The name of a parameter that was changed in place since fill()."""
+        now = zip(self.named, self._versions, strict=True)
+        return next((name for (name, parameter), version in now if parameter._version != version), None)
 
     def discard(self) -> None:
         """Its memory is given back."""
         self.flat.untyped_storage().resize_(0)
+
+    def guard(self) -> None:
+        """From now on reading a parameter without memory is an error."""
+        for (name, parameter), view in zip(self.named, self._views, strict=True):
+            parameter.data = view
+            guard(parameter, name)
+
+    def lend(self, values: Floats) -> None:
+        """Give the parameters these values (padded,) until take_back(); their views stay readable for ever."""
+        self._lent, self._lent_hash = values, fingerprint(values)
+        for (_, parameter), part in zip(self.named, self._parts(torch.from_numpy(values.reshape(-1))), strict=True):
+            unguard(parameter)
+            parameter.data = part
+
+    def take_back(self) -> bool:
+        """Return whether nothing was written to the lent values."""
+        assert self._lent is not None
+        kept = fingerprint(self._lent) == self._lent_hash
+        self._lent = None
+        self.guard()
+        return kept
+
+    def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return each parameter's view of (padded,) elements."""
+        return [
+            flat[begin : begin + size].view(parameter.shape)
+            for (_, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False)
+        ]
 
 
 def units_of(model: nn.Module, stage: int) -> list[Named]:
@@ -130,17 +170,20 @@ class GatheredLayers:
         self.peak_bytes = 0
         """The most that was held at once."""
         self._keep = False
+        self._memory = {unit.flat.untyped_storage()._cdata: at for at, unit in enumerate(units)}
+        self._saving = list[saved_tensors_hooks]()
         number = {id(parameter): at for at, unit in enumerate(units) for _, parameter in unit.named}
         for module in model.modules():
             own = [one for one in module.parameters(recurse=False) if one.requires_grad]
             if own:
                 at = number[id(own[0])]
                 module.register_forward_pre_hook(partial(self._before_forward, at), prepend=True)
-                module.register_forward_hook(partial(self._after_forward, at))
+                module.register_forward_hook(partial(self._after_forward, at), always_call=True)
                 for parameter in own:
                     parameter.register_post_accumulate_grad_hook(partial(self._accumulated, at))
         for unit in units:
             unit.discard()
+            unit.guard()
 
     def begin(self) -> None:
         """A step has changed the parameters: what has come of those before is not used."""
@@ -151,15 +194,17 @@ class GatheredLayers:
         for unit in self._units:
             unit.discard()
 
-    def hold_all(self, hold: bool) -> None:
-        """Gather all units and keep them, or discard them."""
-        self._keep = False
+    def lend_all(self) -> None:
+        """Gather all units for the parameters, until take_back_all()."""
+        self._keep = True
         for at, unit in enumerate(self._units):
-            if hold:
-                self._bring(at, None)
-            else:
-                unit.discard()
-        self._keep = hold
+            unit.lend((self._arriving.pop(at, None) or self._gather(at)).result())
+        self.peak_bytes = max(self.peak_bytes, sum(4 * unit.padded for unit in self._units))
+
+    def take_back_all(self) -> list[str]:
+        """Return the layers whose parameters were written."""
+        self._keep = False
+        return [unit.named[0][0] for unit in self._units if not unit.take_back()]
 
     # -- hooks
 
@@ -167,15 +212,33 @@ class GatheredLayers:
         if torch.is_grad_enabled() and at not in self._order:
             self._order.append(at)
         self._bring(at, self._next(at, 1))
+        hooks = saved_tensors_hooks(*self._saves())
+        self._saving.append(hooks)
+        hooks.__enter__()
 
-    def _after_forward(self, at: int, module: nn.Module, given: Any, outputs: Any) -> None:
-        for output in tree_leaves(outputs):
-            if isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(partial(self._before_backward, at))
-        self._drop(at)
+    def _after_forward(self, at: int, *_: Any) -> None:
+        if self._saving:  # else the hook before has failed
+            self._saving.pop().__exit__(None, None, None)
+        if torch._C._current_graph_task_id() < 0:  # a backward pass that computes a layer again goes on with it
+            self._drop(at)
 
-    def _before_backward(self, at: int, error: torch.Tensor) -> None:
-        self._bring(at, self._next(at, -1))
+    def _saves(self) -> tuple[Callable[[torch.Tensor], Any], Callable[[Any], Any]]:
+        """What autograd saves of a unit is brought again when it is used; all else goes to the hooks outside."""
+        outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        outer_pack, outer_unpack = outer or (_itself, _itself)
+
+        def pack(tensor: torch.Tensor) -> Any:
+            at = self._memory.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+            return at, (outer_pack(tensor) if at is None else tensor)
+
+        def unpack(packed: Any) -> Any:
+            at, saved = packed
+            if at is None:
+                return outer_unpack(saved)
+            self._bring(at, self._next(at, -1))
+            return saved
+
+        return pack, unpack
 
     def _accumulated(self, at: int, parameter: nn.Parameter) -> None:
         self._left[at] -= 1
@@ -209,6 +272,10 @@ class GatheredLayers:
     def _drop(self, at: int) -> None:
         if not self._keep:
             self._units[at].discard()
+
+
+def _itself(saved: Any) -> Any:
+    return saved
 
 
 def values_of(units: Sequence[LayerParameters]) -> Iterator[Floats]:

@@ -23,6 +23,8 @@ from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_
 from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
+WRITTEN = "the shards have the parameters' values, which are loaded and initialised before kofn.torch.zero()"
+
 
 def zero(
     model: nn.Module,
@@ -118,6 +120,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """With the mean gradient of all workers; afterwards all have the same parameters."""
         if closure is not None:
             raise TorchError("step() is given a closure: none is allowed, it would need several gradients a step")
+        if self._settings.stage < 3 and (name := next(filter(None, (unit.written for unit in self._units)), None)):
+            raise TorchError(f"{name} was written since the last step: {WRITTEN}")
         if self._settings.stage == 1:
             self._zero.put(0, self._units[0].take_gradient())
         else:
@@ -150,15 +154,20 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
 
     @contextmanager
     def whole_parameters(self) -> Iterator[None]:
-        """All parameters are there, to be read (a checkpoint in stage 3); all workers enter it together."""
+        """All parameters are there, to be read (a checkpoint in stage 3); all workers enter it together.
+
+        What was read stays as it is afterwards.  TorchError where a parameter was written.
+        """
         if self._layers is None:
             yield
             return
-        self._layers.hold_all(True)
+        self._layers.lend_all()
         try:
             yield
         finally:
-            self._layers.hold_all(False)
+            written = self._layers.take_back_all()
+        if written:
+            raise TorchError(f"{written[0]} or a parameter beside it was written in whole_parameters(): {WRITTEN}")
 
     def memory(self) -> Memory:
         """Of this worker, in bytes; parameters of stage 3: with the most that was gathered at once."""

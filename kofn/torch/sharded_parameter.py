@@ -1,0 +1,113 @@
+"""ZeRO-3's parameters, whose memory is given back between their layer's passes: reading one then is a TorchError.
+
+PyTorch itself reads memory that was given back, which is random values or a crash.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from kofn.torch.errors import TorchError
+
+WITHOUT_MEMORY = frozenset(
+    {
+        *("size", "stride", "dim", "ndimension", "numel", "nelement", "element_size", "storage_offset", "get_device"),
+        *("is_contiguous", "is_floating_point", "is_complex", "is_same_size", "requires_grad_", "untyped_storage"),
+        *("register_hook", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "__hash__", "__len__"),
+    }
+)
+"""Functions that read no element."""
+
+WITH_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
+"""Properties that lead to elements."""
+
+OUTLIVING = frozenset({"numpy", "__array__", "__dlpack__"})
+"""Functions whose result would outlive the memory."""
+
+
+class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read
+    """A tensor in the memory of a layer; so are its views."""
+
+    name_of_parameter: str
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        if _freed(self):
+            return f"{self.name_of_parameter}, sharded: whole_parameters() has the values of {tuple(self.shape)}"
+        return str(super().__repr__(tensor_contents=tensor_contents))
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable[..., Any],
+        types: Any,
+        given: Sequence[Any] = (),
+        named: Mapping[str, Any] | None = None,
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            ours = [each for each in tree_leaves((given, named)) if isinstance(each, ShardedTensor)]
+            called = _name(function)
+            for each in ours:
+                if called in OUTLIVING or (called not in WITHOUT_MEMORY and _freed(each)):
+                    raise _unreadable(each.name_of_parameter)
+            if _writes(called) and any(isinstance(each, ShardedTensor) for each in tree_leaves(given[:1])):
+                raise _unreadable(ours[0].name_of_parameter)
+            found = function(*given, **(named or {}))
+            for each in ours:
+                _mark_views(found, each)
+        return found
+
+
+class ShardedParameter(ShardedTensor, nn.Parameter):  # type: ignore[misc]
+    """A parameter whose layer gives its memory back."""
+
+
+def guard(parameter: nn.Parameter, name: str) -> None:
+    """Make reading the parameter an error while its storage is empty."""
+    parameter.__class__ = ShardedParameter
+    parameter.name_of_parameter = name
+
+
+def unguard(parameter: nn.Parameter) -> None:
+    parameter.__class__ = nn.Parameter
+
+
+def _freed(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():
+        return bool(tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0)
+
+
+def _writes(called: str) -> bool:
+    """Whether a function of this name writes its first argument, whose values would be lost."""
+    special = called == "__setitem__" or (called.startswith("__i") and called.endswith("__") and called != "__int__")
+    in_place = called.endswith("_") and not called.endswith("__") and called not in WITHOUT_MEMORY
+    return special or in_place or called == "data.__set__"
+
+
+def _mark_views(found: Any, of: ShardedTensor) -> None:
+    """A view ends with the memory that it is in, too."""
+    memory = of.untyped_storage()._cdata
+    for each in tree_leaves(found):
+        if type(each) is torch.Tensor and each.layout == torch.strided and each.untyped_storage()._cdata == memory:
+            each.__class__ = ShardedTensor
+            each.name_of_parameter = of.name_of_parameter
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Return a function's name; of a property's getter one of WITHOUT_MEMORY, where it reads no element."""
+    name = getattr(function, "__name__", "")
+    if name not in ("__get__", "__set__", "__delete__"):
+        return name
+    of = str(getattr(getattr(function, "__self__", None), "__name__", ""))
+    if name == "__set__" and of == "data":
+        return "data.__set__"
+    return of if of in WITH_MEMORY else "size"
+
+
+def _unreadable(name: str) -> TorchError:
+    return TorchError(
+        f"{name} is sharded: it can be read in its layer's passes, and anywhere in whole_parameters() of the optimizer;"
+        " it can be written before kofn.torch.zero() alone"
+    )
