@@ -1,5 +1,7 @@
 """Sharded optimizers: against PyTorch's own over the same sums, and in few bits by the slots' rules."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -400,6 +402,25 @@ def test_over_gloo_it_trains_as_over_a_ring_without_a_warning(stage: int) -> Non
     with threads("ring", WORKERS) as crew:
         (wanted, *_) = crew.run(lambda one: trained(Job(one), one.rank, stage=stage, bits=32)[0])
     assert all((each - wanted).abs().max() < 5e-7 for each in found)
+
+
+def test_no_thread_of_gloo_is_left_when_its_group_has_ended() -> None:
+    """While Python ends such a thread would abort the process."""
+    script = """
+from pathlib import Path
+import torch, torch.distributed as dist, kofn.torch
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+model = torch.nn.Linear(2, 2)
+optimizer = kofn.torch.zero(model, bits=32, through="gloo")
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+threads = lambda: [each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm")]
+before = threads()
+dist.destroy_process_group()
+print(any("gloo" in name for name in before), any("runloop" in name for name in threads()))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
