@@ -5,7 +5,7 @@ A check gives None, or one sentence that names the first thing that is wrong.
 """
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +48,11 @@ class Conservation:
     """What could not be looked at, although nothing is wrong with that."""
 
 
-def conservation(folder: TrialFolder, workers: int) -> Conservation:
+def conservation(folder: TrialFolder, workers: int, left: Mapping[int, str] | None = None) -> Conservation:
     """gradients = aggregated + residual + discarded for every worker, and all aggregated together = every worker's
     results.
 
+    `left`: how far each worker came that left before the others, by rank ("20 of 25"). Its results are not looked at.
     Who was never started has no gradients.  Of who was killed for good nobody knows what was aggregated, so the second
     equation is not looked at then: only whether all others applied the same results.
     """
@@ -74,7 +75,8 @@ def conservation(folder: TrialFolder, workers: int) -> Conservation:
         return Conservation(
             error=_owned(sums) or _same(sums), unchecked=f"what was aggregated of {name_workers(gone)}, killed"
         )
-    return Conservation(error=_owned(sums) or _aggregated(sums))
+    left = left or {}
+    return Conservation(error=_owned(sums) or _aggregated(sums, left), unchecked=_left(left))
 
 
 def _owned(sums: Mapping[int, Sums]) -> str | None:
@@ -85,7 +87,18 @@ def _owned(sums: Mapping[int, Sums]) -> str | None:
     return None
 
 
-def _aggregated(sums: Mapping[int, Sums]) -> str | None:
+def _left(left: Mapping[int, str]) -> str | None:
+    if not left:
+        return None
+    rank, iteration = min(left.items())
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return (
+        f"the results of worker {rank}{more}, which left after iteration {iteration}: fewer batches than the others'?"
+        " join() or elastic() goes on"
+    )
+
+
+def _aggregated(sums: Mapping[int, Sums], left: Collection[int]) -> str | None:
     """What was aggregated of all is what each applied, of the blocks whose sums come to it; all come to somebody."""
     total = np.sum([parts["aggregated"] for parts in sums.values()], axis=0)
     nobodys = np.flatnonzero(np.sum([parts["received"] for parts in sums.values()], axis=0) == 0)
@@ -93,7 +106,7 @@ def _aggregated(sums: Mapping[int, Sums]) -> str | None:
         return f"{_blocks(nobodys)}, come to no worker"
     for rank, parts in sums.items():
         wrong = np.flatnonzero((parts["results"] != total) & (parts["received"] != 0))
-        if wrong.size:
+        if wrong.size and rank not in left:
             return f"worker {rank}: {_blocks(wrong)}, the results it applied are not what all workers had aggregated"
     return None
 

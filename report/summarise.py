@@ -23,7 +23,7 @@ from kofn.results.event_log import read_event_log
 from kofn.results.folder import JobFolder, RunFolder, TrialFolder
 from kofn.results.link_bytes import read_links
 from kofn.results.objective_notes import read_objective_notes
-from kofn.results.worker_metrics import Iteration, Totals, WorkerMetrics, read_begun, read_trial, read_worker
+from kofn.results.worker_metrics import CLOSED, Iteration, Totals, WorkerMetrics, read_begun, read_trial, read_worker
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
@@ -80,7 +80,7 @@ def summarise_trial(
     statuses = read_lines(folder.status)
     recovered = recoveries(statuses, events)
     shares = WorkerShares.of(workers)
-    conserved = _conserved(folder, len(workers), early_end) if ledger else Conservation()
+    conserved = _conserved(folder, workers, early_end) if ledger else Conservation()
     return TrialSummary(
         objective=folder.objective,
         time_to_target_s=None if reached is None else reached.time - begin,
@@ -158,11 +158,19 @@ def _sent_less(trial: TrialSummary) -> bool:
     return trial.compressed is not None and trial.compressed.wire_ratio < 1
 
 
-def _conserved(folder: TrialFolder, workers: int, early_end: str) -> Conservation:
+def _conserved(folder: TrialFolder, workers: Sequence[WorkerMetrics], early_end: str) -> Conservation:
     """Workers write their sums at their end: of a trial that ended early there are none, unless it was over."""
-    if early_end and not all(folder.sums(rank).exists() for rank in range(workers)):
+    if early_end and not all(folder.sums(rank).exists() for rank in range(len(workers))):
         return Conservation(unchecked="the ledgers, as the trial did not end")
-    return conservation(folder, workers)
+    return conservation(folder, len(workers), _left(workers))
+
+
+def _left(workers: Sequence[WorkerMetrics]) -> dict[int, str]:
+    """Return how far each worker came whose script closed its session before the last iteration ("20 of 25")."""
+    last = {worker.rank: worker.iterations[-1].iteration for worker in workers if worker.iterations}
+    closed = {worker.rank for worker in workers if worker.totals is not None and worker.totals.reason == CLOSED}
+    most = max(last.values(), default=0)
+    return {rank: f"{end} of {most}" for rank, end in last.items() if rank in closed and end < most}
 
 
 def start(workers: Sequence[WorkerMetrics]) -> float:

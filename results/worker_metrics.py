@@ -25,6 +25,10 @@ TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s",
 """Fields of an iteration that its time is split into."""
 
 
+CLOSED = "closed"
+"""Why a worker ended (Totals.reason): its script left the job while iterations were still to come."""
+
+
 class TimelineEntry(msgspec.Struct, frozen=True, array_like=True):
     """Seconds since the start of the iteration in which one layer's pass or transfer began and ended."""
 

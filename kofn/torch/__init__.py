@@ -4,10 +4,6 @@ group, an optimizer that is sharded (ZeRO).
 Needs kofn[torch]; nothing else of kofn imports this.  How to: docs/howto/pytorch.md.
 """
 
-# Its functions have the process group of its import as a default. PyTorch's optimizers import it, and a group that is
-# there by then would never end: a thread of gloo that still works while Python ends aborts the process.
-import torch.distributed.nn.functional  # noqa: F401
-
 from kofn.torch.attach import ddp_hook, elastic, schedule
 from kofn.torch.errors import TorchError
 from kofn.torch.process_group import SwitchGroup, follow, use

@@ -6,6 +6,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+# Its functions have the process group of its import as a default. PyTorch's optimizers import it, and a group that is
+# there by then would never end: a thread of gloo that still works while Python ends aborts the process.
+import torch.distributed.nn.functional
+
 from kofn.host.arrays import Floats
 from kofn.host.collectives.call import Array
 from kofn.host.zero.shards import Unit

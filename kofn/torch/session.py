@@ -27,6 +27,7 @@ from kofn.host.training.loop import Step
 from kofn.host.training.metrics import Metrics
 from kofn.host.workload.replica import ReplicaState
 from kofn.host.workload.straggler_source import load_stragglers
+from kofn.results.worker_metrics import CLOSED
 from kofn.torch.errors import TorchError
 from kofn.torch.exchange import Exchanged, GradientExchange, Update
 from kofn.torch.job import TorchJob
@@ -127,7 +128,7 @@ class Session:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
-            reason, memory = "iterations" if self.done() else "closed", self.replica.memory + self.reducer.memory
+            reason, memory = "iterations" if self.done() else CLOSED, self.replica.memory + self.reducer.memory
             self._metrics.sum_up(self.reducer, reason, self.replica.results, memory)
 
     # -- for DDP

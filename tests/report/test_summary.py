@@ -164,6 +164,34 @@ def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path
     assert summary.notes == ["trial all: not checked: what was aggregated of worker 2, killed"]
 
 
+def left_early(path: Path, fake: FakeTrial, end: int, reason: str = "closed") -> Summary:
+    """Worker 2 has results of its iterations alone; the others have gone on."""
+    fake.lines[2], fake.reasons[2] = fake.lines[2][:end], reason
+    fake.sums[2]["results"] -= 7
+    return one_trial(path, fake)
+
+
+def test_a_worker_that_left_before_the_others_is_named_with_its_last_iteration(tmp_path: Path) -> None:
+    summary = left_early(tmp_path, simulate(), 160)
+    assert summary.failures == []
+    assert ["gradients conserved", "as far as known"] in summary.rows()
+    (note,) = summary.notes
+    assert "not checked: the results of worker 2, which left after iteration 160 of 200: fewer batches" in note
+
+
+def test_leaving_excuses_a_workers_own_results_alone(tmp_path: Path) -> None:
+    results = "the results it applied are not what all workers had aggregated"
+    for name, end, reason in (("stopped", 160, "stopped"), ("whole", 200, "closed")):
+        (failure,) = left_early(tmp_path / name, simulate(), end, reason).failures
+        assert results in failure and "worker 2" in failure
+    fake = simulate()
+    fake.sums[2]["aggregated"][7] -= 1
+    assert "worker 2: 1 blocks, the first is 7, its gradients" in left_early(tmp_path / "own", fake, 160).failures[0]
+    fake = simulate()
+    fake.sums[1]["results"][9] += 1
+    assert "worker 1: 1 blocks, the first is 9" in left_early(tmp_path / "other", fake, 160).failures[0]
+
+
 def test_the_others_are_checked_without_a_killed_worker(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += 1

@@ -22,6 +22,8 @@ class FakeTrial:
     lines: list[list[dict[str, Any]]]
     sums: list[dict[str, np.ndarray]]
     statuses: list[dict[str, Any]] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why a worker ended, where it is not the target."""
 
 
 def simulate(
@@ -147,7 +149,7 @@ def write_job(job: JobFolder, trials: list[FakeTrial]) -> None:
         entry.status.write_text("".join(json.dumps(status) + "\n" for status in fake.statuses))
         for rank in range(fake.workers):
             summary = {"bytes_sent": 1000, "bytes_received": 2000, "packets_sent": 10, "packets_received": 20}
-            ending = {"summary": {**summary, "retransmissions": rank, "reason": "target", "iterations": 7}}
+            ending = {"summary": {**summary, "retransmissions": rank, "reason": fake.reasons.get(rank, "target")}}
             text = "".join(json.dumps(line) + "\n" for line in [*fake.lines[rank], ending])
             entry.metrics(rank).write_text(text)
             np.savez(entry.sums(rank), allow_pickle=False, **fake.sums[rank])
