@@ -93,8 +93,8 @@ def _left(left: Mapping[int, str]) -> str | None:
     rank, iteration = min(left.items())
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     return (
-        f"the results of worker {rank}{more}, which left after iteration {iteration}: fewer batches than the others'?"
-        " join() or elastic() goes on"
+        f"the results of worker {rank}{more}, which left after iteration {iteration}: fewer batches than the others?"
+        " DDP's join() gives zeros in their place"
     )
 
 

@@ -52,11 +52,18 @@ class ParameterLayout:
         return joined
 
     def parts(self, values: Floats) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each parameter with its part of values (elements,), in its shape and dtype."""
+        """Each parameter with its part of a gradient (elements,), in its shape, strides and dtype.
+
+        DDP's buckets have a parameter's elements in the order of memory, where they are dense.
+        """
         whole = torch.from_numpy(values)
         for parameter in self.parameters.values():
             begin, end = self._places[id(parameter)]
-            yield parameter, whole[begin:end].view_as(parameter).to(parameter.dtype)
+            part = whole[begin:end]
+            shaped = (
+                part.as_strided(parameter.shape, parameter.stride()) if _dense(parameter) else part.view_as(parameter)
+            )
+            yield parameter, shaped.to(parameter.dtype)
 
     def each(self) -> list[Floats]:
         """Each parameter, as flat() has it."""
@@ -66,10 +73,18 @@ class ParameterLayout:
         """A copy of all parameters, (elements,)."""
         return np.concatenate(self.each())
 
+    def load(self, values: Floats) -> None:
+        """Take the parameters from another worker's values()."""
+        sizes = [each.numel() for each in self.parameters.values()]
+        for parameter, part in zip(self.parameters.values(), torch.from_numpy(values).split(sizes), strict=True):
+            parameter.detach().copy_(part.view_as(parameter))
+
     @property
     def digest(self) -> int:
-        """31 bits that are others for other names, shapes and dtypes."""
-        described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.parameters.items()]
+        """31 bits that are others for other names, shapes, strides and dtypes."""
+        described = [
+            (name, tuple(each.shape), each.stride(), str(each.dtype)) for name, each in self.parameters.items()
+        ]
         return zlib.crc32(repr(described).encode()) >> 1
 
 
@@ -77,6 +92,11 @@ def flat(parameter: torch.Tensor) -> Floats:
     """Its values, float32, one after the other; not a copy where they are that already."""
     values: Floats = parameter.detach().reshape(-1).contiguous().float().numpy()
     return values
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill their memory, each once; a new tensor like it has its strides then."""
+    return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:

@@ -120,8 +120,7 @@ class ModelReplica:
         return named | self._plan.to_arrays()
 
     def _take(self, arrays: Arrays) -> None:
-        for parameter, values in self.layout.parts(arrays["parameters"].astype(np.float32, copy=False)):
-            parameter.detach().copy_(values)
+        self.layout.load(arrays["parameters"].astype(np.float32, copy=False))
         self._untrained.load(np.asarray(arrays["untrained"], np.uint8))
         self.results[:], self.note[:] = arrays["results"], arrays["note"]
         self._plan = Plan.from_arrays(arrays)

@@ -245,7 +245,7 @@ class Session:
             if [digest, elements] != own[::2]:
                 raise TorchError(
                     f"worker {rank} trains another model, of {elements} elements: this one has {own[2]};"
-                    " names, shapes and dtypes of all parameters and buffers must agree"
+                    " names, shapes, strides and dtypes of all parameters and buffers must agree"
                 )
             if begins != own[1]:
                 raise TorchError(

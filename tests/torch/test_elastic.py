@@ -14,6 +14,7 @@ if find_spec("torch") is None:
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -94,6 +95,44 @@ def test_clipping_and_a_moving_average_are_of_every_iteration(tmp_path: Path) ->
 
     averages = [parameters_of(each.average) for each in trained(tmp_path, train)[1]]
     assert averages == [averages[0]] * HOSTS
+
+
+def images() -> nn.Module:
+    convolutions = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    return convolutions.to(memory_format=torch.channels_last)
+
+
+def test_parameters_in_another_memory_format(tmp_path: Path) -> None:
+    """All workers have the same data, so that the means are a worker's own gradients; a replica is restored, too."""
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(number))).square().mean().backward()
+        optimizer.step()
+
+    def train(job: SwitchedJob) -> DistributedDataParallel:
+        model = ddp(images)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with closing(kofn.torch.elastic(model, optimizer, job=job)):
+            for number in range(4):
+                step(model, optimizer, number)
+        return model
+
+    usual = ddp(images).module
+    for number in range(4):
+        step(usual, torch.optim.SGD(usual.parameters(), lr=0.1), number)
+    with crew(tmp_path, 4) as made:
+        found = made.all(train)
+        given, fresh = made.jobs[0].replica.state(), ddp(images)
+        session = kofn.torch.Session(fresh, made.jobs[1])
+        session.replica.parts = {"optimizer": torch.optim.SGD(fresh.parameters(), lr=0.1)}
+        assert given is not None
+        session.replica.restore(given)
+    for model in (*found, fresh):
+        assert all(
+            torch.allclose(one, other, atol=1e-6)
+            for one, other in zip(model.parameters(), usual.parameters(), strict=True)
+        )
 
 
 def test_another_worker_can_go_on_from_a_replica(tmp_path: Path) -> None:

@@ -224,10 +224,18 @@ def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:
         assert all("2" in missing(error) for error in made.all(run)[:2])
 
 
+def _transposed() -> nn.Module:
+    """The same values in another order of memory, as DDP's buckets would have them."""
+    made = nn.Linear(8, 8)
+    made.weight = nn.Parameter(made.weight.detach().t().contiguous().t())
+    return made
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [
         (lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 7)), "trains another model, of 71 elements"),
+        (_transposed, "trains another model, of 72 elements"),
         (lambda: nn.Linear(8, 8).apply(nn.init.ones_), "began with other parameters"),
     ],
 )
