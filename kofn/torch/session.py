@@ -59,7 +59,9 @@ class Session:
         note = np.array([self.layout.digest ^ self._untrained.digest, begins, self.layout.elements])
         blocks = self._coding.layout.blocks if load_collective(job.config.job.collective).ledger else 0
         self.replica = ModelReplica(self.layout, self._untrained, blocks, self._coding.planner.first(), note)
-        self._broadcasts = broadcasts_buffers(model)
+        given = [name for name, _ in model.module.named_buffers()] if broadcasts_buffers(model) else []
+        self._compared = UntrainedState(model.module, self.layout.parameters.values(), [*ignored, *given])
+        """What must be equal after every iteration: not buffers that DDP gives to all in the next forward pass."""
         self._last = job.config.run.max_iterations
         self._blocking = load_stragglers(job.config, job.rank)
         self._error: HostError | None = None
@@ -256,14 +258,8 @@ class Session:
     def applied(self, update: Aggregate, step: Step | None) -> None:
         """An iteration's mean is in the parameters."""
         self.replica.applied(update)
-        self._log.applied(update, step, self._fingerprint())
+        self._log.applied(update, step, fingerprint(*self.layout.each(), self._compared.values()))
         self._ready_s, self._started = time.monotonic(), time.time()
-
-    def _fingerprint(self) -> str:
-        """Of all that must be equal; DDP gives buffers that it broadcasts to all workers in the next forward pass."""
-        if self._broadcasts:
-            return fingerprint(*self.layout.each())
-        return fingerprint(*self.layout.each(), self._untrained.values())
 
     def jumped(self) -> None:
         """The parameters are another worker's."""

@@ -201,7 +201,9 @@ def test_what_parts_later_is_in_the_check_of_replicas(tmp_path: Path) -> None:
 
 
 def normed() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    model[0].bias.requires_grad_(False)
+    return model
 
 
 @pytest.mark.parametrize("layer", [lambda: nn.BatchNorm1d(8), lambda: nn.InstanceNorm1d(8, track_running_stats=True)])
@@ -232,7 +234,9 @@ def test_statistics_that_stay_or_are_none_are_allowed() -> None:
             kofn.torch.zero(nn.Sequential(nn.Linear(8, 8), layer), bits=32, job=Job(workers.communicators[0]))
 
 
-def test_ddp_synchronises_statistics_in_a_group_of_all_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", [False, True])
+def test_ddp_synchronises_statistics_in_a_group_of_all_workers(changed: bool, tmp_path: Path) -> None:
+    """All but these must be equal after every iteration."""
     config = Config.of(
         {"job": {"workers": HOSTS, "collective": "gloo"}, "run": {"max_iterations": 3}, "torch": {"script": "train.py"}}
     )
@@ -245,12 +249,14 @@ def test_ddp_synchronises_statistics_in_a_group_of_all_workers(tmp_path: Path) -
         session = kofn.torch.ddp_hook(model, job=PeerJob(config, rank, metrics, lambda: GroupSum(model.process_group)))
         for _ in range(3):
             model(torch.randn(4, 8)).square().mean().backward()
+            if changed and rank == 1:
+                model.module[0].bias.detach().add_(1)
         session.close()
         return [json.loads(line)["params"] for line in metrics.read_text().splitlines()[:-1]]
 
     with ThreadPoolExecutor(HOSTS) as pool:
         found = list(pool.map(run, range(HOSTS)))
-    assert found == [found[0]] * HOSTS
+    assert (found == [found[0]] * HOSTS) is not changed
 
 
 @pytest.mark.parametrize("how", [kofn.torch.elastic, kofn.torch.schedule])
