@@ -39,6 +39,7 @@ class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch'
         return str(super().__repr__(tensor_contents=tensor_contents))
 
     @classmethod
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # it would call this while it traces it
     def __torch_function__(
         cls,
         function: Callable[..., Any],

@@ -118,6 +118,17 @@ def test_what_needs_no_values_is_allowed() -> None:
         assert "in_features=64" in repr(model)
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's of what it does not compile
+def test_a_compiled_model_trains() -> None:
+    model = layers()
+    before = [each.tolist() for each in model.parameters()]
+    with threads("ring", 1) as crew:
+        optimizer = sharded(crew.communicators[0], model)
+        step(torch.compile(model, backend="eager"), optimizer)
+        with optimizer.whole_parameters():
+            assert [each.tolist() for each in model.parameters()] != before
+
+
 def test_what_was_read_in_whole_parameters_stays() -> None:
     """A state_dict() is saved afterwards, and loads where kofn is not there."""
     model, usual = layers(), layers()
