@@ -27,9 +27,20 @@ WITH_MEMORY = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
 OUTLIVING = frozenset({"numpy", "__array__", "__dlpack__"})
 """Functions whose result would outlive the memory."""
 
+WRITING = frozenset(
+    {
+        *(
+            f"__i{each}__"
+            for each in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+        ),
+        *("__ilshift__", "__irshift__", "__setitem__", "data.__set__"),
+    }
+)
+"""Functions that write their first argument, beside those whose names end with an underscore."""
+
 
 class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read
-    """A tensor in the memory of a layer; so are its views."""
+    """A parameter, or a view of one, in memory that its layer gives back."""
 
     name_of_parameter: str
 
@@ -62,7 +73,7 @@ class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch'
 
 
 class ShardedParameter(ShardedTensor, nn.Parameter):  # type: ignore[misc]
-    """A parameter whose layer gives its memory back."""
+    """A parameter in memory that its layer gives back."""
 
 
 def guard(parameter: nn.Parameter, name: str) -> None:
@@ -82,9 +93,8 @@ def _freed(tensor: torch.Tensor) -> bool:
 
 def _writes(called: str) -> bool:
     """Whether a function of this name writes its first argument, whose values would be lost."""
-    special = called == "__setitem__" or (called.startswith("__i") and called.endswith("__") and called != "__int__")
     in_place = called.endswith("_") and not called.endswith("__") and called not in WITHOUT_MEMORY
-    return special or in_place or called == "data.__set__"
+    return in_place or called in WRITING
 
 
 def _mark_views(found: Any, of: ShardedTensor) -> None:

@@ -42,11 +42,21 @@ def sharded(communicator: Any, model: nn.Module, stage: int = 3) -> ShardedOptim
     return kofn.torch.zero(model, lr=0.01, stage=stage, bits=32, job=Job(communicator))
 
 
+class Writes(nn.Linear):
+    """A layer that changes its weight in place, which no shard would get."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.weight *= 0.5
+        return super().forward(values)
+
+
 class Keeps(nn.Linear):
     """A layer that keeps a view of its weight."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         self.kept = self.weight.detach().t()[1:]
+        assert len(list(self.bias)) == self.out_features
         return super().forward(values)
 
 
@@ -92,6 +102,15 @@ def test_reading_or_writing_a_parameter_without_memory_is_refused(read: str) -> 
             step(model, optimizer, seed)
         with pytest.raises(TorchError, match=WORDS):
             READS[read](model)
+
+
+def test_a_layer_that_writes_its_parameter_is_refused() -> None:
+    model = layers()
+    model[0] = Writes(64, 64)
+    with threads("ring", 1) as crew:
+        optimizer = sharded(crew.communicators[0], model)
+        with pytest.raises(TorchError, match=r"it can be written before kofn.torch.zero\(\) alone"):
+            step(model, optimizer)
 
 
 def test_loading_a_state_is_refused_by_the_names_of_the_parameters() -> None:
