@@ -30,6 +30,9 @@ from kofn.results.memory import Memory
 from kofn.results.provenance import Provenance
 from kofn.results.ranks import FEW, each, name_workers
 
+COARSE = 0.01
+"""Share of the gradients' norm that uncompressed lanes leave over before a person is told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSummary:
@@ -236,13 +239,24 @@ class Summary:
 
     @property
     def notes(self) -> list[str]:
-        """What was not compared or checked, although nothing failed."""
+        """What was not compared or checked, or did not fit, although nothing failed."""
         unchecked = [
             f"trial {entry.objective}: not checked: {entry.conservation_unchecked}"
             for entry in self.trials
             if entry.conservation_unchecked
         ]
-        return [*self.not_compared, *unchecked]
+        return [*self.not_compared, *unchecked, *self._coarse]
+
+    @property
+    def _coarse(self) -> list[str]:
+        """In which trials 32-bit lanes left over more than they should; narrower ones have rows of their own."""
+        errors = {entry.objective: entry.compressed.error or 0 for entry in self.trials if entry.compressed}
+        return [
+            f"trial {name}: lanes of 32 bits left over {error:.0%} of the gradients, which came later: their size"
+            " changes too fast, or is out of range"
+            for name, error in errors.items()
+            if error > COARSE and not self.compresses
+        ]
 
     @property
     def not_compared(self) -> list[str]:

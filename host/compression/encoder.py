@@ -15,7 +15,7 @@ from kofn.host.arrays import Exponents, Fixed, Floats, Floats64, Integers
 from kofn.host.compression import side_values as note
 from kofn.host.compression import summary_block as summary
 from kofn.host.compression.codec import FRACTION_BITS, UNIT, check, packs, statistics
-from kofn.host.compression.codecs.fixed_point import following
+from kofn.host.compression.codecs.fixed_point import beginning, following
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import Gradient
@@ -506,7 +506,7 @@ class Encoder:
         codec, zeros = self._codecs[lanes], np.zeros(self._layout.blocks)
         known = self.plan.expected or self._magnitudes or Magnitudes(mean=zeros, largest=zeros)
         if self._planner.follows and packs(codec):
-            return following(codec, known.largest)
+            return (beginning if self.plan.expected is None else following)(codec, known.largest)
         return codec.scale(known.mean, known.largest)
 
 

@@ -1,6 +1,7 @@
 """The comparison of trials: figures by hand, and every violation found and named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,13 @@ from rich.console import Console
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Config, TorchSection
+from kofn.report.compressed import Compressed
 from kofn.report.summarise import summarise
 from kofn.report.summary import Summary, TrialSummary, stored_trials
 from kofn.results.errors import ResultsError
 from kofn.results.folder import RunFolder
 from kofn.results.worker_metrics import merge
+from tests.experiments.test_chaos import SUMMARY
 from tests.run.fake_run import FakeTrial, compress, simulate, two_trials, write
 
 
@@ -162,6 +165,17 @@ def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path
     assert summary.trials[0].conservation_unchecked == "what was aggregated of worker 2, killed"
     assert ["gradients conserved", "as far as known"] in summary.rows()
     assert summary.notes == ["trial all: not checked: what was aggregated of worker 2, killed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "compresses", "told"), [(0.4, False, True), (0.005, False, False), (0.4, True, False)]
+)
+def test_what_32_bits_left_over_is_told(error: float, compresses: bool, told: bool) -> None:
+    compressed = Compressed(
+        wire_bytes=1, wire_ratio=1.0, ratio=1.0, gradient_norm=2.0, error_norm=2 * error, residual_norm=0.0
+    )
+    summary = Summary(job=1, metric=None, trials=(replace(SUMMARY, compressed=compressed),), compresses=compresses)
+    assert any("lanes of 32 bits left over 40%" in note for note in summary.notes) == told
 
 
 def left_early(path: Path, fake: FakeTrial, end: int, reason: str = "closed") -> Summary:

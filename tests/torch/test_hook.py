@@ -125,6 +125,37 @@ def test_a_training_is_that_of_gloo(name: str, tmp_path: Path) -> None:
     compared(CASES[name], tmp_path)
 
 
+@pytest.mark.parametrize("factor", [1e-9, 1e-4, 1e4, 65536.0])
+def test_a_loss_of_any_size_trains_as_by_gloo(factor: float, tmp_path: Path) -> None:
+    """As a GradScaler, or a division by tokens, has it; the optimizer takes the factor back."""
+    store = dist.HashStore()
+
+    def train(job: SwitchedJob) -> tuple[list[float], list[float], bytes]:
+        by_gloo, by_switch = ddp(layers, process_group=gloo_group(store, job.rank, HOSTS)), ddp(layers)
+        found = list[list[float]]()
+        for model in (by_gloo, by_switch):
+            session = kofn.torch.ddp_hook(model, job=job) if model is by_switch else None
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / factor, momentum=0.9)
+            data, losses = torch.Generator().manual_seed(job.rank), list[float]()
+            for _ in range(STEPS):
+                images, labels = torch.randn(BATCH, 64, generator=data), torch.randint(0, 10, (BATCH,), generator=data)
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(images), labels)
+                (factor * loss).backward()
+                optimizer.step()
+                losses.append(loss.item())
+            found.append(losses)
+            if session is not None:
+                session.close()
+        return found[0], found[1], parameters_of(by_switch)
+
+    with crew(tmp_path, STEPS) as made:
+        trained = made.all(train)
+    for wanted, found, parameters in trained:
+        assert found == pytest.approx(wanted, rel=1e-3)
+        assert parameters == trained[0][2]
+
+
 def test_two_hundred_steps_are_those_of_gloo(tmp_path: Path) -> None:
     compared(Case(steps=200), tmp_path)
 

@@ -17,6 +17,9 @@ HEADROOM = 2.0**8
 """A gradient may be so many times as large as the mean of the iteration before until 32-bit lanes clip it; 20 bits are
 left below for 4 workers, 16 for 64."""
 
+STEPS_LEAST = 2.0**10
+"""With fewer steps for its largest element a gradient does not fit the scale of the first iteration."""
+
 TAIL = 12.0
 """What is larger than so many mean magnitudes (times the root of the largest lane) is clipped.  The least squared error
 of a Laplace distribution asks for 2, but what is clipped comes late by many iterations, and training bears that badly;
@@ -99,6 +102,18 @@ def following(codec: PackingCodec, largest: Floats64) -> Exponents:
         return codec.scale(largest, largest)
     found = exponent_of(codec.limit, HEADROOM * largest, 1.0)
     return np.where(known, found, found[known].min())
+
+
+def beginning(codec: PackingCodec, largest: Floats64) -> Exponents:
+    """Return the scale of 32-bit lanes (B,) while nobody knows the others' gradients; `largest` (B,) are the own ones'.
+
+    It is the codec's own, unless the gradient does not fit it: then one that other workers will choose as well.
+    """
+    usual, most = codec.scale(np.zeros_like(largest), largest), float(largest.max(initial=0.0))
+    if most == 0 or STEPS_LEAST <= most * 2.0 ** int(usual[0]) <= codec.limit:
+        return usual
+    (fitting,) = exponent_of(codec.limit, 16 * np.array([most]), 1.0) // 8 * 8
+    return np.full_like(usual, fitting)
 
 
 def auto(*, workers: int, rounding: Rounding, gradient_range: float) -> Sequence[FixedPoint]:

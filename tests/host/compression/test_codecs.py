@@ -16,7 +16,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import JobSection
 from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.codec import FRACTION_BITS, Codec, average_packed, encode_packed, packs, statistics, to_fixed
-from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint, following
+from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint, beginning, following
 from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_native import checksums, factors_of
@@ -457,6 +457,10 @@ def test_codecs_by_name():
     assert int32.scale(np.ones(2), np.ones(2)).tolist() == [24, 24]
     assert packs(int32) and following(int32, np.zeros(2)).tolist() == [24, 24], "nothing is known"
     assert following(int32, np.array([1.0, 0.25, 0.0, 2.0**-30])).tolist() == [20, 22, 20, 40]
+    for largest, scale in ((0.0, 24), (1.0, 24), (2.0**-14, 24), (2.0**-15, 32), (2.0**-30, 40), (2.0**6, 16)):
+        assert beginning(int32, np.array([0.0, largest])).tolist() == [scale, scale], largest
+    for largest in 2.0 ** np.arange(-40, 21):
+        assert largest * 2.0 ** beginning(int32, np.array([largest]))[0] <= int32.limit, "nothing is clipped"
     for name, width in (("int16", 16), ("int8", 8), ("int4", 4), ("onebit", VOTES)):
         (codec,) = load_codecs(name, workers=4, rounding="stochastic").values()
         assert codec.width == width
