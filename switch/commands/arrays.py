@@ -70,8 +70,7 @@ def register_read(session: Session, words: list[str]) -> Iterator[str]:
         index = number(words[1], "index")
         yield f"{words[0]}[{index}]= {session.engine.read_register(register.name, index)}"
     else:
-        cells = (session.engine.read_register(register.name, index) for index in range(register.size))
-        yield f"{words[0]}= {', '.join(map(str, cells))}"
+        yield f"{words[0]}= {', '.join(map(str, session.engine.registers(register.name)))}"
 
 
 def register_write(session: Session, words: list[str]) -> Iterator[str]:
@@ -85,9 +84,7 @@ def register_write(session: Session, words: list[str]) -> Iterator[str]:
 def register_reset(session: Session, words: list[str]) -> Iterator[str]:
     """Set all cells of a register to 0: register_reset <name>"""
     check_count(words, 1)
-    register = _register(session, words[0])
-    for index in range(register.size):
-        session.engine.write_register(register.name, index, 0)
+    session.engine.reset_registers(_register(session, words[0]).name)
     yield from ()
 
 
@@ -107,9 +104,13 @@ def meter_set_rates(session: Session, words: list[str]) -> Iterator[str]:
 def meter_array_set_rates(session: Session, words: list[str]) -> Iterator[str]:
     """Configure all cells of a meter: meter_array_set_rates <name> <rate 1>:<burst 1> <rate 2>:<burst 2>"""
     check_count(words, 3)
-    meter, config = find("meter", session.program.meters, words[0]), _config(words[1:])
-    for index in range(meter.size):
-        session.engine.write_meter(meter.name, index, config)
+    meter, config = _meter(session, words[0]), _config(words[1:])
+    if isinstance(meter, Direct):
+        for entry in session.engine.entries(meter.table.name):
+            session.engine.set_meter(entry.table, entry.key, entry.priority, config)
+    else:
+        for index in range(meter.size):
+            session.engine.write_meter(meter.name, index, config)
     yield from ()
 
 
@@ -155,9 +156,9 @@ def _config(words: list[str]) -> MeterConfig:
         raise CommandError("Error while parsing rates: <rate>:<burst> is needed, twice") from error
     (committed, committed_burst), (peak, peak_burst) = rates
     return MeterConfig(
-        committed_rate=round(committed * PER_MICROSECOND),
+        committed_rate=committed * PER_MICROSECOND,
         committed_burst=committed_burst,
-        peak_rate=round(peak * PER_MICROSECOND),
+        peak_rate=peak * PER_MICROSECOND,
         peak_burst=peak_burst,
     )
 

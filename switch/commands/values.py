@@ -15,18 +15,30 @@ RULE, STARS = "=" * 10, "*" * 10
 
 
 def value(text: str, width: int) -> int:
-    """A number, or the address that a field of this width can be.  Raises CommandError."""
+    """Return a number, or the address that a field of this width can be, as BMv2's CLI reads it.
+
+    An octet may have fewer digits than usual, or zeros before them.  Raises CommandError.
+    """
     try:
         if width == 48 and ":" in text:
-            return int(text.replace(":", ""), 16)
-        if (width == 32 and "." in text) or (width == 128 and ":" in text):
-            return int(ipaddress.ip_address(text))
+            return _address(text.split(":"), 6, base=16)
+        if width == 32 and "." in text:
+            return _address(text.split("."), 4, base=10)
+        if width == 128 and ":" in text:
+            return int(ipaddress.IPv6Address(text))
         found = int(text, 0)
     except ValueError as error:
         raise CommandError(f"Error while parsing {text} - not a number, nor an address of {width} bits") from error
     if not 0 <= found < 1 << width:
         raise CommandError(f"Error while parsing {text} - Parameter is too large: the field has {width} bits")
     return found
+
+
+def _address(octets: Sequence[str], count: int, *, base: int) -> int:
+    """ValueError for another number of octets, or one that is none."""
+    if len(octets) != count:
+        raise ValueError(f"an address of {count} octets must have as many")
+    return int.from_bytes(bytes(int(octet, base) for octet in octets))
 
 
 def parameters(action: Action, words: Sequence[str]) -> tuple[int, ...]:

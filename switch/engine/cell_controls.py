@@ -73,6 +73,16 @@ class CellControls(Controls):
         with self._lock:
             self._now.write_register(name, index, value)
 
+    def registers(self, name: str) -> list[int]:
+        """Return all cells of a register array, unsigned."""
+        with self._lock:
+            return self._now.registers(name)
+
+    def reset_registers(self, name: str) -> None:
+        """Set all cells of a register array to 0."""
+        with self._lock:
+            self._now.reset_registers(name)
+
     # Value sets
 
     def value_set(self, name: str) -> tuple[int, ...]:

@@ -4,6 +4,8 @@ Not thread-safe against itself (the engine serialises control operations); safe 
 """
 
 import ctypes
+import struct
+from collections.abc import Iterator
 
 from kofn.switch.compiler.build import Built
 from kofn.switch.compiler.codegen.layout import c_type, limbs, mask_of
@@ -16,6 +18,12 @@ from kofn.switch.state.meters import Meters
 from kofn.switch.state.named import named
 from kofn.switch.state.rows import Rows
 from kofn.switch.state.value_sets import ValueSets
+
+PART_BYTES = 1 << 18
+"""Of a register array that are copied while packets wait: tens of microseconds."""
+
+WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
+"""What struct calls cells of so many bytes."""
 
 
 class Loaded:
@@ -94,6 +102,31 @@ class Loaded:
         data = ctypes.create_string_buffer(value.to_bytes(size, "little"), size)
         address = self._native.register_cell(self.instance, number, index)
         self._native.core_write(self._core, address, ctypes.addressof(data), size)
+
+    def registers(self, name: str) -> list[int]:
+        """Return all cells of a register array."""
+        number, array = self._register(name, 0)
+        size, data = _cell_bytes(array), bytearray()
+        for address, length in self._parts(number, array.size, size):
+            part = ctypes.create_string_buffer(length)
+            self._native.core_read(self._core, ctypes.addressof(part), address, length)
+            data += part
+        if size in WORDS:
+            return [*struct.unpack(f"<{array.size}{WORDS[size]}", data)]
+        return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+
+    def reset_registers(self, name: str) -> None:
+        """Set all cells of a register array to 0."""
+        number, array = self._register(name, 0)
+        zeros = ctypes.create_string_buffer(PART_BYTES)
+        for address, length in self._parts(number, array.size, _cell_bytes(array)):
+            self._native.core_write(self._core, address, ctypes.addressof(zeros), length)
+
+    def _parts(self, number: int, cells: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield address and length of parts of a register array, each of whole cells of `size` bytes."""
+        most = PART_BYTES // size
+        for first in range(0, cells, most):
+            yield self._native.register_cell(self.instance, number, first), size * min(most, cells - first)
 
     def _register(self, name: str, index: int) -> tuple[int, Array]:
         number, array = named(self._registers, "register", name)

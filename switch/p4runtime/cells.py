@@ -51,9 +51,9 @@ def encode_config(config: MeterConfig | None) -> p4r.MeterConfig | None:
     if config is None:
         return None
     return p4r.MeterConfig(
-        cir=config.committed_rate,
+        cir=round(config.committed_rate),
         cburst=config.committed_burst,
-        pir=config.peak_rate,
+        pir=round(config.peak_rate),
         pburst=config.peak_burst,
     )
 

@@ -1,10 +1,15 @@
 // The control plane's part of meters.
 #include "meter.h"
 
+#include <string.h>
+
 #include "core.h"
 
-static struct rate full(uint64_t per_s, uint64_t burst) {
-    return (struct rate){.per_us = (double)per_s / 1e6, .burst = burst, .tokens = burst};
+// `bits` are those of a double: units a second.
+static struct rate full(uint64_t bits, uint64_t burst) {
+    double per_s;
+    memcpy(&per_s, &bits, sizeof per_s);
+    return (struct rate){.per_us = per_s / 1e6, .burst = burst, .tokens = burst};
 }
 
 // `config` is committed rate and burst, peak rate and burst, in units a second and units; NULL: everything is green.

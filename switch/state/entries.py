@@ -136,9 +136,9 @@ class MemberGroup:
 class MeterConfig:
     """Rates in packets or bytes a second, bursts in packets or bytes; the committed rate is not above the peak's."""
 
-    committed_rate: int
+    committed_rate: float
     committed_burst: int
-    peak_rate: int
+    peak_rate: float
     peak_burst: int
 
 

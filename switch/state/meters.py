@@ -3,6 +3,8 @@
 Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
 """
 
+import struct
+
 from kofn.switch.compiler.ir.program import Meter, Program
 from kofn.switch.errors import InvalidEntry
 from kofn.switch.native import limbs_array, runtime
@@ -71,13 +73,17 @@ class Meters:
 
 
 def _words(config: MeterConfig) -> list[int]:
-    return [config.committed_rate, config.committed_burst, config.peak_rate, config.peak_burst]
+    """Return what native code is told: the bits of a rate as double, and a burst, of each."""
+    rates = (config.committed_rate, config.peak_rate)
+    committed, peak = (int.from_bytes(struct.pack("<d", rate), "little") for rate in rates)
+    return [committed, config.committed_burst, peak, config.peak_burst]
 
 
 def _check(config: MeterConfig | None, what: str) -> None:
     if config is None:
         return
-    if min(_words(config)) < 0 or max(_words(config)) > RATE_MAX:
+    numbers = (config.committed_rate, config.committed_burst, config.peak_rate, config.peak_burst)
+    if not all(0 <= number <= RATE_MAX for number in numbers):
         raise InvalidEntry(f"rates and bursts of {what} are 0..2**63 - 1, not {config}")
     if config.committed_rate > config.peak_rate:
         raise InvalidEntry(

@@ -16,7 +16,8 @@ from kofn.switch.cli.names import NAMES, make_names
 from kofn.switch.commands.client import INTRO, PROMPT
 from kofn.switch.commands.interpreter import COMMANDS, answer
 from kofn.switch.commands.server import LINE_MOST, serving_commands
-from kofn.switch.commands.session import Session
+from kofn.switch.commands.session import CommandError, Session
+from kofn.switch.commands.values import value
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import SwitchError
 from tests.switch.every_table import probe
@@ -175,6 +176,19 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     assert engine.entries("Tables.indirect") == []
 
 
+def test_a_register_is_read_and_reset_whole(engine: Engine) -> None:
+    """In cells of any width, of several copies."""
+    session = Session(engine)
+    for register in session.program.registers:
+        last = (1 << register.width) - 1
+        cells = [0, *([last] * (register.size - 1))]
+        for index, cell in enumerate(cells):
+            engine.write_register(register.name, index, cell)
+        assert say(session, f"register_read {register.name}") == [f"{register.name}= {', '.join(map(str, cells))}"]
+        assert say(session, f"register_reset {register.name}") == []
+        assert engine.registers(register.name) == [0] * register.size
+
+
 def test_meters_have_rates_in_units_a_microsecond(engine: Engine) -> None:
     session = Session(engine)
     name = session.program.meters[0].name
@@ -183,6 +197,51 @@ def test_meters_have_rates_in_units_a_microsecond(engine: Engine) -> None:
         "0: info rate = 0.5, burst size = 10",
         "1: info rate = 1.0, burst size = 20",
     ]
+
+
+def test_a_rate_may_be_below_one_a_second(engine: Engine) -> None:
+    """0.4 packets a second: one in the burst, none within the next second."""
+    session = Session(engine)
+    name = session.program.meters[0].name
+    say(session, f"meter_set_rates {name} 0 0.0000001:1 0.0000004:1")
+    assert say(session, f"meter_get_rates {name} 0") == [
+        "0: info rate = 1e-07, burst size = 1",
+        "1: info rate = 4e-07, burst size = 1",
+    ]
+    config = engine.read_meter(name, 0)
+    assert config is not None and (config.committed_rate, config.peak_rate) == pytest.approx((0.1, 0.4))
+
+
+def test_all_cells_of_a_direct_meter_are_configured_together(engine: Engine) -> None:
+    session = Session(engine)
+    say(session, "table_add metered metered_answer 1 => 7", "table_add metered metered_answer 2 => 7")
+    assert say(session, "meter_array_set_rates entry_meter 0.5:10 1:20") == []
+    for handle in (0, 1):
+        assert say(session, f"meter_get_rates entry_meter {handle}")[1] == "1: info rate = 1.0, burst size = 20"
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "found"),
+    [
+        ("0:0:0:0:9:1", 48, 0x0901),
+        ("00:0a:B:c:0d:ff", 48, 0x000A0B0C0DFF),
+        ("10.0.01.010", 32, 0x0A00010A),
+        ("010.000.000.001", 32, 0x0A000001),
+        ("2001:db8::1", 128, 0x20010DB8 << 96 | 1),
+        ("0x10", 48, 16),
+    ],
+)
+def test_addresses_are_read_as_bmv2_reads_them(text: str, width: int, found: int) -> None:
+    assert value(text, width) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [("0:0:0:0:1", 48), ("0:0:0:0:0:100", 48), ("1.2.3", 32), ("1.2.3.256", 32), ("1.2.3.4.5", 32), ("1.2.3.x", 32)],
+)
+def test_what_is_no_address_is_refused(text: str, width: int) -> None:
+    with pytest.raises(CommandError, match="not a number, nor an address"):
+        value(text, width)
 
 
 def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from finsy.proto import U128, p4i, p4r
 
 from kofn.switch.compiler.ir.program import Program
+from kofn.switch.p4runtime.cells import encode_config
 from kofn.switch.state.entries import (
     CloneSession,
     Count,
@@ -185,9 +186,8 @@ class Bmv2Control:
     def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
         number = self._object("meters", name).preamble.id
         told = p4r.MeterEntry(meter_id=number, index=p4r.Index(index=index))
-        if config is not None:
-            told.config.cir, told.config.cburst = config.committed_rate, config.committed_burst
-            told.config.pir, told.config.pburst = config.peak_rate, config.peak_burst
+        if (configured := encode_config(config)) is not None:
+            told.config.CopyFrom(configured)
         self._write("MODIFY", meter_entry=told)
 
     def set_value_set(self, name: str, keys: Sequence[int]) -> None:
