@@ -1,6 +1,7 @@
 """`python -m kofn.switch`: the embedded switch as a process with simple_switch_grpc's command line."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         if not options.inside.files:
             check_interfaces(options.ports)
-        check_address(options.address)
+        if options.address is not None:
+            check_address(options.address)
         check_log_file(options.log_file)
         _set_up_logging(options)
         for reason in options.ignored:
@@ -91,11 +93,12 @@ async def run(options: Options) -> None:
     engine.start()
     reports = Uplink("log messages", engine.take_reports, write_reports)
     try:
-        async with (
-            serving(engine, device_id=options.device_id, address=options.address, credentials=credentials),
-            serving_commands(engine, options.thrift_port),
-        ):
-            print(f"Server listening on {options.address}", flush=True)
+        async with contextlib.AsyncExitStack() as servers:
+            await servers.enter_async_context(serving_commands(engine, options.thrift_port))
+            if options.address is not None:
+                server = serving(engine, device_id=options.device_id, address=options.address, credentials=credentials)
+                await servers.enter_async_context(server)
+                print(f"Server listening on {options.address}", flush=True)
             await _end(ended, PcapReplay(engine, inputs, options.inside.wait_s or 0))
     finally:
         engine.stop()

@@ -27,11 +27,14 @@ sys.exit(main(["--thrift-port", "9090", "--take-outgoing", *sys.argv[1:]]))
 """
 """BMv2 serves its client, and hears what is sent out of its interfaces, without being told."""
 
+WITHOUT_P4RUNTIME = SWITCH.replace('"--take-outgoing"', '"--take-outgoing", "--no-p4runtime"')
+"""BMv2's simple_switch serves no P4Runtime: several of them need no ports of their own for it."""
+
 CLIENT = """\
 from kofn.switch.commands.client import main
 sys.exit(main())
 """
-NAMES = {"simple_switch_grpc": SWITCH, "simple_switch": SWITCH, "simple_switch_CLI": CLIENT}
+NAMES = {"simple_switch_grpc": SWITCH, "simple_switch": WITHOUT_P4RUNTIME, "simple_switch_CLI": CLIENT}
 
 
 class MakeNames(argparse.Action):

@@ -83,7 +83,7 @@ class Options:
     ports: dict[int, str]  # port number to interface
     take_outgoing: bool  # what others send out of the interfaces comes in
     device_id: int
-    address: str  # of the P4Runtime server: HOST:PORT or unix:PATH
+    address: str | None  # of the P4Runtime server: HOST:PORT or unix:PATH; None: there is none
     tls: Tls | None  # of the P4Runtime server
     cpu_port: int | None
     drop_port: int
@@ -124,7 +124,7 @@ def parse(arguments: Sequence[str]) -> Options:
         ports=ports,
         take_outgoing=told.take_outgoing,
         device_id=told.device_id,
-        address=_address(aimed.grpc_server_addr),
+        address=None if told.no_p4runtime else _address(aimed.grpc_server_addr),
         tls=_tls(aimed),
         cpu_port=_cpu_port(aimed.cpu_port, ports, drop_port),
         drop_port=drop_port,
@@ -198,6 +198,7 @@ def _general_parser() -> _Parser:
     add = parser.add_argument
     add("program", nargs="?", type=Path, metavar="PROGRAM.json", help="p4c's JSON to start with")
     add("--no-p4", action="store_true", help="start without a program; a controller pushes it")
+    add("--no-p4runtime", action="store_true", help="serve no P4Runtime, as BMv2's simple_switch does")
     add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
     add("--take-outgoing", action="store_true", help="what others send out of the interfaces comes in as well")
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")

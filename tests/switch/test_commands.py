@@ -338,6 +338,27 @@ def test_under_a_bmv2_name_the_switch_serves_its_client_untold(flags: str, tmp_p
     assert said.endswith("\nsimple_switch\n"), "pkill finds it"
 
 
+@pytest.mark.root
+def test_several_start_side_by_side_as_in_a_mininet_topology(tmp_path: Path) -> None:
+    """BMv2's simple_switch has no P4Runtime, whose port only one of them could have."""
+    make_names(tmp_path)
+    script = f"""
+        ip link set lo up
+        for port in 9090 9091 9092 9093 9094 9095; do simple_switch --thrift-port $port {PROGRAM} >&2 & done
+        for port in 9090 9091 9092 9093 9094 9095; do
+            until echo "register_write cells 1 $port" | simple_switch_CLI --thrift-port $port; do sleep 0.1; done
+            echo "register_read cells 1" | simple_switch_CLI --thrift-port $port
+        done
+        ss -Htln | wc -l
+        kill $(jobs -p)"""
+    alone = ["timeout", "100", "unshare", "--net", "bash", "-c", script]
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    said = subprocess.run(alone, env=path, stdout=subprocess.PIPE, text=True, check=True).stdout
+    for port in range(9090, 9096):
+        assert f"cells[1]= {port}" in said
+    assert said.splitlines()[-1] == "6", "nothing else listens"
+
+
 def test_names_work_wherever_python_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "a folder ü" / ("long" * 60) / "python"
     python.parent.mkdir(parents=True)
