@@ -32,6 +32,7 @@ from kofn.switch.compiler.ir.program import (
 from kofn.switch.compiler.reader.contradictions import contradictions
 from kofn.switch.compiler.reader.expressions import header_width, read_expression
 from kofn.switch.compiler.reader.headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
+from kofn.switch.compiler.reader.linked_metadata import link_metadata
 from kofn.switch.compiler.reader.meters import read_direct_meters, read_meters
 from kofn.switch.compiler.reader.tables import Attached, read_pipeline
 from kofn.switch.compiler.reader.typed import check_types
@@ -56,7 +57,7 @@ def read_program(document: bytes) -> Program:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
     with contradictions():
         _refuse_unused(root)
-        program = _read(root)
+        program = _read(link_metadata(root))
         check_types(program)
         return program
 
