@@ -85,6 +85,14 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
             r"contradicts its format: TypeError\(\"Table.size is 'many'",
         ),
         (changed(lambda root: root["__meta__"].update(version=[3, 0])), "format 3"),
+        (
+            changed(lambda root: root["headers"][-1].update(name="psa_ingress_input_metadata", metadata=True)),
+            "must be v1model's, got one of PSA",
+        ),
+        (
+            changed(lambda root: root["headers"][-1].update(name="pna_main_input_metadata", metadata=True)),
+            "must be v1model's, got one of PNA",
+        ),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
         (b"not JSON", "not p4c's BMv2 JSON"),
         (b"no JSON", "not p4c's BMv2 JSON: Expecting value: line 1 column 1"),
@@ -98,6 +106,12 @@ def test_refused(document: bytes, message: str) -> None:
 
 def test_what_is_executed_loads() -> None:
     Engine({}).load(program(assigned(op("+", field("h", "a"), const(1)))))
+
+
+def test_a_string_may_have_any_bytes() -> None:
+    """As BMv2's reader has it: names of sources, and the text of a log message."""
+    document = changed(lambda root: root.update(program="here"))
+    Engine({}).load(document.replace(b'"here"', b'"a\tb\x01 caf\xe9"'))
 
 
 def test_what_older_compilers_wrote() -> None:

@@ -1,5 +1,6 @@
 """What the control plane may put into value sets; what they mean to packets is in the suite's value_sets.stf."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def test_what_is_written_is_read(engine: Engine) -> None:
     engine.set_value_set(ONE, [7, 3, 7])
     assert engine.value_set(ONE) == (7, 3)
     assert engine.value_set(TWO) == ()
+
+
+def test_a_set_of_unknown_size_takes_many() -> None:
+    """As compilers before value_set(size) wrote it."""
+    root = json.loads(PROGRAM.read_text())
+    for item in root["parse_vsets"]:
+        del item["max_size"]
+    switch = Engine({})
+    switch.load(json.dumps(root).encode())
+    switch.set_value_set(ONE, range(1000))
+    assert len(switch.value_set(ONE)) == 1000
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ from kofn.switch.compiler.reader.tables import Attached, read_pipeline
 from kofn.switch.compiler.reader.typed import check_types
 from kofn.switch.errors import ProgramError
 
+VALUE_SET_SIZE = 1024
+"""Keys of a value set whose program does not say how many it takes; BMv2 takes any number then."""
+
 UNUSED = {
     "extern_instances": "extern instance",
 }
@@ -46,7 +49,7 @@ UNUSED = {
 def read_program(document: bytes) -> Program:
     """The program in the JSON text `document`.  Raises ProgramError."""
     try:
-        root: Json = json.loads(document)
+        root: Json = json.loads(document.decode(errors="replace"), strict=False)  # BMv2 takes any bytes in a string
     except ValueError as error:
         raise ProgramError(f"not p4c's BMv2 JSON: {error}") from error
     try:
@@ -56,10 +59,18 @@ def read_program(document: bytes) -> Program:
     if major != 2:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
     with contradictions():
+        _refuse_other_architectures(root)
         _refuse_unused(root)
         program = _read(link_metadata(root))
         check_types(program)
         return program
+
+
+def _refuse_other_architectures(root: Json) -> None:
+    for item in root["headers"]:
+        architecture = item["name"].partition("_")[0]
+        if item["metadata"] and architecture in ("psa", "pna"):
+            raise ProgramError(f"the program must be v1model's, got one of {architecture.upper()} ({item['name']})")
 
 
 def _refuse_unused(root: Json) -> None:
@@ -114,7 +125,7 @@ def _read(root: Json) -> Program:
 
 
 def _value_set(item: Json) -> ValueSet:
-    return ValueSet(name=item["name"], width=item["compressed_bitwidth"], size=item["max_size"])
+    return ValueSet(name=item["name"], width=item["compressed_bitwidth"], size=item.get("max_size", VALUE_SET_SIZE))
 
 
 def _primitive(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Primitive:
