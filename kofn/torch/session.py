@@ -20,8 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from kofn.host.agent.agent import Agent
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.codec import MAGNITUDE_MAX
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.errors import HostError
+from kofn.host.errors import GradientError, HostError
 from kofn.host.kernels.sample import fingerprint
 from kofn.host.training.loop import Step
 from kofn.host.training.metrics import Metrics
@@ -137,14 +138,21 @@ class Session:
 
     @staticmethod
     def _hook(session: "Session", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """As register_comm_hook() wants it: what is raised here would make DDP unusable."""
+        """Reduce a bucket as register_comm_hook() wants it.
+
+        What is raised here would make DDP unusable, and an error in the future would come without its type.  So DDP
+        gets the bucket as it is, and the error is raised at the end of the backward pass.
+        """
         try:
             return session.reduce(bucket)
         except HostError as error:
+            if isinstance(error, GradientError):
+                error.add_note(_out_of_range(session.layout, bucket))
             session.fail(error)
-            failed = torch.futures.Future[torch.Tensor]()
-            failed.set_exception(error)
-            return failed
+            torch.autograd.Variable._execution_engine.queue_callback(session.check)
+            unreduced = torch.futures.Future[torch.Tensor]()
+            unreduced.set_result(bucket.buffer())
+            return unreduced
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The means of a bucket, later."""
@@ -298,3 +306,11 @@ class Session:
         """What nobody has looked at when the training ends; an error was raised elsewhere."""
         if self._error is None and self._whole and self.replica.parts is None:
             self._settle()
+
+
+def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:
+    """Return which parameters of a bucket have the gradient that was refused, and what helps."""
+    parts = zip(bucket.parameters(), bucket.gradients(), strict=True)
+    bad = {id(each) for each, gradient in parts if not (gradient.abs() <= MAGNITUDE_MAX).all()}
+    names = [name for name, each in layout.parameters.items() if id(each) in bad]
+    return f"parameter {', '.join(names)}: a smaller loss, GradScaler(init_scale=...) or clipping keeps it in range"

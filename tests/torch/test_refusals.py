@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 import kofn.torch
 from kofn.config.schema import Config
-from kofn.host.errors import AgentError, HostError
+from kofn.host.errors import AgentError, GradientError, HostError
 from kofn.torch.attach import ddp_hook
 from kofn.torch.group_job import GroupJob
 from kofn.torch.layout import ParameterLayout
@@ -206,6 +206,22 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
     assert found[1].startswith("GradientError: ")
     assert "is nan: finite" in found[1]
     assert all(error.startswith("AgentError: iteration") and "1" in missing(error) for error in (found[0], found[2]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), 3e6])
+def test_a_gradient_out_of_range_is_named_where_it_is_made(value: float, tmp_path: Path) -> None:
+    """The backward pass raises it under its own type."""
+
+    def run(job: SwitchedJob) -> list[str]:
+        model = ddp(line)
+        kofn.torch.ddp_hook(model, job=job)
+        with pytest.raises(GradientError) as caught:
+            model(SEED * value).sum().backward()
+        return caught.value.__notes__
+
+    with crew(tmp_path, 3, give_up_s=2.0) as made:
+        for (note,) in made.all(run):
+            assert note.startswith("parameter weight: a smaller loss") or note.startswith("parameter bias, weight: ")
 
 
 def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:

@@ -177,12 +177,7 @@ def test_without_a_summary_scales_follow_the_sums() -> None:
         assert plan.blocks.tolist() == [0, 1, 2, 3]
         assert plan.expected is not None
         scales.append(following(codec, plan.expected.largest).tolist())
-    assert scales == [
-        *[[20, 40, 18, 18]] * 2,
-        [19, 40, 17, 19],
-        [19, 40, 18, 20],
-        [20, 40, 19, 21],
-    ]
+    assert scales == [[20] * 4, [20] * 4, [19] * 4, [20] * 4, [21] * 4]
 
 
 def test_scales_are_those_of_what_is_expected() -> None:
