@@ -344,7 +344,8 @@ def test_several_start_side_by_side_as_in_a_mininet_topology(tmp_path: Path) -> 
     make_names(tmp_path)
     script = f"""
         ip link set lo up
-        for port in 9090 9091 9092 9093 9094 9095; do simple_switch --thrift-port $port {PROGRAM} >&2 & done
+        program={shlex.quote(str(PROGRAM))}
+        for port in 9090 9091 9092 9093 9094 9095; do simple_switch --thrift-port $port "$program" >&2 & done
         for port in 9090 9091 9092 9093 9094 9095; do
             until echo "register_write cells 1 $port" | simple_switch_CLI --thrift-port $port; do sleep 0.1; done
             echo "register_read cells 1" | simple_switch_CLI --thrift-port $port
