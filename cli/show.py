@@ -169,7 +169,7 @@ def _chosen(answer: pb.Status, best: int) -> str:
 
 
 def _mark(entry: pb.Expected, best: int, now: int) -> str:
-    """Return what is said beside a k: that it is in force, the cheapest or excluded, and until when it was measured."""
+    """Return the words beside a k: in force, cheapest or excluded, and the iteration of its last measurement."""
     reasons = [entry.in_force] if entry.in_force else []
     if entry.k == best and entry.in_force != "cheapest":
         reasons.append("cheapest")

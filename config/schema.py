@@ -116,7 +116,7 @@ class JobSection(Section, frozen=True):
         None  # a folder where module:Name is looked for, after the working folder; None: the TOML file's
     )
     gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
-        64.0  # largest magnitude of one addend while no sum tells more; what is above is clipped into the residual
+        64.0  # largest magnitude of one addend before the first sum; larger ones are clipped into the residual
     )
 
     @property

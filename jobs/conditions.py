@@ -6,6 +6,9 @@ from msgspec.structs import replace
 
 from kofn.jobs.request import Phase, StatusCondition, TrainingStatus
 
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""Of the API, in UTC."""
+
 HELD: dict[str, tuple[Phase, ...]] = {
     "Accepted": ("Preparing", "Starting", "Running", "Retrying", "Succeeded", "Failed"),
     "Running": ("Running",),
@@ -21,7 +24,7 @@ def with_conditions(
     """The status with its conditions; times are those of the last change."""
     if status.phase == "Pending":
         return status
-    at = (now or datetime.datetime.now(datetime.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = (now or datetime.datetime.now(datetime.UTC)).strftime(TIME)
     old = {each.type: each for each in before.conditions}
     return replace(status, conditions=tuple(_condition(name, status, old.get(name), at) for name in HELD))
 

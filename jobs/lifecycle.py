@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from kofn.jobs.conditions import TIME
 from kofn.jobs.errors import JobsError
 from kofn.jobs.kinds import OF_ATTEMPT, AttemptOutcome, Role, attempt_of, choose
 from kofn.jobs.manifests import configuration
@@ -24,8 +25,6 @@ from kofn.jobs.split import Capacity, split
 
 PAUSE_MOST_S = 300
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-TIME = "%Y-%m-%dT%H:%M:%SZ"
-"""Of the API, in UTC."""
 
 Made: TypeAlias = tuple[Role, int]
 """An object that is there, and its attempt; 0: of all attempts."""

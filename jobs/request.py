@@ -23,7 +23,7 @@ SCRIPT_MAX = 262_144
 """Bytes of a script: a ConfigMap holds 1 MiB in all."""
 
 RESERVED = ("/etc/kofn", "/etc/kofn-certs", "/var/lib/kofn")
-"""Where a worker's container has its files, its certificates and its state."""
+"""Folders of a worker's container: its files, its certificates, its state."""
 
 REQUESTER = f"{GROUP}/requester"
 REQUESTER_GROUPS = f"{GROUP}/requester-groups"

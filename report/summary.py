@@ -31,7 +31,7 @@ from kofn.results.provenance import Provenance
 from kofn.results.ranks import FEW, each, name_workers
 
 COARSE = 0.01
-"""Share of the gradients' norm that uncompressed lanes leave over before a person is told."""
+"""Share of the gradients' norm; a note is printed where uncompressed lanes leave over more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class Summary:
 
     @property
     def notes(self) -> list[str]:
-        """What was not compared or checked, or did not fit, although nothing failed."""
+        """Warnings: trials that were not compared or checked, and gradients that did not fit."""
         unchecked = [
             f"trial {entry.objective}: not checked: {entry.conservation_unchecked}"
             for entry in self.trials
@@ -249,7 +249,7 @@ class Summary:
 
     @property
     def _coarse(self) -> list[str]:
-        """In which trials 32-bit lanes left over more than they should; narrower ones have rows of their own."""
+        """A warning for each trial whose 32-bit lanes left over too much; narrower lanes have rows of their own."""
         errors = {entry.objective: entry.compressed.error or 0 for entry in self.trials if entry.compressed}
         return [
             f"trial {name}: lanes of 32 bits left over {error:.0%} of the gradients, which came later: their size"

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from types import MappingProxyType
 from typing import IO
 
 from rich.cells import cell_len
@@ -47,13 +46,13 @@ class PlainTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(map(cell_len, column)) for column in zip(self.headings, *self.rows, strict=True)]
         if self.cut:
-            yield self._part(range(len(widths)), title=self.title, widths=self._cut(widths, options.max_width))
+            yield self._part(range(len(widths)), self._cut(widths, options.max_width), title=self.title)
             return
         for number, columns in enumerate(self._parts(widths, options.max_width)):
-            yield self._part(columns, title=self.title if number == 0 else None)
+            yield self._part(columns, {}, title=self.title if number == 0 else None)
 
     def _cut(self, widths: Sequence[int], width: int) -> dict[int, int]:
-        """Return the width of each column of words: what it needs, or an equal share of what is left."""
+        """Return the width of each column of words: its own, or an equal share of the room beside the others."""
         texts = sorted(
             (column for column, name in enumerate(self.headings) if name in self.texts), key=widths.__getitem__
         )
@@ -75,9 +74,7 @@ class PlainTable:
             used += GAP + own
         return parts
 
-    def _part(
-        self, columns: Iterable[int], *, title: str | None, widths: Mapping[int, int] = MappingProxyType({})
-    ) -> Table:
+    def _part(self, columns: Iterable[int], widths: Mapping[int, int], *, title: str | None) -> Table:
         made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
         for column in columns:
             left = column == 0 or self.headings[column] in self.texts

@@ -145,7 +145,7 @@ class WorkerMetrics:
     rank: int
     iterations: tuple[Iteration, ...]
     totals: Totals | None
-    """Of all its processes that came to their end; None where none did."""
+    """Sums over its processes that came to their end; None where none did."""
 
 
 class Tail(LineTail):

@@ -88,13 +88,13 @@ class WorkerView:
             iteration=self.iteration,
             state=self.state,
             silent_s=self.estimate.silent_s,
-            done=bool(self.finished) or self._at_goal,
+            done=self.done,
         )
 
     @property
-    def _at_goal(self) -> bool:
-        """It has trained to the end, and waits for the others'."""
-        return self.metric is not None and self.metric.reached(self.accuracy)
+    def done(self) -> bool:
+        """Whether it has ended, or has trained to the end and waits for the others'."""
+        return bool(self.finished) or (self.metric is not None and self.metric.reached(self.accuracy))
 
 
 class TrialView:
@@ -147,7 +147,7 @@ class TrialView:
         idle_s = time.monotonic() - self.last_news if expected else 0.0
         since = self.last_news - RECENT_S
         self._recent = [entry for entry in self._recent if entry[0] >= since]
-        moves = self.newest and not all(worker.member().done for worker in self.workers)
+        moves = self.newest and not all(worker.done for worker in self.workers)
         for line in self._watch.lines(idle_s, STALL_S if moves else START_S, self.reason()):
             self._say(line)
 

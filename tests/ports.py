@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def own_port() -> Iterator[int]:
-    """A port of all addresses of this machine that the kernel gives nobody else, for a server of this test.
+    """Reserve a port of all addresses of this machine for a server of this test.
 
     It is bound without listening, with SO_REUSEADDR as gRPC's servers have it.  A port of one address would not do:
     a connection of another address may have it, and a server at 0.0.0.0 would be refused.

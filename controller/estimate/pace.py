@@ -104,7 +104,7 @@ class Pace:
         self._last = iteration, option, now_s
 
     def measured(self, k: int, rule: RuleName) -> MeasuredIterations:
-        """Return what is known of this k under this rule."""
+        """Return the measurements of this k under this rule."""
         times_s = self._times_s.get((k, rule), ())
         return MeasuredIterations(
             mean_s=float(np.mean(times_s)) if times_s else 0.0,

@@ -73,7 +73,7 @@ def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
     forecast, errors_s = control_loop.choice.forecast, control_loop.prediction.error_s
     rounds_s = throughput_costs(forecast)
     why = _in_force(control_loop)
-    rule, excluded = control_loop.treatment.rule, control_loop.choice.excluded
+    rule, excluded = control_loop.treatment.rule, control_loop.goal.excludes(forecast)
     measured = [control_loop.pace.measured(k, rule) for k in range(1, forecast.workers + 1)]
     return [
         pb.Expected(

@@ -19,7 +19,7 @@ from kofn.controller.policy.draws import law_times
 from kofn.controller.policy.evidence import Evidence, gain_error
 from kofn.controller.policy.expected_time import expected_times
 from kofn.controller.policy.history import TrainingHistory
-from kofn.controller.policy.objective import Choice, Excludes, Forecast, Objective, gains, no_k
+from kofn.controller.policy.objective import Choice, Forecast, Objective, gains
 from kofn.controller.policy.policy import Policy, policy_costs
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.process import Beyond
@@ -107,7 +107,7 @@ class Chooser:
             found, first = forecasts(), self.choice is None
             if self._policy is not None:
                 iterations, margin = None, 0.0  # it alone says whether a change is worth it
-            choice = cheapest(found, self._costs(found), k, treatment, margin, self.goal.excludes)
+            choice = cheapest(found, self._costs(found), k, treatment, margin)
             present = choice.place_of(treatment, k)
             if iterations is not None and present is not None:
                 doubted = self.goal.all_costs(forecasts(DOUBT)) if len(found) > 1 else choice.all_costs
@@ -162,14 +162,7 @@ def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
     return replace(choice, k=place + 1, treatment=choice.forecasts[at].treatment)
 
 
-def cheapest(
-    forecasts: tuple[Forecast, ...],
-    costs: FloatArray,
-    k: int,
-    treatment: Treatment,
-    margin: float,
-    excludes: Excludes = no_k,
-) -> Choice:
+def cheapest(forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatment: Treatment, margin: float) -> Choice:
     """The cheapest option; or the present one, where that is possible and at most `margin` (a share) dearer."""
     at, place = np.unravel_index(np.argmin(costs), costs.shape)
     best, best_treatment = int(place) + 1, forecasts[int(at)].treatment
@@ -180,7 +173,6 @@ def cheapest(
         best_treatment=best_treatment,
         forecasts=forecasts,
         all_costs=costs,
-        excludes=excludes,
     )
     present = choice.place_of(treatment, k)
     if present is None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 
@@ -45,8 +44,6 @@ class Forecast:
         return np.arange(1, self.workers + 1, dtype=np.float64)
 
 
-Excludes: TypeAlias = Callable[[Forecast], dict[int, str]]
-
 EXCLUDED = 1e3
 """Factor on the cost of a k that an objective does not take."""
 
@@ -68,7 +65,7 @@ class Objective:
     warm_up: int = 0  # iterations before the first choice
     fixed: bool = False  # the costs depend on k alone: what is forecast is for people
     policy: Callable[[], Policy] | None = None  # makes what chooses in place of costs
-    excludes: Excludes = no_k  # the ks that it does not take, and why
+    excludes: Callable[[Forecast], dict[int, str]] = no_k  # the ks that it does not take, and why
 
     def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
         """Return the costs of several forecasts (forecasts, n), those of excluded ks EXCLUDED times as large."""
@@ -95,7 +92,6 @@ class Choice:
     all_costs: FloatArray  # (treatments, n)
     gain: float = 0.0  # of `best` over the k that was in force: a share of its cost
     gain_error: float = 0.0  # its standard error; 0 where it was not asked for
-    excludes: Excludes = no_k  # as the objective's
 
     @property
     def treatments(self) -> list[Treatment]:
@@ -117,11 +113,6 @@ class Choice:
     def forecast(self) -> Forecast:
         """Under the treatment to use."""
         return self.forecasts[self.place]
-
-    @property
-    def excluded(self) -> dict[int, str]:
-        """The ks that the objective does not take under that treatment, and why."""
-        return self.excludes(self.forecast)
 
     @property
     def costs(self) -> FloatArray:

@@ -452,7 +452,7 @@ class Encoder:
         elif self._planner.follows:
             largest = np.zeros(self._layout.blocks)
             largest[results.blocks] = largest_of(results)
-            following = self._planner.after(plan, largest)
+            following = self._planner.after_sums(plan, largest)
         self.plan = replace(following, first=plan.first + len(self.blocks))
         return Finished(results, plan, self.plan, encoding, notes)
 

@@ -102,16 +102,17 @@ class Planner:
         """The first iteration's: nobody knows yet which blocks hold most, or which scale suits."""
         return self._plan(self._own_ratio, np.ones(self.blocks, np.int64), None)
 
-    def after(self, plan: Plan, said: SummaryBlock | Floats64) -> Plan:
-        """Return the next plan, after an iteration whose results have this summary block.
+    def after_sums(self, plan: Plan, largest: Floats64) -> Plan:
+        """Return the next plan where it `follows`, after sums with these largest magnitudes of a mean addend (B,).
 
-        In its place: the largest magnitude of each block's mean addend (B,), where everything is sent in any case.
+        It is coarser at once, and finer by one bit an iteration.
         """
-        if not isinstance(said, SummaryBlock):
-            before = np.zeros(self.blocks) if plan.expected is None else plan.expected.largest
-            largest = np.maximum(said, before / 2)  # coarser at once, finer by one bit an iteration
-            return replace(plan, expected=Magnitudes(mean=np.zeros(self.blocks), largest=largest))
-        summary = said
+        zeros = np.zeros(self.blocks)
+        before = zeros if plan.expected is None else plan.expected.largest
+        return replace(plan, expected=Magnitudes(mean=zeros, largest=np.maximum(largest, before / 2)))
+
+    def after(self, plan: Plan, summary: SummaryBlock) -> Plan:
+        """Return the next plan, after an iteration whose results have this summary block."""
         gap = plan.gap + 1
         gap[plan.blocks] = 1
         grown = np.sqrt(gap / plan.gap)  # gradients of several iterations add up like noise, mostly

@@ -24,7 +24,7 @@ REFUSALS = (400, 403, 404, 422)
 
 
 class Hands:
-    """Carries out what is to be done for any request.
+    """Carries out the actions for any request.
 
     `foreign`: objects in the way, by request's uid; `refused`: the attempt whose objects the cluster refused, and why.
     """

@@ -223,7 +223,7 @@ class GatheredLayers:
             self._drop(at)
 
     def _saves(self) -> tuple[Callable[[torch.Tensor], Any], Callable[[Any], Any]]:
-        """What autograd saves of a unit is brought again when it is used; all else goes to the hooks outside."""
+        """Return hooks that bring a unit again when autograd uses what it saved of it; other tensors pass through."""
         outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
         outer_pack, outer_unpack = outer or (_itself, _itself)
 

@@ -23,6 +23,7 @@ from kofn.host.stopwatch import Times
 from kofn.host.training.peer_to_peer import PeerToPeer, check_finite
 from kofn.torch.errors import TorchError
 from kofn.torch.exchange import Exchanged
+from kofn.torch.group_calls import GroupCalls
 from kofn.torch.layout import Ranges
 
 
@@ -51,9 +52,7 @@ class GroupSum:
         return means
 
     def notes(self, own: Integers) -> Integers:
-        rows = torch.empty(self._group.size() * own.size, dtype=torch.int64)
-        dist.all_gather_single(rows, torch.from_numpy(own), group=self._group)
-        found: Integers = rows.numpy().reshape(-1, own.size)
+        found: Integers = GroupCalls(self._group).gather(own)
         return found
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def broadcasts_buffers(model: Any) -> bool:
 
 
 def check_statistics(module: nn.Module) -> None:
-    """TorchError names a layer that would keep statistics of its own worker's batches."""
+    """Raise TorchError for a layer that keeps statistics of its own worker's batches."""
     for name, each in module.named_modules():
         if isinstance(each, _NormBase) and each.track_running_stats and each.training:
             raise TorchError(

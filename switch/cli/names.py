@@ -23,18 +23,23 @@ Scripts end the switch by its process's name.
 
 SWITCH = """\
 from kofn.switch.__main__ import main
-sys.exit(main(["--thrift-port", "9090", "--take-outgoing", *sys.argv[1:]]))
+sys.exit(main([{flags}, *sys.argv[1:]]))
 """
+FLAGS = '"--thrift-port", "9090", "--take-outgoing"'
 """BMv2 serves its client, and hears what is sent out of its interfaces, without being told."""
 
-WITHOUT_P4RUNTIME = SWITCH.replace('"--take-outgoing"', '"--take-outgoing", "--no-p4runtime"')
+WITHOUT_P4RUNTIME = f'{FLAGS}, "--no-p4runtime"'
 """BMv2's simple_switch serves no P4Runtime: several of them need no ports of their own for it."""
 
 CLIENT = """\
 from kofn.switch.commands.client import main
 sys.exit(main())
 """
-NAMES = {"simple_switch_grpc": SWITCH, "simple_switch": WITHOUT_P4RUNTIME, "simple_switch_CLI": CLIENT}
+NAMES = {
+    "simple_switch_grpc": SWITCH.format(flags=FLAGS),
+    "simple_switch": SWITCH.format(flags=WITHOUT_P4RUNTIME),
+    "simple_switch_CLI": CLIENT,
+}
 
 
 class MakeNames(argparse.Action):

@@ -20,10 +20,10 @@ from kofn.switch.state.rows import Rows
 from kofn.switch.state.value_sets import ValueSets
 
 PART_BYTES = 1 << 18
-"""Of a register array that are copied while packets wait: tens of microseconds."""
+"""Bytes of a register array that are copied while packets wait: tens of microseconds."""
 
 WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
-"""What struct calls cells of so many bytes."""
+"""The format character of struct for cells of so many bytes."""
 
 
 class Loaded:

@@ -73,7 +73,7 @@ class Meters:
 
 
 def _words(config: MeterConfig) -> list[int]:
-    """Return what native code is told: the bits of a rate as double, and a burst, of each."""
+    """Return the words for native code: for each rate the bits of a double, and its burst."""
     rates = (config.committed_rate, config.peak_rate)
     committed, peak = (int.from_bytes(struct.pack("<d", rate), "little") for rate in rates)
     return [committed, config.committed_burst, peak, config.peak_burst]

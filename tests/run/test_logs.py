@@ -1,4 +1,4 @@
-"""What is shown of a log whose process has failed."""
+"""The end of a log is shown when its process has failed."""
 
 from pathlib import Path
 

@@ -189,27 +189,27 @@ def test_a_register_is_read_and_reset_whole(engine: Engine) -> None:
         assert engine.registers(register.name) == [0] * register.size
 
 
-def test_meters_have_rates_in_units_a_microsecond(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("told", "shown", "bursts"),
+    [
+        (("0.5", "1"), ("0.5", "1.0"), (10, 20)),
+        (("0.0000001", "0.0000004"), ("1e-07", "4e-07"), (1, 1)),
+    ],
+)
+def test_meters_have_rates_in_units_a_microsecond(
+    told: tuple[str, str], shown: tuple[str, str], bursts: tuple[int, int], engine: Engine
+) -> None:
+    """Also below one a second."""
     session = Session(engine)
     name = session.program.meters[0].name
-    say(session, f"meter_set_rates {name} 0 0.5:10 1:20")
+    say(session, f"meter_set_rates {name} 0 {told[0]}:{bursts[0]} {told[1]}:{bursts[1]}")
     assert say(session, f"meter_get_rates {name} 0") == [
-        "0: info rate = 0.5, burst size = 10",
-        "1: info rate = 1.0, burst size = 20",
-    ]
-
-
-def test_a_rate_may_be_below_one_a_second(engine: Engine) -> None:
-    """0.4 packets a second: one in the burst, none within the next second."""
-    session = Session(engine)
-    name = session.program.meters[0].name
-    say(session, f"meter_set_rates {name} 0 0.0000001:1 0.0000004:1")
-    assert say(session, f"meter_get_rates {name} 0") == [
-        "0: info rate = 1e-07, burst size = 1",
-        "1: info rate = 4e-07, burst size = 1",
+        f"0: info rate = {shown[0]}, burst size = {bursts[0]}",
+        f"1: info rate = {shown[1]}, burst size = {bursts[1]}",
     ]
     config = engine.read_meter(name, 0)
-    assert config is not None and (config.committed_rate, config.peak_rate) == pytest.approx((0.1, 0.4))
+    per_second = [1e6 * float(rate) for rate in told]
+    assert config is not None and [config.committed_rate, config.peak_rate] == pytest.approx(per_second)
 
 
 def test_all_cells_of_a_direct_meter_are_configured_together(engine: Engine) -> None:

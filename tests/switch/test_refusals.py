@@ -109,7 +109,7 @@ def test_what_is_executed_loads() -> None:
 
 
 def test_a_string_may_have_any_bytes() -> None:
-    """As BMv2's reader has it: names of sources, and the text of a log message."""
+    """BMv2 reads any bytes in the name of a source and in the text of a log message."""
     document = changed(lambda root: root.update(program="here"))
     Engine({}).load(document.replace(b'"here"', b'"a\tb\x01 caf\xe9"'))
 

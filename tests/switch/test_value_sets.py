@@ -32,7 +32,7 @@ def test_what_is_written_is_read(engine: Engine) -> None:
 
 
 def test_a_set_of_unknown_size_takes_many() -> None:
-    """As compilers before value_set(size) wrote it."""
+    """Compilers before value_set(size) wrote none."""
     root = json.loads(PROGRAM.read_text())
     for item in root["parse_vsets"]:
         del item["max_size"]

@@ -127,7 +127,7 @@ def test_a_training_is_that_of_gloo(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("factor", [1e-9, 1e-4, 1e4, 65536.0])
 def test_a_loss_of_any_size_trains_as_by_gloo(factor: float, tmp_path: Path) -> None:
-    """As a GradScaler, or a division by tokens, has it; the optimizer takes the factor back."""
+    """A GradScaler, or a division by tokens, multiplies the loss; the optimizer takes the factor back."""
     store = dist.HashStore()
 
     def train(job: SwitchedJob) -> tuple[list[float], list[float], bytes]:

@@ -105,15 +105,14 @@ def following(codec: PackingCodec, largest: Floats64) -> Exponents:
 
 
 def beginning(codec: PackingCodec, largest: Floats64) -> Exponents:
-    """Return the scale of 32-bit lanes (B,) while nobody knows the others' gradients; `largest` (B,) are the own ones'.
+    """Return the scale of 32-bit lanes (B,) for the first gradient, whose own largest magnitudes are known alone (B,).
 
     It is the codec's own, unless the gradient does not fit it: then one that other workers will choose as well.
     """
-    usual, most = codec.scale(np.zeros_like(largest), largest), float(largest.max(initial=0.0))
+    usual, most = codec.scale(largest, largest), largest.max(initial=0.0)
     if most == 0 or STEPS_LEAST <= most * 2.0 ** int(usual[0]) <= codec.limit:
         return usual
-    (fitting,) = exponent_of(codec.limit, 16 * np.array([most]), 1.0) // 8 * 8
-    return np.full_like(usual, fitting)
+    return np.full_like(usual, exponent_of(codec.limit, 16 * most, 1.0) // 8 * 8)
 
 
 def auto(*, workers: int, rounding: Rounding, gradient_range: float) -> Sequence[FixedPoint]:

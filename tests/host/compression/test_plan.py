@@ -173,7 +173,7 @@ def test_without_a_summary_scales_follow_the_sums() -> None:
     plan, scales = planner.first(), []
     assert plan.expected is None
     for sums in ([1, 2**-20, 0, 4], [1, 2**-20, 0, 4], [2, 2**-20, 8, 2**-9], [2, 2**-20, 0, 0], [0, 0, 0, 0]):
-        plan = planner.after(plan, np.array(sums, np.float64))
+        plan = planner.after_sums(plan, np.array(sums, np.float64))
         assert plan.blocks.tolist() == [0, 1, 2, 3]
         assert plan.expected is not None
         scales.append(following(codec, plan.expected.largest).tolist())
@@ -192,10 +192,10 @@ def test_scales_are_those_of_what_is_expected() -> None:
 
 def test_what_follows_the_sums_goes_on_from_its_arrays() -> None:
     planner = Planner(blocks=3, widths=(32,), follows=True)
-    plan = planner.after(planner.first(), np.array([1.0, 0.0, 8.0]))
+    plan = planner.after_sums(planner.first(), np.array([1.0, 0.0, 8.0]))
     again = Plan.from_arrays(plan.to_arrays())
     sums = np.array([0.25, 3.0, 0.0])
-    ends = [planner.after(one, sums).to_arrays() for one in (plan, again)]
+    ends = [planner.after_sums(one, sums).to_arrays() for one in (plan, again)]
     assert all(np.array_equal(array, ends[1][name]) for name, array in ends[0].items())
 
 
