@@ -7,6 +7,9 @@ from typing import Self
 
 from kofn.results.worker_metrics import Iteration
 
+SHOWN = 0.0005
+"""The least share of misfits that does not round to 0."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressed:
@@ -33,6 +36,8 @@ class Compressed:
     """Of what an iteration discarded so that residuals are kept in fewer bits; None where they are exact."""
     expanding: float | None = None
     """Share of blocks whose step is too large for a vote's residual to shrink; None without votes."""
+    misfits: float | None = None
+    """Share of the gradients' elements that became 0, or that lanes of 32 bits clipped."""
 
     @classmethod
     def of(cls, lines: Iterable[Iteration]) -> Self | None:
@@ -53,6 +58,7 @@ class Compressed:
             refused_error=_mean(known, lambda line: line.refused_error),
             lost_norm=_mean(known, lambda line: line.lost_norm),
             expanding=_mean(known, lambda line: line.expanding),
+            misfits=_mean(known, lambda line: line.misfits),
         )
 
     @property
@@ -108,6 +114,16 @@ def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
             if any(cell != "-" for cell in cells)
         ),
     ]
+
+
+def misfit_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
+    """Return a row of the shares of misfits, a cell a trial, or none where they round to 0."""
+    shares = [(one and one.misfits) or 0.0 for one in several]
+    return (
+        [["elements that did not fit", *(f"{share:.1%}" for share in shares)]]
+        if max(shares, default=0.0) >= SHOWN
+        else []
+    )
 
 
 def _norm(norm: float | None, share: float | None) -> str:

@@ -37,6 +37,8 @@ EXPLAINED = {
     "lost to rounded residuals": "L2 norm of what an iteration discarded so that residuals are kept in fewer bits.",
     "steps too large": "Of votes: share of blocks whose step is at least twice the mean magnitude, so that what is left"
     " over does not shrink.",
+    "elements that did not fit": "Share of the gradients' elements other than 0 that were rounded to 0 in the ledger"
+    " (below 2^-41) or in lanes of 32 bits, or that these clipped; what the ledger has of them comes later.",
     "retransmissions": "Packets that workers sent again.",
     "corrupted packets dropped": "Packets whose checksum was wrong.",
     "peer fetches": "How often workers asked peers for results that the switch had forgotten.",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kofn.host.workload.metric import Metric
-from kofn.report.compressed import Compressed, compressed_rows
+from kofn.report.compressed import Compressed, compressed_rows, misfit_rows
 from kofn.report.formatting import (
     by_worker,
     counts,
@@ -31,7 +31,7 @@ from kofn.results.provenance import Provenance
 from kofn.results.ranks import FEW, each, name_workers
 
 COARSE = 0.01
-"""Share of the gradients' norm; a note is printed where uncompressed lanes leave over more."""
+"""Share of the gradients' elements, and where nothing is compressed of their norm: a note is printed above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,14 +249,17 @@ class Summary:
 
     @property
     def _coarse(self) -> list[str]:
-        """A warning for each trial whose 32-bit lanes left over too much; narrower lanes have rows of their own."""
-        errors = {entry.objective: entry.compressed.error or 0 for entry in self.trials if entry.compressed}
+        """A warning for each trial whose gradients did not fit what carries them."""
         return [
-            f"trial {name}: lanes of 32 bits left over {error:.0%} of the gradients, which came later: their size"
-            " changes too fast, or is out of range"
-            for name, error in errors.items()
-            if error > COARSE and not self.compresses
+            f"trial {entry.objective}: {share:.0%} of the gradients did not fit: too small, too large or changing too"
+            " fast for one scale of 32 bits; what is rounded to 0 trains late or not at all"
+            for entry in self.trials
+            if entry.compressed and (share := self._misfit(entry.compressed)) > COARSE
         ]
+
+    def _misfit(self, compressed: Compressed) -> float:
+        """Return the share of misfits, or that of the norm which lanes of 32 bits left over, where it is larger."""
+        return max(compressed.misfits or 0.0, 0.0 if self.compresses else min(1.0, compressed.error or 0.0))
 
     @property
     def not_compared(self) -> list[str]:
@@ -303,6 +306,7 @@ class Summary:
             "metric": self.metric and asdict(self.metric),
             "speedup": self.speedup,
             "not_compared": self.not_compared,
+            "notes": self.notes,
             "early_end": self.early_end,
             "not_run": list(self.not_run),
             "alone": self.alone and asdict(self.alone),
@@ -328,6 +332,7 @@ class Summary:
             *self._links(),
             *self._memory(),
             *(compressed_rows([entry.compressed for entry in self.trials]) if self.compresses else []),
+            *misfit_rows([entry.compressed for entry in self.trials]),
             ["retransmissions", *(integer(entry.retransmissions) for entry in self.trials)],
             ["corrupted packets dropped", *(_corrupted(entry) for entry in self.trials)],
             ["peer fetches", *(integer(entry.peer_fetches) for entry in self.trials)],

@@ -83,6 +83,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     rate_ratio: float | None = None  # c, when the first rate of this iteration counted; none where none did
     lost_norm: float | None = None  # L2 of what it discarded to keep residuals in fewer bits; none where they are exact
     expanding: float | None = None  # share of blocks whose step is too large for a vote's residual to shrink
+    misfits: float | None = None  # share of its gradient's elements that became 0, or that lanes of 32 bits clipped
     schedule: str | None = None  # in force: family:threshold in elements:front layers; none without [schedule]
     timeline: tuple[TimelineEntry, ...] | None = (
         None  # of passes and transfers, likewise; from its loss to the next one's

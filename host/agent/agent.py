@@ -237,6 +237,7 @@ class Agent:
         begun: int | None = None,
         batch: int = 0,
         stay: bool = False,
+        own_end: bool = False,
         stream: GradientStream | None = None,
         good: bool = False,
         out: Floats | None = None,
@@ -246,10 +247,10 @@ class Agent:
         It was begun in iteration `begun` (None: the current one), as this worker's `batch`-th one there; None where it
         is `entered`.  Where the current iteration is over elsewhere nothing is contributed: the caller is told of all
         that have ended, and calls again.  What was begun before the current iteration is treated as the rule says, and
-        an end is waited for only if it counts.  With `stay` none is.  `stream`: where the gradient comes from, piece by
-        piece, while this waits, and where the means of the current iteration go.  `good`: compression.codec.check has
-        looked at the gradient.  `out`: where the current iteration's mean may be, shape (elements,), apart from the
-        gradient; it is, where no result has come before this call.
+        an end is waited for only if it counts.  With `stay` none is, with `own_end` only that of iteration `begun`.
+        `stream`: where the gradient comes from, piece by piece, while this waits, and where the means of the current
+        iteration go.  `good`: compression.codec.check has looked at the gradient.  `out`: where the current iteration's
+        mean may be, shape (elements,), apart from the gradient; it is, where no result has come before this call.
 
         Returns when the first block was encoded (time.monotonic), None for nothing contributed, and the aggregates of
         the iterations that have ended, in order.  A ReplicaState replaces all before it: their results were too old to
@@ -262,7 +263,9 @@ class Agent:
         if gradient is not None and gradient.shape != (self._coding.elements,):
             raise AgentError(f"a gradient of shape {gradient.shape}: ({self._coding.elements},) is allowed")
         since = self.iteration if begun is None else begun
-        coroutine = self._exchange(gradient, since, batch, stay=stay, stream=stream, good=good, out=out)
+        coroutine = self._exchange(
+            gradient, since, batch, stay=stay, own_end=own_end, stream=stream, good=good, out=out
+        )
         exchange = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         exchanged = exchange.result()
         watch.turn("decode")
@@ -402,6 +405,7 @@ class Agent:
         batch: int,
         *,
         stay: bool,
+        own_end: bool,
         stream: GradientStream | None,
         good: bool,
         out: Floats | None,
@@ -424,6 +428,7 @@ class Agent:
                     self.encoder.enter(gradient, begun, batch=batch, current=current, pieces=pieces, good=good)
             if pieces is not None:
                 self.protocol.in_pieces(pieces.level)
+            stay |= own_end and begun < current
             with self.protocol.held():  # once it reduces, the iteration may be over before all is handed over
                 waits = self._driver.contribute(begun, batch, self._loop.time(), whole=stay) and not stay
             self._look()

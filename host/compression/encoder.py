@@ -29,7 +29,7 @@ from kofn.host.compression.summary_block import Magnitudes
 from kofn.host.compression.sums_native import largest_of
 from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import VOTES, code_of, pack, unpack, width_of
-from kofn.host.kernels.sample import MOST
+from kofn.host.kernels.sample import MOST, sample
 from kofn.host.protocol.instructions import Packed, PackedBlocks
 from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_LANES, Lanes
@@ -71,6 +71,7 @@ class Encoding:
     rate_ratio: float | None = None
     lost_norm: float | None = None
     expanding: float | None = None
+    misfits: float = 0.0
 
 
 class Finished(NamedTuple):
@@ -120,6 +121,7 @@ class Encoder:
         self._rate_ratio: float | None = None  # c, when the first rate of this iteration counted
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
         self._entering: _Entering | None = None
+        self._sample = np.zeros(0, np.float32)  # of the latest gradient that is entered
         self._packed_summary: dict[int, bytes] = {}  # by part
         self._fresh = np.zeros(coding.layout.total, np.bool_)
         self._magnitudes: Magnitudes | None = None  # of all that is pending, before anything is sent
@@ -193,6 +195,7 @@ class Encoder:
             blocks, pieces = np.arange(self._layout.blocks), entering.pieces
             there = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
             self.ledger.enter(entering.gradient, there)
+            self._sample = sample(entering.gradient.keeps).copy()
         self._entering = None
 
     def encode(self, iteration: int) -> None:
@@ -494,7 +497,17 @@ class Encoder:
             rate_ratio=self._rate_ratio,
             lost_norm=self._lost(),
             expanding=self._expanding,
+            misfits=self._misfits(),
         )
+
+    def _misfits(self) -> float:
+        """Return the share of misfits (Encoding) in a sample of the gradient."""
+        magnitudes, codec = np.abs(self._sample[self._sample != 0]), self._codecs[self.uses]
+        least, most = UNIT, math.inf
+        if packs(codec) and codec.width == 32:
+            least = 2.0 ** -int(self._scale(self.uses)[0])
+            most = codec.limit * least
+        return float(((magnitudes < least / 2) | (magnitudes > most)).mean()) if magnitudes.size else 0.0
 
     def _lost(self) -> float | None:
         """Since the last call; None where residuals are exact."""
@@ -505,11 +518,11 @@ class Encoder:
         """Every block's in lanes of this code: agreed on, or its own."""
         codec, zeros = self._codecs[lanes], np.zeros(self._layout.blocks)
         known = self.plan.expected or self._magnitudes or Magnitudes(mean=zeros, largest=zeros)
-        if self._planner.follows and packs(codec):
+        if self._planner.follows and packs(codec) and codec.width == 32:
             return (beginning if self.plan.expected is None else following)(codec, known.largest)
         return codec.scale(known.mean, known.largest)
 
 
-def _squares(sample: Fixed, size: int) -> float:
-    """The sum of squares of `size` values that a sample stands for, in units of the gradient."""
-    return float(np.square(sample * UNIT).sum()) * size / sample.size if sample.size else 0.0
+def _squares(some: Fixed, size: int) -> float:
+    """Return the sum of squares of `size` values of which these are a sample, in units of the gradient."""
+    return float(np.square(some * UNIT).sum()) * size / some.size if some.size else 0.0

@@ -79,7 +79,7 @@ class JobCoding:
                 ratio=compress.ratio,
                 every=compress.max_send_interval,
                 adaptive=adaptive,
-                follows=follows and everything,
+                follows=follows,
                 summary_bits=summary_words * WORD_BITS * summary.ONE // block_elements,
                 codecs=by_code if adaptive else {},
                 error_max=compress.error_max,

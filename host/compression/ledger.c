@@ -366,8 +366,8 @@ void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int6
                       int64_t *values) {
     for (int64_t at = 0; at < count; at++) {
         const struct sent *sent = sent_as(ledger, 0, iteration, blocks[at]);
-        int64_t *left = values + at * ledger->lanes;
-        add_row(ledger, row_of(ledger, 0, blocks[at], sent), sent, -1, values_in(ledger, blocks[at], left), left);
+        const int64_t *sendable = values_for(ledger, 0, iteration, blocks[at]);
+        add_row(ledger, row_of(ledger, 0, blocks[at], sent), sent, -1, sendable, values + at * ledger->lanes);
     }
 }
 

@@ -46,7 +46,8 @@ struct fading {
  * notes it. `scale`: every block's. */
 void ledger_send(const struct ledger *ledger, const struct gradient *gradient, int64_t iteration, int part, int lanes,
                  const int64_t *blocks, int64_t count, const int64_t *scale);
-/* What encoding has left over of blocks that were sent as part 0 in an iteration, (count, lanes). */
+/* What encoding has left over of blocks that were sent as part 0 in an iteration, (count, lanes): what waits and no part
+ * brings. */
 void ledger_left_over(const struct ledger *ledger, int64_t iteration, const int64_t *blocks, int64_t count,
                       int64_t *values);
 /* What is pending of blocks, (count, lanes). */

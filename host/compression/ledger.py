@@ -320,9 +320,12 @@ class Ledger:
         return found
 
     def left_over(self, blocks: Integers, iteration: int) -> Fixed:
-        """What encoding has left over of blocks that were sent as part 0 in an iteration, shape (blocks, elements)."""
+        """Return what encoding has left over of blocks that were sent as part 0 in an iteration, (blocks, elements).
+
+        That is what waits and no part of the contribution brings.
+        """
         if self._decodes:
-            return self.values(blocks) - self._decoded(0, blocks, iteration)
+            return self._values_for(0, blocks, iteration) - self._decoded(0, blocks, iteration)
         blocks, left = self._chosen(blocks), np.empty((len(blocks), self.elements), np.int64)
         self._native.ledger_left_over(self._at, iteration, blocks.ctypes.data, blocks.size, left.ctypes.data)
         return left

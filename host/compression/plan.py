@@ -75,8 +75,8 @@ class Plan:
 class Planner:
     """A job's plans: for `blocks` blocks in lanes of `widths` bits, widest first.
 
-    `follows`: without a summary block, the next plan expects what the sums of the last iteration had.  That suits
-    gradients, which change little from one iteration to the next.
+    `follows`: lanes of 32 bits have a scale that follows the gradients, which change little from one iteration to the
+    next.  Without a summary block, the next plan expects what the sums of the last iteration had.
     `ratio`: of the float32 gradient's bytes; with `adaptive` only the first iteration's, and then the mean of what the
     workers wish.
     `summary_bits`: what the summary block takes of a ratio that leaves blocks out, over a block's elements, in bits

@@ -45,13 +45,14 @@ class GradientExchange:
         """Of each iteration in turn: memory that is had anew costs more than what is done with it."""
         self._stream = GradientStream(self._gradient, coding.layout.elements)
 
-    def begin(self, iteration: int, known: Aggregate | None = None) -> Future[Exchanged]:
-        """The gradient of an iteration, in which nothing is put yet; `known`: the iteration's, where that has ended.
+    def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchanged]:
+        """Begin the gradient of an iteration, in which nothing is put yet.
 
-        The first mean of the iteration before, and its gradient, are overwritten.
+        `known`: the iteration's mean, where that has ended.  With `own_end` a late gradient waits for the end of no
+        later iteration.  The first mean of the iteration before, and its gradient, are overwritten.
         """
         self._stream = GradientStream(self._gradient, self._coding.layout.elements)
-        return self._carrier.submit(self._carry, self._stream, iteration, known)
+        return self._carrier.submit(self._carry, self._stream, iteration, known, own_end)
 
     def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Put values, flat, of any dtype, at these ranges; their means, in the same place."""
@@ -85,7 +86,7 @@ class GradientExchange:
         for threads in (self._carrier, self._deliverer):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _carry(self, stream: GradientStream, begun: int, known: Aggregate | None) -> Exchanged:
+    def _carry(self, stream: GradientStream, begun: int, known: Aggregate | None, own_end: bool) -> Exchanged:
         updates: list[Update] = [] if known is None else [known]
         try:
             while self._agent.iteration <= self._last:
@@ -93,7 +94,7 @@ class GradientExchange:
                     stream.finish(_mean(updates[0], stream))
                 late = bool(updates)
                 out = None if late else self._mean
-                handed_s, ended = self._agent.all_reduce(None, begun=begun, stream=stream, out=out)
+                handed_s, ended = self._agent.all_reduce(None, begun=begun, own_end=own_end, stream=stream, out=out)
                 updates += ended
                 if handed_s is not None:
                     stream.finish(_mean(updates[0], stream))

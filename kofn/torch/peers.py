@@ -113,8 +113,8 @@ class PeerExchange:
         """Of each iteration in turn, as in GradientExchange: what the switch is compared with has the same."""
         self._pass = GradientPass(self._gradient, self._mean)
 
-    def begin(self, iteration: int, known: Aggregate | None = None) -> Future[Exchanged]:
-        """As GradientExchange; nothing is ever known before."""
+    def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchanged]:
+        """As GradientExchange; nothing is ever known before, and nothing late."""
         self._pass = begun = GradientPass(self._gradient, self._mean)
         exchanged = Future[Exchanged]()
 

@@ -11,6 +11,7 @@ import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +73,8 @@ class Session:
         """Whether the last bucket of the gradient that was begun last has come."""
         self._backlog = deque[Update]()
         self._begun: Begun | None = None
+        self._passes = 0
+        """Backward passes that have begun."""
         self._closed = False
 
     def join(self) -> None:
@@ -197,6 +200,8 @@ class Session:
             raise TorchError(f"iteration {iteration} begins: the job has {self._last} (run.max_iterations)")
         known = self._backlog.popleft() if self._backlog else None
         first_s, blocking_s = time.monotonic(), self._pause(iteration)
+        own_end = self._meets
+        self._passes += 1
         self._begun = Begun(
             iteration=iteration,
             started=self._started,
@@ -207,7 +212,19 @@ class Session:
             decision=self.reducer.decision,
         )
         assert known is None or isinstance(known, Aggregate)
-        self._ended = self._exchange.begin(iteration, known)
+        self._ended = self._exchange.begin(iteration, known, own_end=own_end)
+
+    @property
+    def _meets(self) -> bool:
+        """Whether DDP makes all workers meet before this worker's next gradient.
+
+        It does once, after the first pass or, where the graph is static, the second: it rebuilds its buckets then.
+        """
+        model: Any = self.model
+        if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
+            return False
+        always = broadcasts_buffers(model) or model._join_config.enable
+        return always or self._passes <= int(model.static_graph)
 
     def _pause(self, iteration: int) -> float:
         """Be blocked as the configuration says; for how long, without what stands for a larger model."""

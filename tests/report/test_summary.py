@@ -168,14 +168,30 @@ def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("error", "compresses", "told"), [(0.4, False, True), (0.005, False, False), (0.4, True, False)]
+    ("error", "misfits", "compresses", "told"),
+    [
+        (0.4, 0.0, False, "40%"),
+        (0.005, 0.0, False, ""),
+        (0.4, 0.0, True, ""),
+        (0.4, 0.02, True, "2%"),
+        (0.0, 0.2, False, "20%"),
+    ],
 )
-def test_what_32_bits_left_over_is_told(error: float, compresses: bool, told: bool) -> None:
+def test_gradients_that_do_not_fit_are_told(error: float, misfits: float, compresses: bool, told: str) -> None:
     compressed = Compressed(
-        wire_bytes=1, wire_ratio=1.0, ratio=1.0, gradient_norm=2.0, error_norm=2 * error, residual_norm=0.0
+        wire_bytes=1,
+        wire_ratio=1.0,
+        ratio=1.0,
+        gradient_norm=2.0,
+        error_norm=2 * error,
+        residual_norm=0.0,
+        misfits=misfits,
     )
     summary = Summary(job=1, metric=None, trials=(replace(SUMMARY, compressed=compressed),), compresses=compresses)
-    assert any("lanes of 32 bits left over 40%" in note for note in summary.notes) == told
+    warned = [note for note in summary.notes if "did not fit" in note]
+    assert [f"{told} of the gradients" in note for note in warned] == ([True] if told else [])
+    assert summary.to_dict()["notes"] == summary.notes
+    assert any(row[0] == "elements that did not fit" for row in summary.rows()) == bool(misfits)
 
 
 def left_early(path: Path, fake: FakeTrial, end: int, reason: str = "closed") -> Summary:

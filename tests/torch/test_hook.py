@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import kofn.torch
+from kofn.config.late_rules import Treatment
 from kofn.host.kernels.sample import fingerprint
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
@@ -154,6 +155,39 @@ def test_a_loss_of_any_size_trains_as_by_gloo(factor: float, tmp_path: Path) -> 
     for wanted, found, parameters in trained:
         assert found == pytest.approx(wanted, rel=1e-3)
         assert parameters == trained[0][2]
+
+
+def statistics() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Linear(48, 10))
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(layers, {}), (layers, {"static_graph": True}), (statistics, {})],
+    ids=["buckets are rebuilt", "static graph", "buffers are broadcast"],
+)
+def test_a_late_worker_does_not_wait_for_workers_that_wait_for_it(
+    make: Callable[[], nn.Module], options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Where DDP makes all workers meet, a gradient that counts in a later iteration cannot wait for that one's end."""
+    store = dist.HashStore()
+
+    def train(job: SwitchedJob) -> bytes:
+        model = ddp(make, process_group=gloo_group(store, job.rank, HOSTS), **options)
+        with closing(kofn.torch.ddp_hook(model, job=job)):
+            job.agent.treat(Treatment(rule="async"))
+            optimizer, data = torch.optim.SGD(model.parameters(), lr=0.05), torch.Generator().manual_seed(job.rank)
+            for _ in range(STEPS):
+                loss = model(torch.randn(BATCH, 64, generator=data)).square().mean()
+                optimizer.zero_grad()
+                time.sleep(0.03 * (job.rank == 0))
+                loss.backward()
+                optimizer.step()
+        return b"".join(each.detach().numpy().tobytes() for each in model.parameters())
+
+    with crew(tmp_path, STEPS, k=2, give_up_s=5.0) as made:
+        trained = made.all(train)
+    assert trained == trained[:1] * HOSTS
 
 
 def test_two_hundred_steps_are_those_of_gloo(tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ JOB = JobSection(workers=3, words=8)
 class Team:
     """Some workers; `sum_up` is the switch."""
 
-    def __init__(self, elements: int = ELEMENTS, **compress: Any) -> None:
+    def __init__(self, elements: int = ELEMENTS, *, follows: bool = False, **compress: Any) -> None:
         self.compress = CompressSection(**compress)
         job = replace(JOB, words=VOTE_WORDS) if self.compress.codec == "onebit" else JOB
-        self.codings = [JobCoding.of(job, self.compress, elements) for _ in range(JOB.workers)]
+        self.codings = [JobCoding.of(job, self.compress, elements, follows=follows) for _ in range(JOB.workers)]
         self.coding = self.codings[0]
         self.storage = [self._storage() for _ in self.codings]
         self.encoders = [self.encoder(rank) for rank in range(JOB.workers)]
@@ -486,6 +486,34 @@ def test_norms_of_a_lot_are_estimated_from_samples() -> None:
         np.linalg.norm(team.encoders[0].ledger.pending.astype(float)) * 2.0**-40, rel=0.05
     )
     assert encoding.error_norm == pytest.approx(encoding.residual_norm, rel=0.05)
+
+
+@pytest.mark.parametrize(("codec", "small", "large"), [("int32", 1e-11, 100.0), ("int8", 1e-13, 0.0)])
+def test_elements_that_become_0_or_are_clipped_are_counted(codec: str, small: float, large: float) -> None:
+    """Half of them are 0, which fit; of the others a quarter is as small as this, and in the end one is too large."""
+    team = Team(codec=codec, elements=2048, follows=True)
+    some = np.tile([0.1, 0.0, 0.1, 0.0, 0.1, 0.0, small, 0.0], 256)
+    team.draw, team.spread = lambda count: some, 1.0
+    for _ in range(3):
+        encoding = team.iterate()[0].encoding
+        assert encoding is not None
+        assert encoding.misfits == 0.25
+    some[0] += large
+    encoding = team.iterate()[0].encoding
+    assert encoding is not None
+    assert encoding.misfits == 0.25 + (large > 0) / 1024
+
+
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e4])
+@pytest.mark.parametrize("ratio", [1.0, 0.5])
+def test_lanes_of_32_bits_follow_gradients_of_any_size(size: float, ratio: float) -> None:
+    team = Team(codec="int32", elements=8192, ratio=ratio, follows=True)
+    team.draw = lambda count: size * np.random.default_rng(count).normal(size=count)
+    for _ in range(3):
+        encoding = team.iterate()[0].encoding
+    assert encoding is not None
+    assert encoding.misfits < 0.001
+    assert encoding.error_norm < 1e-4 * size * np.sqrt(8192)
 
 
 def test_a_step_that_is_too_large_for_residuals_to_shrink_is_seen() -> None:

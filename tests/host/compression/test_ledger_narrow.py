@@ -159,11 +159,12 @@ def test_a_kill_at_any_store_loses_nothing(
         same_ledger(live(died, 3, age=age, feedback=feedback, codecs=codecs), whole)
 
 
-def left(ledger: Ledger, code: int, scales: np.ndarray) -> np.ndarray:
-    """What pends of all blocks but for what their part 0 stands for."""
-    codec, sent = ledger._codecs[code], ledger.sent_in(1)[0]
-    decoded: np.ndarray = ledger.pending - codec.decode(sent, scales[:, None], 1)
-    return decoded
+def left(ledger: Ledger, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return what pends of all blocks but for what their parts, in lanes of these codes, stand for."""
+    rest: np.ndarray = ledger.pending.copy()
+    for sent, code in zip(ledger.sent_in(1), codes.tolist(), strict=False):
+        rest -= ledger._codecs[code].decode(sent, scales[:, None], 1)
+    return rest
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_native_code_encodes_and_decodes_as_codecs_do(
             entering = ledger.taken(gradient, 1, batch=part)
             fresh = [ledger.sending(1, np.arange(3), code, scales, part, entering) for _ in range(2)]
             assert [blocks.tolist() for blocks in fresh] == [[0, 1, 2], []]
-        assert np.array_equal(ledger.left_over(np.arange(3), 1), left(ledger, codes[0], scales))
+        assert np.array_equal(ledger.left_over(np.arange(3), 1), left(ledger, codes, scales))
         ledger.settle(1, np.array([2, 0, 7, 1]), np.array([*parts, 0])[[2, 0, 3, 1]])
         ledger.reconcile(result(1, 0, 0b10))
         assert ledger.totals().conserved
