@@ -1,4 +1,4 @@
-# The same commands on a laptop and in CI.  `make run` and `make test` set up what they need (run/setup.sh).
+# The same commands on a laptop and in CI.  `make run` and `make test` set up what they need (kofn/run/setup.sh).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -74,7 +74,7 @@ docs: setup-docs ## the documentation as a site in site/, every link checked
 reference: setup-dev ## docs/reference/ from the code: configuration, commands, results
 	@exec .venv/bin/python -m kofn.cli.reference
 
-crd: setup-dev ## deploy/base/crd.yaml, the CustomResourceDefinition, from jobs/request.py
+crd: setup-dev ## deploy/base/crd.yaml, the CustomResourceDefinition, from kofn/jobs/request.py
 	@.venv/bin/python -m kofn.jobs.crd | tee deploy/base/crd.yaml >deploy/chart/crds/crd.yaml
 
 picture: setup-dev ## docs/picture.svg, the picture of the README
@@ -89,21 +89,21 @@ header: setup-dev ## rewrite what is made from the header's fields: the C header
 p4: ## rebuild p4src/build with p4c (p4c-bm2-ss on the PATH)
 	@exec python3 p4src/build.py
 
-proto: setup-dev ## regenerate the gRPC stubs in rpc/
+proto: setup-dev ## regenerate the gRPC stubs in kofn/rpc/
 	@.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	    --plugin=protoc-gen-mypy=.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=.venv/bin/protoc-gen-mypy_grpc kofn/rpc/kofn.proto
 
 shell: ## look into the running switch (SWITCH=HOST:PORT) with p4runtime-shell
 	@(exec 3<>/dev/tcp/$(subst :,/,$(SWITCH))) 2>/dev/null \
 	    || { echo 'kofn: no switch answers at $(SWITCH): `make run` or `kofn run` starts one' >&2; exit 3; }
-	@run/setup.sh shell
+	@kofn/run/setup.sh shell
 	@exec .venv-shell/bin/python -m p4runtime_sh --grpc-addr $(SWITCH) --device-id 0 --election-id 0,1 $(ARGS)
 
 setup:
-	@run/setup.sh
+	@kofn/run/setup.sh
 
 setup-dev:
-	@run/setup.sh dev
+	@kofn/run/setup.sh dev
 
 setup-docs:
-	@run/setup.sh docs
+	@kofn/run/setup.sh docs

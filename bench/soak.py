@@ -2,8 +2,8 @@
 
     python -m bench.soak [--seconds 3600] [--updates 100] [--ports 2] [--values 256] [--json]
 
-The workers of experiments/load/switch_loop.c check every sum, its checksum and its addresses; meanwhile a controller
-changes k, the workers' addresses and an entry that comes and goes (bench/updates.py).  Before that, short turns by
+The workers of kofn/experiments/load/switch_loop.c check every sum, its checksum and its addresses; meanwhile a
+controller changes k, the workers' addresses and an entry that comes and goes (bench/updates.py).  Before that, short
 turns with and without updates show what these cost.  The exit code is 1 when a sum is wrong, a contribution has no
 result, updates are late, the tables are not what was written last, or the switch's memory grows.
 """

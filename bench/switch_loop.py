@@ -2,8 +2,8 @@
 
     python -m bench.switch_loop [--target embedded] [--ports 2] [--values 256] [--lanes onebit] [--rounds 9] [--json]
 
-A worker behind each port (experiments/load/switch_loop.c) keeps a window of blocks in flight: contributions in, sums
-of all workers out, in a closed loop.  The reflector (experiments/load/reflector.c) moves the same frames unread: the
+A worker behind each port (kofn/experiments/load/switch_loop.c) keeps a window of blocks in flight: contributions in,
+sums of all workers out, in a closed loop.  The reflector (reflector.c beside it) moves the same frames unread: the
 limit that the kernel sets.  Switches are started as `kofn run` starts them and set up through P4Runtime as the
 controller does it. "unchecked" (only when asked for) is the embedded switch with the same program, but without the
 checksum over header and values.  --lanes says what is summed in packets of as many bytes: votes have eight times as

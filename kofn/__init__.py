@@ -1,7 +1,8 @@
 """In-network gradient aggregation from the fastest k of n workers.
 
-Each folder of the table in docs/explanation/architecture.md is a subpackage here: `kofn.host`, `kofn.switch`,
-`kofn.controller` and so on (kofn/ holds a link to each of these folders).
+Each folder of the table in docs/explanation/architecture.md is a subpackage: `kofn.host`, `kofn.switch`,
+`kofn.controller` and so on.  In a checkout host/, controller/, mininet/ and p4src/ stand at the top and are loaded from
+there; kofn/ holds a link to each for tools that follow no `__path__`.
 
 >>> import kofn
 >>> config = kofn.Config.parse("[job]\\nworkers = 8")
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from kofn.sim.library import simulate
 
     run: RunPackage
+
+_CHECKOUT = os.path.dirname(__path__[0])
+if os.path.exists(os.path.join(_CHECKOUT, "pyproject.toml")):
+    __path__.insert(0, _CHECKOUT)
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is reported once, by us
 

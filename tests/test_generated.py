@@ -1,4 +1,4 @@
-"""What is committed as output is that output: p4c's, protoc's of rpc/kofn.proto, and what the header's fields give."""
+"""Committed output is that of p4c, of protoc for kofn/rpc/kofn.proto, and of the header's fields."""
 
 import importlib.util
 import json
@@ -57,7 +57,9 @@ def test_stubs_belong_to_the_proto(tmp_path):
     made = sorted((tmp_path / "kofn" / "rpc").iterdir())
     assert len(made) == 4
     for path in made:
-        assert path.read_text() == (ROOT / "rpc" / path.name).read_text(), f"{path.name} is stale: run `make proto`"
+        assert path.read_text() == (ROOT / "kofn" / "rpc" / path.name).read_text(), (
+            f"{path.name} is stale: run `make proto`"
+        )
 
 
 def test_what_is_made_of_the_headers_fields_is_theirs():

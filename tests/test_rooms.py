@@ -1,6 +1,8 @@
 """The rooms of docs/explanation/architecture.md: who may import whom, and what an installation adds."""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -26,8 +28,8 @@ FLOORS = (
 
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 
-IN_THE_PACKAGE = {"torch"}
-"""Rooms that are folders of kofn/: at the top, torch/ would be found in place of PyTorch."""
+AT_THE_TOP = {"controller", "host", "mininet", "p4src"}
+"""Rooms that stand beside kofn/, which has a link to each; all others stand in kofn/."""
 
 Arrow = tuple[str, str]
 """From module to module, as paths below the root without .py."""
@@ -110,15 +112,38 @@ def test_pytorch_is_imported_by_its_room_and_by_plug_ins_alone() -> None:
     assert not [source for source, target in arrows() if target.startswith("torch") and not source.startswith("torch")]
 
 
-def test_every_room_is_a_link_in_the_package() -> None:
-    links = {path.name for path in (ROOT / "kofn").iterdir() if path.is_symlink()}
-    assert links == {*FLOOR, "mininet", "p4src"} - IN_THE_PACKAGE
-    assert all((ROOT / "kofn" / name).resolve() == ROOT / name for name in links)
+def test_the_package_has_every_room() -> None:
+    folders = {path for path in (ROOT / "kofn").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert {path.name for path in folders} == {*FLOOR} | AT_THE_TOP
+    assert {path.name: path.resolve() for path in folders if path.is_symlink()} == {
+        name: ROOT / name for name in AT_THE_TOP
+    }
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git checkout")
+def test_at_most_ten_folders_stand_at_the_top() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders = {path.partition("/")[0] for path in tracked.split("\0") if "/" in path and not path.startswith(".")}
+    assert len(folders) <= 10, folders
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git checkout")
+def test_git_knows_every_file_that_a_traceback_names() -> None:
+    """Modules are loaded from where they stand, not through the package's links."""
+    named = "import importlib; print(*(importlib.import_module(name).__file__ for name in %r), sep='\\n')"
+    names = [
+        f"kofn.{name}" for name in modules() if name.split(".")[0] not in {"torch", "jobs"} and "__main__" not in name
+    ]
+    command = [sys.executable, "-c", named % names]
+    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    known = subprocess.run(["git", "ls-files", *files], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {str(ROOT / path) for path in known.splitlines()} == {*files}
 
 
 SHARED = {
     "Member": "of a job, and of a P4Runtime action profile",
     "Replica": "of a model, and of a P4Runtime multicast group",
+    "Session": "of a job in the controller, and of a training in PyTorch",
     "TopologyError": "of one file, read by the controller, and by the network with the system's Python",
 }
 """Class names of two rooms, and why."""
@@ -127,7 +152,7 @@ SHARED = {
 def test_a_class_name_is_used_in_one_room() -> None:
     rooms = defaultdict[str, set[str]](set)
     for room in (*FLOOR, "mininet", "bench"):
-        for path in (ROOT / room).rglob("[!.]*.py"):
+        for path in (ROOT / ("" if room == "bench" else "kofn") / room).rglob("[!.]*.py"):
             if "_pb2" not in path.name:
                 for node in ast.walk(ast.parse(path.read_text())):
                     if isinstance(node, ast.ClassDef):

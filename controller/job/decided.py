@@ -1,4 +1,4 @@
-"""What the control loop knows, in the Status message of rpc/kofn.proto."""
+"""What the control loop knows, in the Status message of kofn/rpc/kofn.proto."""
 
 import math
 

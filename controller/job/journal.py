@@ -106,7 +106,7 @@ class Journal:
             self._note(job, control_loop, fault=fault)
 
     def _note(self, job: int, control_loop: ControlLoop, **what: bool | str) -> None:
-        """An ObjectiveNote (results/objective_notes.py)."""
+        """An ObjectiveNote (kofn/results/objective_notes.py)."""
         place = {"time": self._now(), "job": job, "iteration": control_loop.iteration}
         self._write({**place, "objective": control_loop.goal.name, **what})
 

@@ -1,4 +1,4 @@
-"""A session's state as the Status message of rpc/kofn.proto."""
+"""A session's state as the Status message of kofn/rpc/kofn.proto."""
 
 import time
 from collections.abc import Sequence

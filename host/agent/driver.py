@@ -1,6 +1,6 @@
 """The loop around the protocol core: gradients, packets, results and timers in; packets and iteration ends out.
 
-No socket and no clock: the agent drives it over UDP and an event loop, sim/ in virtual time.
+No socket and no clock: the agent drives it over UDP and an event loop, kofn/sim/ in virtual time.
 
     driver.begin(1, now)
     encoder.enter(gradient, 1)

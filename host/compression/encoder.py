@@ -1,6 +1,6 @@
 """A worker's way from gradients to what is sent, and from results to the next plan: ledger, codecs and plan together.
 
-The agent drives it over real sockets, sim/ in virtual time.  It knows nothing of either.
+The agent drives it over real sockets, kofn/sim/ in virtual time.  It knows nothing of either.
 """
 
 import math

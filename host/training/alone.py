@@ -1,7 +1,7 @@
 """One worker alone: the baseline for sums over several workers.
 
 It trains the same model on all of the data, with rank 0's blocking, and sends nothing: `kofn run` starts it beside the
-last trial of a configuration with run.alone.  In virtual time sim/ calls train() with a clock of its own.
+last trial of a configuration with run.alone.  In virtual time kofn/sim/ calls train() with a clock of its own.
 
     python -m kofn.host.training.alone --config effective.toml --metrics alone/worker-0.jsonl
 """

@@ -341,7 +341,7 @@ def report_of_updates(
 def report_of(
     step: Step, work: Work, direction: Direction | None, *, late: bool, held: tuple[float, float], **more: float
 ) -> kofn_pb2.Report:
-    """One iteration as the controller hears of it (Report in rpc/kofn.proto); `more`: further fields of it.
+    """One iteration as the controller hears of it (Report in kofn/rpc/kofn.proto); `more`: further fields of it.
 
     `held`: gradients and contributors in the iteration's sums, means over its blocks.  A worker that gave up says for
     how long it had tried.

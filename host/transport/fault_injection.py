@@ -1,7 +1,7 @@
 """Injected network faults: what becomes of each datagram of one worker, from the run's TOML and its seed.
 
 Decides only; transport.udp carries it out.  The same decisions come again for the same seed, worker, direction and
-sequence of datagrams.  Rules for the switch's ports are not for this side (run/port_faults.py).
+sequence of datagrams.  Rules for the switch's ports are not for this side (kofn/run/port_faults.py).
 """
 
 import random

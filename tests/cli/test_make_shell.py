@@ -31,5 +31,5 @@ def test_without_a_switch_one_line_says_so_and_nothing_is_installed() -> None:
 def test_looking_for_it_comes_before_the_set_up() -> None:
     lines = make("--dry-run", "shell").stdout.splitlines()
     probe = next(number for number, line in enumerate(lines) if "/dev/tcp/127.0.0.1/50051" in line)
-    assert probe < lines.index("run/setup.sh shell")
+    assert probe < lines.index("kofn/run/setup.sh shell")
     assert "p4runtime_sh --grpc-addr 127.0.0.1:50051 " in lines[-1]

@@ -24,7 +24,7 @@ class Block:
 @cache
 def documents() -> tuple[Path, ...]:
     """All Markdown files of the repository."""
-    folders = ("docs", "switch", "mininet", "examples")
+    folders = ("docs", "kofn/switch", "mininet", "examples")
     return (*sorted(ROOT.glob("*.md")), *(path for name in folders for path in sorted((ROOT / name).rglob("*.md"))))
 
 

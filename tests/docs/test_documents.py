@@ -98,7 +98,7 @@ def test_the_readme_is_short() -> None:
 def test_every_flag_of_the_switch_is_in_its_readme() -> None:
     run = [sys.executable, "-m", "kofn.switch", "--help"]
     text = subprocess.run(run, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    readme = (ROOT / "switch" / "README.md").read_text()
+    readme = (ROOT / "kofn" / "switch" / "README.md").read_text()
     assert not [flag for flag in sorted(set(re.findall(r"--[a-z][a-z0-9-]+", text))) if flag not in readme]
 
 

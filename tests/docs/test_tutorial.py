@@ -1,6 +1,6 @@
 """The shell blocks of docs/tutorial/, as written and in their order, with a default configuration that ends soon.
 
-The blocks see a folder with what they use of a checkout: .venv/bin, config/, examples/.  `make run` is what the
+The blocks see a folder with what they use of a checkout: .venv/bin, kofn/config/, examples/.  `make run` is what the
 Makefile says behind the set-up, with the short configuration.
 """
 
@@ -27,7 +27,7 @@ DEADLINE_S = 60.0
 
 MAKE = """#!/bin/bash
 set -euo pipefail
-recipe=$(MAKEFLAGS= ARGS= command -p make --no-print-directory -C "{root}" -n "$1" CONFIG=config/default.toml |
+recipe=$(MAKEFLAGS= ARGS= command -p make --no-print-directory -C "{root}" -n "$1" CONFIG=kofn/config/default.toml |
     grep '^exec \\.venv/bin/')
 eval "$recipe"
 """
@@ -50,8 +50,8 @@ def script(path: Path, text: str) -> None:
 def checkout(tmp_path: Path) -> Path:
     """A folder in which the tutorial's commands work, and end soon."""
     folder = tmp_path / "kofn"
-    (folder / "config").mkdir(parents=True)
-    text = (ROOT / "config" / "default.toml").read_text()
+    (folder / "kofn" / "config").mkdir(parents=True)
+    text = (ROOT / "kofn" / "config" / "default.toml").read_text()
     short = text
     for given, instead in (
         ("target = 0.93", "target = 0.06"),
@@ -60,7 +60,7 @@ def checkout(tmp_path: Path) -> Path:
     ):
         assert given in short
         short = short.replace(given, instead)
-    (folder / "config" / "default.toml").write_text(short)
+    (folder / "kofn" / "config" / "default.toml").write_text(short)
     (folder / "examples").symlink_to(ROOT / "examples")
     script(folder / ".venv/bin/python", f'#!/bin/bash\nexec "{sys.executable}" "$@"\n')
     script(folder / ".venv/bin/kofn", f'#!/bin/bash\nexec "{sys.executable}" -c \'{KOFN}\' "$@"\n')

@@ -45,7 +45,7 @@ def test_the_numpy_one_ends_at_its_own_target(elsewhere: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch")
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
 def test_the_pytorch_one_trains_through_the_switch(elsewhere: Path) -> None:
     kofn = [str(Path(sys.executable).parent / "kofn"), "run", str(FOLDER / "torch_digits.toml"), "--out", "out"]
     words = ["--trial", "progress", "--set", "run.target=0.8", "--json", "--quiet"]

@@ -67,7 +67,7 @@ def test_a_training_that_diverges_is_an_outcome() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch")
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
 def test_the_gpt_learns_in_few_bits() -> None:
     task = replace(TASKS["gpt"], freeze_step=10)
     found = train(task, CONTENDERS["stage 3, 1 bit, k = 3 of 4"], 1, 30)

@@ -75,7 +75,7 @@ def test_claims_hold_and_do_not() -> None:
 @pytest.mark.root
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch")
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
 def test_a_run_counts_what_the_formulas_have(tmp_path: Path) -> None:
     names = ["stage 2, 1 bit", "stage 2, 32 bits, gloo"]
     words = ["zero", "--network", "--mbps", "200", "--out", str(tmp_path)]

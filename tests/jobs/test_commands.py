@@ -150,7 +150,7 @@ def test_run_trains_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
-@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch")
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
 def test_a_script_that_fails_at_once_is_run_once(tmp_path: Path) -> None:
     file = written(tmp_path, JOB | {"spec": JOB["spec"] | {"script": "raise ValueError('no data')", "backoffLimit": 3}})
     command = [*OWN_NETWORK, sys.executable, "-c", KOFN, "jobs", "run", file, "--out", str(tmp_path / "out")]

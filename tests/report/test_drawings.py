@@ -172,8 +172,8 @@ def test_every_row_is_explained(tmp_path: Path) -> None:
     (summary,) = summarise_run(folder, [Config()], "").jobs
     labels = [label for label, *_ in summary.rows()]
     assert [label for label, _ in explained(labels)] == labels
-    source = (Path(__file__).parents[2] / "report" / "summary.py").read_text()
-    source += (Path(__file__).parents[2] / "report" / "compressed.py").read_text()
+    room = Path(__file__).parents[2] / "kofn" / "report"
+    source = (room / "summary.py").read_text() + (room / "compressed.py").read_text()
     assert all(f'"{label}"' in source for label in EXPLAINED if label != "time to"), "no row is called so any more"
     assert "<dt>share of the sums</dt>" not in report(folder)
     assert "<dt>longest stall</dt><dd>The longest time in which" in report(folder)

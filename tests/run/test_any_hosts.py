@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(240),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch"),
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch"),
 ]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"

@@ -65,21 +65,25 @@ def test_targets_are_well_formed(target: str) -> None:
 
 
 def test_setup_refuses_what_it_does_not_know() -> None:
-    result = subprocess.run([ROOT / "run" / "setup.sh", "everything"], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [ROOT / "kofn" / "run" / "setup.sh", "everything"], capture_output=True, text=True, check=False
+    )
     assert result.returncode == 1
     assert "unknown argument 'everything': none, 'dev', 'docs', 'torch' or 'shell' is allowed" in result.stderr
 
 
 def test_setup_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:
     """Not that versions conflict, which is what pip says last."""
-    (tmp_path / "run").mkdir()
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "run/setup.sh"):
+    (tmp_path / "kofn" / "run").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "kofn/run/setup.sh"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "mn").touch(mode=0o755)  # nothing is to be installed on the machine
     own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1"}
     environment = own | nowhere | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    run = subprocess.run([tmp_path / "run" / "setup.sh"], env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [tmp_path / "kofn" / "run" / "setup.sh"], env=environment, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith("setup: the package index cannot be reached: no network, or a proxy")
 
@@ -92,13 +96,13 @@ def test_setup_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:
 )
 def test_setup_leaves_a_read_only_folder_as_it_is(made: bool, code: int, words: str, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
-    (checkout / "run").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "run/setup.sh"):
+    (checkout / "kofn" / "run").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "kofn/run/setup.sh"):
         shutil.copy(ROOT / name, checkout / name)
     if made:
         (checkout / ".venv" / "bin").mkdir(parents=True)
         (checkout / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && "$1/run/setup.sh"'
+    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && "$1/kofn/run/setup.sh"'
     command = ["unshare", "--mount", "sh", "-c", script, "sh", str(checkout)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, words in run.stderr) == (code, True), run.stderr

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces"),
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: run/setup.sh torch"),
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch"),
 ]
 
 TOGETHER = """

@@ -23,7 +23,7 @@ SHELL = ROOT / ".venv-shell/bin/python"
 
 @pytest.fixture(scope="module")
 def shell() -> Path:
-    made = subprocess.run([ROOT / "run/setup.sh", "shell"], check=False, capture_output=True, text=True, cwd=ROOT)
+    made = subprocess.run([ROOT / "kofn/run/setup.sh", "shell"], check=False, capture_output=True, text=True, cwd=ROOT)
     if made.returncode:
         pytest.skip(f"p4runtime-shell could not be installed: {made.stderr[-300:]}")
     return SHELL

@@ -1,4 +1,4 @@
-"""Injected faults at real ports: as often, as late and as reproducible as switch/engine/faults.py and
+"""Injected faults at real ports: as often, as late and as reproducible as kofn/switch/engine/faults.py and
 host/transport/fault_injection.py say."""
 
 import resource

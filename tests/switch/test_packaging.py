@@ -3,9 +3,10 @@
 import tomllib
 from pathlib import Path
 
-SWITCH = Path(__file__).parents[2] / "switch"
+ROOT = Path(__file__).parents[2]
+SWITCH = ROOT / "kofn" / "switch"
 ALONE = tomllib.loads((SWITCH / "pyproject.toml").read_text())
-WHOLE = tomllib.loads((SWITCH.parent / "pyproject.toml").read_text())
+WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_every_package_is_in_it() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+    pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import EMBEDDED, HOSTS, started

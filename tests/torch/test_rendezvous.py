@@ -10,7 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 if find_spec("torch") is None:
-    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+    pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
 from kofn.rpc.certificates import make_certificates
 from kofn.rpc.credentials import Credentials

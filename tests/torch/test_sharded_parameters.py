@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+    pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
 import numpy as np
 import torch

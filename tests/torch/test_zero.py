@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("torch is not installed: run/setup.sh torch", allow_module_level=True)
+    pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
 
 import torch
 import torch.distributed as dist

@@ -69,7 +69,7 @@ def test_nothing_is_loaded_from_elsewhere(page: PageServer) -> None:
         headers = get(page, f"{path}?token={page.token}")[1]
         assert headers["Content-Security-Policy"].startswith("default-src 'self';")
         assert headers["Referrer-Policy"] == "no-referrer"
-    files = [path for path in Path("web/page").rglob("*") if path.suffix in (".html", ".css", ".js", ".svg")]
+    files = [path for path in Path("kofn/web/page").rglob("*") if path.suffix in (".html", ".css", ".js", ".svg")]
     assert len(files) > 10
     for file in (file for file in files if file.parent.name != "uplot"):  # that has addresses in comments
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")  # a name, not a place

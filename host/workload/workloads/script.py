@@ -28,7 +28,9 @@ class Script(Workload):
         if not Path(config.torch.script).is_file():
             raise ConfigError(f"torch.script is {config.torch.script!r}: there is no such file")
         if find_spec("torch") is None:
-            raise ConfigError(f"torch.script is given, and {sys.executable} has no module torch: run/setup.sh torch")
+            raise ConfigError(
+                f"torch.script is given, and {sys.executable} has no module torch: kofn/run/setup.sh torch"
+            )
 
 
 script = Script

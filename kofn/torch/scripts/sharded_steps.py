@@ -1,7 +1,7 @@
 """Steps of a sharded perceptron that learns digits: what `kofn experiment zero --network` measures.
 
 Beside its metrics a worker leaves of each step the time, from a batch to parameters that all workers have, and what the
-kernel has counted at its interface meanwhile (results/step_cost.py).
+kernel has counted at its interface meanwhile (kofn/results/step_cost.py).
 """
 
 import os

@@ -1,0 +1,313 @@
+"""`make reference`: docs/reference/ from the code: configuration, commands, the files of a run, and the Python package.
+
+Texts are the comments and docstrings beside the definitions, so that they are written once.  A test fails when a file
+in docs/reference/ is not what this module makes.
+"""
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import msgspec.inspect as types
+
+from kofn.cli.main import main as kofn
+from kofn.cli.python_reference import python
+from kofn.cli.reference_tables import annotations, comments, linked, table
+from kofn.config import schema
+from kofn.config.late_rules import RULES
+from kofn.config.objectives import OBJECTIVES
+from kofn.controller.job.journal import Journal
+from kofn.report.compressed import Compressed
+from kofn.report.in_force import InForce
+from kofn.report.interval import Interval
+from kofn.report.interventions import Intervention
+from kofn.report.over_seeds import TrialOverSeeds
+from kofn.report.summary import TrialSummary
+from kofn.results import folder
+from kofn.results.account import Account
+from kofn.results.event_log import LoggedEvent
+from kofn.results.provenance import Provenance
+from kofn.results.record import RunRecord
+from kofn.results.samples import Sample, SlotSample
+from kofn.results.worker_metrics import Iteration, Totals
+from kofn.web import frames
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "reference"
+MADE = "<!-- Made by `make reference`: change the code, not this file. -->"
+WIDTH = 100
+
+REPEATED = ("layer", "straggler", "shock", "shard", "fault", "link", "cpu", "event")
+"""Tables of the configuration that may stand there several times."""
+
+
+FRAMES = (
+    frames.RunHeader,
+    frames.JobHeader,
+    frames.Frame,
+    frames.WorkerFrame,
+    frames.IterationPoint,
+    frames.Span,
+    frames.EventFrame,
+)
+
+
+def main() -> int:
+    for name, text in documents().items():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        (FOLDER / name).write_text(text)
+    return 0
+
+
+def documents() -> dict[str, str]:
+    """Name of each file in docs/reference/ and what belongs into it."""
+    return {
+        "configuration.md": configuration(),
+        "commands.md": commands(),
+        "results.md": results(),
+        "python.md": f"{MADE}\n\n{python()}",
+    }
+
+
+# --- configuration --------------------------------------------------------------------------------------------------
+
+
+def configuration() -> str:
+    """Every table and key of the TOML file."""
+    lines = [
+        "# Configuration",
+        MADE,
+        "A run is a TOML file. Every key has a default, except those marked *required*, so an empty file is the default"
+        " of each key; `kofn run` without a file takes `kofn/config/default.toml`. A wrong key, type or value is an"
+        " error that names the key and what is allowed. `--set SECTION.KEY=VALUE` gives a key another value on the"
+        " command line.",
+        f"An **objective** is one of {_codes((*OBJECTIVES.built_in, 'fixed:K'))}, `RULE:K`, `module:Name`,"
+        " or the name of a plug-in; a **rule**"
+        f" for late gradients is one of {_codes(RULES)}.",
+    ]
+    for name, section in _sections():
+        head = f"[[{name}]]" if name in REPEATED else f"[{name}]"
+        lines += [f"## `{head}`", linked(inspect.getdoc(section) or ""), _keys(section)]
+    return "\n\n".join(lines) + "\n"
+
+
+def _sections() -> Iterator[tuple[str, type]]:
+    for field in types.type_info(schema.Config).fields:  # type: ignore[attr-defined]
+        kind: Any = field.type.item_type if isinstance(field.type, types.VarTupleType) else field.type
+        yield field.name, kind.cls
+
+
+def _keys(section: type) -> str:
+    notes = comments(section)
+    rows = [
+        [f"`{field.name}`", _kind(field.type), _default(field), notes.get(field.name, "")]
+        for field in types.type_info(section).fields  # type: ignore[attr-defined]
+    ]
+    return table(["key", "allowed", "default", ""], rows)
+
+
+def _default(field: Any) -> str:
+    if field.required:
+        return "*required*"
+    value = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f'`"{value}"`'
+    if isinstance(value, tuple):
+        return f"`{list(value)}`"
+    return f"`{value}`"
+
+
+def _kind(kind: Any) -> str:  # noqa: PLR0911  # one return for each kind of value
+    """What a value may be, in words."""
+    match kind:
+        case types.UnionType():
+            return " or ".join(_kind(one) for one in kind.types if not isinstance(one, types.NoneType))
+        case types.LiteralType():
+            return _codes(f'"{value}"' for value in kind.values)
+        case types.VarTupleType():
+            return f"a list: {_kind(kind.item_type)}"
+        case types.BoolType():
+            return "`true`, `false`"
+        case types.IntType() | types.FloatType():
+            return " ".join(["integer" if isinstance(kind, types.IntType) else "number", *_bounds(kind)])
+        case types.StrType():
+            return "string"
+        case types.CustomType():
+            return "path"
+    raise TypeError(f"a kind of value that the reference has no words for: {kind}")
+
+
+def _bounds(kind: Any) -> Iterator[str]:
+    low, high = kind.ge, kind.le
+    if low is not None and high is not None:
+        yield f"{low} to {high}"
+    elif low is not None:
+        yield f">= {low}"
+    if kind.gt is not None:
+        yield f"> {kind.gt}"
+    if high is not None and low is None:
+        yield f"<= {high}"
+    if kind.lt is not None:
+        yield f"< {kind.lt}"
+
+
+def _codes(values: Iterable[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """The help of every command."""
+    lines = [
+        "# Commands",
+        MADE,
+        "`.venv/bin/kofn` has the commands below. `kofn-switch`, the embedded switch alone, has simple_switch_grpc's"
+        " flags: [kofn/switch/README.md](../../kofn/switch/README.md).",
+        "## make",
+        f"```text\n{_targets()}\n```",
+    ]
+    for words, command in _commands(kofn, ("kofn",)):
+        lines += [f"## {' '.join(words)}", f"```text\n{_help(words, command)}\n```"]
+    return "\n\n".join(lines) + "\n"
+
+
+def _targets() -> str:
+    """What `make help` prints of the Makefile."""
+    found = re.findall(r"^([a-z0-9-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return "\n".join(f"make {name:<11} {text}" for name, text in found)
+
+
+def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=words[-1])
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _commands(below, (*words, name))
+
+
+def _help(words: tuple[str, ...], command: click.Command) -> str:
+    context = click.Context(command, info_name=" ".join(words), terminal_width=WIDTH, max_content_width=WIDTH)
+    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def results() -> str:
+    """The files of a run and what is in them."""
+    layout = (inspect.getdoc(folder) or "").partition("\n\n")[2]
+    lines = [
+        "# Results",
+        MADE,
+        "The files that a run leaves in `runs/NAME-YYYYmmdd-HHMMSS/` (or `--out`); `runs/latest` is the newest run."
+        " Names that end in `_s` are seconds, `_ms` milliseconds; clocks are Unix time.",
+        f"```text\n{layout}\n```",
+        "## worker-R.jsonl",
+        "One JSON object an iteration. A key without a value is null or left out.",
+        _fields(Iteration),
+        'The last line of each process is `{"summary": {...}}`:',
+        _fields(Totals),
+        "`account` is, in both:",
+        inspect.getdoc(Account) or "",
+        _fields(Account),
+        "## worker-R.npz",
+        "NumPy arrays of int64, of the shape (blocks,): checksums of `gradients` (all of them, added up), `aggregated`"
+        " (what of them is in sums), `residual` (what is pending), `discarded`, and `results` (all applied results,"
+        " added up). The checksum of a block is linear: the sum of its values, in units of 2**-40, times fixed odd"
+        " factors, modulo 2**64 ([host/compression/ledger.c](../../host/compression/ledger.c)). So for every block"
+        " gradients = aggregated + residual + discarded, and `aggregated` of all workers add up to `results`, where"
+        " `received` is 1: where it is 0 another worker alone gets the block's sums, and `results` is 0. Ring, gloo and"
+        " MPI leave no such file.",
+        "## status.jsonl",
+        "The controller's `Status` message of [kofn/rpc/kofn.proto](../../kofn/rpc/kofn.proto) as JSON, about twice a"
+        " second; `kofn status --json` prints the same.",
+        *_messages("Status", "WorkerStatus", "Expected", "Change"),
+        "## samples.jsonl",
+        inspect.getdoc(Sample) or "",
+        _fields(Sample),
+        "`slots` is a list of lists of",
+        _fields(SlotSample),
+        "## events.jsonl",
+        inspect.getdoc(LoggedEvent) or "",
+        _fields(LoggedEvent),
+        "## decisions.jsonl",
+        (inspect.getdoc(Journal) or "").partition("\n\n")[2],
+        "## summary.json",
+        "An object with `ok` (nothing failed, and no trial was changed by hand), `failures` (sentences), `job`,"
+        " `metric` (`name`, `target`, `better`, `percent`; null where there is none), `speedup` (the baseline's"
+        " time to the target over the first trial's; null where these do not compare), `not_compared` (which trials,"
+        " and why), `early_end` (why the run ended before its last trial did), `not_run` (trials that did not come to"
+        " an iteration), `provenance` (see run.json) and `trials`: of"
+        " each trial its `name` (the objective, and what was changed) and:",
+        _fields(TrialSummary),
+        "`interventions` is a list of",
+        _fields(Intervention),
+        "`in_force` is a list of",
+        _fields(InForce),
+        "`compressed` is",
+        inspect.getdoc(Compressed) or "",
+        _fields(Compressed),
+        "With `run.seeds` the object above the seeds' has `ok`, `failures`, `early_end`, `seeds`, `provenance` and"
+        " `over_seeds`, a list of jobs with `trials`:",
+        _fields(TrialOverSeeds),
+        "An interval is",
+        inspect.getdoc(Interval) or "",
+        _fields(Interval),
+        "## Frames of the live page",
+        (inspect.getdoc(frames) or "").partition("\n\n")[2],
+        *(part for kind in FRAMES for part in (f"`{kind.__name__}`: {inspect.getdoc(kind)}", _fields(kind))),
+        "## run.json",
+        inspect.getdoc(RunRecord) or "",
+        _fields(RunRecord),
+        "`provenance` is, there and in summary.json:",
+        _fields(Provenance),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _fields(kind: type) -> str:
+    """A table of a class's fields: name, type, comment or docstring."""
+    notes = comments(kind)
+    names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else _names(kind)
+    written = annotations(kind)
+    return table(["field", "type", ""], [[f"`{name}`", f"`{written[name]}`", notes.get(name, "")] for name in names])
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    names: tuple[str, ...] = kind.__struct_fields__
+    return names
+
+
+def _messages(*names: str) -> Iterator[str]:
+    """Tables of a message's fields, from the proto file."""
+    text = (ROOT / "kofn" / "rpc" / "kofn.proto").read_text()
+    for name in names:
+        found = re.search(rf"^message {name} {{\n(.*?)^}}", text, re.MULTILINE | re.DOTALL)
+        assert found is not None, name
+        rows: list[list[str]] = []
+        for line in found[1].splitlines():
+            field = re.match(r"\s+((?:repeated )?[\w<>, ]+) (\w+) = \d+;\s*(?://\s*(.*))?$", line)
+            if field:
+                rows.append([f"`{field[2]}`", f"`{field[1]}`", field[3] or ""])
+            elif more := re.match(r"\s+//\s*(.*)$", line):
+                rows[-1][2] += f" {more[1]}"
+        yield f"`{name}`:"
+        yield table(["field", "type", ""], rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Plug-ins by name: those that ship, those of installed packages, and `module:Name` of a user's own.
+
+What ships is a file: `ring` is what host/collectives/kinds/ring.py calls `ring`.  An installed package gives a name by
+an entry point.  `module:Name` is looked for in the working folder, then in the folder of the configuration
+(job.modules), then where Python looks for modules.
+A registry knows names; nothing is imported before load().
+"""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kofn.config.errors import ConfigError
+from kofn.config.suggestion import did_you_mean
+from kofn.extras import EXTRAS, remedy
+
+PACKAGE = Path(__file__).parents[1]
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+"""Of an entry point: no number, which `kofn set-k` takes for a k."""
+
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""`module:Name`."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """All plug-ins of one kind; `folder`: below the package, holds a module for each of those that ship.
+
+    `several`: modules that give other names than their own.  `reserved`: what no installed package can be called.
+
+    >>> COLLECTIVES.find("ring").value
+    'kofn.host.collectives.kinds.ring:ring'
+    >>> COLLECTIVES.check("mesh", "job.collective")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    kofn.config.errors.ConfigError: job.collective is 'mesh': ... or module:Name is allowed
+    """
+
+    kind: str
+    folder: str
+    several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reserved: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        return f"kofn.{self.kind}s"
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """The names of those that ship."""
+        return tuple(self._modules())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all that can be found without a colon."""
+        return (*self.built_in, *sorted({entry.name for entry in self._installed()}))
+
+    def find(self, name: str) -> EntryPoint | None:
+        """Where it is; None where there is none.  ConfigError where two installed packages give one of this name."""
+        if module := self._modules().get(name):
+            return EntryPoint(name, f"kofn.{self.folder.replace('/', '.')}.{module}:{name}", self.group)
+        if MODULE.fullmatch(name):
+            return EntryPoint(name, name, self.group)
+        found = {entry.value: entry for entry in self._installed() if entry.name == name}
+        if len(found) > 1:
+            raise ConfigError(
+                f"{self.kind} {name!r} is given by {' and '.join(sorted(found))}: one of these packages has to go"
+            )
+        return next(iter(found.values()), None)
+
+    def check(self, name: str, field: str) -> None:
+        """ConfigError where there is none of this name; what `module:Name` has is seen when it is loaded."""
+        if self.find(name) is None:
+            meant = did_you_mean(name, self.names)
+            raise ConfigError(f"{field} is {name!r}: {', '.join(self.names)} or module:Name is allowed{meant}")
+
+    def load(self, name: str) -> Any:
+        """What the name stands for; ConfigError where there is nothing, or it cannot be imported."""
+        self.check(name, self.kind)
+        entry = self.find(name)
+        assert entry is not None
+        if entry.value == name:
+            folders = [folder for folder in (os.getcwd(), *_FOLDERS) if folder not in sys.path]
+            sys.path[:0] = folders  # where `python -m` has the first one
+        try:
+            return entry.load()
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            words = remedy(error) if package in EXTRAS else in_words(error)
+            if error.name == entry.module:
+                words += f" (looked for in {', '.join(dict.fromkeys((os.getcwd(), *_FOLDERS)))})"
+            raise ConfigError(f"{self.called(name)} cannot be loaded: {words}") from error
+        except Exception as error:  # whatever a foreign module does when it is imported
+            raise ConfigError(f"{self.called(name)} cannot be loaded: {in_words(error)}") from error
+
+    def load_class(self, name: str, base: type[T]) -> type[T]:
+        """A class derived from `base`; ConfigError where it is something else, or not all of one."""
+        found = self.load(name)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            what = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
+            wanted = f"a class derived from {base.__module__}.{base.__name__} is needed"
+            raise ConfigError(f"{self.called(name)} is {what}: {wanted}")
+        if missing := sorted(getattr(found, "__abstractmethods__", ())):
+            raise ConfigError(f"{self.called(name)} does not have {', '.join(missing)}: a whole class is needed")
+        return found
+
+    def called(self, name: str) -> str:
+        """For messages: kind, name, and where it comes from if the name does not say so."""
+        entry = self.find(name)
+        origin = f" ({entry.value})" if entry is not None and entry.value != name else ""
+        return f"{self.kind} {name!r}{origin}"
+
+    def _modules(self) -> dict[str, str]:
+        """The module of each one that ships."""
+        several = {name: module for module, names in self.several.items() for name in names}
+        return several | {stem: stem for stem in _stems(self.folder) if stem not in self.several}
+
+    def _installed(self) -> list[EntryPoint]:
+        """Those that can be named: what ships is not replaced."""
+        taken = {*self._modules(), *self.reserved}
+        return [
+            entry for entry in entry_points(group=self.group) if NAME.fullmatch(entry.name) and entry.name not in taken
+        ]
+
+
+_FOLDERS: dict[str, None] = {}
+
+
+def look_in(folder: str) -> None:
+    """Also look for `module:Name` in this folder; ours are no modules of a user's."""
+    if not Path(folder).is_relative_to(PACKAGE.resolve()):
+        _FOLDERS[folder] = None
+
+
+@cache
+def _stems(folder: str) -> list[str]:
+    """The modules of a folder of the package."""
+    return sorted(path.stem for path in (PACKAGE / folder).glob("[a-z]*.py"))
+
+
+def in_words(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+CODECS = Registry(
+    kind="codec",
+    folder="host/compression/codecs",
+    several={"fixed_point": ("int32", "int16", "int8", "int4", "auto")},
+)
+"""compress.codec: a callable that returns a Codec (host/compression/registry.py)."""
+
+COLLECTIVES = Registry(kind="collective", folder="host/collectives/kinds", reserved=("full", "fixed", "adaptive"))
+"""job.collective: a JobCollective (host/collectives/job_collective.py)."""
+
+WORKLOADS = Registry(kind="workload", folder="host/workload/workloads")
+"""model.workload: a Workload (host/workload/workload.py)."""
+
+STRAGGLERS = Registry(kind="straggler", folder="host/workload/stragglers")
+"""model.stragglers: a StragglerSource (host/workload/straggler_source.py)."""

@@ -1,0 +1,233 @@
+"""What `kofn doctor --remote` checks: every hop from a worker's machine to the switch and the controller of its job.
+
+    certificates -> way -> tunnel -> mtu -> clock -> controller -> p4runtime
+
+The kernel of the switch's machine answers pings in each tunnel (kofn/run/machine.py): nothing is sent to the
+job itself.
+"""
+
+import asyncio
+import functools
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from kofn.config.errors import KofnError
+from kofn.config.schema import Config
+from kofn.doctor.checks import Check, CheckError, CheckSkipped
+from kofn.doctor.echo import Echo
+from kofn.doctor.exchange import ProbeError, ProbePlan
+from kofn.doctor.probe import reach
+from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
+from kofn.rpc.credentials import Credentials
+from kofn.rpc.errors import SecurityError
+from kofn.rpc.names import SWITCH, host_name, worker_name
+from kofn.rpc.security import CONTROLLER, channel
+from kofn.run.errors import RunError
+from kofn.run.machine import (
+    ECHO_ADDRESS,
+    TUNNEL_BYTES,
+    TUNNEL_PORT,
+    UDP_BYTES,
+    Tunnel,
+    data_address,
+    packet_bytes,
+    way,
+)
+
+CONNECT_S = 3.0
+CLOCK_MOST_S = 60.0
+"""Certificates hold from five minutes before they were made on; times in logs are to be compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteJob:
+    """Where a worker is told that its job's other machines are."""
+
+    config: Config
+    source: Path
+    rank: int
+    switch: str
+    controller: str
+    certs: Path | None
+    p4runtime: str | None = None
+    p4runtime_certs: Path | None = None
+
+
+class RemoteChecks:
+    """The checks of one worker's machine; `close` removes what was made."""
+
+    def __init__(self, job: RemoteJob) -> None:
+        self._job = job
+        self._credentials: Credentials | None = None
+        self._tunnel: Tunnel | None = None
+
+    def checks(self) -> list[Check]:
+        """In the order in which they rest on each other."""
+        checks: dict[str, Callable[[], str]] = {
+            "certificates": self._certificates,
+            "way": self._way,
+            "tunnel": self._through_tunnel,
+            "mtu": self._mtu,
+            "clock": self._clock,
+        }
+        over_tcp: dict[str, Callable[[], Awaitable[str]]] = {
+            "controller": self._controller,
+            "p4runtime": self._p4runtime,
+        }
+        return [
+            *(Check(name=name, check=functools.partial(asyncio.to_thread, check)) for name, check in checks.items()),
+            *(Check(name=name, check=check) for name, check in over_tcp.items()),
+        ]
+
+    def close(self) -> None:
+        if self._tunnel is not None:
+            self._tunnel.close()
+
+    def _certificates(self) -> str:
+        """This worker's own, of its authority, valid now, with its name; and its job's token."""
+        folder, config = self._job.certs, self._job.config
+        if folder is None:
+            raise CheckSkipped("plaintext: no --certs")
+        name = worker_name(config.job.id, self._job.rank)
+        advice = f"copy ca.pem, {name}.pem, {name}.key and the job's token to {folder}: all of one `kofn certs`"
+        try:
+            self._credentials = Credentials.load(folder, name, [config.job.id])
+        except SecurityError as error:
+            raise CheckError(str(error), advice) from None
+        named = _names(folder / f"{name}.pem")
+        if host_name(name) not in named:
+            raise CheckError(f"{folder / name}.pem is {' and '.join(named)}'s, not {host_name(name)}'s", advice)
+        return f"{host_name(name)}, of {folder}/ca.pem, and the token of job {config.job.id}"
+
+    def _way(self) -> str:
+        try:
+            self._address, self._device, self._most = way(self._job.switch)
+        except RunError as error:
+            raise CheckError(str(error), "another --switch, a route, or a cable") from None
+        return f"{self._job.switch} is {self._address}, by {self._device} (MTU {self._most})"
+
+    def _through_tunnel(self) -> str:
+        """A ping inside the tunnel, as small as it can be."""
+        job = self._job
+        try:
+            address = data_address(job.config, job.source, job.rank)
+            self._tunnel = Tunnel.to(job.switch, job.rank, address)
+        except KofnError as error:
+            raise CheckError(str(error), "root, on a machine of its own") from None
+        self._echo = Echo(address=ECHO_ADDRESS, interface=self._tunnel.interface)
+        if not self._echo.comes_back(UDP_BYTES):
+            alive = Echo(address=self._address).comes_back(UDP_BYTES)
+            words = "answers pings itself" if alive else "answers no pings either"
+            raise CheckError(
+                f"nothing comes back through UDP port {TUNNEL_PORT} of {self._address}, which {words}",
+                f"`kofn switch --tunnels {job.config.job.workers}` there; UDP {TUNNEL_PORT} must pass, there and back",
+            )
+        return f"{self._tunnel.interface}: UDP port {TUNNEL_PORT} of {self._address} and back"
+
+    def _mtu(self) -> str:
+        """Of the way, not of the interface alone: packets of the job's size, which no router may cut."""
+        words = self._job.config.job.words
+        needed, most = packet_bytes(words), self._most - TUNNEL_BYTES
+        if needed <= most and self._echo.comes_back(needed):
+            return f"packets of {needed} bytes (job.words = {words}) pass in one piece, {needed + TUNNEL_BYTES} outside"
+        passes = self._echo.largest(min(needed, most))
+        fitting = max(0, (passes - UDP_BYTES - HEADER_BYTES) // WORD_BYTES)
+        where = f"{self._device} has MTU {self._most}" if needed > most else f"{self._device} would take them"
+        raise CheckError(
+            f"packets of {needed} bytes (job.words = {words}), {needed + TUNNEL_BYTES} with their tunnel, do not pass:"
+            f" {passes + TUNNEL_BYTES} do; {where}",
+            f"job.words up to {fitting}, or a larger MTU on the way to {self._address}"
+            if fitting
+            else f"a larger MTU on the way to {self._address}: no packet of kofn's fits",
+        )
+
+    def _clock(self) -> str:
+        ahead_s = self._echo.clock_ahead_s()
+        if ahead_s is None:
+            raise CheckSkipped(f"{self._address} does not tell its time (ICMP)")
+        words = f"that of {self._address} is {abs(ahead_s):.2f} s {'ahead' if ahead_s > 0 else 'behind'}"
+        if abs(ahead_s) > CLOCK_MOST_S:
+            raise CheckError(words, "set both clocks (NTP): certificates hold for a time only")
+        return words
+
+    async def _controller(self) -> str:
+        """TCP, then TLS to its name, then the token."""
+        job = self._job
+        await _connect(job.controller, "kofn controller")
+        plan = ProbePlan(
+            job=job.config.job.id,
+            rank=job.rank,
+            workers=job.config.job.workers,
+            controller=job.controller,
+            service=ECHO_ADDRESS,
+            certs=job.certs,
+        )
+        try:
+            async with channel(self._credentials, job.controller, CONTROLLER) as line:
+                return await reach(plan, line)
+        except ProbeError as error:
+            raise CheckError(str(error), "the same `kofn certs` folder on all machines, or none at all") from None
+
+    async def _p4runtime(self) -> str:
+        """Of the controller's machine: its certificate opens the switch."""
+        job = self._job
+        if job.p4runtime is None:
+            raise CheckSkipped("no --p4runtime: it is between controller and switch")
+        await _connect(job.p4runtime, "kofn switch")
+        try:
+            await asyncio.wait_for(_channel(job.p4runtime, job.p4runtime_certs), CONNECT_S)
+        except TimeoutError:
+            raise CheckError(
+                f"{job.p4runtime} does not agree on {'plaintext' if job.p4runtime_certs is None else 'TLS'}",
+                "the client's files of `kofn certs --p4runtime`, of the folder that the switch has the server's of",
+            ) from None
+        except OSError as error:
+            raise CheckError(f"{error.filename}: {error.strerror}", "kofn certs --p4runtime") from None
+        return f"{job.p4runtime} answers ({'plaintext' if job.p4runtime_certs is None else 'mutual TLS'})"
+
+
+async def _channel(address: str, folder: Path | None) -> None:
+    """Until it is ready; and, since a server looks at certificates after its client, until it has said something."""
+    client = None
+    if folder is not None:
+        authority, key, own = ((folder / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
+        client = Credentials(name="client", authority=authority, certificate=own, key=key, tokens={})
+    async with channel(client, address, SWITCH) as line:
+        await line.channel_ready()
+        ask: Any = line.unary_unary("/p4.v1.P4Runtime/Capabilities")
+        try:
+            await ask(b"", wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise TimeoutError from error
+
+
+async def _connect(address: str, command: str) -> None:
+    """By TCP alone: who is not there differs from who does not let us in."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except TimeoutError:
+        raise CheckError(
+            f"{address}: no answer for {CONNECT_S:.0f} s", f"TCP port {port} must pass to {host}"
+        ) from None
+    except ConnectionRefusedError:
+        raise CheckError(f"{address}: nobody listens", f"`{command}` there, at an address that is reached") from None
+    except (socket.gaierror, ValueError, OSError) as error:
+        raise CheckError(f"{address}: {error}", "HOST:PORT is needed") from None
+    writer.close()
+
+
+def _names(path: Path) -> list[str]:
+    """DNS names in a certificate."""
+    from cryptography import x509  # noqa: PLC0415  # needs kofn[certs]
+
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return found.value.get_values_for_type(x509.DNSName)

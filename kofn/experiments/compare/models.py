@@ -1,0 +1,138 @@
+"""The models of `kofn compare`: one that is trained, and larger ones of which only gradients go round.
+
+Such gradients are real ones: the MLP of that size makes them on digits, once, and every contender gets the same.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+import kofn
+from kofn.config.errors import ConfigError
+from kofn.config.schema import CLASSES
+from kofn.host.errors import HostError
+from kofn.host.workload.model import PIXELS, Perceptron, load_shard
+from kofn.host.workload.optimizer import Momentum
+from kofn.host.workload.workloads.replay import load_gradients
+
+DIGITS = "digits"
+"""The model that is trained."""
+
+HIDDEN: dict[str, tuple[int, ...]] = {DIGITS: (64,), "1m": (960, 960), "10m": (3120, 3120)}
+"""Units of the hidden layers."""
+
+GPT, GPT_ELEMENTS = "gpt", 10_868_992
+"""The model that a script in PyTorch trains, in DistributedDataParallel."""
+
+GPT_SCRIPT = Path(kofn.__file__).parent / "torch" / "scripts" / "gpt.py"
+
+NAMES = (*HIDDEN, GPT)
+
+OWN = "replay"
+"""The model that is a folder of the user's own."""
+
+GRADIENTS = "gradients"
+"""Folder of captured ones in a comparison's folder."""
+
+FILES = 4
+"""Gradients of successive iterations that are captured."""
+
+SEED, BATCH, RATE, MOMENTUM = 1, 32, 0.01, 0.9
+"""Of the training that they are captured from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientModel:
+    """What gradients come from; `replay`: the folder that they are in, None where the model is trained."""
+
+    name: str
+    elements: int
+    replay: Path | None = None
+
+    @property
+    def base(self) -> str:
+        """Which file of kofn/experiments/compare/ its configuration is made of."""
+        return self.name if self.name in (DIGITS, GPT) else "replay"
+
+    @property
+    def title(self) -> str:
+        kind = ", DDP of PyTorch" if self.scripted else ""
+        return f"{self.name} ({self.elements:,} parameters{kind})"
+
+    @property
+    def scripted(self) -> bool:
+        """Whether a script in PyTorch trains it, for so many iterations."""
+        return self.name == GPT
+
+    @property
+    def blocked_ms(self) -> float:
+        """Mean blocking an iteration of the worker that is blocked."""
+        return 3000.0 if self.scripted else 60.0
+
+
+def elements_of(hidden: Sequence[int]) -> int:
+    """Parameters of the MLP with such layers."""
+    return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise((PIXELS, *hidden, CLASSES)))
+
+
+def models(names: Sequence[str], folder: Path, replay: Path | None) -> list[GradientModel]:
+    """Those of these names, with their gradients below `folder`, and the user's own; ConfigError for such a folder."""
+    found = [
+        GradientModel(
+            name=name,
+            elements=elements_of(HIDDEN[name]),
+            replay=None if name == DIGITS else (folder / GRADIENTS / name).resolve(),
+        )
+        for name in HIDDEN
+        if name in names
+    ]
+    found += [GradientModel(name=GPT, elements=GPT_ELEMENTS)] if GPT in names else []
+    return (
+        found
+        if replay is None
+        else [*found, GradientModel(name=OWN, elements=_elements_in(replay), replay=replay.resolve())]
+    )
+
+
+def large(folder: Path) -> GradientModel:
+    """The one that the ceiling is measured with."""
+    (model,) = models(["1m"], folder, None)
+    return model
+
+
+def _elements_in(folder: Path) -> int:
+    try:
+        return load_gradients(folder)[0].size
+    except HostError as error:
+        raise ConfigError(f"--replay: {error}") from None
+
+
+def capture(model: GradientModel) -> bool:
+    """Make a model's gradients where they are not there yet; whether that was so."""
+    if model.replay is None or model.name == OWN or model.replay.exists():
+        return False
+    model.replay.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=model.replay.parent))
+    try:
+        _train_into(unfinished, HIDDEN[model.name])
+        unfinished.chmod(0o755)
+        os.replace(unfinished, model.replay)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return True
+
+
+def _train_into(folder: Path, hidden: tuple[int, ...]) -> None:
+    """The gradients of the first iterations of a training by one worker."""
+    shard, perceptron = load_shard(0, 1, SEED), Perceptron(hidden, SEED)
+    optimizer = Momentum(perceptron.parameters, rate=RATE, momentum=MOMENTUM)
+    for iteration in range(1, FILES + 1):
+        _, gradient = perceptron.gradient(shard.batch(iteration, BATCH))
+        np.save(folder / f"gradient-{iteration}.npy", gradient)
+        optimizer.step(gradient)

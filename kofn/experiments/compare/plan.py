@@ -1,0 +1,167 @@
+"""What a comparison consists of: the axes that a command line chooses, and the cells that they come to."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from kofn.config.errors import ConfigError
+from kofn.config.plugins import CODECS
+from kofn.config.plugins import COLLECTIVES as REGISTERED
+from kofn.config.schema import SWITCH
+from kofn.experiments.compare.ceiling import Ceiling, carried
+from kofn.experiments.compare.estimate import cell_s
+from kofn.experiments.compare.models import DIGITS, GPT, GradientModel
+from kofn.experiments.compare.points import (
+    BLOCKED,
+    COLLECTIVES,
+    IN_NETWORK,
+    NONE,
+    STRAGGLERS,
+    Point,
+    contenders,
+    points,
+)
+from kofn.experiments.compare.switches import switch_cells
+from kofn.experiments.matrix import Cell, cells
+from kofn.host.collectives.job_collective import load_collective
+from kofn.run.switch_identity import bmv2
+
+SWITCH_RUN_S = 6.0
+"""A run of a few iterations that keeps every frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """What the command line says, and what it need not say."""
+
+    collectives: tuple[str, ...] = COLLECTIVES
+    codecs: tuple[str, ...] = ("int32", "int8")
+    models: tuple[str, ...] = (DIGITS, "1m")
+    stragglers: tuple[str, ...] = STRAGGLERS
+    workers: tuple[int, ...] = (4, 8)
+    mbps: tuple[float, ...] = (100.0, 1000.0)
+    seeds: int = 3
+    iterations: int = 16
+    """Of replayed gradients."""
+    k: int | None = None
+    """Of `fixed`; None: all workers but one."""
+    target: str = "embedded"
+    settings: tuple[str, ...] = ()
+    quick: bool = False
+    """Larger gradients without stragglers, and training with one worker blocked, in the first codec alone."""
+    switches: bool = True
+    """Whether the switches are compared as well, where both are there."""
+
+    def check(self) -> None:
+        """ConfigError names what does not fit."""
+        for codec in self.codecs:
+            CODECS.check(codec, "--codec")
+        if GPT in self.models and importlib.util.find_spec("torch") is None:
+            raise ConfigError(f"--model {GPT}: PyTorch is not installed: kofn/run/setup.sh torch, or pip install torch")
+        if self.k is not None and self.k > min(self.workers):
+            raise ConfigError(f"--k is {self.k}: 1 to {min(self.workers)}, the least of --workers, is allowed")
+
+    def wants(self, point: Point) -> bool:
+        """Whether a point of the axes is run: all are, but for a quick comparison."""
+        if not self.quick:
+            return True
+        setting, contender = point.setting, point.contender
+        if setting.trained:
+            return setting.straggler == BLOCKED and contender.codec not in self.codecs[1:]
+        return setting.straggler == NONE and contender.collective not in ("fixed", "adaptive")
+
+
+QUICK = Axes(workers=(4,), mbps=(100.0,), seeds=1, iterations=12, quick=True)
+"""Minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonPlan:
+    """All cells of a comparison."""
+
+    cells: tuple[Cell, ...]
+    points: Mapping[str, Point]
+    """Of the contenders' cells, by scenario; the others compare the switches."""
+    notes: tuple[str, ...]
+    """Which links were asked for that this machine does not carry."""
+
+    @classmethod
+    def of(cls, axes: Axes, folder: Path, found: Sequence[GradientModel], ceilings: Mapping[int, Ceiling]) -> Self:
+        """Seed by seed, within it setting by setting: contenders that are compared run one after another.
+
+        `ceilings`: of each number of workers.  ConfigError names what does not fit.
+        """
+        rates, notes = carried(axes.mbps, ceilings)
+        compared = contenders(axes.collectives, axes.codecs)
+        wanted = [point for point in points(found, axes.stragglers, rates, compared, axes.k) if axes.wants(point)]
+        if not wanted:
+            raise ConfigError("--quick leaves nothing of what was chosen: choose something else, or do without --quick")
+        by_name = {point.name: point for point in wanted}
+        scenarios = [
+            point.scenario(target=axes.target, iterations=axes.iterations, settings=axes.settings) for point in wanted
+        ]
+        matrix = cells(scenarios, axes.seeds, folder)
+        estimated = [
+            replace(cell, estimate_s=cell_s(point, ceilings[point.setting.workers], axes.iterations))
+            for cell in matrix
+            for point in (by_name[cell.scenario.name],)
+        ]
+        return cls(cells=(*_switches(axes, folder), *estimated), points=by_name, notes=tuple(notes))
+
+    def rows(self) -> list[list[str]]:
+        """Of a table: each model with each straggler scenario and number of workers, the rates, and the contenders."""
+        found: dict[tuple[str, str, int], tuple[dict[str, None], dict[str, None]]] = {}
+        for point in self.points.values():
+            setting = point.setting
+            rates, names = found.setdefault((setting.model.title, setting.straggler, setting.workers), ({}, {}))
+            rates[f"{setting.mbps:g}"] = names[point.contender.name] = None
+        return [[*map(str, key), ", ".join(rates), f"{len(names)}"] for key, (rates, names) in found.items()]
+
+    def contenders(self) -> dict[str, list[str]]:
+        """The names of each model's."""
+        found: dict[str, dict[str, None]] = {}
+        for point in self.points.values():
+            found.setdefault(point.setting.model.name, {})[point.contender.name] = None
+        return {model: list(names) for model, names in found.items()}
+
+    @property
+    def estimate_s(self) -> float:
+        """Of all cells, finished or not."""
+        return sum(cell.work for cell in self.cells)
+
+    @property
+    def left_s(self) -> float:
+        """Of those that are not finished; ConfigError where something else is in a cell's folder."""
+        return sum(cell.work for cell in self.cells if cell.stored() is None)
+
+
+def _switches(axes: Axes, folder: Path) -> list[Cell]:
+    """The runs on both switches, where both are there."""
+    if not axes.switches or bmv2() is None:
+        return []
+    return [replace(cell, estimate_s=SWITCH_RUN_S) for cell in switch_cells(folder, axes.codecs, axes.settings)]
+
+
+def available(asked: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Those that can be had here, and in words which cannot; ConfigError where one was asked for that cannot."""
+    wanted = tuple(one for one in COLLECTIVES if one in asked or not asked)
+    wanted += tuple(one for one in dict.fromkeys(asked) if one not in wanted)
+    missing = {one: words for one in wanted if (words := _missing(one))}
+    for one, words in missing.items():
+        if asked:
+            raise ConfigError(f"--collective {one}: {words}")
+    return tuple(one for one in wanted if one not in missing), [
+        f"{one} is left out: {words}" for one, words in missing.items()
+    ]
+
+
+def _missing(collective: str) -> str:
+    """What has to be installed first; ConfigError where there is no such collective."""
+    if collective in IN_NETWORK:
+        return ""
+    if REGISTERED.find(collective) is None:
+        names = ", ".join((*IN_NETWORK, *(name for name in REGISTERED.names if name != SWITCH)))
+        raise ConfigError(f"--collective {collective}: {names} or module:Name is allowed")
+    return load_collective(collective).missing()

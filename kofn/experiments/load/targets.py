@@ -1,0 +1,219 @@
+"""What is put under load: switches and a reflector of frames, each between veth pairs of its own.
+
+Everything is in the network namespace that `laboratory` makes, and ends with this process.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kofn.config.schema import JobSection
+from kofn.controller.p4runtime.entries import SlotLayout
+from kofn.controller.p4runtime.program import CompiledProgram
+from kofn.controller.p4runtime.slots import Slots
+from kofn.controller.p4runtime.switch_link import SwitchLink
+from kofn.controller.p4runtime.topology import TopologyHost
+from kofn.host import wire
+from kofn.run.switch_identity import BMV2, bmv2
+
+HERE = Path(__file__).parent
+HEADER = Path(wire.__file__).parent
+"""Where kofn_header.h is."""
+CLONE_NEWNET = 0x40000000
+DEVICE_ID = 9
+GENERATION = 1
+START_S = 30
+EMBEDDED = [sys.executable, "-m", "kofn.switch"]
+COMMANDS = {"embedded": EMBEDDED, "unchecked": EMBEDDED, "bmv2": [BMV2]}
+TARGETS = (*COMMANDS, "reflector")
+TIMES = "time for each packet received:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What kofn/experiments/load/switch_loop.c printed once."""
+
+    rate: float  # contributions of all workers a second
+    lost: int  # contributions without a result
+    results: int
+    wrong: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTarget:
+    """A running switch or reflector, and the interfaces of the workers behind it."""
+
+    name: str
+    folder: Path
+    interfaces: tuple[str, ...]
+    pid: int
+
+    @property
+    def address(self) -> str:
+        """Where a switch serves P4Runtime."""
+        return _address(self.name, self.folder)
+
+    def command(self, *, seconds: float, size: int, window: int, check: bool = False, lanes: int = 0) -> list[str]:
+        """The workers' command line; `size` in bytes of values, in lanes of this code."""
+        numbers = (seconds, size, window, GENERATION, int(check), lanes)
+        return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
+
+    def times(self) -> dict[str, float]:
+        """What each packet received has taken so far, in microseconds: receiving, program, sending.  Not of BMv2."""
+        log = self.folder / f"{self.name}.log"
+        before = log.read_text().count(TIMES)
+        os.kill(self.pid, signal.SIGUSR1)
+        while log.read_text().count(TIMES) == before:
+            time.sleep(0.01)
+        line = log.read_text().rsplit(TIMES, 1)[1].splitlines()[0]
+        return {name: float(us) for name, us in re.findall(r"(\w+) ([\d.]+) us", line)}
+
+    def turn(self, *, seconds: float, size: int, window: int, lanes: int = 0) -> Turn:
+        """Let the workers run for so long."""
+        command = self.command(seconds=seconds, size=size, window=window, lanes=lanes)
+        return read_turn(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def read_turn(line: str) -> Turn:
+    """The last line of kofn/experiments/load/switch_loop.c."""
+    rate, lost, results, wrong = line.split()
+    return Turn(rate=float(rate), lost=int(lost), results=int(results), wrong=int(wrong))
+
+
+def missing() -> list[str]:
+    """Targets that are not installed here."""
+    return [] if bmv2() else ["bmv2"]
+
+
+@contextlib.contextmanager
+def laboratory() -> Iterator[Path]:
+    """A namespace for the rest of this process; gives a folder with what is compiled.  SystemExit: no right to."""
+    logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
+    _new_namespace()
+    with tempfile.TemporaryDirectory() as folder:
+        _compile_into(Path(folder))
+        yield Path(folder)
+
+
+def _compile_into(folder: Path) -> None:
+    """The workers, the reflector, the sender."""
+    for name in ("switch_loop", "reflector", "flood"):
+        command = ["cc", "-O2", "-march=native", f"-I{HEADER}", "-o", str(folder / name), str(HERE / f"{name}.c")]
+        subprocess.run(command, check=True)
+
+
+def _new_namespace() -> None:
+    """For this process and its children."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
+        raise SystemExit(f"a network namespace needs root: {os.strerror(ctypes.get_errno())}")
+
+
+@contextlib.contextmanager
+def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
+    """A target with so many ports, set up for a job of as many workers that waits for all of them."""
+    with (
+        links(name, ports) as (inner, outer),
+        reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid,
+    ):
+        yield LoadTarget(name=name, folder=folder, interfaces=outer, pid=pid)
+
+
+@contextlib.contextmanager
+def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Links of a target: the switch's ends and the hosts', NAME-s1 and NAME-h1 and so on."""
+    pairs = [(f"{name}-s{port}", f"{name}-h{port}") for port in range(1, ports + 1)]
+    for switch_end, host_end in pairs:
+        link = f"ip link add {switch_end} mtu 9000 type veth peer name {host_end} mtu 9000"
+        for command in (link, f"ip link set {switch_end} up", f"ip link set {host_end} up"):
+            subprocess.run(command.split(), check=True)
+    inner, outer = zip(*pairs, strict=True)
+    yield inner, outer
+    for switch_end, _ in pairs:
+        subprocess.run(["ip", "link", "del", switch_end], check=True)
+
+
+@contextlib.contextmanager
+def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that ends with the block, and with this one."""
+    with subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], **streams) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+@contextlib.contextmanager
+def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
+    log = folder / "reflector.log"
+    with log.open("wb") as out, process([str(folder / "reflector"), *interfaces], stdout=out) as started:
+        while b"ready\n" not in log.read_bytes():
+            if started.poll() is not None:
+                raise SystemExit("the reflector ended; what it said is above")
+            time.sleep(0.01)
+        yield started.pid
+
+
+@contextlib.contextmanager
+def switch(name: str, folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
+    """A switch with the job's entries, as `kofn run` starts it; gives its process."""
+    address, log = _address(name, folder), folder / f"{name}.log"
+    ports = [word for port, interface in enumerate(interfaces, 1) for word in ("-i", f"{port}@{interface}")]
+    switch_flags = ["--no-p4", *ports, "--device-id", str(DEVICE_ID)]
+    command = [*COMMANDS[name], *switch_flags, "--", "--grpc-server-addr", address, "--cpu-port", "255"]
+    with log.open("ab") as out, process(command, stdout=out, stderr=out) as started:
+        try:
+            asyncio.run(install(address, program(name, folder), len(interfaces)))
+        except TimeoutError:
+            raise SystemExit(f"{name} was not ready within {START_S} s; it said:\n{log.read_text()}") from None
+        yield started.pid
+
+
+def _address(name: str, folder: Path) -> str:
+    return f"unix:{folder}/{name}.sock"
+
+
+def program(name: str, folder: Path) -> CompiledProgram:
+    """The program that a target runs."""
+    if name != "unchecked":
+        return CompiledProgram()
+    document = json.loads(CompiledProgram().blob.read_bytes())
+    document["checksums"] = [one for one in document["checksums"] if one["target"] != ["kofn", "checksum"]]
+    blob = folder / "unchecked.json"
+    blob.write_text(json.dumps(document))
+    return CompiledProgram(blob=blob)
+
+
+def layout(workers: int) -> SlotLayout:
+    """A job of the hosts behind ports 1, 2, ..."""
+    hosts = tuple(
+        TopologyHost(name=f"h{port}", rank=port - 1, mac=0x080000000000 + port, ip=0x0A000000 + port, port=port)
+        for port in range(1, workers + 1)
+    )
+    return SlotLayout(job=JobSection(workers=workers), hosts=hosts)
+
+
+async def install(address: str, program: CompiledProgram, workers: int) -> None:
+    """Pipeline and entries through P4Runtime, as the controller does it; raises TimeoutError."""
+    slots = Slots(layout=layout(workers), k=workers)
+    link = SwitchLink(address=address, device_id=DEVICE_ID, program=program, jobs=[slots])
+    task = asyncio.create_task(link.run())
+    try:
+        async with asyncio.timeout(START_S):
+            await link.ready.wait()
+            await slots.admit(GENERATION, slots.k)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,92 @@
+"""What made a run: kofn's commit, the versions it ran with, its P4 program, the machine, the command line."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+TREE = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).parents[1] / "p4src" / "build" / "kofn.json"
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one run; texts are empty where nobody can tell."""
+
+    command: str = ""  # as a shell takes it
+    kofn: str = ""  # version
+    commit: str = ""  # of the source tree; "+" at its end: with changes that are not committed
+    python: str = ""
+    numpy: str = ""
+    program_sha256: str = ""  # of p4src/build/kofn.json, which the switch loads
+    switch: str = ""  # name and version of the one that has answered
+    kernel: str = ""
+    machine: str = ""  # architecture and processor
+    cores: int = 0  # that this process may use
+    memory_bytes: int = 0
+
+    @classmethod
+    def here(cls) -> Self:
+        """Of this process, now."""
+        return cls(
+            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            kofn=_version("kofn"),
+            commit=_commit(),
+            python=platform.python_version(),
+            numpy=_version("numpy"),
+            program_sha256=hashlib.sha256(PROGRAM.read_bytes()).hexdigest() if PROGRAM.exists() else "",
+            kernel=f"{platform.system()} {platform.release()}",
+            machine=", ".join(filter(None, (platform.machine(), _processor()))),
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """For people: what, and its value; nothing where that is not known."""
+        rows = (
+            ("command", self.command),
+            ("kofn", " ".join(filter(None, (self.kofn, self.commit and f"commit {self.commit}")))),
+            ("Python, NumPy", ", ".join(filter(None, (self.python, self.numpy)))),
+            ("P4 program", self.program_sha256 and f"SHA-256 {self.program_sha256}"),
+            ("switch", self.switch),
+            ("machine", self.machine and f"{self.machine}; {self.cores} cores, {self.memory_bytes / 2**30:.1f} GiB"),
+            ("kernel", self.kernel),
+        )
+        return [(what, value) for what, value in rows if value]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+@functools.cache
+def _commit() -> str:
+    """Of the source tree, where git knows it; an installed package is in none."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if _git("rev-parse", "--show-toplevel") == str(TREE):
+            return _git("rev-parse", "HEAD") + "+" * bool(_git("status", "--porcelain", "--untracked-files=no"))
+    return ""
+
+
+def _git(*arguments: str) -> str:
+    argv = ["git", "-c", f"safe.directory={TREE}", "-C", str(TREE), *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return ""

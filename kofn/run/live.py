@@ -1,0 +1,280 @@
+"""The live view of one job in a trial: what the workers wrote merged with what the controller says.
+
+As lines; kofn/run/live_table.py has it as a table, kofn/run/display.py shows them.  Knows no processes.
+"""
+
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kofn.host.workload.metric import Metric
+from kofn.report.compressed import Compressed
+from kofn.results.account import STARVED, Account
+from kofn.results.folder import TrialFolder
+from kofn.results.ranks import name_workers, ranges
+from kofn.results.tail import LineTail
+from kofn.results.worker_metrics import Iteration, Tail, Totals
+from kofn.results.worker_state import worker_state
+from kofn.rpc import kofn_pb2
+from kofn.run.stall import LOADING, STALL_S, START_S, Scene, StalledWorker, Watch, explain, starting
+
+SHOWN = 0.05
+"""Gradients, by weight, that are worth a word."""
+
+PRINTED_LINES = 10
+"""Lines of a script that are shown at a time ..."""
+
+PRINTED_LENGTH = 200
+"""... and characters of a line."""
+
+PYTORCH = re.compile(r"\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\]")
+"""Begins a line of PyTorch's own log, which is not shown."""
+
+RECENT_S = 5.0
+"""How long before a stall something may have happened to be named as what was just before it."""
+
+
+@dataclass(slots=True)
+class WorkerView:
+    """The latest of one worker."""
+
+    rank: int
+    tail: Tail
+    metric: Metric | None
+    last: Iteration | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    account: Account | None = None
+    late: int = 0
+    finished: str = ""
+    process: str = ""
+    """"killed" or "not started"; empty while the process runs, or has ended by itself."""
+    estimate: kofn_pb2.WorkerStatus = field(default_factory=kofn_pb2.WorkerStatus)
+
+    def poll(self) -> bool:
+        """Read what is new; whether there was anything."""
+        news = False
+        for line in self.tail.read():
+            news = True
+            if isinstance(line, Totals):
+                self.finished = line.reason
+                continue
+            self.last, self.finished = line, ""  # a worker that was started again goes on in the same file
+            self.late += line.late
+            self.account = line.account or self.account
+            self.loss = line.loss if line.loss is not None else self.loss
+            self.accuracy = line.accuracy if line.accuracy is not None else self.accuracy
+        return news
+
+    @property
+    def state(self) -> str:
+        return worker_state(self.process or self.finished or self.estimate.state, self.iteration)
+
+    @property
+    def iteration(self) -> int:
+        """The newest that it has finished; 0: none."""
+        return self.last.iteration if self.last else 0
+
+    @property
+    def starved(self) -> bool:
+        """Its gradients are in no sum."""
+        return self.estimate.unheard >= STARVED
+
+    def member(self) -> StalledWorker:
+        """For the explanation of a stall."""
+        return StalledWorker(
+            rank=self.rank,
+            iteration=self.iteration,
+            state=self.state,
+            silent_s=self.estimate.silent_s,
+            done=self.done,
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, or has trained to the end and waits for the others'."""
+        return bool(self.finished) or (self.metric is not None and self.metric.reached(self.accuracy))
+
+
+class TrialView:
+    """One job's part of a trial as it goes on."""
+
+    def __init__(
+        self,
+        folder: TrialFolder,
+        workers: int,
+        title: str,
+        *,
+        metric: Metric | None,
+        compresses: bool = False,
+        script: Path | None = None,
+    ) -> None:
+        """Nothing is read before the first poll(); workers end at the target of `metric`.
+
+        `script`: what the workers run in place of kofn's own training; what worker 0 prints is shown.
+        """
+        self.title, self._compresses, self._metric = title, compresses, metric
+        self._start = LOADING if script is None else f"importing PyTorch and running {script.name}"
+        self._printed = None if script is None else LineTail(folder.log("worker-0"))
+        self.workers = [WorkerView(rank, Tail(folder.metrics(rank)), metric) for rank in range(workers)]
+        self.status = kofn_pb2.Status()
+        self.last_news = self._begin = time.monotonic()
+        self._lines: list[str] = []
+        self._recent: list[tuple[float, str]] = []
+        self._watch = Watch()
+        self._away = False
+
+    def begin(self) -> None:
+        self.last_news = self._begin = time.monotonic()
+
+    def poll(self) -> None:
+        """Read the workers' new lines."""
+        if any([worker.poll() for worker in self.workers]):
+            self.last_news = time.monotonic()
+
+    def happened(self, words: str) -> None:
+        """Something was done to this job: a line of its own, and a part of the next stall's explanation."""
+        self.remember(words)
+        self._say(f"event: {words}")
+
+    def remember(self, words: str) -> None:
+        """Something was done that may hold this job up: a part of the next stall's explanation."""
+        self._recent.append((time.monotonic(), words))
+
+    def watch_stall(self, *, expected: bool) -> None:
+        """Say why nothing moves, if something is expected to."""
+        idle_s = time.monotonic() - self.last_news if expected else 0.0
+        since = self.last_news - RECENT_S
+        self._recent = [entry for entry in self._recent if entry[0] >= since]
+        moves = self.newest and not all(worker.done for worker in self.workers)
+        for line in self._watch.lines(idle_s, STALL_S if moves else START_S, self.reason()):
+            self._say(line)
+
+    def reason(self) -> str:
+        return explain(self._scene())
+
+    def _scene(self) -> Scene:
+        return Scene(
+            members=[worker.member() for worker in self.workers],
+            start=self._start,
+            waiting=self.status.waiting,
+            controller_away=self._away,
+            switch_connected=self.status.switch_connected or not self.status.workers,
+            recent=[words for _, words in self._recent],
+        )
+
+    def _say(self, words: str) -> None:
+        self._lines.append(f"{self._clock()}  {words}")
+
+    def _clock(self) -> str:
+        return f"{self.title}  {time.monotonic() - self._begin:6.1f} s"
+
+    def printed(self) -> list[str]:
+        """Return what worker 0's script has printed since the last call, and where it is if that is too much."""
+        if self._printed is None:
+            return []
+        lines = [line.decode(errors="replace").strip()[:PRINTED_LENGTH] for line in self._printed.lines()]
+        own = [f"worker 0: {line}" for line in lines if not PYTORCH.match(line)]
+        more = [f"worker 0: {len(own) - PRINTED_LINES} lines more in {self._printed.path}"]
+        return own[:PRINTED_LINES] + more * (len(own) > PRINTED_LINES)
+
+    def news(self) -> list[str]:
+        """The lines that are to be said once, and have not been yet."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def update(self, status: kofn_pb2.Status | None) -> None:
+        """Take the controller's word; None: it is away."""
+        if self._away != (status is None):
+            self._away = status is None
+            self._say("the controller is away" if self._away else "the controller is back")
+        if status is None:
+            return
+        self.status = status
+        for estimate in status.worker:
+            if estimate.rank < len(self.workers):
+                self.workers[estimate.rank].estimate = estimate
+
+    def close(self) -> None:
+        if self._printed is not None:
+            self._printed.close()
+        for worker in self.workers:
+            worker.tail.close()
+
+    @property
+    def newest(self) -> Iteration | None:
+        """The iteration that the fastest replica finished last."""
+        lasts = [worker.last for worker in self.workers if worker.last is not None]
+        return max(lasts, key=lambda line: line.iteration, default=None)
+
+    def absent(self) -> list[int]:
+        """The ranks that the newest iteration's sum was made without."""
+        newest = self.newest
+        if newest is None or not newest.members:
+            return []
+        return [worker.rank for worker in self.workers if worker.rank not in newest.members]
+
+    def accuracy(self) -> float | None:
+        """The latest that the fastest replica knows."""
+        newest = self.newest
+        return next((worker.accuracy for worker in self.workers if newest and worker.last is newest), None)
+
+    def loss(self) -> float | None:
+        """The mean of the workers' latest losses."""
+        losses = [worker.loss for worker in self.workers if worker.loss is not None]
+        return sum(losses) / len(losses) if losses else None
+
+    def expected_s(self) -> float | None:
+        """E_k[T] for the k in force."""
+        return next((entry.iteration_s for entry in self.status.expected if entry.k == self.status.k), None)
+
+    def headline(self) -> str:
+        """Everything but the workers in one line."""
+        newest = self.newest
+        parts = [self._clock()]
+        if newest is None:
+            return "  ".join([*parts, starting(self._scene()) or "waiting for the workers' first iteration"])
+        parts += [f"iteration {newest.iteration:4d}", f"loss {_number(self.loss(), '.3f')}"]
+        if self._metric is not None:
+            parts.append(f"{self._metric.name} {self._metric.text(self.accuracy())}")
+        parts.append(f"k {newest.k} of {len(self.workers)}")
+        if (expected := self.expected_s()) is not None:
+            parts.append(f"E_k[T] {expected * 1e3:.1f} ms")
+        return "  ".join(parts + self._compression())
+
+    def _compression(self) -> list[str]:
+        """What the newest iterations of the workers have sent, where anything is compressed."""
+        lines = [worker.last for worker in self.workers if worker.last is not None]
+        compressed = Compressed.of(lines) if self._compresses else None
+        if compressed is None:
+            return []
+        return [f"{100 * compressed.wire_ratio:.0f} % of the bytes"]
+
+    def line(self) -> str:
+        """The whole view in one plain line."""
+        if self.newest is None:
+            return self.headline()
+        late = ranges(self.absent()) or "none"
+        starving = [worker.rank for worker in self.workers if worker.starved]
+        starved = f"  {name_workers(starving)} STARVED" if starving else ""
+        return f"{self.headline()}  late {late}{self._fate()}{starved}"
+
+    def _fate(self) -> str:
+        """Return what became of the gradients of the worker that was late most often; empty where none was late."""
+        worker = max(self.workers, key=lambda one: one.late)
+        account = worker.account
+        if not worker.late or account is None:
+            return ""
+        rest = (("pending", account.waiting), ("discarded", account.discarded))
+        left = "".join(f", {weight:.1f} {name}" for name, weight in rest if weight >= SHOWN)
+        return f"  worker {worker.rank}: {account.summed:.1f} of {account.entered:.0f} gradients in sums{left}"
+
+    @property
+    def stall(self) -> str:
+        """Why nothing moves; empty while something does."""
+        return self._watch.stall
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,173 @@
+#!/bin/bash
+# Makes this checkout ready to use: system packages, and a virtual environment.
+#
+#   kofn/run/setup.sh          what `kofn run` needs
+#   kofn/run/setup.sh dev      what the tests and checks need as well, a browser and PyTorch included where they can be had
+#   kofn/run/setup.sh docs     what the tests need, and what builds the documentation's site
+#   kofn/run/setup.sh torch    the same, and an error where PyTorch's CPU build (200 MB, 1 GB installed) cannot be had
+#   kofn/run/setup.sh shell    p4runtime-shell, in .venv-shell: it needs older packages than the rest
+#
+# Costs a fraction of a second when everything is there.  Safe to interrupt and to repeat: the stamp that says "ready" is
+# written last, and an environment without it is completed, or made again where it does not even start.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+extra=${1:-}
+say() { echo "setup: $*" >&2; }
+fail() { say "$*"; exit 1; }
+have() { command -v "$1" >/dev/null; }
+
+exec 9<Makefile # one set-up at a time: two would spoil each other's environment
+flock --nonblock 9 || { say "waiting for another set-up of this checkout"; flock 9; }
+
+# --- system packages ------------------------------------------------------------------------------------------------
+
+needed=()
+system_python() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null; }
+system_python || needed+=(python3-venv)
+have cc || have gcc || have clang || needed+=(gcc)
+[ -e /usr/include/stdio.h ] || needed+=(libc6-dev)
+have ip || needed+=(iproute2)
+
+can_install() { [ "$(id -u)" = 0 ] && have apt-get; }
+apt_install() { DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" </dev/null; }
+
+install_system() {
+    can_install || fail "these packages are missing: ${needed[*]}" \
+        "- install them (apt-get install --no-install-recommends ${needed[*]}), or run this as root"
+    say "installing ${needed[*]}"
+    apt-get update </dev/null
+    apt_install "${needed[@]}" || fail "apt-get could not install ${needed[*]} (its message is above)"
+}
+
+# Mininet is wanted, not needed: without it the network is made of plain namespaces.
+install_mininet() {
+    if ! can_install; then
+        say "the package mininet is missing: plain network namespaces will be used (driver netns)"
+        return
+    fi
+    say "installing mininet"
+    [ ${#needed[@]} -gt 0 ] || apt-get update </dev/null
+    apt_install mininet || say "mininet could not be installed: plain network namespaces will be used (driver netns)"
+}
+
+# For the tests of the live page; wanted, not needed: without it they are skipped. Ubuntu's package is a snap, which
+# cannot be driven here.
+install_browser() {
+    if ! can_install || ! grep -q '^ID=debian' /etc/os-release; then
+        say "chromium and chromedriver are missing: the tests of the live page in a browser will be skipped"
+        return
+    fi
+    say "installing chromium"
+    [ ${#needed[@]} -gt 0 ] || apt-get update </dev/null
+    apt_install chromium chromium-driver || say "chromium could not be installed: tests in a browser will be skipped"
+}
+
+[ ${#needed[@]} = 0 ] || install_system
+have mn || install_mininet
+case $extra in dev | docs) { have chromium && have chromedriver; } || install_browser ;; esac
+
+if [ ! -w . ]; then
+    [ -x .venv/bin/python ] || fail "$PWD must be writable, as it has no environment yet"
+    say "$PWD is read-only: .venv is used as it is"
+    exit 0
+fi
+
+# --- virtual environment --------------------------------------------------------------------------------------------
+
+recent() { [ -x "$1" ] && "$1" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+choose_python() {
+    local candidate
+    for candidate in /usr/bin/python3 "$(command -v python3 || true)"; do
+        if recent "$candidate"; then echo "$candidate"; return; fi
+    done
+    fail "Python 3.11 or later with its venv module is needed:" \
+        "/usr/bin/python3 is $(/usr/bin/python3 --version 2>&1 || true), and python3 on the PATH is no newer"
+}
+
+# What an environment depends on: another place, another Python or other requirements make it stale.
+fingerprint() { { pwd; "$venv/bin/python" --version; echo "$1"; cat "${inputs[@]}"; } | sha256sum; }
+ready() { [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.ready-$1" 2>/dev/null)" = "$(fingerprint "$1")" ]; }
+
+make_venv() {
+    recent "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
+    local python
+    python=$(choose_python)
+    say "making $venv with $python ($("$python" --version))"
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+}
+
+# What pip does, on one line of a terminal; its log has all of it.
+one_line() {
+    local line
+    while IFS= read -r line; do
+        [ ! -t 2 ] || printf '\r\033[K  %.76s' "$line" >&2
+    done
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
+# pip's last words are of versions that conflict, even where it never reached the index that has them.
+explain() { # LOG
+    tail -n 20 "$1" >&2
+    if grep -qE 'Retry\(total=0|Max retries exceeded' "$1"; then
+        fail "the package index cannot be reached: no network, or a proxy is needed;" \
+            "what pip says of versions above follows from that. Nothing is lost, run this again"
+    fi
+    fail "pip could not install the packages (its message is above); nothing is lost, run this again"
+}
+
+install() { # NAME PIP-ARGUMENTS...
+    local name=$1
+    shift
+    make_venv
+    say "installing Python packages into $venv, a minute or two (its log: $venv/pip.log)"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --progress-bar off "$@" 2>&1 \
+        | tee "$venv/pip.log" | one_line || explain "$venv/pip.log"
+    fingerprint "$name" >"$venv/.ready-$name.new"
+    mv "$venv/.ready-$name.new" "$venv/.ready-$name"
+    say "$venv is ready"
+}
+
+# PyTorch's +cpu build of constraints.txt: from the indexes of this machine, or from PyTorch's.  It is nowhere else, so
+# this never brings gigabytes of CUDA; and no index but its own is asked for anything else.
+install_torch() {
+    local wanted pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+    wanted=$(grep '^torch==' constraints.txt)
+    say "installing $wanted: 200 MB"
+    "${pip[@]}" -c constraints.txt "$wanted" 2>"$venv/pip.log" && return
+    "${pip[@]}" --no-deps --retries 0 --timeout 20 --index-url https://download.pytorch.org/whl/cpu "$wanted" \
+        2>>"$venv/pip.log" && "${pip[@]}" -c constraints.txt "$wanted" 2>>"$venv/pip.log"
+}
+
+# Wanted, not needed; where it could not be had it is not looked for again until the requirements change.
+want_torch() {
+    { ready torch || ready no-torch; } && return
+    if install_torch; then
+        fingerprint torch >"$venv/.ready-torch"
+    else
+        say "$(grep '^torch==' constraints.txt) cannot be had ($venv/pip.log): tests of PyTorch will be skipped;" \
+            "kofn/run/setup.sh torch tries again"
+        fingerprint no-torch >"$venv/.ready-no-torch"
+    fi
+}
+
+venv=.venv
+inputs=(pyproject.toml constraints.txt)
+case $extra in
+    "") ready run || ready dev || ready docs || install run -c constraints.txt -e '.[all]' ;;
+    dev | torch)
+        ready dev || ready docs || install dev -c constraints.txt -e '.[dev]'
+        [ "$extra" = dev ] || rm -f "$venv/.ready-no-torch"
+        want_torch
+        [ "$extra" = dev ] || ready torch || fail "PyTorch is not installed (above)"
+        ;;
+    docs) ready docs || install docs -c constraints.txt -e '.[dev,docs]' ;;
+    shell)
+        venv=.venv-shell
+        inputs=(requirements-shell.txt)
+        ready shell || install shell -r requirements-shell.txt
+        ;;
+    *) fail "unknown argument '$extra': none, 'dev', 'docs', 'torch' or 'shell' is allowed" ;;
+esac

@@ -1,0 +1,215 @@
+"""What a worker's steps and a decision cost on this machine, measured with the functions that are called there."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Self
+
+import msgspec
+import numpy as np
+import threadpoolctl
+from msgspec import Meta
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import Config
+from kofn.config.section import NotNegative
+from kofn.controller.policy.control_loop import ControlLoop
+from kofn.host.compression.aggregate import aggregate
+from kofn.host.compression.encoder import Encoder
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.instructions import Packed, Send
+from kofn.host.protocol.results import BlockId, BlockResults, Result
+from kofn.host.transport.datagrams import Datagrams, Packet
+from kofn.host.wire import packet as wire
+from kofn.host.workload.straggler_source import load_stragglers
+from kofn.rpc import kofn_pb2 as pb
+from kofn.sim.learning import Learning
+
+REPEATS = 9
+
+COLD = 3.0
+"""How much longer a step takes that is done once in some milliseconds, between other processes, than one that is
+repeated: nothing of it is in the caches. From the CPU time of workers in runs of 4 and 8 on two cores."""
+
+SLEEP_S = 0.003
+"""How long is slept to see how late one wakes up."""
+
+TOGETHER = 8
+"""Packets that are sent, or have come, at a time."""
+
+DECISIONS = 32
+"""That are timed."""
+
+SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
+"""What is not measured, because it is other processes' and the kernel's: from the CPU time of a run's processes
+(two cores, kofn/config/default.toml with k = 2: switch, workers and controller 2, 3 and 3.5 ms an iteration)."""
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CPU time of a worker's steps and of a decision, in seconds, and what they are done on."""
+
+    cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: every host has a processor of its own
+    wake_s: NotNegative  # from the end of a sleep, or news for a thread that waits, until it runs
+    encode_s: NotNegative  # a gradient into the ledger and onto the wire
+    packet_s: NotNegative  # one datagram, sent or received, by a worker
+    switch_s: NotNegative  # one datagram in the switch
+    apply_s: NotNegative  # one aggregate: average, step, accuracy, its line of metrics
+    report_s: NotNegative  # telling the controller
+    take_s: NotNegative  # the controller's: one report
+    decide_s: NotNegative  # the controller's: from an estimate to a k
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """What an earlier simulation has written; ConfigError where it is not that."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise ConfigError(f"--costs {path}: {error.strerror}") from error
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise ConfigError(f"--costs {path}: {error}") from error
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+
+def known_costs(path: Path, config: Config) -> Costs:
+    """What was measured before, or is now, and written there."""
+    if not path.exists():
+        measure(config).save(path)
+    return Costs.load(path)
+
+
+def measure(config: Config) -> Costs:
+    """Medians of a few repetitions each, for this configuration's model and packets, on all cores of this machine."""
+    with threadpoolctl.threadpool_limits(1):  # as the workers of a run
+        return _measure(config)
+
+
+def _measure(config: Config) -> Costs:
+    learning = Learning(config)
+    coding = learning.coding
+    shape = coding.layout
+    storage = LedgerStorage.in_memory(blocks=shape.blocks, lanes=shape.elements, width=shape.widest)
+    encoder = Encoder.of(coding, config.compress, storage, 0)
+    gradient = learning.gradient(0, 1)[1]
+    numbers = iter(range(1, 10_000))
+
+    def encode() -> None:
+        iteration = next(numbers)
+        encoder.begin(iteration)
+        encoder.enter(gradient, iteration)
+        encoder.encode(iteration)
+
+    encode()
+    results = BlockResults.of([_own(encoder.packed(block), block) for block in encoder.blocks])
+
+    def apply() -> None:
+        done = aggregate(encoder.follow(results, 0), coding, rank=0, average=learning.average)
+        encoder.plan = coding.planner.first()
+        json.dumps(asdict(learning.replica.apply(1, done.mean, done.checksums, done.plan)))
+
+    return Costs(
+        cores=len(os.sched_getaffinity(0)),
+        wake_s=_wake_s(),
+        encode_s=COLD * _median_s(encode),
+        packet_s=COLD * _packet_s(coding),
+        switch_s=SWITCH_S,
+        apply_s=COLD * _median_s(apply),
+        report_s=REPORT_S,
+        take_s=TAKE_S,
+        decide_s=_decide_s(config),
+    )
+
+
+def _own(packed: Packed, block: int) -> Result:
+    """The result of a block that only this worker is in."""
+    values, scale, lanes, weight = packed
+    id = BlockId(1, block)
+    return Result(id=id, scale=scale, lanes=lanes, k=1, count=1, weight=weight, members=1, values=values)
+
+
+def _packet_s(coding: JobCoding) -> float:
+    """A datagram's share of an iteration: made, sent, received and understood, one for each block in each direction."""
+    plan, shape = coding.planner.first(), coding.layout
+    blocks = plan.blocks.tolist()
+    slots = _power_of_two(shape.blocks)
+    protocol = Protocol(job=1, rank=0, layout=shape, slots=slots, window=slots // 2, rto_s=1e9)
+    packed = Packed(bytes(shape.words_of(0, plan.lanes) * wire.WORD_BYTES), 1, plan.lanes, wire.WEIGHT_UNIT)
+    sum_words = shape.sum_words_of(0, plan.lanes)
+    sums = bytes(sum_words * wire.WORD_BYTES)
+    numbers = iter(range(1, 10_000))
+    receiving, sending = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    with receiving, sending:
+        receiving.bind(("127.0.0.1", 0))
+        sending.connect(receiving.getsockname())
+        exchange = _exchange(sending, receiving)
+
+        def iterate() -> None:
+            protocol.begin(next(numbers), 0.0, blocks, plan.lanes)
+            for begin in range(0, len(blocks), TOGETHER):
+                ready = [(block, packed) for block in blocks[begin : begin + TOGETHER]]
+                sent = [one for one in protocol.contribute_all(ready, now=0.0) if isinstance(one, Send)]
+                answer = {"kind": wire.Kind.RESULT, "members": 1, "words": sum_words}
+                answers = [(header._replace(**answer), sums) for header, _, _ in sent]
+                protocol.packets_in(exchange(answers), 0.0)
+
+        return _median_s(iterate) / (2 * len(blocks))
+
+
+def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
+    """Sends packets and receives them, as a worker does."""
+    out, back = Datagrams(sending), Datagrams(receiving)
+
+    def together(packets: Sequence[Packet]) -> Sequence[Packet]:
+        out.send(packets)
+        return back.receive().packets
+
+    return together
+
+
+def _power_of_two(blocks: int) -> int:
+    """Slots for a window of all blocks."""
+    return 1 << (2 * blocks - 1).bit_length()
+
+
+def _decide_s(config: Config) -> float:
+    """The mean, as some decisions take a simulation and some do not; all workers report in between."""
+    workers = range(config.job.workers)
+    control_loop = ControlLoop(workers=len(workers), policy=config.policy, average=config.model.average)
+    blocking = [load_stragglers(config, rank) for rank in workers]
+    times_s = []
+    for iteration in range(1, config.policy.warm_up + DECISIONS + 1):
+        now_s = float(iteration)
+        for rank in workers:
+            first_block_s = blocking[rank].compute_s(iteration) + blocking[rank].blocking_s(iteration, 0, now_s)
+            control_loop.report(rank, pb.Report(iteration=iteration, first_block_s=first_block_s), now_s)
+        begin_s = time.thread_time()
+        control_loop.choose(now_s)
+        times_s.append(time.thread_time() - begin_s)
+    return float(np.mean(times_s[-DECISIONS:]))
+
+
+def _wake_s() -> float:
+    """How late a sleep ends."""
+    late_s = []
+    for _ in range(REPEATS):
+        begin_s = time.perf_counter()
+        time.sleep(SLEEP_S)
+        late_s.append(time.perf_counter() - begin_s - SLEEP_S)
+    return float(np.median(late_s))
+
+
+def _median_s(step: Callable[[], None]) -> float:
+    """One call's CPU time: others may be busy on this machine now."""
+    times_s = []
+    for _ in range(REPEATS):
+        begin_s = time.thread_time()
+        step()
+        times_s.append(time.thread_time() - begin_s)
+    return float(np.median(times_s))
