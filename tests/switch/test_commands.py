@@ -131,6 +131,23 @@ def test_bytes_of_a_key_have_colons_and_parameters_no_zeros_before_them(session:
     assert said[-1] == "Action entry: TestIngress.tag - 00"
 
 
+def test_bits_beyond_a_prefix_are_shown_as_they_were_typed(session: Session) -> None:
+    """As in BMv2, which masks them only when it matches; bits outside of a mask are shown in the echo alone."""
+    said = say(session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add prefixes tag 10.1.2.3/0 => 7")
+    assert [line for line in said if "LPM" in line] == [
+        "match key:           LPM-0a:01:02:03/8",
+        "match key:           LPM-0a:01:02:03/0",
+    ]
+    said = say(session, "table_dump prefixes", "table_modify prefixes tag 0 8", "table_dump_entry prefixes 0")
+    assert [line.split()[-1] for line in said if "LPM" in line] == ["0a010203/8", "0a010203/0", "0a010203/8"]
+    (said_no,) = say(session, "table_add prefixes tag 10.9.9.9/8 => 9")
+    assert said_no.startswith("Error: ")
+    said = say(session, "table_add patterns tag 0xabcd&&&0xff 3->8 1&&&0x1ff => 1 10", "table_dump_entry patterns 0")
+    assert "TERNARY-00:00:ab:cd &&& 00:00:00:ff" in said[1] and "000000cd &&& 000000ff" in said[7]
+    say(session, "table_delete prefixes 0", "table_add prefixes tag 10.0.0.0/8 => 9")
+    assert "0a000000/8" in say(session, "table_dump_entry prefixes 0")[2]
+
+
 def test_mirroring_sessions(session: Session) -> None:
     say(session, "mirroring_add 5 3", "mirroring_add_mc 6 1")
     assert say(session, "mirroring_get 5") == ["MirroringSessionConfig(port=3, mgid=None)"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
-from kofn.switch.commands.values import MANY, RULE, STARS, key, parameters, priority_of, short
+from kofn.switch.commands.values import MANY, RULE, STARS, key, normal, parameters, priority_of, short
 from kofn.switch.compiler.ir.program import Action, ActionProfile
 from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
 
@@ -136,9 +136,11 @@ def _add(session: Session, words: list[str], via: Callable[[int], Via]) -> Itera
     if "=>" not in words[:-1]:
         raise CommandError("an indirect entry needs => and a handle after its match fields")
     at = words.index("=>")
+    typed = key(table, words[1:at])
     entry = Entry(
         table=table.name,
-        key=key(table, words[1:at]),
+        key=normal(table, typed),
+        typed=typed,
         priority=priority_of(table, words[-1]),
         via=via(number(words[at + 1], "handle")),
     )

@@ -11,6 +11,7 @@ from kofn.switch.commands.values import (
     STARS,
     key,
     kind_of,
+    normal,
     octets,
     parameters,
     priority_of,
@@ -57,16 +58,18 @@ def table_add(session: Session, words: list[str]) -> Iterator[str]:
     table = session.table(words[0])
     action = session.action(table, words[1])
     matched, given, priority = _split(table, words[2:])
+    typed = key(table, matched)
     entry = Entry(
         table=table.name,
-        key=key(table, matched),
+        key=normal(table, typed),
+        typed=typed,
         priority=priority,
         action=action.name,
         parameters=parameters(action, given),
     )
     session.engine.insert(entry)
     yield f"Adding entry to {kind_of(table)} match table {words[0]}"
-    fields = zip(table.key, entry.key, strict=True)
+    fields = zip(table.key, typed, strict=True)
     yield f"{'match key:':{WIDE}} " + "\t".join(
         f"{field.kind.upper()}-{spelled(field, match, octets)}" for field, match in fields
     )
@@ -187,7 +190,8 @@ def _dumped(session: Session, table: Table, entry: Entry) -> Iterator[str]:
     width = max([WIDE, *(len(field.name) for field in table.key)])
     yield f"Dumping entry {session.handle(entry):#x}"
     yield "Match key:"
-    for field, match in zip(table.key, entry.key, strict=True):
+    shown = entry.typed if entry.typed and kind_of(table) == "lpm" else entry.key  # as BMv2, which masks in others
+    for field, match in zip(table.key, shown, strict=True):
         yield f"* {field.name:{width}}: {field.kind.upper():10}{spelled(field, match)}"
     if table.prioritised:
         yield f"Priority: {PRIORITY_MAX - entry.priority}"

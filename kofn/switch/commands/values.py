@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kofn.switch.commands.session import CommandError, number
 from kofn.switch.compiler.ir.program import Action, KeyField, Table
@@ -48,9 +49,26 @@ def parameters(action: Action, words: Sequence[str]) -> tuple[int, ...]:
 
 
 def key(table: Table, words: Sequence[str]) -> Key:
+    """Return the key as it was typed: a value may have bits outside its prefix or mask."""
     if len(words) != len(table.key):
         raise CommandError(f"Table {table.name} needs {len(table.key)} key fields")
     return tuple(_match(field, word) for field, word in zip(table.key, words, strict=True))
+
+
+def normal(table: Table, typed: Key) -> Key:
+    """Return the key without bits outside of prefixes and masks."""
+    return tuple(_normal(field.width, match) for field, match in zip(table.key, typed, strict=True))
+
+
+def _normal(width: int, match: Match) -> Match:
+    match match:
+        case Lpm(value=found, prefix_length=length):
+            beyond = width - length
+            return replace(match, value=found >> beyond << beyond)
+        case Ternary(value=found, mask=mask):
+            return replace(match, value=found & mask)
+        case _:
+            return match
 
 
 def priority_of(table: Table, word: str) -> int:
@@ -63,11 +81,10 @@ def _match(field: KeyField, word: str) -> Match:
         case "lpm":
             text, length = _pair(word, "/", "a prefix length, as in 10.0.0.0/8")
             kept = number(length, "prefix length", range(field.width + 1))
-            return Lpm(value=value(text, field.width) >> field.width - kept << field.width - kept, prefix_length=kept)
+            return Lpm(value=value(text, field.width), prefix_length=kept)
         case "ternary":
             text, mask = _pair(word, "&&&", "a mask, as in 0x800&&&0xfff")
-            bits = value(mask, field.width)
-            return Ternary(value=value(text, field.width) & bits, mask=bits)
+            return Ternary(value=value(text, field.width), mask=value(mask, field.width))
         case "range":
             low, high = _pair(word, "->", "two bounds, as in 1->9")
             return Range(low=value(low, field.width), high=value(high, field.width))

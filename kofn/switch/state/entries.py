@@ -90,7 +90,7 @@ class Entry:
     whose key is all exact, or exact but for one lpm field, have no priorities: 0.  `action` is the action's full name,
     `parameters` are in the action's order; entries of an indirect table have `via` instead.  With an `idle_timeout_ns`
     the entry is reported by `take_idle` when no packet hit it for so long.  `metadata` and `controller_metadata` are
-    the control plane's own.
+    the control plane's own; so is `typed`, the key as it was typed, with bits beyond its prefix or mask.
     """
 
     table: str
@@ -102,6 +102,7 @@ class Entry:
     idle_timeout_ns: int = 0
     metadata: bytes = b""
     controller_metadata: int = 0
+    typed: Key = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from errno import EEXIST
 from kofn.switch.compiler.codegen.matching import numbers, stored_limbs
 from kofn.switch.errors import EntryExists, EntryNotFound, TableFull
 from kofn.switch.native import limbs_array, runtime
-from kofn.switch.state.entries import Entry
+from kofn.switch.state.entries import Entry, Key
 from kofn.switch.state.profiles import Held
 from kofn.switch.state.tables import Stored, TableState
 
@@ -20,6 +20,7 @@ class Beside:
     idle_timeout_ns: int = 0
     metadata: bytes = b""
     controller_metadata: int = 0
+    typed: Key = ()
     held: Held | None = None  # of an action profile
 
 
@@ -70,7 +71,8 @@ class TableEntries:
         return self._beside.get(place, NOTHING).held
 
     def _note(self, place: int, entry: Entry, held: Held | None) -> None:
-        beside = Beside(entry.idle_timeout_ns, entry.metadata, entry.controller_metadata, held)
+        typed = () if entry.typed == entry.key else entry.typed
+        beside = Beside(entry.idle_timeout_ns, entry.metadata, entry.controller_metadata, typed, held)
         if beside == NOTHING:
             self._beside.pop(place, None)
         else:
@@ -100,4 +102,5 @@ class TableEntries:
             idle_timeout_ns=beside.idle_timeout_ns,
             metadata=beside.metadata,
             controller_metadata=beside.controller_metadata,
+            typed=beside.typed,
         )
