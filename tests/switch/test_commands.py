@@ -233,7 +233,9 @@ def test_all_cells_of_a_direct_meter_are_configured_together(engine: Engine) -> 
     session = Session(engine)
     say(session, "table_add metered metered_answer 1 => 7", "table_add metered metered_answer 2 => 7")
     assert say(session, "meter_array_set_rates entry_meter 0.5:10 1:20") == []
-    for handle in (0, 1):
+    say(session, "table_delete metered 1", "table_add metered metered_answer 3 => 7")  # an entry that comes later
+    say(session, "table_add metered metered_answer 4 => 7")
+    for handle in (0, 1, 2):
         assert say(session, f"meter_get_rates entry_meter {handle}")[1] == "1: info rate = 1.0, burst size = 20"
 
 

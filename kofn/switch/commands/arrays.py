@@ -106,8 +106,7 @@ def meter_array_set_rates(session: Session, words: list[str]) -> Iterator[str]:
     check_count(words, 3)
     meter, config = _meter(session, words[0]), _config(words[1:])
     if isinstance(meter, Direct):
-        for entry in session.engine.entries(meter.table.name):
-            session.engine.set_meter(entry.table, entry.key, entry.priority, config)
+        session.engine.set_meters(meter.table.name, config)
     else:
         for index in range(meter.size):
             session.engine.write_meter(meter.name, index, config)

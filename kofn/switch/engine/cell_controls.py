@@ -21,6 +21,11 @@ class CellControls(Controls):
         with self._lock:
             self._now.meters.write_entry(table, key, priority, config)
 
+    def set_meters(self, table: str, config: MeterConfig) -> None:
+        """Configure the direct meters of a table's entries, and of those that are added later; errors as `meter`."""
+        with self._lock:
+            self._now.meters.write_all(table, config)
+
     def read_meter(self, name: str, index: int) -> MeterConfig | None:
         """The configuration of one cell of a meter array; None: all is green.  Raises InvalidEntry (index)."""
         with self._lock:

@@ -13,7 +13,7 @@ from kofn.switch.compiler.codegen.messages import message_of, numbered_messages
 from kofn.switch.compiler.ir.program import Array, Program
 from kofn.switch.errors import InvalidEntry, SwitchError
 from kofn.switch.native import CCount, load_program, runtime
-from kofn.switch.state.entries import Count, Digest, Key, LogReport
+from kofn.switch.state.entries import Count, Digest, Entry, Key, LogReport
 from kofn.switch.state.meters import Meters
 from kofn.switch.state.named import named
 from kofn.switch.state.rows import Rows
@@ -52,6 +52,10 @@ class Loaded:
     def free(self) -> None:
         """Give the memory back; the packet thread must not use it any more."""
         self._native.instance_free(self.instance)
+
+    def insert(self, entry: Entry) -> None:
+        self.rows.insert(entry)
+        self.meters.begin(entry)
 
     def delete(self, table: str, key: Key, priority: int) -> None:
         self.meters.forget(table, self.rows.delete(table, key, priority))

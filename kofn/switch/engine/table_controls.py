@@ -21,7 +21,7 @@ class TableControls(Controls):
     def insert(self, entry: Entry) -> None:
         """Add an entry.  Raises InvalidEntry, EntryExists, TableFull."""
         with self._lock:
-            self._now.rows.insert(entry)
+            self._now.insert(entry)
         if entry.idle_timeout_ns:
             self._timeouts_changed.set()
 

@@ -8,7 +8,7 @@ import struct
 from kofn.switch.compiler.ir.program import Meter, Program
 from kofn.switch.errors import InvalidEntry
 from kofn.switch.native import limbs_array, runtime
-from kofn.switch.state.entries import Key, MeterConfig
+from kofn.switch.state.entries import Entry, Key, MeterConfig
 from kofn.switch.state.named import named
 from kofn.switch.state.rows import Rows
 
@@ -27,6 +27,7 @@ class Meters:
         self._direct = [table.name for table in program.tables if table.meter is not None]
         self._cells: dict[tuple[str, int], MeterConfig] = {}
         self._entries: dict[tuple[str, int], MeterConfig] = {}
+        self._new_entries: dict[str, MeterConfig] = {}  # by table
 
     def read(self, name: str, index: int) -> MeterConfig | None:
         self._array(name, index)
@@ -47,6 +48,17 @@ class Meters:
         address = self._native.table_extra(self._instance, place, number) + after_hit
         self._set(address, config, f"the meter of table {table}")
         _note(self._entries, (table, number), config)
+
+    def write_all(self, table: str, config: MeterConfig) -> None:
+        """Configure the meters of a table's entries, and of those that will be added."""
+        for entry in self._rows.entries(table, None):
+            self.write_entry(table, entry.key, entry.priority, config)
+        self._new_entries[table] = config
+
+    def begin(self, entry: Entry) -> None:
+        """Configure the meter of an entry that was added."""
+        if (config := self._new_entries.get(entry.table)) is not None:
+            self.write_entry(entry.table, entry.key, entry.priority, config)
 
     def forget(self, table: str, number: int) -> None:
         """An entry is gone, and its meter with it."""
