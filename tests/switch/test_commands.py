@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from kofn.switch.commands.session import CommandError, Session
 from kofn.switch.commands.values import value
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import SwitchError
+from kofn.switch.state.entries import Count
+from tests.switch.build import document
 from tests.switch.every_table import probe
 
 PROGRAM = Path(__file__).parent / "programs" / "control_plane.json"
@@ -204,6 +207,20 @@ def test_a_register_is_read_and_reset_whole(engine: Engine) -> None:
         assert say(session, f"register_read {register.name}") == [f"{register.name}= {', '.join(map(str, cells))}"]
         assert say(session, f"register_reset {register.name}") == []
         assert engine.registers(register.name) == [0] * register.size
+
+
+def test_a_counter_of_millions_of_cells_is_reset_at_once() -> None:
+    """No other client is answered meanwhile."""
+    cells, engine = 1 << 22, Engine({})
+    counter = {"name": "c", "id": 0, "size": cells, "is_direct": False}
+    types = {"h_t": [["a", 32, False]]}
+    engine.load(document(header_types=types, headers={"h": "h_t"}, primitives=[], counter_arrays=[counter]))
+    for index in (0, cells // 2 + 1, cells - 1):
+        engine.write_counter("c", index, Count(packets=index, bytes=1))
+    before = time.process_time()
+    assert say(Session(engine), "counter_reset c") == []
+    assert time.process_time() - before < 2
+    assert {engine.read_counter("c", index) for index in (0, cells // 2 + 1, cells - 1)} == {Count(packets=0, bytes=0)}
 
 
 @pytest.mark.parametrize(

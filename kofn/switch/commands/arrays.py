@@ -58,8 +58,7 @@ def counter_reset(session: Session, words: list[str]) -> Iterator[str]:
         for entry in session.engine.entries(counter.table.name):
             session.engine.set_count(entry.table, entry.key, entry.priority, nothing)
     else:
-        for index in range(counter.size):
-            session.engine.write_counter(counter.name, index, nothing)
+        session.engine.reset_counters(counter.name)
 
 
 def register_read(session: Session, words: list[str]) -> Iterator[str]:

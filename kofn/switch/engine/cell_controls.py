@@ -68,6 +68,11 @@ class CellControls(Controls):
         with self._lock:
             self._now.write_count(self._now.counter_at(name, index), count)
 
+    def reset_counters(self, name: str) -> None:
+        """Set all cells of an indirect counter to 0."""
+        with self._lock:
+            self._now.reset_counters(name)
+
     def read_register(self, name: str, index: int) -> int:
         """One cell of a register array, unsigned.  Raises InvalidEntry (index)."""
         with self._lock:

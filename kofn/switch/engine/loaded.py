@@ -20,7 +20,7 @@ from kofn.switch.state.rows import Rows
 from kofn.switch.state.value_sets import ValueSets
 
 PART_BYTES = 1 << 18
-"""Bytes of a register array that are copied while packets wait: tens of microseconds."""
+"""Bytes of an array that are copied while packets wait: tens of microseconds."""
 
 WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 """The format character of struct for cells of so many bytes."""
@@ -111,7 +111,7 @@ class Loaded:
         """Return all cells of a register array."""
         number, array = self._register(name, 0)
         size, data = _cell_bytes(array), bytearray()
-        for address, length in self._parts(number, array.size, size):
+        for address, length in _parts(self._native.register_cell(self.instance, number, 0), array.size, size):
             part = ctypes.create_string_buffer(length)
             self._native.core_read(self._core, ctypes.addressof(part), address, length)
             data += part
@@ -122,15 +122,17 @@ class Loaded:
     def reset_registers(self, name: str) -> None:
         """Set all cells of a register array to 0."""
         number, array = self._register(name, 0)
-        zeros = ctypes.create_string_buffer(PART_BYTES)
-        for address, length in self._parts(number, array.size, _cell_bytes(array)):
-            self._native.core_write(self._core, address, ctypes.addressof(zeros), length)
+        self._clear(self._native.register_cell(self.instance, number, 0), array.size, _cell_bytes(array))
 
-    def _parts(self, number: int, cells: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield address and length of parts of a register array, each of whole cells of `size` bytes."""
-        most = PART_BYTES // size
-        for first in range(0, cells, most):
-            yield self._native.register_cell(self.instance, number, first), size * min(most, cells - first)
+    def reset_counters(self, name: str) -> None:
+        """Set all cells of an indirect counter to 0."""
+        _, array = named(self._counters, "counter", name)
+        self._clear(self.counter_at(name, 0), array.size, ctypes.sizeof(CCount))
+
+    def _clear(self, start: int, cells: int, size: int) -> None:
+        zeros = ctypes.create_string_buffer(PART_BYTES)
+        for address, length in _parts(start, cells, size):
+            self._native.core_write(self._core, address, ctypes.addressof(zeros), length)
 
     def _register(self, name: str, index: int) -> tuple[int, Array]:
         number, array = named(self._registers, "register", name)
@@ -157,6 +159,13 @@ class Loaded:
             values.append(int.from_bytes(record[at + 8 : end], "little", signed=bool(size % 2)))
             at = end
         return LogReport(text=message.fill(values), failed=message.failed)
+
+
+def _parts(start: int, cells: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield address and length of parts of an array at `start`, each of whole cells of `size` bytes."""
+    most = PART_BYTES // size
+    for first in range(0, cells, most):
+        yield start + first * size, size * min(most, cells - first)
 
 
 def _cell_bytes(array: Array) -> int:
