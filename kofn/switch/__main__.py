@@ -91,7 +91,8 @@ async def run(options: Options) -> None:
     if built is not None:
         await asyncio.to_thread(engine.run, built)
     engine.start()
-    reports = Uplink("log messages", engine.take_reports, write_reports)
+    log = ReportLog(engine)
+    reports = Uplink("log messages", engine.take_reports, log.write)
     try:
         async with contextlib.AsyncExitStack() as servers:
             await servers.enter_async_context(serving_commands(engine, options.thrift_port))
@@ -103,7 +104,8 @@ async def run(options: Options) -> None:
     finally:
         engine.stop()
         await reports.close()
-        write_reports(engine.take_reports(0))
+        while left := engine.take_reports(0):
+            log.write(left)
         report(engine, options)
 
 
@@ -129,10 +131,21 @@ def report(engine: Engine, options: Options) -> None:
         print(line, flush=True)
 
 
-def write_reports(reports: list[LogReport]) -> None:
-    """The program's own messages to the log."""
-    for report in reports:
-        LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
+class ReportLog:
+    """Writes the program's own messages to the log, and how many are missing there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lost = 0
+
+    def write(self, reports: list[LogReport]) -> None:
+        """Write messages, and a line with the number of those that the engine dropped meanwhile."""
+        for report in reports:
+            LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
+        lost = self._engine.stats().drops["log ring full"]
+        if lost > self._lost:
+            LOG.warning("%d messages are missing here: they came faster than they could be written", lost - self._lost)
+        self._lost = lost
 
 
 async def _build(options: Options) -> Built | None:

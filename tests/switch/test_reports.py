@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kofn.switch.__main__ import write_reports
+from kofn.switch.__main__ import ReportLog
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import ProgramError
 from kofn.switch.state.entries import Entry, Exact, LogReport, Replica
@@ -72,13 +72,24 @@ def test_messages_that_nobody_takes_are_dropped_and_counted(engine: Engine) -> N
     assert said(engine, packet(0)) == ["plain"]
 
 
-def test_the_log_has_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_them_and_counts_those_that_are_missing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    write_reports([LogReport(text="100 %s", failed=False), LogReport(text="no", failed=True)])
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+    engine = Engine({})
+    engine.load(PROGRAM)
+    engine.set_group(1, [Replica(port=port) for port in range(500)])
+    log = ReportLog(engine)
+    log.write([LogReport(text="100 %s", failed=False), LogReport(text="no", failed=True)])
+    while not (lost := engine.stats().drops["log ring full"]):
+        engine.inject(1, packet(0x12))
+    log.write(engine.take_reports(0)[:1])
+    log.write(engine.take_reports(0)[:1])
+    assert [(record.levelname, record.getMessage()) for record in caplog.records[:4]] == [
         ("INFO", "100 %s"),
         ("ERROR", "no"),
+        ("INFO", "long 0 0"),
+        ("WARNING", f"{lost} messages are missing here: they came faster than they could be written"),
     ]
+    assert len(caplog.records) == 5, "each lost message is counted once"
 
 
 @pytest.mark.parametrize(("text", "count"), [("{} {}", 1), ("none", 1), (r"\{\}", 1), ("{}", 0)])

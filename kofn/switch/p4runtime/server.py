@@ -9,7 +9,7 @@ from finsy.proto import p4r_grpc
 
 from kofn.switch.engine.engine import Engine
 from kofn.switch.p4runtime.service import P4RuntimeService
-from kofn.switch.p4runtime.uplink import Uplink
+from kofn.switch.p4runtime.uplink import Uplink, in_loop
 
 MESSAGE_MAX = 256 << 20  # bytes, as simple_switch_grpc: a program's JSON can be large
 GRACE_S = 0.3  # for requests under way when the server is closed
@@ -34,9 +34,9 @@ async def serving(
     p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
     await server.start()
-    digests = Uplink("digests", engine.take_digests, service.streams.take_digests)
-    packets = Uplink("packet-ins", engine.take_packet_ins, service.streams.take_packets)
-    idle = Uplink("idle timeouts", engine.take_idle, service.streams.take_idle)
+    digests = Uplink("digests", engine.take_digests, in_loop(service.streams.take_digests))
+    packets = Uplink("packet-ins", engine.take_packet_ins, in_loop(service.streams.take_packets))
+    idle = Uplink("idle timeouts", engine.take_idle, in_loop(service.streams.take_idle))
     try:
         yield port
     finally:

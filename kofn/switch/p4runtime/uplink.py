@@ -14,19 +14,22 @@ T = TypeVar("T")
 
 
 class Uplink:
-    """A thread that waits for one of the engine's take methods, and a handler that is called in the loop."""
+    """A thread that waits for one of the engine's take methods and gives what it returns to a handler.
+
+    The thread takes nothing more until the handler has returned. Items that arrive faster wait in the engine, which has
+    bounded room and counts the items that it drops.
+    """
 
     def __init__(self, what: str, take: Callable[[float], list[T]], handle: Callable[[list[T]], None]) -> None:
-        """Start; make it in the running loop.  `take` waits up to the given seconds for something to return."""
+        """Start.  `take` waits up to the given seconds for something to return; `handle` is called in the thread."""
         self._what = what
         self._closing = threading.Event()
-        loop = asyncio.get_running_loop()
 
         def pump() -> None:
             while not self._closing.is_set():
                 items = take(TAKE_TIMEOUT_S)
-                if items and not self._closing.is_set():
-                    loop.call_soon_threadsafe(handle, items)
+                if items:
+                    handle(items)
 
         self._thread = threading.Thread(target=self._run, args=(pump,), name=f"kofn-{what}", daemon=True)
         self._thread.start()
@@ -41,3 +44,22 @@ class Uplink:
             pump()
         except SwitchError:
             LOG.exception("no %s from now on", self._what)
+
+
+def in_loop(handle: Callable[[list[T]], None]) -> Callable[[list[T]], None]:
+    """Return a function for other threads: it calls `handle` in the running loop and waits until it has returned."""
+    loop = asyncio.get_running_loop()
+
+    def call(items: list[T]) -> None:
+        done = threading.Event()
+
+        def carry_out() -> None:
+            try:
+                handle(items)
+            finally:
+                done.set()
+
+        loop.call_soon_threadsafe(carry_out)
+        done.wait()
+
+    return call
