@@ -330,6 +330,20 @@ class Lowering:
         else:
             self.block.add(f"{member} = {text} & {literal(mask_of(width))};")
 
+    def set_wide(self, target: Expression, pointer: str, width: int) -> None:
+        """`target` = the unsigned number of `width` bits in limbs at a C pointer, cut to the target's width."""
+        found = self.field(target)
+        if found is None or found[1].width <= 64:
+            self.set(target, f"({pointer})[0]")
+            return
+        member, own = found[0].field(found[1]), found[1].width
+        if own == width:
+            self.block.add(f"wide_copy({member}, {pointer}, {limbs(width)});")
+            return
+        self.block.add(f"wide_extend({member}, {limbs(own)}, {pointer}, {limbs(width)}, 0);")
+        if own % 64:
+            self.block.add(f"{member}[{limbs(own) - 1}] &= {literal(mask_of(own % 64))};")
+
     def store_cut(self, to: str, value: Expression, width: int) -> None:
         """`store`, with the bits above `width` zero."""
         self.store(to, value, width)

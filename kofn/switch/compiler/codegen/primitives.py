@@ -50,13 +50,7 @@ def _assign_variable(low: Lowering, arguments: Arguments) -> None:
     low.block.add(f"{target[0].bits} = {source[0].bits};")
 
 
-def _mark_to_drop(low: Lowering, arguments: Arguments) -> None:
-    meta = low.header(arguments[0]).struct
-    low.block.add(f"{meta}.egress_spec_ = {low.layout.target.drop_port};", f"{meta}.mcast_grp_ = 0;")
-
-
-def _drop(low: Lowering, _: Arguments) -> None:
-    """What older p4c made of mark_to_drop."""
+def _mark_to_drop(low: Lowering, _: Arguments) -> None:
     low.block.add(*low.layout.set_meta("egress_spec", str(low.layout.target.drop_port)))
     low.block.add(*low.layout.set_meta("mcast_grp", "0"))
 
@@ -79,18 +73,13 @@ def _register_read(low: Lowering, arguments: Arguments) -> None:
     """Out of range reads 0."""
     target, array, index = arguments
     number, register = _array(low, array, low.layout.program.registers)
-    found = low.field(target)
-    if found is None or found[1].width != register.width:
-        raise low.refuse(f"reading register {register.name} into something not of its width")
-    at = _index(low, index)
-    cells, member = f"D->in->registers[{number}]", found[0].field(found[1])
+    at, cells = _index(low, index), f"D->in->registers[{number}]"
     if register.width <= 64:
         cell = f"((const {c_type(register.width)} *){cells})[{at}]"
-        low.block.add(f"{member} = {at} < {register.size} ? {cell} : 0;")
-        return
-    count = limbs(register.width)
-    cell = f"(const uint64_t *){cells} + {at} * {count}"
-    low.block.add(f"wide_copy({member}, {at} < {register.size} ? {cell} : wide_zero, {count});")
+        low.set(target, f"({at} < {register.size} ? (uint64_t){cell} : 0)")
+    else:
+        cell = f"(const uint64_t *){cells} + {at} * {limbs(register.width)}"
+        low.set_wide(target, f"({at} < {register.size} ? {cell} : wide_zero)", register.width)
 
 
 def _register_write(low: Lowering, arguments: Arguments) -> None:
@@ -184,7 +173,6 @@ PRIMITIVES: dict[str, Rule] = {
     "assign": Rule(_assign, (0,)),
     "set": Rule(_assign, (0,)),
     "mark_to_drop": Rule(_mark_to_drop),
-    "drop": Rule(_drop),
     "register_read": Rule(_register_read, (0,)),
     "register_write": Rule(_register_write),
     "count": Rule(_count),

@@ -20,8 +20,6 @@ def _field(field: list[Any], item: Json) -> Field:
     name, width, signed = [*field, False][:3]
     variable = width == "*"
     if variable:
-        if "length_exp" in item:
-            raise ProgramError(f"{place_of(item)}: {item['name']}: a length of the header's own is not executed")
         width = 8 * item["max_length"] - sum(other[1] for other in item["fields"] if other[1] != "*")
     if width > WIDTH_MAX:
         raise ProgramError(f"{place_of(item)}: {item['name']}.{name} has {width} bits; at most {WIDTH_MAX}")

@@ -34,6 +34,7 @@ from kofn.switch.compiler.reader.expressions import header_width, read_expressio
 from kofn.switch.compiler.reader.headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
 from kofn.switch.compiler.reader.linked_metadata import link_metadata
 from kofn.switch.compiler.reader.meters import read_direct_meters, read_meters
+from kofn.switch.compiler.reader.older import as_p4c_writes
 from kofn.switch.compiler.reader.tables import Attached, read_pipeline
 from kofn.switch.compiler.reader.typed import check_types
 from kofn.switch.errors import ProgramError
@@ -52,18 +53,22 @@ def read_program(document: bytes) -> Program:
         root: Json = json.loads(document.decode(errors="replace"), strict=False)  # BMv2 takes any bytes in a string
     except ValueError as error:
         raise ProgramError(f"not p4c's BMv2 JSON: {error}") from error
-    try:
-        major = root["__meta__"]["version"][0]
-    except (KeyError, TypeError, IndexError) as error:
-        raise ProgramError("not p4c's BMv2 JSON: it has no __meta__.version") from error
-    if major != 2:
-        raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
+    if not isinstance(root, Mapping) or "pipelines" not in root:
+        raise ProgramError("not p4c's BMv2 JSON: it has no pipelines")
     with contradictions():
+        _refuse_other_formats(root)
         _refuse_other_architectures(root)
         _refuse_unused(root)
-        program = _read(link_metadata(root))
+        program = _read(link_metadata(as_p4c_writes(root)))
         check_types(program)
         return program
+
+
+def _refuse_other_formats(root: Json) -> None:
+    """A document that names no format is of 2.x, as BMv2 takes it."""
+    major = root.get("__meta__", {}).get("version", [2])[0]
+    if major != 2:
+        raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
 
 
 def _refuse_other_architectures(root: Json) -> None:
