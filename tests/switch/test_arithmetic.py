@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kofn.switch.engine.engine import Engine
 from tests.switch.build import Arithmetic, Tree, const, field, op
 
-WIDTHS = (1, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 1000, 2048)
+WIDTHS = (1, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 1000, 2048, 8032)
 WITHOUT_CARRIES = int("7fffffffffffffff" * 32, 16)
 """Leaves sums of limbs that fit a limb."""
 NEAR = settings(max_examples=60, deadline=None)
@@ -99,7 +99,7 @@ def test_every_operator(width: int, signed: bool) -> None:
     engine = loaded(program)
 
     @NEAR
-    @given(numbers(width, signed), numbers(width, signed), numbers(12, False) | st.integers(0, width))
+    @given(numbers(width, signed), numbers(width, signed), numbers(12, False) | st.integers(0, min(width, 4095)))
     def run(a: int, b: int, s: int) -> None:
         check(program, engine, {"a": a, "b": b, "s": s})
 

@@ -155,7 +155,7 @@ def test_header_type_gives_the_length_of_its_variable_field(stack: bool) -> None
     bits = op("*", op("-", {"type": "local", "value": 1}, const(1)), const(8))
     kinds = [
         {"name": "standard_metadata", "id": 0, "fields": json.loads(older([]))["header_types"][0]["fields"]},
-        {"name": "v_t", "id": 1, "fields": [["kind", 8], ["length", 8], ["text", "*"]], "max_length": 8,
+        {"name": "v_t", "id": 1, "fields": [["kind", 8], ["length", 16], ["text", "*"]], "max_length": 1503,
          "length_exp": bits},
         {"name": "f_t", "id": 2, "fields": [["a", 8]], "max_length": None, "length_exp": None},
     ]  # fmt: skip
@@ -178,11 +178,13 @@ def test_header_type_gives_the_length_of_its_variable_field(stack: bool) -> None
         deparsers=[{"name": "deparser", "id": 0, "order": ["v[0]", "v[1]", "f"]}],
     )  # fmt: skip
     for engine in engines(program):
-        for first, second in ((b"", b""), (b"abc", b"z"), (b"abcdef", b"123456")):
-            texts = b"".join(bytes([9, len(text) + 1]) + text for text in (first, second))
+        for first, second in ((0, 0), (3, 1), (256, 257), (1500, 1500)):
+            texts = b"".join(
+                b"\x09" + (size + 1).to_bytes(2) + (bytes(range(250)) * 6)[:size] for size in (first, second)
+            )
             assert engine.inject(1, texts + b"\x07rest") == [(0, texts + b"\x08rest")]
-        too_long = b"\x09\x08abcdefg\x09\x01\x07rest"
-        assert engine.inject(1, too_long) == [(0, too_long)], "text has up to 6 bytes"
+        too_long = b"\x09" + (1502).to_bytes(2) + bytes(1600)
+        assert engine.inject(1, too_long) == [(0, too_long)]
 
 
 @pytest.mark.parametrize("bits", [4, 32, 80, 200])

@@ -59,6 +59,7 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
     [
         (program(primitive("melt", const(1))), r"test\.p4:31: .*primitive melt is not executed"),
         (program(assigned(op("rotate", field("h", "a"), const(1)))), r"test\.p4:31: .*operator rotate"),
+        (program(primitive("assign", field("h", "$valid$"), const(1))), r"31: .*an assignment to h\.\$valid\$ is not"),
         (program(assigned({"type": "melted", "value": ["u", "h", "f"]})), r"31: a value of kind melted"),
         (
             program(assigned(op(">>", op("<<", const(1), field("h", "a")), const(3)))),
@@ -68,8 +69,8 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
         (program(meter_arrays=[METER | {"type": "bits"}]), r"test\.p4:7: .*meter m of type bits; packets or bytes"),
         (program(extern_instances=[{"name": "e", "source_info": place(8)}]), r"test\.p4:8: .*extern instance e"),
         (
-            changed(lambda root: root["header_types"][1]["fields"].append(["w", 2056, False])),
-            "2056 bits; at most 2048",
+            changed(lambda root: root["header_types"][1]["fields"].append(["w", 16392, False])),
+            "16392 bits; at most 16384",
         ),
         (changed(lambda root: state(root).update(transition_key=[op("+", const(1), const(2))])), "select on something"),
         (changed(lambda root: state(root)["transitions"].insert(0, MASKED)), "a select case of kind parse_vset"),

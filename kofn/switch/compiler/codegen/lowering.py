@@ -303,7 +303,13 @@ class Lowering:
 
     @staticmethod
     def _word(expression: Expression) -> str:
-        return f"operator {expression.op}" if isinstance(expression, Operation) else type(expression).__name__
+        match expression:
+            case Operation(op):
+                return f"operator {op}"
+            case FieldOf(header, field):
+                return f"{header}.{field}"
+            case _:
+                return type(expression).__name__
 
     # Assignments
 

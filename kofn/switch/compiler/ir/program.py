@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf
 
-WIDTH_MAX = 2048  # bits of a field, p4c's own limit
+WIDTH_MAX = 1 << 14  # bits of a field
 PORTS = 512  # v1model's ports are bit<9>
 PORT_MAX = PORTS - 1
 PRIORITIES = 8  # and its priorities bit<3>

@@ -77,7 +77,7 @@ def _operation(value: Mapping[str, Any], headers: Headers, stacks: Stacks, place
         return _access(value, headers, stacks, place)
     items = [value.get("cond"), value.get("left"), value.get("right")]
     operands = [read_expression(item, headers, stacks, place) for item in items if item is not None]
-    if op in ("dereference_header_stack", "dereference_stack"):
+    if op == "dereference_header_stack":
         stack, index = operands
         if isinstance(stack, StackOf):
             return Element(stack.stack, index)
