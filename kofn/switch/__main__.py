@@ -95,7 +95,9 @@ async def run(options: Options) -> None:
     reports = Uplink("log messages", engine.take_reports, log.write)
     try:
         async with contextlib.AsyncExitStack() as servers:
-            await servers.enter_async_context(serving_commands(engine, options.thrift_port))
+            await servers.enter_async_context(
+                serving_commands(engine, options.thrift_port, device_id=options.device_id)
+            )
             if options.address is not None:
                 server = serving(engine, device_id=options.device_id, address=options.address, credentials=credentials)
                 await servers.enter_async_context(server)

@@ -130,6 +130,7 @@ def runtime() -> ctypes.CDLL:
     return load_library(compile_runtime(), SIGNATURES)
 
 
+@cache
 def load_program(path: Path) -> int:
     """Address of the `struct program` in a compiled program's library, which stays loaded."""
     return ctypes.addressof(ctypes.c_byte.in_dll(ctypes.CDLL(str(path)), "kofn_program"))

@@ -23,7 +23,7 @@ from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import SwitchError
 from kofn.switch.state.entries import Count
 from tests.switch.build import document
-from tests.switch.every_table import probe
+from tests.switch.every_table import NOTHING, probe
 
 PROGRAM = Path(__file__).parent / "programs" / "control_plane.json"
 
@@ -149,6 +149,93 @@ def test_bits_beyond_a_prefix_are_shown_as_they_were_typed(session: Session) -> 
     assert "TERNARY-00:00:ab:cd &&& 00:00:00:ff" in said[1] and "000000cd &&& 000000ff" in said[7]
     say(session, "table_delete prefixes 0", "table_add prefixes tag 10.0.0.0/8 => 9")
     assert "0a000000/8" in say(session, "table_dump_entry prefixes 0")[2]
+
+
+def test_an_entry_is_found_by_its_key(session: Session) -> None:
+    say(
+        session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add patterns tag 0xabcd&&&0xff 3->8 1&&&0x1ff => 1 10"
+    )
+    for line, handle in (
+        ("prefixes 10.9.9.9/8", "prefixes 0"),
+        ("patterns 0xcd&&&0xff 3->8 1&&&0x1ff 10", "patterns 0"),
+    ):
+        found = say(session, f"table_dump_entry_from_key {line}")
+        assert found[0] == "Dumping entry 0x0" and found == say(session, f"table_dump_entry {handle}")
+    for line in ("prefixes 10.9.9.9/9", "patterns 0xcd&&&0xff 3->8 1&&&0x1ff 11"):
+        (said,) = say(session, f"table_dump_entry_from_key {line}")
+        assert said == "Error: Invalid table operation (BAD_MATCH_KEY)"
+
+
+def test_commands_of_the_older_tool_name_the_table_of_an_action_profile(engine: Engine) -> None:
+    session = Session(engine)
+    made = ["create_member selected answer 5", "create_member selected answer 6", "create_group selected"]
+    assert say(session, *(f"table_indirect_{line}" for line in made)) == [
+        "Member has been created with handle 0",
+        "Member has been created with handle 1",
+        "Group has been created with handle 0",
+    ]
+    say(session, "table_indirect_add_member_to_group selected 0 0", "table_indirect_add_member_to_group selected 1 0")
+    assert say(session, "table_dump_group selected 0") == ["Dumping group 0", "Members: [0, 1]"]
+    say(
+        session,
+        "table_indirect_remove_member_from_group selected 1 0",
+        "table_indirect_modify_member selected answer 0 7",
+    )
+    assert say(session, "table_dump_group selected 0", "table_dump_member selected 0") == [
+        *("Dumping group 0", "Members: [0]", "Dumping member 0", "Action entry: Tables.answer - 07")
+    ]
+    say(session, "table_indirect_delete_group selected 0", "table_indirect_delete_member selected 0")
+    assert say(session, "table_dump_member selected 0") == ["Error: Invalid table operation (INVALID_MBR_HANDLE)"]
+    assert say(session, "table_dump_member by_exact 0") == ["Error: Cannot run this command on non-indirect table"]
+
+
+def test_state_is_reset_to_the_programs(session: Session) -> None:
+    fresh = [say(session, f"table_dump {table.name}") for table in session.program.tables]
+    say(session, "table_add exacts send 1 => 1", "table_set_default exacts send 5", "table_add prefixes tag 1/32 => 7")
+    say(session, "register_write cells 3 77", "counter_write seen 2 3 400", "mirroring_add 5 3")
+    say(session, "mc_mgrp_create 5", "mc_node_create 9 1", "mc_node_associate 5 0")
+    assert say(session, "reset_state") == []
+    assert [say(session, f"table_dump {table.name}") for table in session.program.tables] == fresh
+    assert say(session, "register_read cells 3", "counter_read seen 2") == [
+        "cells[3]= 0",
+        "seen[2]= (0 bytes, 0 packets)",
+    ]
+    assert session.engine.groups() == {} and "L1h" not in "".join(say(session, "mc_dump"))
+    assert say(session, "mirroring_get 5") == ["MirroringSessionConfig(port=3, mgid=None)"], "as in BMv2"
+    assert say(session, "table_add exacts send 1 => 1")[-1] == "Entry has been added with handle 0"
+
+
+def test_action_profiles_and_meters_are_reset(engine: Engine) -> None:
+    session = Session(engine)
+    say(session, "act_prof_create_member chosen answer 5", "act_prof_create_group chosen")
+    say(session, "act_prof_add_member_to_group chosen 0 0", "table_indirect_add_with_group selected 1 => 0")
+    name = session.program.meters[0].name
+    say(session, f"meter_set_rates {name} 0 0.5:10 1:20", "reset_state")
+    assert engine.members("Tables.chosen") == [] and engine.member_groups("Tables.chosen") == []
+    assert probe(engine, "selected", a=1)[0] == NOTHING and engine.read_meter(name, 0) is None
+
+
+def test_value_sets_are_listed_and_outlive_a_reset() -> None:
+    engine = Engine({})
+    engine.load((PROGRAM.parents[1] / "suite" / "programs" / "value_sets.json").read_bytes())
+    session = Session(engine)
+    names = sorted(engine.program.value_sets) if engine.program else []
+    listed = say(session, "show_pvs")
+    assert [line.split()[0] for line in listed] == names and all("[compressed bitwidth:" in line for line in listed)
+    say(session, f"pvs_add {names[0]} 1", "reset_state")
+    assert engine.value_set(names[0]) == (1,)
+
+
+def test_the_switch_tells_its_numbers_and_times() -> None:
+    engine = Engine({})
+    assert answer(Session(engine, 3, 9091), "switch_info").splitlines()[:3] == [
+        "device_id                : 3",
+        "thrift_port              : 9091",
+        "notifications_socket     : None",
+    ]
+    earlier, later = (int(answer(Session(engine), "get_time_elapsed")) for _ in range(2))
+    assert 0 <= earlier <= later < 60_000_000
+    assert abs(int(answer(Session(engine), "get_time_since_epoch")) / 1e6 - time.time()) < 60
 
 
 def test_mirroring_sessions(session: Session) -> None:
@@ -355,6 +442,27 @@ def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> Non
             return said.decode()
 
     assert asyncio.run(scenario()) == f"{INTRO}\n{PROMPT}{PROMPT}cells[1]= 5\n{PROMPT}\n"
+
+
+def test_the_client_writes_the_program_to_its_own_folder_and_runs_shell_commands(
+    session: Session, tmp_path: Path
+) -> None:
+    port = free_port()
+
+    async def scenario() -> str:
+        async with serving_commands(session.engine, port):
+            client = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(port)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=tmp_path,
+            )
+            lines = b"write_config_to_file program.json\nshell ls | wc -l\nwrite_config_to_file absent/x\n"
+            return (await client.communicate(lines))[0].decode()
+
+    refused = "Error: absent/x cannot be written: No such file or directory"
+    assert asyncio.run(scenario()) == f"{INTRO}\n{PROMPT}{PROMPT}1\n\n{PROMPT}{refused}\n{PROMPT}\n"
+    assert (tmp_path / "program.json").read_bytes() == PROGRAM.read_bytes()
 
 
 @pytest.mark.root

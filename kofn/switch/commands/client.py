@@ -7,9 +7,11 @@ import math
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 from kofn.switch.cli.inspection import port_number
@@ -52,7 +54,7 @@ def _converse(told: argparse.Namespace) -> int:
     with connection, connection.makefile("rb") as answers:
         try:
             for line in _commands():
-                print(_ask(connection, answers, line), end="", flush=True)
+                print(_answer(connection, answers, line), end="", flush=True)
         except NoAnswer as error:
             print(f"\nThe switch on port {told.thrift_port} {error}", file=sys.stderr)
             return 1
@@ -96,6 +98,24 @@ def _commands() -> Iterator[str]:
             yield line
         return
     print()
+
+
+def _answer(switch: socket.socket, answers: IO[bytes], line: str) -> str:
+    """Return the answer to a command; those that concern this side's shell and files are carried out here."""
+    name, _, rest = line.partition(" ")
+    if name == "shell":
+        shell = subprocess.run(rest, shell=True, stdout=subprocess.PIPE, text=True, errors="replace", check=False)
+        return f"{shell.stdout}\n"
+    if name != "write_config_to_file":
+        return _ask(switch, answers, line)
+    config = _ask(switch, answers, "get_config")
+    if config.startswith("Error: "):
+        return config
+    try:
+        Path(rest.strip()).write_text(config.removesuffix("\n"))
+    except OSError as error:
+        return f"Error: {rest.strip() or 'no file'} cannot be written: {error.strerror}\n"
+    return ""
 
 
 def _ask(switch: socket.socket, answers: IO[bytes], line: str) -> str:

@@ -1,8 +1,9 @@
 """Commands about ports, queues, value sets and the switch itself."""
 
+import time
 from collections.abc import Iterator
 
-from kofn.switch.commands.session import Commands, Session, check_count, find, number
+from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
 from kofn.switch.commands.values import digits, value
 from kofn.switch.compiler.ir.program import PORT_MAX
 
@@ -31,6 +32,13 @@ def set_queue_rate(session: Session, words: list[str]) -> Iterator[str]:
     rate, port, priority = _queues(session, words, "rate_pps")
     session.engine.set_queue(port, priority, rate_pps=rate)
     yield from ()
+
+
+def show_pvs(session: Session, words: list[str]) -> Iterator[str]:
+    """List the parser value sets: show_pvs"""
+    check_count(words, 0)
+    for one in sorted(session.program.value_sets.values(), key=lambda one: one.name):
+        yield f"{one.name:30} [compressed bitwidth:{one.width}]"
 
 
 def pvs_get(session: Session, words: list[str]) -> Iterator[str]:
@@ -66,6 +74,51 @@ def pvs_clear(session: Session, words: list[str]) -> Iterator[str]:
     yield from ()
 
 
+def switch_info(session: Session, words: list[str]) -> Iterator[str]:
+    """Show the switch's numbers; it has none of BMv2's sockets: switch_info"""
+    check_count(words, 0)
+    shown = {"device_id": session.device_id, "thrift_port": session.port}
+    for name in (*shown, "notifications_socket", "elogger_socket", "debugger_socket"):
+        yield f"{name:25}: {shown.get(name)}"
+
+
+def get_time_elapsed(session: Session, words: list[str]) -> Iterator[str]:
+    """Show the microseconds since the switch started, which timestamps count: get_time_elapsed"""
+    check_count(words, 0)
+    yield str(session.engine.elapsed_us)
+
+
+def get_time_since_epoch(session: Session, words: list[str]) -> Iterator[str]:
+    """Show the microseconds since 1970: get_time_since_epoch"""
+    check_count(words, 0)
+    yield str(time.time_ns() // 1000)
+
+
+def reset_state(session: Session, words: list[str]) -> Iterator[str]:
+    """Reset tables, action profiles, counters, meters, registers and multicast groups to the program's: reset_state"""
+    check_count(words, 0)
+    session.engine.reset()
+    session.nodes.clear()
+    session.groups.clear()
+    yield from ()
+
+
+def get_config(session: Session, words: list[str]) -> Iterator[str]:
+    """Show the program's JSON: get_config"""
+    check_count(words, 0)
+    yield session.engine.document.decode(errors="replace")
+
+
+def write_config_to_file(session: Session, words: list[str]) -> Iterator[str]:
+    """Write the program's JSON to a file: write_config_to_file <file>"""
+    raise CommandError("simple_switch_CLI carries this command out itself")
+
+
+def shell(session: Session, words: list[str]) -> Iterator[str]:
+    """Run a shell command: shell <command>"""
+    raise CommandError("simple_switch_CLI carries this command out itself")
+
+
 def _queues(session: Session, words: list[str], what: str) -> tuple[int, int | None, int | None]:
     """What is to be set, and of which port and priority; None: of all."""
     check_count(words, 1, 3)
@@ -81,5 +134,8 @@ def _queues(session: Session, words: list[str], what: str) -> tuple[int, int | N
 
 COMMANDS: Commands = {
     command.__name__: command
-    for command in (show_ports, set_queue_depth, set_queue_rate, pvs_get, pvs_add, pvs_remove, pvs_clear)
+    for command in (
+        *(show_ports, set_queue_depth, set_queue_rate, show_pvs, pvs_get, pvs_add, pvs_remove, pvs_clear),
+        *(switch_info, get_time_elapsed, get_time_since_epoch, reset_state, get_config, write_config_to_file, shell),
+    )
 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from kofn.switch.commands.session import CommandError, Commands, Session, check_count, find, number
+from kofn.switch.commands.session import Command, CommandError, Commands, Session, check_count, find, number
 from kofn.switch.commands.values import MANY, RULE, STARS, key, normal, parameters, priority_of, short
 from kofn.switch.compiler.ir.program import Action, ActionProfile
 from kofn.switch.state.entries import Entry, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Via
@@ -180,6 +180,32 @@ def _free(taken: set[int]) -> int:
     return next(number for number in range(1, len(taken) + 2) if number not in taken)
 
 
+def _of_table(name: str, command: Command) -> Command:
+    """Return a command of BMv2's older tool, which names the table instead of its action profile."""
+
+    def carried_out(session: Session, words: list[str]) -> Iterator[str]:
+        check_count(words, 1, MANY)
+        table = session.table(words[0])
+        if table.profile is None:
+            raise CommandError("Cannot run this command on non-indirect table")
+        yield from command(session, [table.profile, *words[1:]])
+
+    said = (command.__doc__ or "").replace(command.__name__, name)
+    carried_out.__doc__ = said.replace("<action profile name>", "<table name>")
+    return carried_out
+
+
+OLDER = {
+    "table_indirect_create_member": act_prof_create_member,
+    "table_indirect_modify_member": act_prof_modify_member,
+    "table_indirect_delete_member": act_prof_delete_member,
+    "table_indirect_create_group": act_prof_create_group,
+    "table_indirect_delete_group": act_prof_delete_group,
+    "table_indirect_add_member_to_group": act_prof_add_member_to_group,
+    "table_indirect_remove_member_from_group": act_prof_remove_member_from_group,
+    "table_dump_member": act_prof_dump_member,
+    "table_dump_group": act_prof_dump_group,
+}
 COMMANDS: Commands = {
     command.__name__: command
     for command in (
@@ -188,4 +214,4 @@ COMMANDS: Commands = {
         *(act_prof_dump_member, act_prof_dump_group),
         *(table_indirect_add, table_indirect_add_with_group, table_indirect_delete),
     )
-}
+} | {name: _of_table(name, command) for name, command in OLDER.items()}

@@ -16,12 +16,12 @@ LINE_MOST = 1 << 16
 
 
 @asynccontextmanager
-async def serving_commands(engine: Engine, port: int | None) -> AsyncIterator[None]:
+async def serving_commands(engine: Engine, port: int | None, *, device_id: int = 0) -> AsyncIterator[None]:
     """Serve at this TCP port within the block; None: nothing is served.  Raises SwitchError."""
     if port is None:
         yield
         return
-    session = Session(engine)
+    session = Session(engine, device_id, port)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer):

@@ -42,6 +42,8 @@ class Session:
     """One switch's; several clients share it."""
 
     engine: Engine
+    device_id: int = 0
+    port: int | None = None
     nodes: dict[int, Node] = field(default_factory=dict)  # by handle
     groups: dict[int, list[int]] = field(default_factory=dict)  # handles of a multicast group's nodes
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kofn.switch.commands.profiles import dumped
-from kofn.switch.commands.session import Commands, Session, check_count, number
+from kofn.switch.commands.session import CommandError, Commands, Session, check_count, number
 from kofn.switch.commands.values import (
     MANY,
     RULE,
@@ -19,6 +19,7 @@ from kofn.switch.commands.values import (
     spelled,
 )
 from kofn.switch.compiler.ir.program import Action, Table
+from kofn.switch.errors import EntryNotFound
 from kofn.switch.state.entries import Entry, GroupRef, MemberRef
 from kofn.switch.state.tables import PRIORITY_MAX
 
@@ -159,6 +160,19 @@ def table_dump_entry(session: Session, words: list[str]) -> Iterator[str]:
     yield from _dumped(session, table, session.entry(table, words[1]))
 
 
+def table_dump_entry_from_key(session: Session, words: list[str]) -> Iterator[str]:
+    """Show the entry of a key: table_dump_entry_from_key <table name> <match fields> [priority]"""
+    check_count(words, 2, MANY)
+    table = session.table(words[0])
+    matched = words[1:-1] if table.prioritised else words[1:]
+    wanted = normal(table, key(table, matched))
+    try:
+        entry = session.engine.entry(table.name, wanted, priority_of(table, words[-1]))
+    except EntryNotFound as error:
+        raise CommandError("Invalid table operation (BAD_MATCH_KEY)") from error
+    yield from _dumped(session, table, entry)
+
+
 def _split(table: Table, words: list[str]) -> tuple[list[str], list[str], int]:
     """Match fields, parameters and priority."""
     rest = words[:-1] if table.prioritised else words
@@ -216,6 +230,6 @@ COMMANDS: Commands = {
     for command in (
         *(show_tables, show_actions, table_info, table_show_actions, table_add, table_modify, table_delete),
         *(table_clear, table_num_entries, table_set_default, table_reset_default, table_set_timeout),
-        *(table_dump, table_dump_entry),
+        *(table_dump, table_dump_entry, table_dump_entry_from_key),
     )
 }

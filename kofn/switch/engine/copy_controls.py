@@ -25,12 +25,15 @@ class CopyControls(Controls):
 
     def _forget_copies(self) -> None:
         """Remove all groups and sessions."""
-        for group in self._groups:
-            self._native.core_set_group(self._core, group, None, 0)
+        self._forget_groups()
         for session in self._sessions:
             self._native.core_set_session(self._core, session, 0, 0, None, 0)
-        self._groups.clear()
         self._sessions.clear()
+
+    def _forget_groups(self) -> None:
+        for group in self._groups:
+            self._native.core_set_group(self._core, group, None, 0)
+        self._groups.clear()
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
         """Make or replace multicast group 1..65535; at least one replica.  Raises InvalidEntry."""

@@ -154,6 +154,25 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
             self._swap(loaded)
         self._programmed.set()
 
+    def reset(self) -> None:
+        """Reset all state of the running program, and multicast groups; clone sessions and value sets stay."""
+        with self._lock:
+            sets = {name: self._now.value_sets.get(name) for name in self._now.program.value_sets}
+            self._swap(Loaded(self._now.built, self._core))
+            for name, keys in sets.items():
+                self._now.value_sets.replace(name, keys)
+            self._forget_groups()
+
+    @property
+    def document(self) -> bytes:
+        """The running program's JSON.  Raises NoProgram."""
+        return self._now.built.document
+
+    @property
+    def elapsed_us(self) -> int:
+        """The switch's clock, which packets' timestamps have: microseconds since it was made."""
+        return int(self._native.core_now_us(self._core))
+
     def _show_c(self, text: str) -> None:
         LOG.debug("generated C:\n%s", text)
         if self._dump_c is not None:

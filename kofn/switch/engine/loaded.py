@@ -32,6 +32,7 @@ class Loaded:
     def __init__(self, built: Built, core: int) -> None:
         """Allocate, install the program's entries.  Raises SwitchError."""
         self.program: Program = built.program
+        self.built = built
         descriptor = load_program(built.library)
         self._native = runtime()
         self._core = core
