@@ -1,4 +1,4 @@
-"""What codecs cost: encode and decode of a gradient beside a NumPy copy of it, in NumPy and in native code.
+"""What codecs cost: encode and decode of a gradient beside a NumPy copy of it.
 
     python -m bench.codec
     python -m bench.codec --codec int8 --codec module:name
@@ -25,21 +25,16 @@ from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.codec import (
     UNIT,
     Codec,
-    average_packed,
     check,
     encode_packed,
     statistics,
-    to_fixed,
 )
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import factors_of
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.plan import Planner
 from kofn.host.compression.registry import load_codecs
 from kofn.host.errors import CodecError
-from kofn.host.kernels import kernel
-from kofn.host.kernels.kernel import Kernel
 from kofn.host.kernels.lanes import code_of
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Packed, PackedBlocks
@@ -69,12 +64,12 @@ and calls do not pay for new storage. (Its threshold follows the largest block t
 
 
 class Way:
-    """One codec and one kernel, and a gradient on its way through them."""
+    """One codec, and a gradient on its way through it."""
 
-    def __init__(self, codec: Codec, chosen: Kernel, gradient: Floats) -> None:
-        self._codec, self._kernel, self._gradient = codec, chosen, gradient
+    def __init__(self, codec: Codec, gradient: Floats) -> None:
+        self._codec, self._gradient = codec, gradient
         code, lanes = code_of(codec.width), WORDS * WORD_BYTES * 8 // codec.width
-        self._pending = to_fixed(gradient).reshape(-1, lanes)
+        self._pending = np.rint(gradient.astype(np.float64) / UNIT).astype(np.int64).reshape(-1, lanes)
         blocks = len(self._pending)
         self._coding = JobCoding(
             elements=gradient.size,
@@ -101,37 +96,27 @@ class Way:
         )
 
     def encode(self) -> None:
-        with kernel.using(self._kernel):
-            encode_packed(self._codec, self._pending, self._scale[:, None])
+        encode_packed(self._codec, self._pending, self._scale[:, None])
 
     def decode(self) -> None:
-        with kernel.using(self._kernel):
-            self._average(self._results)
+        self._average(self._results)
 
     def _average(self, results: BlockResults) -> None:
-        """As a worker does; in NumPy as with a codec of the user's own."""
-        if self._kernel is not kernel.NUMPY:
-            sums = Sums(self._coding, self._plan, "gradients")
-            sums.into(self._mean)
-            sums.add(results)
-            return
-        scale, ones = results.numbers("scale")[:, None], self._ones[:, None]
-        factors = factors_of(self._coding.layout.elements)
-        average_packed(
-            self._codec, results, scale, ones, ones.astype(np.float64) * UNIT, weights=factors, mean=self._mean
-        )
+        """As a worker does."""
+        sums = Sums(self._coding, self._plan, "gradients")
+        sums.into(self._mean)
+        sums.add(results)
 
     def whole(self) -> None:
         """An iteration: gradient, ledger, wire; sum, mean, ledger."""
         codec, rows, ledger = self._codec, self._rows, self._ledger
         self._iteration += 1
-        with kernel.using(self._kernel):
-            check(self._gradient)
-            ledger.add(self._gradient, self._iteration)
-            scale = codec.scale(*statistics(ledger.pending))
-            ledger.sending(self._iteration, rows, code_of(codec.width), scale)
-            self._average(results_of(ledger.noted(rows)))
-            ledger.settle(self._iteration, rows, self._ones)
+        check(self._gradient)
+        ledger.add(self._gradient, self._iteration)
+        scale = codec.scale(*statistics(ledger.pending))
+        ledger.sending(self._iteration, rows, code_of(codec.width), scale)
+        self._average(results_of(ledger.noted(rows)))
+        ledger.settle(self._iteration, rows, self._ones)
 
 
 def results_of(packed: PackedBlocks) -> BlockResults:
@@ -144,7 +129,7 @@ def results_of(packed: PackedBlocks) -> BlockResults:
 
 
 def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int, repetitions: int) -> list[Row]:
-    """A row for each codec and kernel; CodecError or ConfigError before anything is measured."""
+    """A row for each codec; CodecError or ConfigError before anything is measured."""
     loaded = [
         (name, rounding, codec)
         for name, rounding in codecs
@@ -152,15 +137,11 @@ def measure(codecs: Sequence[tuple[str, Rounding]], elements: int, workers: int,
     ]
     gradient = np.random.default_rng(1).laplace(0, 0.01, elements).astype(np.float32)
     np.empty(FREED_BYTES, np.uint8)
-    native = kernel.native()
-    if native is None:
-        say("no C compiler: NumPy alone")
     rows = []
     for name, rounding, codec in loaded:
-        for chosen in filter(None, (kernel.NUMPY, native)):
-            row: Row = {"codec": name, "bits": codec.width, "rounding": rounding, "kernel": chosen.name}
-            say(" ".join(map(str, row.values())))
-            rows.append(row | timed(Way(codec, chosen, gradient), gradient, repetitions))
+        row: Row = {"codec": name, "bits": codec.width, "rounding": rounding}
+        say(" ".join(map(str, row.values())))
+        rows.append(row | timed(Way(codec, gradient), gradient, repetitions))
     return rows
 
 

@@ -14,11 +14,14 @@ import numpy.typing as npt
 from kofn.host.arrays import Floats, Integers, Values
 from kofn.host.collectives.call import Array
 from kofn.host.errors import CollectiveError
-from kofn.host.kernels.kernel import PIECE, kernel
+from kofn.host.kernels.kernel import kernel
 from kofn.host.protocol.results import address_of
 
 LIMBS = ((0, 22), (22, 21), (43, 21))
 """Lowest bit and bits of what an int64 is cut into: each has room for the sum of 64 workers."""
+
+PIECE = 1 << 18
+"""Values that are summed at a time: a processor's cache holds them."""
 
 EXPONENTS_MOST = 1 << 16
 """Of a call; more blocks share them."""

@@ -36,12 +36,6 @@ Counts = npt.NDArray[np.int64]
 """How many workers' lanes are in each block's sum."""
 
 
-def to_fixed(gradient: Floats) -> Fixed:
-    """A gradient in units of 2**-40, same shape; GradientError as check()."""
-    check(gradient)
-    return kernel().fix(gradient, 1 / UNIT)
-
-
 def check(gradient: Floats, first: int = 0) -> None:
     """GradientError where an element is not finite or too large; `first`: the first one's number."""
     if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:

@@ -21,12 +21,6 @@ int64_t kernel_first_bad(const float *gradient, int64_t size, float most) {
     return -1;
 }
 
-/* Floats in units of 1 / `unit`. */
-void kernel_fix(const float *gradient, int64_t size, double unit, int64_t *fixed) {
-    for (int64_t i = 0; i < size; i++)
-        fixed[i] = fixed_of(gradient[i], unit);
-}
-
 /* Lanes: values in steps of 2**shift, to the nearest, half a step up. */
 void kernel_round(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
                   int32_t *out) {

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kofn.host.protocol.deadline_timer import Clock, Timer
 from kofn.host.transport.fault_injection import Copy, Faults
+from kofn.host.transport.timers import Clock, Timer
 
 HELD_S = 0.02
 """How long a datagram that is to be reordered waits for one that passes it."""

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from kofn.config.schema import NetworkSection
-from kofn.host.kernels.kernel import native as compile_kernels
+from kofn.host.errors import LedgerError
+from kofn.host.kernels.kernel import kernel
 from kofn.host.native import compiled as compile_workers
 from kofn.nativebuild.errors import BuildError
 from kofn.switch.compiler.build import build_program, compile_runtime
@@ -21,7 +22,7 @@ class NativeBuild:
     """Compiles what the cache does not have, all at once, from the moment that it is made."""
 
     def __init__(self, network: NetworkSection) -> None:
-        builds: list[Callable[[], object]] = [compile_workers, compile_kernels]
+        builds: list[Callable[[], object]] = [compile_workers, kernel]
         if network.target == "embedded":
             builds += [compile_runtime, partial(_compile_program, Target(trace=bool(network.trace)))]
         pool = ThreadPoolExecutor(len(builds))
@@ -42,5 +43,5 @@ def _compile_program(target: Target) -> None:
 
 
 def _attempt(build: Callable[[], object]) -> None:
-    with suppress(BuildError, OSError):
+    with suppress(BuildError, OSError, LedgerError):
         build()

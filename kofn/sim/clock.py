@@ -22,7 +22,7 @@ class Handle:
 
 
 class VirtualClock:
-    """Seconds since the beginning; has what host.protocol.deadline_timer.Clock needs of an event loop."""
+    """Seconds since the beginning; has what host.transport.timers.Clock needs of an event loop."""
 
     def __init__(self) -> None:
         self.native = Native("clock")

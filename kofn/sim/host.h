@@ -6,8 +6,7 @@
 #include "network.h"
 #include "pacer.h"
 
-/* As host/protocol/deadline_timer.py. */
-#define POSTPONED_S 1e-3
+#define POSTPONED_S 1e-3 /* a deadline that is later by less is worth no other timer */
 
 struct host {
     int64_t attentive; /* the first field: host.py sets it; each packet is news to Python */

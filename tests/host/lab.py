@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kofn.host.arrays import Fixed, Integers, Values
-from kofn.host.compression.codec import Codec, statistics
+from kofn.host.arrays import Fixed, Floats, Integers, Values
+from kofn.host.compression.codec import UNIT, Codec, check, statistics
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
@@ -14,6 +14,12 @@ from kofn.host.kernels.lanes import VOTES, code_of, pack, unpack
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.wire.packet import WEIGHT_UNIT
+
+
+def to_fixed(gradient: Floats) -> Fixed:
+    """A gradient in units of 2**-40, same shape, as the ledger has it."""
+    check(gradient)
+    return np.rint(gradient.astype(np.float64) / UNIT).astype(np.int64)
 
 
 def ledger_of(storage: LedgerStorage, codec: Codec, rank: int = 0, **given: Any) -> Ledger:

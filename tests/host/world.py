@@ -18,7 +18,7 @@ import numpy as np
 from kofn.config.late_rules import RULES
 from kofn.host.agent.driver import Driver
 from kofn.host.compression.age_weight import AgeWeight
-from kofn.host.compression.codec import Codec, to_fixed
+from kofn.host.compression.codec import Codec
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.ledger import Ledger
@@ -30,6 +30,7 @@ from kofn.host.protocol.instructions import Packed, Send
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.protocol.slot_model import SlotModel, to_numbers
 from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Votes, bit_of
+from tests.host.lab import to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
 
 SWITCH = -1

@@ -18,7 +18,6 @@ from kofn.host.agent.agent import IGNORED, Agent
 from kofn.host.agent.recorder import Recorder
 from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import GradientError, ProtocolError
@@ -28,7 +27,7 @@ from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader, encode
 from kofn.host.workload.replica import ReplicaState
-from tests.host.lab import checksums_of
+from tests.host.lab import checksums_of, to_fixed
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
 

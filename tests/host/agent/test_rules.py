@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from kofn.config.late_rules import RULES, RuleName, Treatment
 from kofn.host.agent.agent import Agent
 from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.codec import to_fixed
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.protocol.slot_model import Answer
@@ -23,7 +22,7 @@ from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
 from tests.host.agent.test_agent import ELEMENTS, ROOMY, SMALL, SWITCH, Cluster, address
 from tests.host.agent.test_agent import give as hand_over
-from tests.host.lab import checksums_of
+from tests.host.lab import checksums_of, to_fixed
 
 
 @contextmanager

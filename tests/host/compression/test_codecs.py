@@ -15,18 +15,20 @@ from kofn.config.compress import CompressSection, Rounding, limit_of
 from kofn.config.errors import ConfigError
 from kofn.config.schema import JobSection
 from kofn.host.compression.aggregate import Sums
-from kofn.host.compression.codec import FRACTION_BITS, Codec, average_packed, encode_packed, packs, statistics, to_fixed
+from kofn.host.compression.codec import FRACTION_BITS, Codec, average_packed, check, encode_packed, packs, statistics
 from kofn.host.compression.codecs.fixed_point import TAIL, FixedPoint, beginning, following
 from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_native import checksums, factors_of
 from kofn.host.compression.plan import Planner
 from kofn.host.compression.registry import check_codec, load_codecs
-from kofn.host.errors import CodecError, GradientError
-from kofn.host.kernels import kernel
+from kofn.host.errors import CodecError, GradientError, LedgerError
+from kofn.host.kernels.kernel import kernel
 from kofn.host.kernels.lanes import VOTES, WIDTHS, code_of, pack, unpack, unpack_sums, width_of
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.results import RESULT, BlockResults, address_of
+from tests.host.compression import numpy_kernel
+from tests.host.compression.numpy_kernel import NUMPY
 from tests.host.lab import packed_sums, sums_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "codecs"
@@ -122,10 +124,8 @@ def test_lanes_come_back_from_the_wire(width, signed, data):
 
 
 def both(step):
-    """What NumPy and the native kernel make of the same."""
-    found = kernel.native()
-    assert found is not None, "this machine has a C compiler: the embedded switch needs it"
-    return [step(one) for one in (kernel.NUMPY, found)]
+    """What NumPy and native code make of the same."""
+    return [step(one) for one in (NUMPY, kernel())]
 
 
 def assert_same(step):
@@ -146,7 +146,7 @@ def test_native_code_rounds_and_averages_as_numpy(chance, limit, seed):
     shift = random.choice(random.integers(0, 41, 2), (7, 1))
     factor, votes, alike = np.exp(random.uniform(-30, 0, (7, 1))), random.integers(1, 256, (7, 1)), shift * 0 + 9
     for by in (shift, alike, int(shift[0, 0])):
-        with mock.patch.object(kernel, "PIECE", 2 * size):
+        with mock.patch.object(numpy_kernel, "PIECE", 2 * size):
             assert_same(lambda one, by=by: one.round(values, by, limit))
             assert_same(lambda one, by=by: one.round_by_chance(values, by, limit, seed))
         assert_same(lambda one, by=by: one.spread(values.astype(np.int32), by))
@@ -165,7 +165,7 @@ def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance,
     random, size = chance
     values = random.integers(-(2**62), 2**62, (20, size)) >> random.integers(0, 62, (20, size))
     shift, limit = random.integers(0, 1 if alike else 41, (20, 1)), 2 ** (width - 1) - 1
-    for one in (kernel.NUMPY, kernel.native()):
+    for one in (NUMPY, kernel()):
         lanes = one.round(values, shift, limit) if seed is None else one.round_by_chance(values, shift, limit, seed)
         assert one.encode(values, shift, limit, seed, width) == one.pack(lanes, width)
 
@@ -237,7 +237,7 @@ def test_lanes_are_gathered_from_everywhere(chance):
     lanes = random.integers(-(2**31), 2**31, (5, size), dtype=np.int32)
     packed = [pack(block, 32) for block in lanes]
     places = np.array([*map(address_of, packed)], np.uint64)
-    for one in (kernel.NUMPY, kernel.native()):
+    for one in (NUMPY, kernel()):
         assert np.array_equal(one.gathered(places, size), lanes)
 
 
@@ -269,7 +269,7 @@ def test_blocks_of_another_size_are_refused():
 def test_votes_in_one_pass_are_votes(chance):
     random, size = chance[0], chance[1] // 2 * 8
     values = random.integers(-3, 4, (20, size))
-    for one in (kernel.NUMPY, kernel.native()):
+    for one in (NUMPY, kernel()):
         assert one.encode_votes(values) == one.pack(one.votes(values), 1)
 
 
@@ -277,7 +277,7 @@ def test_votes_in_one_pass_are_votes(chance):
 def test_chances_are_those_of_what_is_left_of_a_step(shift):
     """Of 2**16 draws a share is off by 0.002 (standard error)."""
     rest = np.array([[0], [1], [2], [3], [4]]) << shift >> 2
-    up = kernel.kernel().round_by_chance(np.broadcast_to(rest, (5, 1 << 16)), shift, 9, 7).mean(axis=1)
+    up = kernel().round_by_chance(np.broadcast_to(rest, (5, 1 << 16)), shift, 9, 7).mean(axis=1)
     assert np.abs(up - rest[:, 0] / 2.0**shift).max() < 0.008
     assert up[0] == 0.0 and up[4] == 1.0
 
@@ -292,37 +292,33 @@ def test_native_code_packs_as_numpy(width, signed, chance):
 
 
 @given(arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32)))
-def test_native_code_refuses_and_converts_as_numpy(gradient):
+def test_native_code_refuses_as_numpy(gradient):
     bad, same = both(lambda one: one.first_bad(gradient, 2.0**20))
     assert bad == same
     if bad < 0:
         assert np.all(np.abs(gradient) <= 2.0**20)
-        assert_same(lambda one: one.fix(gradient, 2.0**40))
     else:
         assert not abs(gradient[bad]) <= 2.0**20
         assert np.all(np.abs(gradient[:bad]) <= 2.0**20)
 
 
-@pytest.mark.parametrize("chosen", [kernel.NUMPY, kernel.native()], ids=["numpy", "native"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
-def test_bad_gradients_are_refused_by_either(chosen, bad):
+def test_bad_gradients_are_refused(bad):
     gradient = np.full(10_000, 2.0**20, np.float32)
     gradient[[7_000, 9_999]] = bad
-    with kernel.using(chosen), pytest.raises(GradientError, match=r"element 7000 is .*: finite, at most 2\*\*20"):
-        to_fixed(gradient)
+    with pytest.raises(GradientError, match=r"element 7000 is .*: finite, at most 2\*\*20"):
+        check(gradient)
 
 
 @pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("CC", "false"), ("KOFN_CACHE", "/dev/null/x")])
-def test_where_there_is_no_compiler_numpy_does_it(monkeypatch, variable, value):
+def test_where_there_is_no_compiler_it_is_said(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
-    kernel.native.cache_clear()
+    kernel.cache_clear()
     try:
-        assert kernel.native() is None
-        assert kernel.kernel() is kernel.NUMPY
+        with pytest.raises(LedgerError, match="codecs are native code: "):
+            FixedPoint(workers=4)
     finally:
-        monkeypatch.undo()
-        kernel.native.cache_clear()
-    assert kernel.kernel().name == "native"
+        kernel.cache_clear()
 
 
 @given(codecs(), BLOCKS)
@@ -480,10 +476,9 @@ def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
         assert np.linalg.norm(left) < np.linalg.norm(values)
 
 
-def test_the_bench_times_every_codec_with_both_kernels():
+def test_the_bench_times_every_codec():
     rows = measure((*CODECS, ("auto", "nearest")), elements=8192, workers=4, repetitions=1)
-    assert len(rows) == 2 * (len(CODECS) + 4)
-    assert {row["kernel"] for row in rows} == {"numpy", "native"}
+    assert len(rows) == len(CODECS) + 4
     assert {row["bits"] for row in rows} == set(WIDTHS)
     assert all(row["of_copy"] > 0 and row["whole_ms"] > 0 for row in rows)
 

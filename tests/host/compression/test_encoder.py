@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
 from kofn.host.compression.aggregate import Aggregate, Sums, aggregate
-from kofn.host.compression.codec import UNIT, to_fixed
+from kofn.host.compression.codec import UNIT
 from kofn.host.compression.encoder import SLICE, Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
@@ -23,7 +23,7 @@ from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, VOTE_WORDS, WEIGHT_UNIT, bit_of
-from tests.host.lab import packed_sums
+from tests.host.lab import packed_sums, to_fixed
 
 ELEMENTS = 3000
 JOB = JobSection(workers=3, words=8)

@@ -7,12 +7,13 @@ import pytest
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
-from kofn.host.compression.codec import UNIT, statistics, to_fixed
+from kofn.host.compression.codec import UNIT, statistics
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.encoding_error import expected_error
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.plan import Planner
 from kofn.host.compression.summary_block import ONE, Magnitudes, SummaryBlock
+from tests.host.lab import to_fixed
 
 VALUES = {
     "normal": lambda random, shape: random.normal(size=shape),

@@ -21,7 +21,7 @@ from bench.ledger import measure
 from kofn.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
 from kofn.config.schema import ShardSection as ClassShard
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weight_of
-from kofn.host.compression.codec import FRACTION_BITS, to_fixed
+from kofn.host.compression.codec import FRACTION_BITS
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums, factors_of, library
@@ -33,7 +33,7 @@ from kofn.host.workload.model import Perceptron, load_shard, load_shards
 from kofn.host.workload.optimizer import Momentum
 from kofn.host.workload.stragglers.drawn import Drawn
 from tests.host.compression.stores import MUTANTS, copied, left_by_kills, moments
-from tests.host.lab import ledger_of, noted, send, send_again, sent_values, sent_weight
+from tests.host.lab import ledger_of, noted, send, send_again, sent_values, sent_weight, to_fixed
 
 CODEC = FixedPoint(workers=4, gradient_range=16.0)
 

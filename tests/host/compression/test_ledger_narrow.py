@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from kofn.config.compress import CompressSection, Residual
 from kofn.config.schema import JobSection
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
-from kofn.host.compression.codec import Codec, statistics, to_fixed
+from kofn.host.compression.codec import Codec, statistics
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.encoder import Encoder
@@ -24,7 +24,7 @@ from kofn.host.errors import CodecError, GradientError, ProtocolError
 from kofn.host.wire.packet import WEIGHT_UNIT
 from tests.host.compression.stores import left_by_kills, moments
 from tests.host.compression.test_ledger import result, same_ledger
-from tests.host.lab import checksums_of, ledger_of, send, send_again, sent_values, sent_weight
+from tests.host.lab import checksums_of, ledger_of, send, send_again, sent_values, sent_weight, to_fixed
 
 BLOCKS, ELEMENTS, ME = 4, 8, 0
 

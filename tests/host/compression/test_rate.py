@@ -19,13 +19,13 @@ from kofn.host.compression.rate import (
     compression_ratio,
     lanes_for,
 )
-from kofn.host.engine.pacer import Pacer
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import RateError
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.wire.packet import HEADER_BYTES, KofnHeader
 from kofn.sim.clock import VirtualClock
 from kofn.sim.network import BURST_BYTES, FRAME_BYTES, Link
+from tests.host.engine.pacer import Pacer
 
 PACKET = 1106
 GRADIENT = 1024

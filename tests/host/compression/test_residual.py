@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kofn.config.compress import Residual
-from kofn.host.compression.codec import UNIT, to_fixed
+from kofn.host.compression.codec import UNIT
 from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from tests.host.compression.test_ledger import result
-from tests.host.lab import checksums_of, ledger_of, send
+from tests.host.lab import checksums_of, ledger_of, send, to_fixed
 
 BLOCKS, LANES = 3, 64
 

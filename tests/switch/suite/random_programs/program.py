@@ -6,9 +6,9 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from kofn.switch.engine.executor import Executor
 from kofn.switch.state.entries import CloneSession, Entry, Replica
 from tests.switch.build import field as field_of
+from tests.switch.suite.executor import Executor
 from tests.switch.suite.random_programs.actions import ALGORITHMS, CELLS, GROUP, PORTS, SESSION, Action, ActionMaker
 from tests.switch.suite.random_programs.controls import ControlMaker
 from tests.switch.suite.random_programs.expressions import truth

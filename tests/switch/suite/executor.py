@@ -1,6 +1,6 @@
 """What can run a program: the methods that the native engine and the reference have in common.
 
-`engine.engine.Engine` says what each does and raises.
+`kofn.switch.engine.engine.Engine` says what each does and raises.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from kofn.host.engine.pacing_rate import PacingRate
 from kofn.host.native import library
-from kofn.host.protocol.deadline_timer import Clock, Timer
+from kofn.host.transport.timers import Clock, Timer
 from kofn.host.wire.packet import FRAME_BYTES
 
 T = TypeVar("T")
