@@ -282,6 +282,7 @@ def test_who_computes_another_batch_leaves_nothing_of_the_first_unsent(monkeypat
         assert (quick.ledger.waiting == 256).all()
         assert quick.all_reduce(full(3), batch=1, stay=True)[1] == []
         assert all(quick.ledger.sent_in(1)[part].any(axis=1).all() for part in range(2))
+        cluster.until(lambda: [slot.members >> 64 & 1 for slot in cluster.switch.model.slots[:2]] == [1, 1])
         with ThreadPoolExecutor() as pool:
             (_, (first,)), *_ = pool.map(lambda agent: agent.all_reduce(full(5)), cluster.agents[1:])
         assert isinstance(first, Aggregate)
