@@ -13,7 +13,7 @@ SWITCH ?= 127.0.0.1:50051
 # Tests wait for a third of their time: a process more than there are cores.
 PYTEST = .venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
 
-.PHONY: help run chaos compare doctor stop clean test long test-k8s torch-tests check explore fuzz soak docs reference crd picture \
+.PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests check explore fuzz soak docs reference crd picture \
     screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
@@ -43,6 +43,11 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 
 test: setup-dev ## all tests, a file in each of up to four processes; ARGS='-k wire' for some
 	@exec $(PYTEST) --no-loadscope-reorder $(ARGS)
+
+QUICK = tests/test_rooms.py tests/test_generated.py tests/config tests/controller tests/host/wire tests/host/protocol \
+    tests/host/compression tests/host/agent tests/report tests/cli tests/docs/test_documents.py tests/switch/p4runtime
+quick: setup-dev ## the tests to run before each commit, a minute: no root, nothing slow
+	@exec $(PYTEST) -q -m 'not (slow or root or bmv2 or long or cluster)' $(QUICK) $(ARGS)
 
 long: setup-dev ## more whole runs than `make test`: other signals, deaths, faults of hosts, sizes
 	@exec $(PYTEST) -m long $(ARGS)

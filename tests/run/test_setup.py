@@ -21,6 +21,7 @@ TARGETS = (
         "stop",
         "clean",
         "test",
+        "quick",
         "long",
         "test-k8s",
         "torch-tests",

@@ -16,6 +16,8 @@ from tests.controller.harness import Running, Worker, agreed, serving, setup, un
 from tests.controller.switches import SwitchProcess, running
 from tests.targets import TARGETS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=TARGETS)
 def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchProcess]:

@@ -206,6 +206,7 @@ with grpc.insecure_channel(sys.argv[1], options=[("grpc.enable_http_proxy", 0)])
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_vanishes_without_a_word_is_noticed() -> None:
     async def scenario() -> None:
         async with controller(2) as running:

@@ -191,6 +191,7 @@ def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_about_to_end_is_waited_for(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with asyncio.timeout(30):

@@ -78,6 +78,7 @@ def test_a_worker_that_recovers_is_taken_back() -> None:
     assert running.control_loop.k == 4
 
 
+@pytest.mark.slow
 def test_how_soon_a_recovery_is_noticed() -> None:
     """It gains 9 %: half of the seeds notice within 70 iterations, nearly all within 140."""
     taken = []

@@ -199,6 +199,7 @@ def two(*calls: tuple[str, int], **given: Any) -> Setting:
     return Setting(workers=2, slots=4, calls=calls, **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "states"),
     [

@@ -350,6 +350,7 @@ SELECTED = {"merge": 3826, "async": 2892, "abort": 2812, "stash": 2258, "drop": 
 """States by rule where a block rests in every second iteration and one of two workers is late."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "states"),
     [
@@ -410,6 +411,7 @@ def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
     assert explored >= states
 
 
+@pytest.mark.slow
 def test_sums_for_one_are_lost_where_workers_go_on_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exploration sees it: the rule is needed."""
     monkeypatch.setattr(Small, "may_give", lambda self, giver: True)
@@ -417,6 +419,7 @@ def test_sums_for_one_are_lost_where_workers_go_on_too_early(monkeypatch: pytest
         explore(small(Setting(k=(2,), scattered=True)))
 
 
+@pytest.mark.slow
 def test_sums_are_lost_where_they_are_forgotten_before_all_have_given(monkeypatch: pytest.MonkeyPatch) -> None:
     of_all = Small.protocol
 
