@@ -44,8 +44,8 @@ clean: ## remove what a crashed run left behind, and caches; runs/ is kept
 test: setup-dev ## all tests, a file in each of up to four processes; ARGS='-k wire' for some
 	@exec $(PYTEST) --no-loadscope-reorder $(ARGS)
 
-QUICK = tests/test_rooms.py tests/test_generated.py tests/config tests/controller tests/host/wire tests/host/protocol \
-    tests/host/compression tests/host/agent tests/report tests/cli tests/docs/test_documents.py tests/switch/p4runtime
+QUICK = tests/test_rooms.py tests/test_generated.py tests/config tests/controller/estimate tests/controller/policy tests/host/wire \
+    tests/host/protocol tests/host/compression tests/host/agent tests/cli
 quick: setup-dev ## the tests to run before each commit, a minute: no root, nothing slow
 	@exec $(PYTEST) -q -m 'not (slow or root or bmv2 or long or cluster)' $(QUICK) $(ARGS)
 
