@@ -118,10 +118,11 @@ def conduct(
     sys.exit(code)
 
 
-def check_results(out: Path | None, of: str) -> None:
-    """That there is a folder which --report-only can read; ConfigError."""
+def check_results(out: Path | None, of: str) -> Path:
+    """Return the folder which --report-only can read; ConfigError where there is none."""
     if out is None or not out.is_dir():
         raise ConfigError(f"--report-only needs --out with the folder of {of}, not {out or 'none'}")
+    return out
 
 
 def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:

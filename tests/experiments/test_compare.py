@@ -462,8 +462,13 @@ def test_what_is_finished_is_not_run_again(made_up: Runs, tmp_path: Path) -> Non
         "1m-blocked-4w-100m-full-int32-1"
     ]
     made_up.seen = []
-    again = invoke(*arguments, "--report-only", "--json")
-    assert (again.exit_code, made_up.seen, len(json.loads(again.stdout)["runs"])) == (0, [], 4)
+    again = invoke("--report-only", "--out", tmp_path / "out", "--json")
+    assert (again.exit_code, made_up.seen, len(json.loads(again.stdout)["runs"])) == (0, [], 4), "its own options"
+    fewer = invoke("--report-only", "--out", tmp_path / "out", "--straggler", "none", "--json")
+    assert len(json.loads(fewer.stdout)["runs"]) == 2
+    (tmp_path / "other").mkdir()
+    other = invoke("--report-only", "--out", tmp_path / "other")
+    assert (other.exit_code, "no comparison was begun there" in " ".join(other.output.split())) == (2, True)
 
 
 def test_results_of_another_configuration_are_not_taken(made_up: Runs, tmp_path: Path) -> None:

@@ -152,6 +152,13 @@ def test_the_keyboard_is_enough(page: Browser) -> None:
     assert page.text("#clock").startswith("0.0 /")
 
 
+def test_a_replay_begins_with_the_first_trial(browser: Browser, url: str) -> None:
+    browser.open(url)
+    browser.until(lambda: browser.text("#state") == "replay of a finished run", "the end of the stream")
+    assert browser.run("return document.querySelectorAll('#trials input')[0].checked")
+    assert browser.find("#play").get_attribute("aria-label") == "Pause", "it plays"
+
+
 def test_names_for_who_does_not_see(page: Browser) -> None:
     unnamed = """
         return [...document.querySelectorAll('button, select, input, canvas, svg#topology, section')].filter(element =>

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kofn.config.section import MBPS
-from kofn.experiments.compare.comparison import Comparison
+from kofn.experiments.compare.comparison import Comparison, read_options
 from kofn.experiments.compare.models import NAMES, models
 from kofn.experiments.compare.plan import QUICK, Axes, available
 from kofn.experiments.compare.points import COLLECTIVES, STRAGGLERS
@@ -29,7 +29,7 @@ Examples:
   kofn compare --model gpt --mbps 200 --workers 4 --collective gloo --collective full --collective adaptive
   kofn compare --replay my-gradients          your own: a folder of .npy files, float32, all of one size
   kofn compare --target bmv2                  on simple_switch_grpc
-  kofn compare --out runs/compare --report-only   tables, claims and report of what is there
+  kofn compare --out runs/compare --report-only   tables, claims and report of what is there, by its own options
   kofn run runs/compare/1m-none-4w-100m-ring/seed-1.toml   one run again, with the live table and a report
 
 \b
@@ -126,13 +126,17 @@ def command(
     """
     console = make_console(stderr=as_json)
     with ending("compare"):
+        asked = {name: value for name, value in given.items() if value not in (None, (), False)}
+        if replay is not None:
+            asked["replay"] = str(replay)
         if report_only:
-            check_results(out, "a comparison")
+            asked = read_options(check_results(out, "a comparison")) | asked
+            given, replay = given | asked, Path(asked["replay"]) if "replay" in asked else None
         axes, notes = _axes(given)
         folder = out or default_path("compare")
         names = () if replay and not given["models"] else axes.models
         comparison = Comparison(
-            axes=axes, folder=folder, models=models(names, folder, replay), notes=notes, console=console
+            axes=axes, folder=folder, models=models(names, folder, replay), notes=notes, console=console, options=asked
         )
         if dry_run:
             comparison.show(as_json=as_json)
@@ -145,7 +149,8 @@ def _axes(given: dict[str, Any]) -> tuple[Axes, list[str]]:
     """What was given, the rest as it is without; and what to say about it."""
     collectives, notes = available(given["collectives"])
     base = QUICK if given["quick"] else Axes()
-    said = {name: value for name, value in given.items() if name != "no_switches" and value not in (None, (), False)}
+    others = ("no_switches", "replay")
+    said = {name: value for name, value in given.items() if name not in others and value not in (None, (), False)}
     once = {name: tuple(dict.fromkeys(value)) for name, value in said.items() if isinstance(value, tuple)}
     axes = replace(base, **{**said, **once, "collectives": collectives, "switches": not given["no_switches"]})
     axes.check()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
 
+OPTIONS = "options.json"
+"""The options with which the comparison of a folder was begun last."""
+
 QUESTION = "Parameter server, ring, all workers in the network, a fixed k, a chosen k: which is how fast?"
 
 
@@ -42,6 +45,8 @@ class Comparison:
     models: Sequence[GradientModel]
     notes: Sequence[str]
     console: Console
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the command line that were given; `read_options` finds them in the folder."""
 
     def show(self, *, as_json: bool) -> None:
         """Say what would be run; nothing is, and what is not measured yet is assumed."""
@@ -66,6 +71,7 @@ class Comparison:
             if capture(model):
                 say(self.console, f"gradients of {model.title} captured in {model.replay}")
         check_cells(self._planned(self._ceilings()).cells)
+        (self.folder / OPTIONS).write_text(f"{json.dumps(self.options)}\n")
         say(self.console, "what this machine carries:")
         target, workers = self.axes.target, self.axes.workers
         ceilings = measure(self.folder, target, workers, reference, execute, self.console)
@@ -118,6 +124,15 @@ class Comparison:
             return findings(done, plan, notes)
 
         return conclude("compare", self.folder, results, find, self.console, as_json=as_json, document="compare.json")
+
+
+def read_options(folder: Path) -> dict[str, Any]:
+    """Return the options with which a folder's comparison was begun last; ConfigError where there is none."""
+    try:
+        found: dict[str, Any] = json.loads((folder / OPTIONS).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}: no comparison was begun there: {OPTIONS} cannot be read ({error})") from error
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def findings(done: Sequence[CellResult], plan: ComparisonPlan, notes: Sequence[str]) -> Findings:
