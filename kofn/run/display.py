@@ -1,7 +1,9 @@
 """Shows the views of a trial: a table a job on a terminal, one plain line a second elsewhere."""
 
+import textwrap
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -16,7 +18,10 @@ TABLE_INTERVAL_S = 0.2
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a line as it is: no markup, no colours by content, no breaks that spoil a path."""
+    """Print lines without markup and colours by content; a terminal breaks them between words, never in a path."""
+    if console.is_terminal:
+        fill = partial(textwrap.fill, width=console.width, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(map(fill, text.split("\n")))
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from kofn.host.workload.metric import Metric
 from kofn.results.folder import RunFolder
 from kofn.rpc import kofn_pb2
-from kofn.run.display import Display
+from kofn.run.display import Display, say
 from kofn.run.live import PRINTED_LINES, TrialView
 from kofn.run.live_table import LiveTable
 from kofn.run.stall import START_S
@@ -261,3 +261,13 @@ def test_a_line_about_many_workers_is_short(tmp_path: Path) -> None:
     view.poll()
     assert view.line().endswith("late 1-6, 8-31  worker 0: 6.5 of 9 gradients in sums, 1.5 pending, 1.0 discarded")
     view.close()
+
+
+def test_a_terminal_breaks_lines_between_words_and_leaves_paths_whole() -> None:
+    path = f"/tmp/{'long-' * 12}end"
+    for terminal, lines in ((True, ["results of this run are", "in", path, "and nowhere else"]), (False, None)):
+        file = StringIO()
+        say(
+            Console(file=file, force_terminal=terminal, width=24), f"results of this run are in {path} and nowhere else"
+        )
+        assert file.getvalue().splitlines() == (lines or [f"results of this run are in {path} and nowhere else"])

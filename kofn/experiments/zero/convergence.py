@@ -11,6 +11,7 @@ from kofn.experiments.zero.contenders import CONTENDERS
 from kofn.experiments.zero.results import ShardedTraining, ZeroResults
 from kofn.experiments.zero.tables import arms, table
 from kofn.experiments.zero.training import TASKS, Learned, train
+from kofn.run.display import say
 
 
 def trainings(task: str, names: Iterable[str], seeds: int, steps: int | None) -> list[ShardedTraining]:
@@ -35,7 +36,7 @@ def show(results: ZeroResults, asked: Sequence[ShardedTraining], console: Consol
     found = arms({(each.contender, each.seed): results.learned[each] for each in asked if each in results.learned})
     seeds = len({each.seed for each in asked})
     console.print(table(f"{asked[0].task}: {asked[0].steps} steps, {seeds} seeds", found))
-    console.print("\n".join(lines(judge(CLAIMS, {arm.name: arm for arm in found}))), highlight=False, soft_wrap=True)
+    say(console, "\n".join(lines(judge(CLAIMS, {arm.name: arm for arm in found}))))
     return all(arm.sound for arm in found)
 
 

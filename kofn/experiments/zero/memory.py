@@ -14,6 +14,7 @@ from kofn.experiments.zero.contenders import stage_name
 from kofn.host.zero.memory import expected, not_sharded
 from kofn.host.zero.settings import ZeroSettings
 from kofn.results.memory import KINDS, KeptMemory, Memory
+from kofn.run.display import say
 
 WORKERS = (2, 4, 8)
 
@@ -56,7 +57,7 @@ def show_memory(console: Console) -> bool:
         off, kind, name = max((*row.off, row.name) for row in rows)
         claim = f"{workers} workers: every kind within {NEAR:.0%} of its formula"
         verdicts.append(Verdict(claim=claim, holds=off <= NEAR, numbers=f"{off:.1%} at most: {kind} of {name}"))
-    console.print("\n".join(lines(verdicts)), highlight=False, soft_wrap=True)
+    say(console, "\n".join(lines(verdicts)))
     console.print(
         f"MB of arrays of the worker that keeps most, after two steps of a perceptron with {elements:,} parameters in"
         f" {LAYERS} equal layers; off: the kind that is furthest from its formula (host/zero/memory.py); stage 0 is"

@@ -10,6 +10,7 @@ from kofn.experiments.matrix import CellResult, read_cells
 from kofn.experiments.tables import Columns, TextTable, count, milliseconds, seconds, shown
 from kofn.experiments.zero.network import TASK, NetworkArm, network_arms, network_cells, run_network
 from kofn.experiments.zero.results import ZeroResults
+from kofn.run.display import say
 
 Arms = Mapping[float, Mapping[str, NetworkArm]]
 """By rate in Mbit/s, then by contender."""
@@ -45,10 +46,10 @@ def show_network(
     arms = network_arms(ran, results.of(TASK))
     for table in network_tables(arms):
         console.print(table)
-    console.print("\n".join(lines(judge(CLAIMS, arms))), highlight=False, soft_wrap=True)
+    say(console, "\n".join(lines(judge(CLAIMS, arms))))
     console.print(LEGEND)
     wrong = [f"{result.cell.title}: {why}" for result in ran for why in _wrong(result)]
-    console.print("\n".join(wrong), highlight=False, soft_wrap=True)
+    say(console, "\n".join(wrong))
     return not wrong
 
 
