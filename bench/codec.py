@@ -1,4 +1,4 @@
-"""What codecs cost: encode and decode of a gradient beside a NumPy copy of it.
+"""Measure what codecs cost: encode and decode of a gradient beside a NumPy copy of it.
 
     python -m bench.codec
     python -m bench.codec --codec int8 --codec module:name
@@ -102,7 +102,7 @@ class Way:
         self._average(self._results)
 
     def _average(self, results: BlockResults) -> None:
-        """As a worker does."""
+        """Make the mean as a worker does."""
         sums = Sums(self._coding, self._plan, "gradients")
         sums.into(self._mean)
         sums.add(results)

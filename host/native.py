@@ -1,10 +1,14 @@
 """host's C, compiled: the protocol core, the ledger, the engine, the pacer and datagrams, as ctypes calls them."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 
+from kofn.host.errors import LedgerError
+from kofn.nativebuild.errors import BuildError
 from kofn.nativebuild.library import Signatures, compile_texts, load_library
 
 HERE = Path(__file__).parent
@@ -90,3 +94,12 @@ def compiled() -> Path:
     """Its file, made when it is not in the cache; CompilerMissing, CompileError."""
     files = {path.name: path.read_text() for folder in FOLDERS for path in sorted(folder.glob("*.[ch]"))}
     return compile_texts(files, [name for name in files if name.endswith(".c")])
+
+
+@contextmanager
+def required(what: str) -> Iterator[None]:
+    """Raise LedgerError where native code cannot be had within the block; `what`: "codecs are"."""
+    try:
+        yield
+    except (BuildError, OSError) as error:
+        raise LedgerError(f"{what} native code: {error}") from error

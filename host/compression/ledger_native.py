@@ -9,11 +9,9 @@ import numpy as np
 
 from kofn.host.arrays import Fixed, Floats, Integers
 from kofn.host.compression.ledger_storage import KEPT, LedgerStorage
-from kofn.host.errors import LedgerError
 from kofn.host.kernels.kernel import Weights
 from kofn.host.kernels.lanes import CODES, WIDTHS
-from kofn.host.native import compiled
-from kofn.nativebuild.errors import BuildError
+from kofn.host.native import compiled, required
 from kofn.nativebuild.library import Signatures, load_library
 
 
@@ -71,10 +69,8 @@ SIGNATURES: Signatures = {
 @cache
 def library() -> ctypes.CDLL:
     """Compiled when it is not in the cache; LedgerError where it cannot be had."""
-    try:
+    with required("a worker's ledger is"):
         return load_library(compiled(), SIGNATURES)
-    except (BuildError, OSError) as error:
-        raise LedgerError(f"a worker's ledger is native code: {error}") from error
 
 
 def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:

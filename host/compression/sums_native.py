@@ -7,11 +7,9 @@ from functools import cache
 import numpy as np
 
 from kofn.host.arrays import Floats64
-from kofn.host.errors import LedgerError
 from kofn.host.kernels.lanes import WIDTHS
-from kofn.host.native import compiled
+from kofn.host.native import compiled, required
 from kofn.host.protocol.results import BlockResults
-from kofn.nativebuild.errors import BuildError
 from kofn.nativebuild.library import Signatures, load_library
 
 
@@ -48,7 +46,5 @@ def largest_of(results: BlockResults) -> Floats64:
 @cache
 def library() -> ctypes.CDLL:
     """Compiled when it is not in the cache; LedgerError where it cannot be had."""
-    try:
+    with required("a worker's sums are"):
         return load_library(compiled(), SIGNATURES)
-    except (BuildError, OSError) as error:
-        raise LedgerError(f"a worker's sums are native code: {error}") from error

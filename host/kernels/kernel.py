@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Floats, Floats64, Integers, Values
-from kofn.host.errors import LedgerError
-from kofn.nativebuild.errors import BuildError
+from kofn.host.native import required
 from kofn.nativebuild.library import Signatures, compile_file, load_library
 
 SOURCE = Path(__file__).with_name("kernel.c")
 INCLUDE = SOURCE.parents[1] / "wire"
-"""Where values.h is."""
+"""The folder of values.h."""
 
 PER_BLOCK = int | Integers
 
@@ -35,7 +34,7 @@ _address = ctypes.pythonapi.PyBytes_AsString
 _address.restype, _address.argtypes = c_void_p, [py_object]
 
 CHUNK_LANES = 1024
-"""As in kernel.c."""
+"""The same number as in kernel.c."""
 
 ROWS = [c_void_p, c_int64, c_int64]
 """The array, blocks, lanes of a block."""
@@ -58,7 +57,7 @@ SIGNATURES: Signatures = {
 
 
 class Kernel:
-    """Every step.  Arguments are never changed, unless it is said; results are new arrays."""
+    """Every step.  Only step() and averaged() change arguments; results are new arrays."""
 
     def __init__(self) -> None:
         self._library = load_library(compile_file(SOURCE, include=INCLUDE), SIGNATURES)
@@ -190,31 +189,31 @@ def mean_of(high: npt.NDArray[np.integer], low: npt.NDArray[np.integer], lanes: 
 
 
 def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers]:
-    """What a lane is worth is `lane << shift` less a base: both, for each block."""
+    """Return shift and base of each block: a lane is worth `lane << shift` less the base."""
     if votes is None:
         return shift, np.zeros_like(shift)
     return shift + 1, np.ascontiguousarray(np.broadcast_to(votes << shift, shift.shape))
 
 
 def _buffer(lanes: int) -> Values:
-    """Room for a row and for a chunk."""
+    """Return room for a row and for a chunk."""
     return np.empty(max(lanes, CHUNK_LANES), np.int32)
 
 
 def _new_bytes(size: int) -> tuple[bytes, int]:
-    """Bytes that are still to be filled, and where they are: nobody else has seen them yet."""
+    """Return new bytes, which the caller fills before it gives them away, and their address."""
     new: bytes = _allocate(None, size)
     return new, _address(new)
 
 
 def _rows(array: npt.NDArray[Any]) -> tuple[int, int, int]:
-    """Where it is, its blocks, and the lanes of each."""
+    """Return an array's address, the number of its blocks, and the lanes of each."""
     lanes = array.shape[-1]
     return array.ctypes.data, array.size // max(lanes, 1), lanes
 
 
 def _blocks(array: npt.NDArray[Any], number: Any, kind: type = np.int64) -> npt.NDArray[Any]:
-    """One number for each block."""
+    """Return one number for each block."""
     numbers = np.empty((*array.shape[:-1], 1), kind)
     numbers[...] = number
     return numbers
@@ -223,7 +222,5 @@ def _blocks(array: npt.NDArray[Any], number: Any, kind: type = np.int64) -> npt.
 @cache
 def kernel() -> Kernel:
     """The compiled steps, compiled when they are not in the cache; LedgerError where they cannot be had."""
-    try:
+    with required("codecs are"):
         return Kernel()
-    except (BuildError, OSError) as error:
-        raise LedgerError(f"codecs are native code: {error}") from error

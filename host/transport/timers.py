@@ -1,4 +1,4 @@
-"""What is needed of a clock with timers: an event loop's, or one of virtual time."""
+"""Interfaces of a clock with timers: an event loop, or virtual time."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """What is needed of an event loop."""
+    """A clock that calls back; an event loop is one."""
 
     def time(self) -> float:
         """Seconds, monotonic."""

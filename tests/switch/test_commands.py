@@ -135,7 +135,7 @@ def test_bytes_of_a_key_have_colons_and_parameters_no_zeros_before_them(session:
 
 
 def test_bits_beyond_a_prefix_are_shown_as_they_were_typed(session: Session) -> None:
-    """As in BMv2, which masks them only when it matches; bits outside of a mask are shown in the echo alone."""
+    """BMv2 does the same and masks them only when it matches; bits outside of a mask are shown in the echo alone."""
     said = say(session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add prefixes tag 10.1.2.3/0 => 7")
     assert [line for line in said if "LPM" in line] == [
         "match key:           LPM-0a:01:02:03/8",
@@ -426,42 +426,35 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> None:
-    make_names(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+def said_by(engine: Engine, typed: bytes, *client: str, cwd: Path | None = None) -> str:
+    """Return what a client, a program with its first arguments, prints of these lines."""
     port = free_port()
 
     async def scenario() -> str:
-        async with serving_commands(session.engine, port):
-            client = await asyncio.create_subprocess_exec(
-                *(str(tmp_path / "simple_switch_CLI"), "--thrift-port", str(port)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+        async with serving_commands(engine, port):
+            process = await asyncio.create_subprocess_exec(
+                *(*client, "--thrift-port", str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd
             )
-            said, _ = await client.communicate(b"register_write cells 1 5\nregister_read cells 1\n")
-            return said.decode()
+            return (await process.communicate(typed))[0].decode()
 
-    assert asyncio.run(scenario()) == f"{INTRO}\n{PROMPT}{PROMPT}cells[1]= 5\n{PROMPT}\n"
+    return asyncio.run(scenario())
+
+
+def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> None:
+    make_names(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+    typed = b"register_write cells 1 5\nregister_read cells 1\n"
+    said = said_by(session.engine, typed, str(tmp_path / "simple_switch_CLI"))
+    assert said == f"{INTRO}\n{PROMPT}{PROMPT}cells[1]= 5\n{PROMPT}\n"
 
 
 def test_the_client_writes_the_program_to_its_own_folder_and_runs_shell_commands(
     session: Session, tmp_path: Path
 ) -> None:
-    port = free_port()
-
-    async def scenario() -> str:
-        async with serving_commands(session.engine, port):
-            client = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(port)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                cwd=tmp_path,
-            )
-            lines = b"write_config_to_file program.json\nshell ls | wc -l\nwrite_config_to_file absent/x\n"
-            return (await client.communicate(lines))[0].decode()
-
+    typed = b"write_config_to_file program.json\nshell ls | wc -l\nwrite_config_to_file absent/x\n"
+    said = said_by(session.engine, typed, sys.executable, "-m", "kofn.switch.commands.client", cwd=tmp_path)
     refused = "Error: absent/x cannot be written: No such file or directory"
-    assert asyncio.run(scenario()) == f"{INTRO}\n{PROMPT}{PROMPT}1\n\n{PROMPT}{refused}\n{PROMPT}\n"
+    assert said == f"{INTRO}\n{PROMPT}{PROMPT}1\n\n{PROMPT}{refused}\n{PROMPT}\n"
     assert (tmp_path / "program.json").read_bytes() == PROGRAM.read_bytes()
 
 

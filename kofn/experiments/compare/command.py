@@ -29,7 +29,7 @@ Examples:
   kofn compare --model gpt --mbps 200 --workers 4 --collective gloo --collective full --collective adaptive
   kofn compare --replay my-gradients          your own: a folder of .npy files, float32, all of one size
   kofn compare --target bmv2                  on simple_switch_grpc
-  kofn compare --out runs/compare --report-only   tables, claims and report of what is there, by its own options
+  kofn compare --out runs/compare --report-only   tables, claims and report again, with its own options
   kofn run runs/compare/1m-none-4w-100m-ring/seed-1.toml   one run again, with the live table and a report
 
 \b
@@ -131,10 +131,10 @@ def command(
             asked["replay"] = str(replay)
         if report_only:
             asked = read_options(check_results(out, "a comparison")) | asked
-            given, replay = given | asked, Path(asked["replay"]) if "replay" in asked else None
-        axes, notes = _axes(given)
+            replay = Path(asked["replay"]) if "replay" in asked else None
+        axes, notes = _axes(asked)
         folder = out or default_path("compare")
-        names = () if replay and not given["models"] else axes.models
+        names = () if replay and "models" not in asked else axes.models
         comparison = Comparison(
             axes=axes, folder=folder, models=models(names, folder, replay), notes=notes, console=console, options=asked
         )
@@ -145,13 +145,12 @@ def command(
     sys.exit(code)
 
 
-def _axes(given: dict[str, Any]) -> tuple[Axes, list[str]]:
-    """What was given, the rest as it is without; and what to say about it."""
-    collectives, notes = available(given["collectives"])
-    base = QUICK if given["quick"] else Axes()
-    others = ("no_switches", "replay")
-    said = {name: value for name, value in given.items() if name not in others and value not in (None, (), False)}
+def _axes(asked: dict[str, Any]) -> tuple[Axes, list[str]]:
+    """Return the axes with the options that were given, and what to say about them."""
+    collectives, notes = available(asked.get("collectives", ()))
+    base = QUICK if "quick" in asked else Axes()
+    said = {name: value for name, value in asked.items() if name not in ("no_switches", "replay")}
     once = {name: tuple(dict.fromkeys(value)) for name, value in said.items() if isinstance(value, tuple)}
-    axes = replace(base, **{**said, **once, "collectives": collectives, "switches": not given["no_switches"]})
+    axes = replace(base, **{**said, **once, "collectives": collectives, "switches": "no_switches" not in asked})
     axes.check()
     return axes, notes

@@ -14,10 +14,10 @@ PIECE = 1 << 18
 """Values that are rounded at a time: what steps leave to each other stays in the cache."""
 
 Chances = npt.NDArray[np.uint16]
-"""Odd numbers: what is left of a step, in 2**-16 of it, is rounded up where both together come to a whole one."""
+"""Odd numbers. A value is rounded up where its rest, in 2**-16 of a step, and its number add up to a whole step."""
 
 CHANCE_BITS = 16
-"""As in kernel.c."""
+"""The same number as in kernel.c."""
 
 
 class NumpyKernel(Kernel):
@@ -36,7 +36,7 @@ class NumpyKernel(Kernel):
         return self._rounded(values, shift, limit, None)
 
     def round_by_chance(self, values: Integers, shift: PER_BLOCK, limit: int, seed: int) -> Values:
-        """The same, up or down by chance: the mean is the value, to 2**-16 of a step; `seed`: 32 bits."""
+        """Round up or down by chance: the mean is the value, to 2**-16 of a step; `seed`: 32 bits."""
         return self._rounded(values, shift, limit, _chances(values, seed))
 
     def _rounded(self, values: Integers, shift: PER_BLOCK, limit: int, chances: Chances | None) -> Values:
@@ -72,7 +72,7 @@ class NumpyKernel(Kernel):
         parameters -= np.float32(rate) * velocity
 
     def magnitudes(self, values: Integers) -> tuple[Floats64, Floats64]:
-        """Of each block the mean and the largest magnitude (B,): the exact ones, rounded to float64."""
+        """Return the mean and the largest magnitude of each block (B,): the exact ones, rounded to float64."""
         sizes = np.abs(values)
         largest = sizes.max(axis=1)
         if int(largest.max(initial=0)) < 2**63 // values.shape[1]:
@@ -82,7 +82,7 @@ class NumpyKernel(Kernel):
         return mean, largest.astype(np.float64)
 
     def pack(self, lanes: Values, width: int) -> bytes:
-        """Of each lane the low `width` bits, as on the wire."""
+        """Return the low `width` bits of each lane, as on the wire."""
         if width > 8:
             return lanes.astype(f">i{width // 8}").tobytes()
         octets = lanes.astype(np.uint8)
@@ -160,7 +160,7 @@ def _majority(lanes: npt.NDArray[np.integer], votes: PER_BLOCK) -> Values:
 
 
 def _wire_type(width: int) -> str:
-    """Of lanes, two of which share an octet in the end if they are of 4 bits."""
+    """Return the type of lanes; two of 4 bits share an octet in the end."""
     return f">i{max(width // 8, 1)}"
 
 

@@ -124,7 +124,7 @@ def test_lanes_come_back_from_the_wire(width, signed, data):
 
 
 def both(step):
-    """What NumPy and native code make of the same."""
+    """Return what NumPy and native code make of the same."""
     return [step(one) for one in (NUMPY, kernel())]
 
 
