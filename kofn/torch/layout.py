@@ -39,12 +39,14 @@ class ParameterLayout:
             raise TorchError("the model has no parameters that are trained: at least one is needed")
 
     def ranges(self, parameters: Iterable[nn.Parameter]) -> Ranges:
-        """Where these are in the gradient, in their order; neighbours are one range."""
+        """Where these are in the gradient, in their order; neighbours are one range, what is empty has none."""
         joined: Ranges = []
         for parameter in parameters:
             if id(parameter) not in self._places:
                 raise TorchError("DDP reduces a parameter that the model did not have when it was given to kofn.torch")
             begin, end = self._places[id(parameter)]
+            if begin == end:
+                continue
             if joined and joined[-1][1] == begin:
                 joined[-1] = joined[-1][0], end
             else:

@@ -35,9 +35,11 @@ from kofn.torch.exchange import Exchanged, GradientExchange, Update
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
 from kofn.torch.log import Begun, IterationLog
+from kofn.torch.own_hook import OwnHook
 from kofn.torch.peers import PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
-from kofn.torch.untrained import UntrainedState, broadcasts_buffers
+from kofn.torch.unreduced import UnreducedPasses
+from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
 
 BACKLOG = 64
 """Means that may wait for a training that knows no elastic(), before it is an error."""
@@ -61,7 +63,9 @@ class Session:
         note = np.array([self.layout.digest ^ self._untrained.digest, begins, self.layout.elements])
         blocks = self._coding.layout.blocks if load_collective(job.config.job.collective).ledger else 0
         self.replica = ModelReplica(self.layout, self._untrained, blocks, self._coding.planner.first(), note)
-        given = [name for name, _ in model.module.named_buffers()] if broadcasts_buffers(model) else []
+        given = (
+            [name for name, _ in model.module.named_buffers()] if broadcasts_buffers(model) else caches(model.module)
+        )
         self._compared = UntrainedState(model.module, self.layout.parameters.values(), [*ignored, *given])
         """What must be equal after every iteration: not buffers that DDP gives to all in the next forward pass."""
         self._last = job.config.run.max_iterations
@@ -96,7 +100,13 @@ class Session:
     def _follow_model(self) -> None:
         """From now on its passes are this session's."""
         self.model.register_comm_hook(self, Session._hook)
-        self.model.register_forward_pre_hook(lambda module, given: self.ready())
+        self._unreduced = UnreducedPasses(self.model, self.layout.parameters)
+        self.model.register_forward_pre_hook(OwnHook(lambda *_: self.ready()))
+        self.model.register_forward_hook(OwnHook(lambda *_: self._unreduced.forward()))
+
+    def __reduce__(self) -> Any:
+        """A copy of a model, and one that is loaded, has no session."""
+        return type(None), ()
 
     # -- for the user
 
@@ -167,15 +177,25 @@ class Session:
         if values.is_sparse:
             raise TorchError("DDP reduces a sparse gradient: dense ones are allowed, a switch sums whole blocks")
         self._whole = bucket.is_last()
+        self._unreduced.reduced(last=self._whole)
         return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
 
     def ready(self) -> None:
         """A forward pass begins: the parameters are those after the last iteration."""
         self.check()
+        if torch.is_grad_enabled():
+            self._check_pass()
         if self.replica.parts is None:
             self._settle()
         elif self.model._join_config.enable:
             raise TorchError("join() waits for all workers before every forward pass: session.done() ends the loop")
+
+    def _check_pass(self) -> None:
+        """Raise TorchError for a forward pass whose gradients DDP would not reduce."""
+        if self.model.require_backward_grad_sync:
+            self._untrained.check_trained(freezes=self.model.find_unused_parameters)
+        elif self.model.static_graph and not self._passes:
+            raise TorchError("static_graph=True with no_sync(): the first backward pass must be outside of no_sync()")
 
     def check(self) -> None:
         """Raise the first error, if there is one."""

@@ -1,7 +1,8 @@
-"""The part of a model's state_dict() that no gradient changes: frozen parameters and buffers."""
+"""The part of a model that no gradient changes: frozen parameters and buffers, those too that are not persistent."""
 
 import zlib
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,29 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class UntrainedState:
-    """The tensors of `module`'s state_dict() beside the parameters `trained`, but those whose names are `ignored`."""
+    """The tensors of `module` beside the parameters `trained`, but those whose names are `ignored`."""
 
     def __init__(self, module: nn.Module, trained: Iterable[nn.Parameter], ignored: Collection[str] = ()) -> None:
         self._module, self._ignored = module, ignored
-        self._trained = {id(each) for each in trained}
+        self._trained = {id(each): each for each in trained}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        return {
-            name: each
-            for name, each in self._module.state_dict(keep_vars=True).items()
-            if isinstance(each, torch.Tensor) and id(each) not in self._trained and name not in self._ignored
-        }
+        every = chain(self._module.named_parameters(), self._module.named_buffers())
+        return {name: each for name, each in every if id(each) not in self._trained and name not in self._ignored}
+
+    def check_trained(self, *, freezes: bool = False) -> None:
+        """Raise TorchError where other parameters are trained by now; `freezes`: some of them may be frozen."""
+        for name, each in self._module.named_parameters():
+            known = id(each) in self._trained
+            if each.requires_grad and not known and name not in self._ignored:
+                raise TorchError(
+                    f"{name} is trained, and was frozen or another parameter when kofn.torch was given the model: no"
+                    " worker would hear of its gradient; requires_grad_() and load_state_dict(assign=True) come before"
+                )
+            if known and not each.requires_grad and not freezes:
+                raise TorchError(
+                    f"{name} was frozen after kofn.torch was given the model: requires_grad_() comes before"
+                )
 
     def values(self) -> Bytes:
         """Return the bytes of all tensors, one after the other."""
@@ -48,6 +60,15 @@ class UntrainedState:
         """31 bits that are others for other names, shapes and dtypes."""
         described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.tensors().items()]
         return zlib.crc32(repr(described).encode()) >> 1
+
+
+def caches(module: nn.Module) -> list[str]:
+    """Return the names of buffers that are not persistent: a layer may make them anew, of another size."""
+    return [
+        f"{path}.{name}" if path else name
+        for path, each in module.named_modules()
+        for name in each._non_persistent_buffers_set
+    ]
 
 
 def broadcasts_buffers(model: Any) -> bool:

@@ -1,5 +1,6 @@
 """The communication hook against PyTorch's own all-reduce by gloo, with all that DDP offers, through a real switch."""
 
+import io
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -18,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 
 import kofn.torch
 from kofn.config.late_rules import Treatment
@@ -43,6 +46,35 @@ class Branches(nn.Module):
         branch = self.left if self.calls % 2 else self.right
         hidden: torch.Tensor = torch.relu(self.first(images))
         return branch(hidden)
+
+
+class Scaled(nn.Sequential):
+    """With a parameter of no dimensions, and some of no elements."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+        self.scale, self.none = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.empty(0))
+        self[0].none = nn.Parameter(torch.empty(2, 0))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = super().forward(images) * self.scale + self.none.sum() + self[0].none.sum()
+        return out
+
+
+class Differentiated(nn.Module):
+    """With a checkpoint, and an input's gradient that is differentiated again where checkpoints allow it."""
+
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.reentrant = nn.Linear(64, 48), nn.Linear(48, 10), reentrant
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        images.requires_grad_()
+        out: torch.Tensor = self.last(checkpoint(self.first, images, use_reentrant=self.reentrant).tanh())
+        if self.reentrant:
+            return out
+        (gradient,) = torch.autograd.grad(out.square().sum(), images, create_graph=True)
+        return out + gradient.mean()
 
 
 def layers() -> nn.Module:
@@ -89,6 +121,10 @@ CASES = {
     "find_unused_parameters": Case(make=Branches, options={"bucket_cap_mb": 0.01, "find_unused_parameters": True}),
     "no_sync": Case(options={"bucket_cap_mb": 0.01}, accumulate=3),
     "join": Case(options={"bucket_cap_mb": 0.01}, more=3),
+    "reentrant checkpoint": Case(make=lambda: Differentiated(reentrant=True), options={"bucket_cap_mb": 0.01}),
+    "gradient penalty": Case(make=lambda: Differentiated(reentrant=False), options={"bucket_cap_mb": 0.01}),
+    "empty parameters": Case(make=Scaled),
+    "empty buckets": Case(make=Scaled, options={"bucket_cap_mb": 1e-6}),
     "float16": Case(dtype=torch.float16, tolerance=5e-3),
     "bfloat16": Case(options={"bucket_cap_mb": 0.01}, dtype=torch.bfloat16, tolerance=5e-2),
 }
@@ -155,6 +191,57 @@ def test_a_loss_of_any_size_trains_as_by_gloo(factor: float, tmp_path: Path) -> 
     for wanted, found, parameters in trained:
         assert found == pytest.approx(wanted, rel=1e-3)
         assert parameters == trained[0][2]
+
+
+def copied(model: nn.Module) -> Any:
+    return AveragedModel(model)
+
+
+def loaded(model: nn.Module) -> Any:
+    kept = io.BytesIO()
+    torch.save(model, kept)
+    return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copy", [copied, loaded])
+def test_a_copy_of_a_model_has_no_session(copy: Callable[[nn.Module], Any], tmp_path: Path) -> None:
+    """As of a moving average, of the whole DistributedDataParallel, while the training goes on."""
+
+    def train(job: SwitchedJob) -> tuple[bytes, bytes]:
+        model, images = ddp(layers), torch.ones(BATCH, 64)
+        with closing(kofn.torch.ddp_hook(model, job=job)):
+            model(images).square().mean().backward()
+            other = copy(model)
+            other(images).square().mean().backward()
+            with torch.no_grad():
+                for each in other.parameters():
+                    each.zero_()
+            model(images).square().mean().backward()
+        return parameters_of(model), parameters_of(ddp(layers))
+
+    with crew(tmp_path, 2) as made:
+        assert all(found == wanted for found, wanted in made.all(train))
+    assert [job.left for job in made.jobs] == ["iterations"] * HOSTS
+
+
+def test_of_a_compiled_model_nothing_of_the_session_is_compiled(tmp_path: Path) -> None:
+    """Which took a graph for each value of a norm, up to PyTorch's limit."""
+    graphs = list[Any]()
+
+    def count(graph: Any, given: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def train(job: SwitchedJob) -> None:
+        model = ddp(Scaled)
+        compiled = torch.compile(model, backend=count) if job.rank == 0 else model
+        with closing(kofn.torch.ddp_hook(model, job=job)):
+            for step in range(STEPS):
+                compiled(torch.full((BATCH, 64), step + 1.0)).square().mean().backward()
+
+    with crew(tmp_path, STEPS) as made:
+        made.all(train)
+    assert len(graphs) == 1
 
 
 def statistics() -> nn.Module:

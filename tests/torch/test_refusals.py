@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import kofn.torch
 from kofn.config.schema import Config
@@ -27,7 +28,7 @@ from kofn.torch.group_job import GroupJob
 from kofn.torch.layout import ParameterLayout
 from kofn.torch.place import JobPlace
 from tests.host.collectives.switched import HOSTS
-from tests.torch.crew import Crew, SwitchedJob, crew, ddp, gloo_group
+from tests.torch.crew import Crew, SwitchedJob, crew, ddp, gloo_group, group_of_one
 
 SEED = torch.ones(4, 8)
 
@@ -114,6 +115,31 @@ def test_a_second_hook_of_ours(tmp_path: Path) -> None:
 
     with crew(tmp_path, 1) as made:
         made.all(run)
+
+
+def delayed() -> Any:
+    module = nn.Sequential(line(), line())
+    named = [("0.weight", module[0].weight)]
+    group_of_one()
+    first = module[1].weight
+    return DistributedDataParallel(module, delay_all_reduce_named_params=named, param_to_hook_all_reduce=first)
+
+
+def reduced_in_python() -> Any:
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+        return ddp(line)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (delayed, "delay_all_reduce_named_params are reduced by the process group"),
+        (reduced_in_python, 'optimize_ddp is "python_reducer"'),
+    ],
+)
+def test_gradients_that_no_hook_gets(make: Callable[[], Any], words: str, alone: SwitchedJob) -> None:
+    with pytest.raises(kofn.torch.TorchError, match=words):
+        ddp_hook(make(), job=alone)
 
 
 def test_unused_parameters_need_all_workers_in_one_group(alone: SwitchedJob) -> None:
@@ -336,6 +362,106 @@ def test_steps_without_gradients_and_a_buffer_that_changes(tmp_path: Path) -> No
             model(SEED)
 
     with crew(tmp_path, 3) as made:
+        made.all(run)
+
+
+def of_the_module(model: Any) -> None:
+    """As of a loss that is given model.module."""
+    for _ in range(2):
+        model.module(SEED).sum().backward()
+
+
+def converted(model: Any) -> None:
+    """DDP's hooks are on parameters of the dtype before."""
+    model.double().float()
+    for _ in range(2):
+        model(SEED).sum().backward()
+
+
+def several_forward_passes(model: Any) -> None:
+    outputs = [model(SEED), model(SEED)]
+    for each in outputs:
+        each.sum().backward()
+
+
+@pytest.mark.parametrize("train", [of_the_module, converted, several_forward_passes])
+@pytest.mark.parametrize("before", [0, 2])
+def test_gradients_that_ddp_does_not_reduce(train: Callable[[Any], None], before: int, tmp_path: Path) -> None:
+    """PyTorch says nothing, and the replicas part."""
+
+    def run(job: SwitchedJob) -> None:
+        model = ddp(line)
+        kofn.torch.ddp_hook(model, job=job)
+        for _ in range(before):
+            model(SEED).sum().backward()
+        with pytest.raises(kofn.torch.TorchError, match=r"stays? with this worker: DDP reduces one backward pass"):
+            train(model)
+
+    with crew(tmp_path, before + 2) as made:
+        made.all(run)
+
+
+def test_a_penalty_of_the_parameters_may_have_a_pass_of_its_own(tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> float:
+        model = ddp(lambda: nn.Linear(8, 8, bias=False))
+        with closing(kofn.torch.ddp_hook(model, job=job)):
+            for step in range(2):
+                model.zero_grad(set_to_none=step == 0)
+                model(SEED).sum().backward()
+                model.module.weight.sum().backward()
+        return float(model.module.weight.grad[0, 0])
+
+    with crew(tmp_path, 2) as made:
+        assert made.all(run) == [5.0] * HOSTS
+
+
+def test_a_static_graph_that_begins_in_no_sync(tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> None:
+        model = ddp(line, static_graph=True)
+        kofn.torch.ddp_hook(model, job=job)
+        with pytest.raises(kofn.torch.TorchError, match="the first backward pass must be outside"), model.no_sync():
+            model(SEED)
+        model(SEED).sum().backward()
+        with model.no_sync():
+            model(SEED).sum().backward()
+
+    with crew(tmp_path, 1) as made:
+        made.all(run)
+
+
+def unfrozen(model: Any) -> None:
+    model.module[0].requires_grad_(True)
+
+
+def replaced(model: Any) -> None:
+    model.load_state_dict({name: each + 1 for name, each in model.state_dict().items()}, assign=True)
+
+
+def frozen(model: Any) -> None:
+    model.module[1].requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(unfrozen, "0.weight is trained, and was"), (replaced, "1.weight is trained, and was"), (frozen, "1.weight was")],
+)
+@pytest.mark.parametrize("attach", ["ddp_hook", "elastic"])
+def test_other_parameters_that_are_trained_by_now(
+    attach: str, change: Callable[[Any], None], words: str, tmp_path: Path
+) -> None:
+    def run(job: SwitchedJob) -> None:
+        model = ddp(lambda: nn.Sequential(line().requires_grad_(False), line()))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        getattr(kofn.torch, attach)(*(model, optimizer)[: 1 + (attach == "elastic")], job=job)
+        model(SEED).sum().backward()
+        optimizer.step()
+        change(model)
+        with pytest.raises(kofn.torch.TorchError, match=words):
+            model(SEED)
+        with torch.no_grad():
+            model(SEED)
+
+    with crew(tmp_path, 2) as made:
         made.all(run)
 
 

@@ -38,6 +38,7 @@ OTHER: dict[str, Callable[[nn.Module], object]] = {
     "frozen parameter": lambda model: model.get_parameter("0.weight").detach().add_(1),
     "buffer": lambda model: model.get_buffer("scale").add_(0.5),
     "buffer of integers": lambda model: model.get_buffer("count").add_(1),
+    "buffer that is not persistent": lambda model: model.get_buffer("cache").add_(1),
     "buffer of bfloat16": lambda model: model.get_buffer("narrow").add_(1),
 }
 """How a model can be another one without another parameter that is trained."""
@@ -52,6 +53,7 @@ class Adapted(nn.Sequential):
         self.register_buffer("count", torch.tensor(3))
         self.register_buffer("narrow", torch.ones(3, dtype=torch.bfloat16))
         self.register_buffer("none", torch.empty(0))
+        self.register_buffer("cache", torch.ones(2), persistent=False)
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -145,10 +147,11 @@ def test_a_sharded_training_begins_with_worker_0s_state(kind: str, stage: int) -
         with torch.no_grad():
             model.scale.copy_(torch.arange(24).reshape(6, 4) + rank)
             model.narrow += rank
+            model.cache += rank
         model.count += rank
         optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=job)
         with optimizer.whole_parameters():
-            return {name: each.tolist() for name, each in model.state_dict().items()}
+            return {name: each.tolist() for name, each in [*model.state_dict().items(), ("cache", model.cache)]}
 
     def over_ring(one: Communicator) -> dict[str, Any]:
         return run(Job(one), one.rank)
@@ -160,7 +163,7 @@ def test_a_sharded_training_begins_with_worker_0s_state(kind: str, stage: int) -
         found = all_of(2, lambda rank: run(GroupZero(gloo_group(store, rank, 2)), rank))
     assert found[0] == found[1]
     assert found[0]["0.weight"] == begins
-    assert (found[0]["count"], found[0]["scale"][1]) == (3, [4, 5, 6, 7])
+    assert (found[0]["count"], found[0]["scale"][1], found[0]["cache"]) == (3, [4, 5, 6, 7], [1, 1])
 
 
 def test_a_replica_of_another_worker_has_its_buffers_and_frozen_parameters(tmp_path: Path) -> None:
@@ -198,6 +201,23 @@ def test_what_parts_later_is_in_the_check_of_replicas(tmp_path: Path) -> None:
     assert first == third
     assert first[0] == second[0]
     assert first[1] != second[1]
+
+
+def test_a_cache_that_one_worker_makes_anew_is_no_difference(tmp_path: Path) -> None:
+    """As of the angles of positions, for a longer text."""
+
+    def run(job: SwitchedJob) -> list[str]:
+        model = ddp(Adapted)
+        with closing(kofn.torch.ddp_hook(model, job=job)):
+            for step in range(2):
+                if step and job.rank == 1:
+                    model.module.register_buffer("cache", torch.ones(5), persistent=False)
+                model(BATCH).square().mean().backward()
+        return [json.loads(line)["params"] for line in job.metrics.read_text().splitlines()[:-1]]
+
+    with crew(tmp_path, 2) as made:
+        found = made.all(run)
+    assert found == [found[0]] * HOSTS
 
 
 def normed() -> nn.Module:

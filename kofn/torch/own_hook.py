@@ -1,0 +1,39 @@
+"""What kofn.torch hangs on a model, without which the model is copied, saved and compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class OwnHook:
+    """A hook of one model: a deepcopy() of the model, and one that is loaded, has a hook that does nothing."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # torch.compile() would trace what the hook calls
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._function(*given, **named)
+
+    def __reduce__(self) -> Any:
+        return _hook_of_a_copy, ()
+
+
+class OwnForward(OwnHook):
+    """A module's forward() in place of its class's, which a copy of the module has."""
+
+    def __init__(self, module: torch.nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._module = module
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._module, "forward")
+
+
+def _hook_of_a_copy() -> Callable[..., None]:
+    return _nothing
+
+
+def _nothing(*given: object, **named: object) -> None:
+    """In a hook's place."""

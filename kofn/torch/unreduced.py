@@ -1,0 +1,58 @@
+"""Backward passes whose gradients DistributedDataParallel leaves as they are, without a word."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from kofn.torch.errors import TorchError
+
+REMEDY = (
+    "DDP reduces one backward pass for each forward pass of its own, outside of no_sync(): call the"
+    " DistributedDataParallel, not its module, and convert the module (to(), double()) before that is made"
+)
+
+
+class UnreducedPasses:
+    """The passes of `model` that give `parameters`, by name, a gradient of this worker's batch alone.
+
+    One after a reduced pass may be of a penalty, which all workers have alike; any other is a TorchError.
+    """
+
+    def __init__(self, model: DistributedDataParallel, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._model = model
+        self._forwards, self._reduced = 0, False
+        """Forward passes since the last reduction but one, and whether the last one came after them."""
+        self._awaited, self._given = False, False
+        """Whether DDP is to reduce the next pass, and whether that has begun."""
+        self._reducing, self._apart = False, False
+        """Whether a pass is being reduced, and whether no_sync() keeps all passes apart."""
+        self._alone = set[int]()  # passes since the last one that was reduced
+        for name, parameter in parameters.items():
+            parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
+
+    def forward(self) -> None:
+        """The model has made a forward pass."""
+        if torch.is_grad_enabled():
+            if self._awaited and self._given:
+                raise TorchError(f"the last backward pass gave gradients that stay with this worker: {REMEDY}")
+            self._forwards = 1 if self._reduced else self._forwards + 1
+            self._reduced, self._given = False, False
+            self._awaited = self._model.require_backward_grad_sync
+            self._apart = not self._awaited
+            self._alone.clear()
+
+    def reduced(self, *, last: bool) -> None:
+        """A bucket of the pass has come."""
+        self._awaited, self._reduced, self._reducing = False, True, not last
+        self._alone.clear()
+
+    def _accumulated(self, name: str, parameter: nn.Parameter) -> None:
+        self._given = True
+        if self._apart or self._awaited or self._reducing:
+            return
+        self._alone.add(torch._C._current_graph_task_id())
+        if self._forwards != 1 or len(self._alone) > 1:
+            raise TorchError(f"{name} has a gradient that stays with this worker: {REMEDY}")
