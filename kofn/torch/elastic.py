@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Aggregate
@@ -19,6 +19,7 @@ from kofn.host.training.loop import Step
 from kofn.host.workload.replica import ReplicaState
 from kofn.torch.errors import TorchError
 from kofn.torch.exchange import Update
+from kofn.torch.hyperparameters import Hyperparameters
 from kofn.torch.replica import Stateful
 from kofn.torch.session import Session
 from kofn.torch.untrained import broadcasts_buffers, check_statistics
@@ -41,7 +42,8 @@ class ElasticSteps:
         self._session, self._optimizer, self._scheduler = session, optimizer, scheduler
         self._before_step, self._after_step = before_step or _nothing, after_step or _nothing
         self._buffers = _buffers(session.model)
-        self._epoch = None if scheduler is None else scheduler.last_epoch
+        self._epoch = epoch_of(scheduler)
+        self._rates = Hyperparameters(optimizer)
         self._applying = False
         self._updates: Sequence[Update] = ()
         optimizer.register_step_pre_hook(self._before)
@@ -99,7 +101,8 @@ class ElasticSteps:
                 self._scheduler.step()
             self._after_step()
             self._session.applied(update, own)
-        self._epoch = None if self._scheduler is None else self._scheduler.last_epoch
+        self._epoch = epoch_of(self._scheduler)
+        self._rates.keep()
 
     def _fill(self, mean: Floats) -> None:
         """As DDP leaves it, in the same memory where there is some."""
@@ -112,8 +115,13 @@ class ElasticSteps:
     # -- what would part the replicas
 
     def _check(self, update: Update) -> None:
-        if self._scheduler is not None and self._scheduler.last_epoch != self._epoch:
+        if epoch_of(self._scheduler) != self._epoch:
             raise TorchError("the scheduler was stepped: elastic() does that after every iteration, own or applied")
+        if (name := self._rates.changed) is not None:
+            raise TorchError(
+                f"{name} of the optimizer was changed between two steps: elastic()'s scheduler or before_step sets it,"
+                " for every iteration, own or applied"
+            )
         if (now := _buffers(self._session.model)) != self._buffers:
             changed = next(name for name in now if now[name] != self._buffers.get(name))
             raise TorchError(
@@ -150,7 +158,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
                 f"the optimizer has a parameter of shape {tuple(each.shape)} that is not in the model: each worker"
                 " would step it by a gradient of its own"
             )
-    if scheduler is not None and not hasattr(scheduler, "last_epoch"):
+    if not (scheduler is None or isinstance(scheduler, LRScheduler) or hasattr(scheduler, "last_epoch")):
         raise TorchError(f"the scheduler is a {type(scheduler).__name__}: one of torch.optim.lr_scheduler, or None")
     if isinstance(optimizer, Joinable):
         raise TorchError(
@@ -160,6 +168,13 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
         raise TorchError("LBFGS needs several gradients a step: an optimizer whose step() takes no closure is allowed")
     if isinstance(scheduler, ReduceLROnPlateau):
         raise TorchError("ReduceLROnPlateau needs each worker's own loss: a scheduler of iterations is allowed")
+
+
+def epoch_of(scheduler: Any) -> Any:
+    """Return how often a scheduler, or each part of a ChainedScheduler, was stepped; None where there is none."""
+    if (parts := getattr(scheduler, "_schedulers", None)) is not None:
+        return [epoch_of(each) for each in parts]
+    return None if scheduler is None else scheduler.last_epoch
 
 
 def named_parts(optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable[Stateful]) -> dict[str, Stateful]:

@@ -24,11 +24,13 @@ from kofn.host.schedule.partition import Piece, partition
 from kofn.host.schedule.wire_layout import WireLayout
 from kofn.host.training.loop import Step
 from kofn.torch.early_reads import EarlyReads
-from kofn.torch.elastic import check_optimizer
+from kofn.torch.elastic import check_optimizer, epoch_of
 from kofn.torch.errors import TorchError
 from kofn.torch.exchange import GradientExchange, Update
+from kofn.torch.hyperparameters import Hyperparameters
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
+from kofn.torch.own_hook import OwnHook
 from kofn.torch.session import Session
 from kofn.torch.split import SplitBackward, TorchLayer, layers_of
 
@@ -96,7 +98,9 @@ class ScheduledSession(Session):
         model: Any = _Undistributed(module)
         super().__init__(model, job, self._by_layer)
         self._optimizer, self._scheduler, self._max_norm = optimizer, scheduler, max_norm
-        self._epoch = None if scheduler is None else scheduler.last_epoch
+        self._epoch = epoch_of(scheduler)
+        self._rates = Hyperparameters(optimizer)
+        self._stepping = False
         self._seen = set[int]()  # layers that have had a forward pass of their own
         self._stepped = set[int](range(len(self._layers)))
         self._versions = dict[int, int]()  # of gradients, as backward() has left them
@@ -108,6 +112,7 @@ class ScheduledSession(Session):
     def backward(self, loss: torch.Tensor) -> None:
         """The loss's gradients, which leave as the schedule says; the layers' forward passes wait for the means."""
         self.loss = float(loss.detach())
+        self._untrained.check_trained()
         if self._begun is None:
             self._early.check(loss)
         self.finish()
@@ -126,6 +131,7 @@ class ScheduledSession(Session):
         self._versions = {
             id(each): each.grad._version for each in self.layout.parameters.values() if each.grad is not None
         }
+        self._rates.keep()
         self._stepped.clear()
         if self.iteration + 1 >= self._last:
             self.finish()
@@ -142,10 +148,10 @@ class ScheduledSession(Session):
             self._take_all()
         self._settle()
         if self._scheduler is not None:
-            if self._scheduler.last_epoch != self._epoch:
+            if epoch_of(self._scheduler) != self._epoch:
                 raise TorchError("the scheduler was stepped: schedule() does that after every iteration")
             self._scheduler.step()
-            self._epoch = self._scheduler.last_epoch
+            self._epoch = epoch_of(self._scheduler)
 
     def close(self) -> None:
         if not self._closed and self._error is None and self._whole:
@@ -161,12 +167,28 @@ class ScheduledSession(Session):
         self._split = SplitBackward(self._layers, self._layer_computed, self._timed)
         module: nn.Module = self.model.module
         self._early = EarlyReads(self._layers)
+        finish = OwnHook(self._state_is_read)
         self._hooks = [
-            module.register_forward_pre_hook(self._forward_begins, prepend=True),
-            module.register_forward_hook(lambda *_: self._early.end(), always_call=True),
+            module.register_forward_pre_hook(OwnHook(self._forward_begins), prepend=True),
+            module.register_forward_hook(OwnHook(lambda *_: self._early.end()), always_call=True),
+            module.register_state_dict_pre_hook(finish),
+            module.register_load_state_dict_pre_hook(finish),
+            self._optimizer.register_state_dict_pre_hook(finish),
+            self._optimizer.register_load_state_dict_pre_hook(finish),
+            self._optimizer.register_step_pre_hook(self._step_begins),
         ]
         for at, layer in enumerate(self._layers):
-            self._hooks.append(layer.module.register_forward_pre_hook(partial(self._layer_begins, at), prepend=True))
+            begins = OwnHook(partial(self._layer_begins, at))
+            self._hooks.append(layer.module.register_forward_pre_hook(begins, prepend=True))
+
+    def _state_is_read(self, *_: Any) -> None:
+        """Of the model or the optimizer, or written: it is that of the latest iteration."""
+        if self._error is None:
+            self.finish()
+
+    def _step_begins(self, *_: Any) -> None:
+        if not self._stepping:
+            raise TorchError("step() is called: schedule() steps the optimizer before each layer's forward pass")
 
     def _forward_begins(self, module: nn.Module, given: Any) -> None:
         self.check()
@@ -224,7 +246,8 @@ class ScheduledSession(Session):
         """Of these layers, by the user's optimizer, which has nothing of any other."""
         kept = [(each, each.grad) for layer in self._layers for each in layer.parameters]
         for each, gradient in kept:
-            if gradient is not None and gradient._version != self._versions.get(id(each), gradient._version):
+            known = gradient is None or gradient._version == self._versions.get(id(each), gradient._version)
+            if not known and gradient.any():  # else by zero_grad()
                 raise TorchError(
                     "a gradient was changed after backward(), by clipping or a GradScaler: it has left by then;"
                     " schedule(max_norm=...) clips the means of a family that waits for all of them"
@@ -237,7 +260,12 @@ class ScheduledSession(Session):
                 begin += each.numel()
         if self._max_norm is not None:
             nn.utils.clip_grad_norm_(list(self.layout.parameters.values()), self._max_norm)
-        self._optimizer.step()
+        self._stepping = True
+        try:
+            with self._rates.kept():
+                self._optimizer.step()
+        finally:
+            self._stepping = False
         stepped = {id(each) for at in means for each in self._layers[at].parameters}
         for each, gradient in kept:
             if id(each) in stepped:

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from kofn.torch.errors import TorchError
+from kofn.torch.own_hook import OwnForward
 
 SPLIT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm)
 """Kinds, not those derived from them, nor those whose weight is computed of other parameters (prune, weight_norm): one
@@ -63,6 +63,8 @@ class SplitBackward:
 
     def __init__(self, layers: Sequence[TorchLayer], computed: Callable[[int], object], timed: Timed) -> None:
         self._layers, self._computed, self._timed = layers, computed, timed
+        self.running = False
+        """Whether a backward pass of this is under way; in others layers give their gradients as usual."""
         self._later: frozenset[int] = frozenset()
         self._begun = set[int]()  # split layers that the backward pass has come to
         self._left = dict[int, Callable[[], None]]()
@@ -74,7 +76,8 @@ class SplitBackward:
         self._hooks = list(self._watched())
         for at, layer in enumerate(layers):
             if layer.splits:
-                layer.module.forward = partial(self._forward, at, layer.module.forward)
+                module = layer.module
+                module.forward = OwnForward(module, partial(self._forward, at, module.forward))
 
     def backward(self, loss: torch.Tensor, later: Sequence[int]) -> None:
         """The gradients of a loss; the weight gradients of layers `later`, as far as they are split, come after all
@@ -87,14 +90,20 @@ class SplitBackward:
             kept.clear()
         self._later = frozenset(later)
         self._reading.clear()
+        self.running = True
         try:
             loss.backward()
             for at in later:
                 if (weight := self._left.pop(at, None)) is not None:
                     weight()
         finally:
+            self.running = False
             self._left.clear()
         self._shared = (self._shared or set()) | self._reading
+
+    def name(self, at: int) -> str:
+        """Return a layer's name."""
+        return self._layers[at].name
 
     def close(self) -> None:
         """The modules are as they were."""
@@ -111,6 +120,11 @@ class SplitBackward:
 
     def _accumulate(self, at: int, parameter: nn.Parameter) -> None:
         """Autograd has added all that it has to a gradient: nothing, where only a split call has read the parameter."""
+        if not self.running:
+            raise TorchError(
+                f"a parameter of {self._layers[at].name} gets a gradient outside of session.backward(loss), which takes"
+                " the place of loss.backward()"
+            )
         grad, own = parameter.grad, self._own.get(id(parameter))
         changed = grad is not None and (own is None or own[0] is not grad or own[1] != grad._version)
         if changed and at in self._whole:
@@ -133,10 +147,18 @@ class SplitBackward:
             self._computed(at)
 
     def _forward(self, at: int, forward: Callable[..., torch.Tensor], *given: Any, **named: Any) -> torch.Tensor:
-        if not torch.is_grad_enabled() or named or len(given) != 1 or not isinstance(given[0], torch.Tensor):
+        parameters = self._layers[at].parameters
+        single = not named and len(given) == 1 and isinstance(given[0], torch.Tensor)
+        if not torch.is_grad_enabled() or not single or any(map(_hooked, parameters)):
             return forward(*given, **named)
-        outputs: torch.Tensor = _Split.apply(self, at, forward, given[0], *self._layers[at].parameters)
+        outputs: torch.Tensor = _Split.apply(self, at, forward, given[0], *parameters)
         return outputs
+
+    def _usual(self, at: int, outputs: torch.Tensor, inputs: torch.Tensor | None, error: torch.Tensor) -> Any:
+        """The gradients of inputs, None where there are none, and parameters, all at once."""
+        wanted = [*([] if inputs is None else [inputs]), *self._layers[at].parameters]
+        found = torch.autograd.grad(outputs, wanted, error, retain_graph=True)
+        return (None, *found) if inputs is None else found
 
     def _backward(self, at: int, weight: Callable[[], None]) -> bool:
         """Whether the weight gradient of a layer was computed; else it comes later."""
@@ -166,6 +188,12 @@ class SplitBackward:
         return found
 
 
+def _hooked(parameter: nn.Parameter) -> bool:
+    """Whether the script has a hook on the parameter's gradient, which no gradient passes in a split pass."""
+    accumulated: Any = parameter._post_accumulate_grad_hooks
+    return bool(parameter._backward_hooks) or len(accumulated or ()) > 1  # one is SplitBackward's
+
+
 class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says nothing of its type
     """A layer, of which autograd sees the error term alone."""
 
@@ -178,10 +206,16 @@ class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says not
         return ctx.outputs.detach()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # PyTorch's
     def backward(ctx: Any, error: torch.Tensor) -> Any:
         split, at, outputs, inputs = ctx.split, ctx.at, ctx.outputs, ctx.inputs
         wanted = ctx.needs_input_grad[3]
+        if torch.is_grad_enabled():
+            raise TorchError(
+                f"{split.name(at)} is differentiated with create_graph=True, as a gradient penalty does: a schedule"
+                " takes one gradient of each layer"
+            )
+        if not split.running:
+            return None, None, None, *split._usual(at, outputs, inputs if wanted else None, error)
         del ctx.outputs, ctx.inputs  # freed with the last of both
         done = split._backward(at, partial(split._weight, at, outputs, error, last=at in split._later or not wanted))
         found = split._error(at, outputs, inputs, error, last=done) if wanted else None

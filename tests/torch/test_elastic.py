@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,27 @@ def test_the_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
     rates = [each.optimizer.param_groups[0]["lr"] for each in trained(tmp_path, train)[1]]
     assert rates == [rates[0]] * HOSTS
     assert rates[0] < 1e-4
+
+
+def test_before_step_sets_the_rate_of_every_iteration(tmp_path: Path) -> None:
+    def train(job: SwitchedJob) -> Trained:
+        worker = Trained(job, OPTIMIZERS["SGD"])
+        steps = count(2)
+        return worker.run(before_step=lambda: worker.optimizer.param_groups[0].update(lr=0.1 / next(steps)))
+
+    rates = [each.optimizer.param_groups[0]["lr"] for each in trained(tmp_path, train)[1]]
+    assert rates == [0.1 / (ITERATIONS + 1)] * HOSTS
+
+
+def test_a_chained_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
+    def train(job: SwitchedJob) -> Trained:
+        worker = Trained(job, OPTIMIZERS["SGD"])
+        warm_up = torch.optim.lr_scheduler.LinearLR(worker.optimizer, 0.1, total_iters=ITERATIONS)
+        decay = torch.optim.lr_scheduler.ExponentialLR(worker.optimizer, 0.9)
+        return worker.run(torch.optim.lr_scheduler.ChainedScheduler([warm_up, decay]))
+
+    for each in trained(tmp_path, train)[1]:
+        assert each.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.9**ITERATIONS)
 
 
 def test_clipping_and_a_moving_average_are_of_every_iteration(tmp_path: Path) -> None:

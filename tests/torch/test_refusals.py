@@ -313,6 +313,14 @@ def unscale(optimizer: torch.optim.Optimizer) -> None:
         (lambda model, scheduler: nn.utils.clip_grad_norm_(model.parameters(), 1e-6), "by clipping or a GradScaler"),
         (lambda model, scheduler: unscale(scheduler.optimizer), "by clipping or a GradScaler"),
         (lambda model, scheduler: scheduler.step(), "the scheduler was stepped"),
+        (
+            lambda model, scheduler: scheduler.optimizer.param_groups[0].update(lr=0.2),
+            "lr of the optimizer was changed",
+        ),
+        (
+            lambda model, scheduler: scheduler.optimizer.param_groups[0].update(momentum=0.2),
+            "momentum of the optimizer",
+        ),
     ],
 )
 def test_what_would_part_the_replicas(between: Callable[..., Any], words: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Backward passes in two parts, and trainings by every schedule: the bits of the usual ones."""
 
 import copy
+import io
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -73,7 +74,11 @@ class Twice(nn.Module):
         return out
 
 
-OTHERS: dict[str, Callable[[], nn.Module]] = {"line": lambda: nn.Linear(8, 8), "twice": Twice}
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "line": lambda: nn.Linear(8, 8),
+    "small": lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)),
+    "twice": Twice,
+}
 
 
 _making = threading.Lock()
@@ -211,6 +216,8 @@ class Read(nn.Module):
         self.register_buffer("average", torch.zeros(8, 8))
         if kind in HOOKS:
             HOOKS[kind](self.last)
+        if kind == "hook of what is accumulated":
+            self.middle.bias.register_post_accumulate_grad_hook(tripled)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(self.groups(self.middle(self.embedding(text))))
@@ -220,6 +227,10 @@ class Read(nn.Module):
             hidden = hidden * self.late.weight
         if self.kind == "detached":
             hidden = hidden / self.last.weight.detach().norm()
+        if self.kind == "adversarial":
+            given = hidden.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.called(given).square().sum(), given)
+            hidden = hidden + 0.1 * gradient.sign()
         hidden = self.called(hidden)
         return nn.functional.linear(hidden, self.embedding.weight) if self.kind == "tied" else hidden
 
@@ -237,6 +248,10 @@ class Read(nn.Module):
         text = torch.randint(0, 20, (6,), generator=torch.Generator().manual_seed(step))
         penalty = self.penalty() if self.kind == "penalty first" else 0.0
         loss = nn.functional.cross_entropy(self(text), (text + 1) % (20 if self.kind == "tied" else 8)) + penalty
+        if self.kind == "gradients of parameters":
+            loss = loss * sum(
+                each.norm() for each in torch.autograd.grad(loss, [*self.parameters()], retain_graph=True)
+            )
         if self.kind == "average":
             self.average.lerp_(self.middle.weight.detach(), 0.1)
             loss = loss + (self.average * self.last.weight).sum()
@@ -246,14 +261,22 @@ class Read(nn.Module):
         return 0.05 * torch.stack([each.square().sum() for each in self.parameters()]).sum()
 
 
+def tripled(parameter: nn.Parameter) -> None:
+    parameter.grad = None if parameter.grad is None else 3 * parameter.grad
+
+
 HOOKS: dict[str, Callable[[Any], object]] = {
+    "hook of a gradient": lambda layer: layer.weight.register_hook(lambda gradient: 3 * gradient),
     "prune": lambda layer: prune.l1_unstructured(layer, "weight", 0.3),
     "weight_norm": nn.utils.weight_norm,
     "parametrized": nn.utils.parametrizations.weight_norm,
     "spectral_norm": nn.utils.spectral_norm,
 }
 
-EQUAL = ("tied", "penalty", "average", "keyword", "checkpoint", "reentrant checkpoint", *HOOKS)
+EQUAL = (
+    *("tied", "penalty", "average", "keyword", "checkpoint", "reentrant checkpoint", *HOOKS),
+    *("adversarial", "gradients of parameters", "hook of what is accumulated"),
+)
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
@@ -283,6 +306,87 @@ def test_parameters_that_are_read_elsewhere_train_as_usual(kind: str, family: st
     with crew(tmp_path, STEPS) as workers:
         scheduled(workers, family=family, front=2 if family in WITH_FRONT else 0)
         assert max(workers.all(run)) < 1e-5
+
+
+Between = Callable[[nn.Module, torch.optim.Optimizer, int, list[Any]], object]
+
+BETWEEN: dict[str, Between] = {
+    "rates by hand": lambda model, optimizer, step, kept: optimizer.param_groups[0].update(lr=0.1 / (step + 2)),
+    "a rate in a tensor": lambda model, optimizer, step, kept: optimizer.param_groups[0]["lr"].mul_(0.5),
+    "zeros in gradients": lambda model, optimizer, step, kept: optimizer.zero_grad(set_to_none=False),
+    "the state is saved": lambda model, optimizer, step, kept: kept.append(
+        copy.deepcopy([*model.state_dict().values(), *optimizer.state_dict()["state"][0].values()])
+    ),
+    "the state is loaded": lambda model, optimizer, step, kept: model.load_state_dict(
+        {name: each / 2 for name, each in model.state_dict().items()}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_a_script_does_between_steps_what_it_does_elsewhere(name: str, tmp_path: Path) -> None:
+    """The optimizer's step of an iteration is that of its end, though it is made later."""
+
+    def small() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = made("small")
+        rate = torch.tensor(0.1) if name == "a rate in a tensor" else 0.1
+        return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
+        found: torch.Tensor = model(torch.full((2, 8), step + 1.0)).square().mean()
+        return found
+
+    usual, optimizer = small()
+    wanted = list[Any]()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss(usual, step).backward()
+        optimizer.step()
+        BETWEEN[name](usual, optimizer, step, wanted)
+
+    def run(job: SwitchedJob) -> None:
+        (model, optimizer), kept = small(), list[Any]()
+        session = kofn.torch.schedule(model, optimizer, job=job)
+        for step in range(STEPS):
+            session.backward(loss(model, step))
+            BETWEEN[name](model, optimizer, step, kept)
+        session.close()
+        torch.testing.assert_close([*model.parameters()], [*usual.parameters()])
+        torch.testing.assert_close(kept, wanted)
+
+    with crew(tmp_path, STEPS) as workers:
+        scheduled(workers, family="priority")
+        workers.all(run)
+
+
+def copied(model: nn.Module) -> Any:
+    return copy.deepcopy(model)
+
+
+def loaded(model: nn.Module) -> Any:
+    kept = io.BytesIO()
+    torch.save(model, kept)
+    return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copy", [copied, loaded])
+def test_a_copy_of_a_model_is_a_usual_one(copy: Callable[[nn.Module], Any], tmp_path: Path) -> None:
+    given = torch.ones(2, 8)
+
+    def run(job: SwitchedJob) -> None:
+        model, usual = made("small"), made("small")
+        session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
+        other = copy(model)
+        for each in (other, usual):
+            each(given).square().mean().backward()
+        torch.testing.assert_close([one.grad for one in other.parameters()], [one.grad for one in usual.parameters()])
+        for _ in range(2):
+            session.backward(model(given).square().mean())
+        session.close()
+
+    with crew(tmp_path, 2) as workers:
+        scheduled(workers, family="priority")
+        workers.all(run)
 
 
 @pytest.mark.parametrize("kind", ["function", "detached", "penalty first", "function of a layer that is not split"])
@@ -374,3 +478,40 @@ def test_what_shows_while_it_trains(name: str, words: str, tmp_path: Path) -> No
             return str(caught.value)
 
         assert all(words in error for error in workers.all(spoil))
+
+
+def differentiated_twice(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    given = torch.ones(2, 8, requires_grad=True)
+    torch.autograd.grad(model(given).sum(), given, create_graph=True)
+
+
+AMISS: dict[str, Callable[[Any, torch.optim.Optimizer], object]] = {
+    "2 is differentiated with create_graph=True": differentiated_twice,
+    "gets a gradient outside of session.backward": lambda model, optimizer: model(torch.ones(2, 8)).sum().backward(),
+    "step() is called": lambda model, optimizer: optimizer.step(),
+    "2.weight was frozen": lambda model, optimizer: model[2].requires_grad_(False),
+    "0.weight is trained, and was frozen": lambda model, optimizer: model[0].requires_grad_(True),
+    "2.weight is trained, and was frozen or another": lambda model, optimizer: model.load_state_dict(
+        model.state_dict(), assign=True
+    ),
+}
+
+
+@pytest.mark.parametrize("words", AMISS)
+def test_what_a_script_does_amiss_is_named(words: str, tmp_path: Path) -> None:
+    def run(job: SwitchedJob) -> str:
+        model = made("small")
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session = kofn.torch.schedule(model, optimizer, job=job)
+        session.backward(model(torch.ones(2, 8)).sum())
+        model(torch.ones(2, 8))
+        with pytest.raises(kofn.torch.TorchError) as caught:
+            AMISS[words](model, optimizer)
+            session.backward(model(torch.ones(2, 8)).sum())
+        session.fail(kofn.torch.TorchError("over"))
+        return str(caught.value)
+
+    with crew(tmp_path, STEPS, give_up_s=5.0) as workers:
+        scheduled(workers, family="priority")
+        assert all(words in error for error in workers.all(run))

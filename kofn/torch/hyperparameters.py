@@ -1,0 +1,60 @@
+"""What an optimizer's groups say beside their parameters: learning rates, betas, weight decay."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+Values = list[dict[str, Any]]
+"""By group."""
+
+
+class Hyperparameters:
+    """Those of `optimizer`, as they were when keep() was called last."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self.keep()
+
+    def keep(self) -> None:
+        self._kept = self._values()
+
+    @property
+    def changed(self) -> str | None:
+        """The name of one that is another one by now."""
+        return next((name for _, each in self._changes() for name in each), None)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Have the optimizer use the kept ones; those that the script has set since are there again afterwards."""
+        changes = self._changes()
+        for group, each in changes:
+            group.update({name: kept for name, (kept, _) in each.items()})
+        try:
+            yield
+        finally:
+            for group, each in changes:
+                group.update({name: now for name, (_, now) in each.items()})
+
+    def _changes(self) -> list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]]:
+        """Each group with the kept and the present value of what has changed."""
+        groups: Any = self._optimizer.param_groups
+        return [
+            (group, {name: (kept[name], group[name]) for name in kept if not _same(kept[name], group[name])})
+            for group, kept in zip(groups, self._kept, strict=False)
+        ]
+
+    def _values(self) -> Values:
+        return [
+            {
+                name: each.clone() if isinstance(each, torch.Tensor) else each
+                for name, each in group.items()
+                if name != "params"
+            }
+            for group in self._optimizer.param_groups
+        ]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or bool(one == other)
