@@ -224,6 +224,7 @@ def test_a_copy_of_a_model_has_no_session(copy: Callable[[nn.Module], Any], tmp_
     assert [job.left for job in made.jobs] == ["iterations"] * HOSTS
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
 def test_of_a_compiled_model_nothing_of_the_session_is_compiled(tmp_path: Path) -> None:
     """Which took a graph for each value of a norm, up to PyTorch's limit."""
     graphs = list[Any]()
