@@ -12,6 +12,7 @@ Where x came too late for a block, all of it waits in the ledger and goes with t
 beta * momentum without it, so the worker takes its own off the next x there: what waits is its gradient's part alone.
 """
 
+import logging
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -26,6 +27,11 @@ from kofn.host.zero.settings import ZeroSettings
 from kofn.host.zero.shard_optimizer import ShardAdam, ShardLamb, ShardOptimizer
 from kofn.host.zero.shards import Shards
 from kofn.results.memory import Memory
+
+log = logging.getLogger(__name__)
+
+STILL = 0.01
+"""The share of parameters without a gradient up to which nothing is said."""
 
 OPTIMIZERS: dict[str, type[ShardOptimizer]] = {"adam": ShardAdam, "lamb": ShardLamb}
 
@@ -61,11 +67,12 @@ class ZeroOptimizer:
         edges = [*accumulate(tensors, initial=0)]
         self.shard = shards.cut(parameters, self.rank)
         """This worker's parameters, (shard_elements,)."""
+        self._tensors = [*shards.segments(self.rank, edges)]
         self._optimizer = OPTIMIZERS[settings.optimizer](
             settings,
             self.shard,
             exp_avg=np.zeros_like(self.shard) if self._momentum is None else self._momentum.own,
-            tensors=[*shards.segments(self.rank, edges)],
+            tensors=self._tensors,
             count=len(tensors),
             gather=self._calls.gather,
         )
@@ -171,6 +178,7 @@ class ZeroOptimizer:
         assert self._compressed is not None
         blocks = self.shards.own_blocks if self._compressed.apart else self.shards.shared_blocks
         self._optimizer.freeze(self.steps, *blocks(self.rank, self._compressed.block_elements))
+        self._warn_of_what_stays()
         if self._momentum is not None:
             (unit,) = self.shards.units
             bits = np.packbits(self._optimizer.mask)
@@ -178,6 +186,15 @@ class ZeroOptimizer:
             gathered = self._calls.gather(words).view(np.uint8)
             rows = np.unpackbits(gathered, axis=1, count=unit.chunk)
             self._momentum.masked = np.flatnonzero(rows.reshape(-1)[: unit.size] == 0)
+
+    def _warn_of_what_stays(self) -> None:
+        moving = np.concatenate([self._optimizer.mask[place] for _, place in self._tensors] or [np.ones(0, np.bool_)])
+        if (still := moving.size - int(moving.sum())) > STILL * moving.size:
+            log.warning(
+                "%d of worker %d's %d parameters had no gradient in the first %d steps: with one bit they stay as they"
+                " are, a later freeze_step trains them",
+                *(still, self.rank, moving.size, self.steps),
+            )
 
     # -- parameters
 

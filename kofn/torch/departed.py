@@ -30,5 +30,5 @@ class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTor
         name = next(each.name_of_parameter for each in flat if isinstance(each, cls))
         raise TorchError(
             f"the gradient of {name} has left in backward(): in stages 2 and 3 gradients cannot be clipped, and those"
-            " of several batches cannot be added up; stage 1 can both"
+            " of several batches, or of several reentrant checkpoints, cannot be added up; stage 1 can both"
         )

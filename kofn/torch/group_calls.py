@@ -1,5 +1,6 @@
 """What a sharded optimizer is compared with: the same calls over a process group (gloo), without a switch."""
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class GroupCalls:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.workers, self._group = dist.get_rank(group), dist.get_world_size(group), group
+        self.order = 0
+        """A checksum of the units of all calls, in order."""
 
     def all_reduce(self, values: Floats) -> Floats:
         mean = torch.from_numpy(values / np.float32(self.workers))
@@ -41,11 +44,13 @@ class GroupCalls:
         return found
 
     def reduce_scatter(self, values: Floats, unit: Unit) -> GroupWork:
+        self._note("mean", unit)
         rows = torch.from_numpy(unit.padded(values, self.workers) / np.float32(self.workers)).reshape(-1)
         out = torch.empty(unit.chunk)
         return GroupWork(dist.reduce_scatter_single(out, rows, group=self._group, async_op=True), out)
 
     def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> GroupWork:
+        self._note("gather", unit)
         target, own = torch.from_numpy(out).reshape(-1), torch.from_numpy(shard[unit.in_shard].copy())
         return GroupWork(dist.all_gather_single(target, own, group=self._group, async_op=True), target)
 
@@ -61,6 +66,9 @@ class GroupCalls:
         dist.broadcast(found, group_src=0, group=self._group)
         whole: Array = found.numpy()
         return whole
+
+    def _note(self, call: str, unit: Unit) -> None:
+        self.order = zlib.crc32(f"{call} {unit.begin}".encode(), self.order)
 
     # -- as a ChunkExchange
 

@@ -16,9 +16,11 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from kofn.host.arrays import Floats
+from kofn.host.errors import HostError
 from kofn.host.kernels.sample import fingerprint
 from kofn.host.training.peer_to_peer import check_finite
 from kofn.torch.errors import TorchError
+from kofn.torch.own_hook import OwnHook
 from kofn.torch.sharded_parameter import guard, unguard
 from kofn.torch.split import layers_of
 
@@ -46,7 +48,7 @@ class LayerParameters:
                 view.copy_(parameter)
                 parameter.data = view
         self._lent: Floats | None = None
-        self._lent_hash = ""
+        self._lent_hash, self._lent_parts = "", list[torch.Tensor]()
 
     def take_gradient(self) -> Floats:
         """All of its gradients (size,), which the parameters do not have any more.
@@ -83,13 +85,19 @@ class LayerParameters:
             storage.resize_(4 * self.padded)
         with torch.no_grad():
             self.flat.copy_(torch.from_numpy(values.reshape(-1)))
-        self._versions = [parameter._version for _, parameter in self.named]
+
+    def seal(self) -> None:
+        """From now on `written` says what was changed; the memory is not given back any more."""
+        self._sealed = self._hashes()
 
     @property
     def written(self) -> str | None:
-        """The name of a parameter that was changed in place since fill()."""
-        now = zip(self.named, self._versions, strict=True)
-        return next((name for (name, parameter), version in now if parameter._version != version), None)
+        """The name of a parameter that was changed since seal(), also by its `data`, or put elsewhere in memory."""
+        every = zip(self.named, self._views, self._sealed, self._hashes(), strict=True)
+        return next((name for (name, each), view, *kept in every if not _at(each, view) or kept[0] != kept[1]), None)
+
+    def _hashes(self) -> list[str]:
+        return [fingerprint(view.numpy()) for view in self._views]
 
     def discard(self) -> None:
         """Its memory is given back."""
@@ -104,15 +112,17 @@ class LayerParameters:
     def lend(self, values: Floats) -> None:
         """Give the parameters these values (padded,) until take_back(); their views stay readable for ever."""
         self._lent, self._lent_hash = values, fingerprint(values)
-        for (_, parameter), part in zip(self.named, self._parts(torch.from_numpy(values.reshape(-1))), strict=True):
+        self._lent_parts = self._parts(torch.from_numpy(values.reshape(-1)))
+        for (_, parameter), part in zip(self.named, self._lent_parts, strict=True):
             unguard(parameter)
             parameter.data = part
 
     def take_back(self) -> bool:
-        """Return whether nothing was written to the lent values."""
+        """Return whether nothing was written to the lent values, and no parameter put elsewhere."""
         assert self._lent is not None
-        kept = fingerprint(self._lent) == self._lent_hash
-        self._lent = None
+        there = (_at(each, part) for (_, each), part in zip(self.named, self._lent_parts, strict=True))
+        kept = fingerprint(self._lent) == self._lent_hash and all(there)
+        self._lent, self._lent_parts = None, []
         self.guard()
         return kept
 
@@ -122,6 +132,12 @@ class LayerParameters:
             flat[begin : begin + size].view(parameter.shape)
             for (_, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False)
         ]
+
+
+def _at(parameter: nn.Parameter, view: torch.Tensor) -> bool:
+    """Whether a parameter is where the view is."""
+    placed, wanted = ((each.data_ptr(), each.dtype, each.stride()) for each in (parameter, view))
+    return bool(placed == wanted)
 
 
 def units_of(model: nn.Module, stage: int) -> list[Named]:
@@ -177,8 +193,8 @@ class GatheredLayers:
             own = [one for one in module.parameters(recurse=False) if one.requires_grad]
             if own:
                 at = number[id(own[0])]
-                module.register_forward_pre_hook(partial(self._before_forward, at), prepend=True)
-                module.register_forward_hook(partial(self._after_forward, at), always_call=True)
+                module.register_forward_pre_hook(OwnHook(partial(self._before_forward, at)), prepend=True)
+                module.register_forward_hook(OwnHook(partial(self._after_forward, at)), always_call=True)
                 for parameter in own:
                     parameter.register_post_accumulate_grad_hook(partial(self._accumulated, at))
         for unit in units:
@@ -263,7 +279,14 @@ class GatheredLayers:
             return
         unit = self._units[at]
         if not unit.held:
-            unit.fill((self._arriving.pop(at, None) or self._gather(at)).result())
+            try:
+                unit.fill((self._arriving.pop(at, None) or self._gather(at)).result())
+            except HostError as error:
+                error.add_note(
+                    f"while {unit.named[0][0]} was gathered: in stage 3 all workers must call the same layers, as often"
+                    " and in the same order, evaluations included"
+                )
+                raise
         if following is not None and not self._units[following].held and following not in self._arriving:
             self._arriving[following] = self._gather(following)
         arriving = sum(4 * self._units[one].padded for one in self._arriving)

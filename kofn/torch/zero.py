@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from typing import Any, Literal
 
@@ -23,7 +24,9 @@ from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_
 from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
-WRITTEN = "the shards have the parameters' values, which are loaded and initialised before kofn.torch.zero()"
+SETTINGS = {field.name for field in fields(ZeroSettings)}
+
+WRITTEN = "the shards have the parameters' values; loading, initialising and converting come before kofn.torch.zero()"
 
 
 def zero(
@@ -120,13 +123,15 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """With the mean gradient of all workers; afterwards all have the same parameters."""
         if closure is not None:
             raise TorchError("step() is given a closure: none is allowed, it would need several gradients a step")
+        self._untrained.check_trained()
         if self._settings.stage < 3 and (name := next(filter(None, (unit.written for unit in self._units)), None)):
-            raise TorchError(f"{name} was written since the last step: {WRITTEN}")
+            raise TorchError(f"{name} was written or moved since the last step: {WRITTEN}")
+        rate = self._rate()
         if self._settings.stage == 1:
             self._zero.put(0, self._units[0].take_gradient())
         else:
             self._check_whole()
-        self._zero.step(self.param_groups[0]["lr"])
+        self._zero.step(rate)
         for parameter in self.param_groups[0]["params"]:
             parameter.grad = None
         if self._layers is not None:
@@ -135,7 +140,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         else:
             self._gather_all()
             shared = joined(self._units)
-        self._job.stepped(np.concatenate([shared.reshape(-1).view(np.uint8), self._untrained.values()]), self.memory())
+        alike = shared, np.array([rate]), self._untrained.values()
+        self._job.stepped(np.concatenate([each.reshape(-1).view(np.uint8) for each in alike]), self.memory())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Gradients are taken by step(): there is nothing left but what no step has seen."""
@@ -195,6 +201,16 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
 
     # -- within
 
+    def _rate(self) -> float:
+        """Return the learning rate; TorchError where the group says what zero() alone does."""
+        (group,) = self.param_groups
+        if given := sorted(group.keys() & SETTINGS):
+            raise TorchError(f"{given[0]} must be given to kofn.torch.zero(), got it in the optimizer's group")
+        rate = float(group["lr"])
+        if not is_number(rate):
+            raise TorchError(f"lr is {rate!r}: {NUMBER}")
+        return rate
+
     def _counted(self, unit: int, left: list[int], parameter: nn.Parameter) -> None:
         """Stage 2: one more parameter of a unit has its gradient."""
         left[0] -= 1
@@ -229,6 +245,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         arriving = [self._gather(at) for at in range(len(self._units))]
         for unit, work in zip(self._units, arriving, strict=True):
             unit.fill(work.result())
+            if self._settings.stage < 3:
+                unit.seal()
 
 
 def _load_first(calls: ExactCalls, untrained: UntrainedState) -> None:

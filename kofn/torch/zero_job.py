@@ -1,8 +1,10 @@
 """Who makes a sharded optimizer's calls: the job's switch, or a process group."""
 
+import zlib
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch.distributed as dist
 
 from kofn.config.schema import Average
@@ -54,11 +56,20 @@ class GroupZero:
             raise TorchError('through is "gloo", and there is no process group: init_process_group("gloo") is needed')
         if settings.bits == 8:
             raise TorchError('bits is 8 and through is "gloo": 1 (two-sided) or 32 is allowed there')
-        calls = GroupCalls(self._group)
+        self._calls = calls = GroupCalls(self._group)
         return calls, TwoSidedMean(calls, sum(units)) if settings.bits == 1 else None
 
     def stepped(self, shared: Array, memory: Memory) -> None:
-        """Nobody is told."""
+        """Compare the workers, as gloo takes any two calls of equal size for the same."""
+        told = self._calls.gather(np.array([self._calls.order, zlib.crc32(shared.data)], np.int64))
+        for rank, (order, step) in enumerate(told.tolist()):
+            if order != told[0][0]:
+                raise TorchError(
+                    f"worker {rank} has called its layers in another order than worker 0: over gloo, stages 2 and 3"
+                    " need the same one"
+                )
+            if step != told[0][1]:
+                raise TorchError(f"worker {rank} has parted from worker 0: learning rates and buffers must agree")
 
 
 def elastic_calls(units: Sequence[int], settings: ZeroSettings) -> ElasticCalls:

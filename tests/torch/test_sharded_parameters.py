@@ -21,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import kofn.torch
+from kofn.host.collectives.communicator import Communicator
 from kofn.torch.errors import TorchError
 from kofn.torch.zero import ShardedOptimizer
 from tests.host.collectives.crews import threads
@@ -174,17 +175,84 @@ def test_what_was_read_in_whole_parameters_stays() -> None:
             assert torch.allclose(one, other, atol=1e-5)
 
 
+def in_data(model: nn.Sequential) -> None:
+    """As weights are clipped in a Wasserstein GAN."""
+    model[2].weight.data.clamp_(-0.01, 0.01)
+
+
+def elsewhere(model: nn.Sequential) -> None:
+    model[2].weight.data = model[2].weight.data.clone()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda model: nn.init.zeros_(model[2].weight),
+        lambda model: model.double().float(),
+        in_data,
+        elsewhere,
+    ],
+)
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_values_that_the_shards_do_not_get_are_refused(stage: int) -> None:
-    """A step would take them back."""
+def test_values_that_the_shards_do_not_get_are_refused(stage: int, write: Callable[[nn.Module], object]) -> None:
+    """A step would take them back, or no step would come to them."""
     model = layers()
     with threads("ring", 1) as crew:
         optimizer = sharded(crew.communicators[0], model, stage)
         step(model, optimizer)
         with pytest.raises(TorchError, match=r"weight .*was written .*the shards have the parameters' values"):
             with optimizer.whole_parameters():
-                nn.init.zeros_(model[2].weight)
+                write(model)
             step(model, optimizer)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: model[0].requires_grad_(True), "0.weight is trained, and was frozen"),
+        (lambda model: setattr(model[2], "bias", nn.Parameter(torch.ones(2))), "2.bias is trained, and was"),
+        (lambda model: model[2].requires_grad_(False), "2.weight was frozen after"),
+    ],
+)
+def test_other_parameters_that_are_trained_by_now(
+    change: Callable[[nn.Sequential], object], words: str, stage: int
+) -> None:
+    model = layers()
+    model[0].requires_grad_(False)
+    with threads("ring", 1) as crew:
+        optimizer = sharded(crew.communicators[0], model, stage)
+        step(model, optimizer)
+        change(model)
+        with pytest.raises(TorchError, match=words):
+            optimizer.step()
+
+
+def copied(model: nn.Module) -> Any:
+    return copy.deepcopy(model)
+
+
+def loaded(model: nn.Module) -> Any:
+    kept = io.BytesIO()
+    torch.save(model, kept)
+    return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("take", [copied, loaded])
+def test_a_copy_of_whole_parameters_is_a_usual_model(take: Callable[[nn.Module], Any]) -> None:
+    """It gathers nothing: one worker evaluates it alone."""
+    model, given = layers(), torch.ones(1, 64)
+    wanted = model(given)
+
+    def run(one: Communicator) -> Any:
+        own = copy.deepcopy(model)
+        optimizer = sharded(one, own)
+        with optimizer.whole_parameters():
+            return take(own)
+
+    with threads("ring", 2, 2.0) as crew:
+        found, _ = crew.run(run)
+        assert torch.equal(found(given), wanted)
 
 
 @dataclass

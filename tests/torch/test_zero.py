@@ -1,5 +1,6 @@
 """Sharded optimizers: against PyTorch's own over the same sums, and in few bits by the slots' rules."""
 
+import re
 import subprocess
 import sys
 import warnings
@@ -402,6 +403,106 @@ def test_over_gloo_it_trains_as_over_a_ring_without_a_warning(stage: int) -> Non
     with threads("ring", WORKERS) as crew:
         (wanted, *_) = crew.run(lambda one: trained(Job(one), one.rank, stage=stage, bits=32)[0])
     assert all((each - wanted).abs().max() < 5e-7 for each in found)
+
+
+class Branches(nn.Module):
+    """Whose order of branches is another one at worker 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.last, self.rank = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        branches = [lambda: torch.tanh(self.one(x)), lambda: self.other(x)]
+        first, second = [branch() for branch in branches[:: -1 if self.rank == 1 else 1]]
+        out: torch.Tensor = self.last(first + second)
+        return out
+
+
+BRANCHES = Branches()
+
+
+def branched(job: ZeroJob, rank: int, stage: int) -> torch.Tensor:
+    model = deepcopy(BRANCHES)
+    model.rank = rank
+    optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=job)
+    for step in range(3):
+        loss_of(model, rank, step).backward()
+        optimizer.step()
+    return flat(model.parameters())
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_over_gloo_another_order_of_layers_is_refused(stage: int) -> None:
+    """A call of gloo's is that of the others that has its number, whatever it is of."""
+
+    def run(job: GroupZero, rank: int) -> None:
+        with pytest.raises(kofn.torch.TorchError, match="worker 1 has called its layers in another order than worker"):
+            branched(job, rank, stage)
+
+    over_gloo(run, 2)
+
+
+def test_gradients_leave_in_any_order() -> None:
+    with threads("ring", 2) as crew:
+        found, other = crew.run(lambda one: branched(Job(one), one.rank, 2))
+    with threads("ring", 2) as crew:
+        wanted, _ = crew.run(lambda one: branched(Job(one), one.rank, 1))
+    assert torch.equal(found, other)
+    assert (found - wanted).abs().max() < 1e-7
+
+
+def test_in_stage_3_another_order_of_layers_is_explained() -> None:
+    def run(one: Communicator) -> str:
+        with pytest.raises(HostError) as caught:
+            branched(Job(one), one.rank, 3)
+        return "".join(caught.value.__notes__)
+
+    with threads("ring", 2, 2.0) as crew:
+        for note in crew.run(run):
+            assert re.match(r"while (one|other|last).weight was gathered: in stage 3 all workers must call the", note)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_learning_rate_of_one_worker_is_not_hidden(stage: int) -> None:
+    """Each worker's shard has its own, so that the parameters are alike."""
+
+    def step(model: nn.Module, job: ZeroJob, rank: int) -> None:
+        optimizer = kofn.torch.zero(model, lr=0.1 * (rank + 1), stage=stage, bits=32, job=job)
+        loss_of(model, 0, 0).backward()
+        optimizer.step()
+
+    def run(job: GroupZero, rank: int) -> None:
+        with pytest.raises(
+            kofn.torch.TorchError, match="worker 1 has parted from worker 0: learning rates and buffers"
+        ):
+            step(nn.Linear(8, 4), job, rank)
+
+    over_gloo(run, 2)
+    with threads("ring", 2) as crew:
+        jobs = [Job(each) for each in crew.communicators]
+        crew.run(lambda one: step(nn.Linear(8, 4), jobs[one.rank], one.rank))
+    assert jobs[0].shared != jobs[1].shared
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"weight_decay": 0.1}, r"weight_decay must be given to kofn.torch.zero\(\), got it in the optimizer's group"),
+        ({"betas": (0.5, 0.9)}, r"betas must be given to kofn.torch.zero\(\)"),
+        ({"lr": float("nan")}, "lr is nan: a finite number"),
+    ],
+)
+def test_what_the_group_cannot_say(given: dict[str, Any], words: str) -> None:
+    def run(rank: int, communicator: Communicator) -> None:
+        model = nn.Linear(8, 4)
+        optimizer = kofn.torch.zero(model, bits=32, job=Job(communicator))
+        optimizer.param_groups[0].update(given)
+        loss_of(model, 0, 0).backward()
+        with pytest.raises(kofn.torch.TorchError, match=words):
+            optimizer.step()
+
+    assert errors(run, 1) == ["nothing is wrong: None"]
 
 
 def test_no_thread_of_gloo_is_left_when_its_group_has_ended() -> None:

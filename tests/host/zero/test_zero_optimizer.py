@@ -1,5 +1,6 @@
 """Stages and bits, each worker a thread: against an optimizer that is not sharded, and beneath a switch."""
 
+import re
 import signal
 import threading
 import time
@@ -268,9 +269,10 @@ def momenta_of(late_in: set[int], stage: int) -> list[Floats]:
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_what_never_had_a_gradient_does_not_move(stage: int) -> None:
-    """Its votes are all the same: without the mask they would be steps."""
+def test_what_never_had_a_gradient_does_not_move(stage: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Its votes are all the same: without the mask they would be steps. Its owners say so."""
     settings, dead = ZeroSettings(stage=stage, bits=1, freeze_step=5), slice(30, 41)
+    shards = Shards([ELEMENTS], WORKERS)
 
     def without(rank: int, step: int, parameters: Floats) -> Floats:
         own = gradient(rank, step, parameters)
@@ -286,6 +288,11 @@ def test_what_never_had_a_gradient_does_not_move(stage: int) -> None:
             return train(zero, 15, without)
 
         found = all_of(WORKERS, one)
+    said = [re.match(r"(\d+) of worker (\d)'s (\d+) parameters had no gradient in", each) for each in caplog.messages]
+    counted = {int(each[2]): (int(each[1]), int(each[3])) for each in said if each}
+    own = [shards.cut(np.arange(ELEMENTS, dtype=np.float32) + 1, rank) for rank in range(WORKERS)]
+    still = [int(((each > dead.start) & (each <= dead.stop)).sum()) for each in own]
+    assert counted == {rank: (some, int((own[rank] > 0).sum())) for rank, some in enumerate(still) if some}
     assert np.array_equal(found[0][dead], INITIAL[dead])
     assert (np.delete(found[0], np.r_[dead]) != np.delete(INITIAL, np.r_[dead])).all()
 
