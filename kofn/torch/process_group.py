@@ -9,11 +9,12 @@ it has workers, other dtypes and other operations than sum and mean are gloo's.
 """
 
 import os
-import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -30,6 +31,7 @@ from kofn.host.collectives.work import Work
 from kofn.host.kernels.sample import fingerprint
 from kofn.torch.errors import TorchError
 from kofn.torch.group_job import GroupJob
+from kofn.torch.group_work import Completions, JoinedWork, SwitchFuture, SwitchWork
 from kofn.torch.layout import flat
 from kofn.torch.rendezvous import RENDEZVOUS
 
@@ -40,6 +42,11 @@ DTYPES = (*FLOATING, torch.int32, torch.int64)
 c10d = torch._C._distributed_c10d
 
 GLOO = dist.ProcessGroup.BackendType.GLOO
+
+GATHERED = 64
+"""Elements of an all-reduce of floats up to which all workers' are gathered, and summed by each: a script's statistics,
+of any magnitudes beside each other. More have a step in common, by block.
+"""
 
 _job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
 """That this context has joined, as the environment says."""
@@ -54,70 +61,6 @@ def use(communicator: Communicator) -> None:
     _used.set(communicator)
 
 
-class SwitchWork(dist.Work):  # type: ignore[misc]
-    """A call under way.  PyTorch's own work of a future does not raise in wait() what the future has for an error."""
-
-    def __init__(self, future: torch.futures.Future[list[Tensor]]) -> None:
-        super().__init__()
-        self._future = future
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is done; the group's limit counts, whatever is given here."""
-        self._future.wait()
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        return self._future
-
-    def is_completed(self) -> bool:
-        return bool(self._future.done())
-
-    def result(self) -> list[Tensor]:
-        tensors: list[Tensor] = self._future.value()
-        return tensors
-
-
-class JoinedWork(dist.Work):  # type: ignore[misc]
-    """Several calls as one; `copies`: tensors, each with its packed copy, whose result wait() copies back."""
-
-    def __init__(
-        self, works: Sequence[Any], tensors: list[Tensor], copies: Sequence[tuple[Tensor, Tensor]] = ()
-    ) -> None:
-        super().__init__()
-        self._works, self._tensors, self._copies = works, tensors, copies
-        self._copying = threading.Lock()
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        for work in self._works:
-            work.wait(timeout)
-        self.result()
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        every = torch.futures.collect_all([work.get_future() for work in self._works])
-        future: torch.futures.Future[list[Tensor]] = every.then(self._ended)
-        return future
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self._works)
-
-    def result(self) -> list[Tensor]:
-        with self._copying:
-            for tensor, copy in self._copies:
-                tensor.detach().copy_(copy)
-            self._copies = ()
-        return self._tensors
-
-    def _source_rank(self) -> int:
-        (work,) = self._works
-        return int(work._source_rank())
-
-    def _ended(self, done: torch.futures.Future[list[torch.futures.Future[Any]]]) -> list[Tensor]:
-        for one in done.value():
-            one.value()  # raises its error
-        return self.result()
-
-
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTorch's are read
     """One group; `calls` counts what went where: ("kofn", "allreduce") for example, or ("gloo", "send")."""
 
@@ -125,10 +68,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         super().__init__(rank, size)
         communicator = _communicator(rank, size)
         full = communicator.workers == size
-        if full and communicator.rank != rank:
+        if full and communicator.rank != rank and not dist.is_initialized():
             raise TorchError(f"the communicator's rank is {communicator.rank}, the group's {rank}: the same is needed")
-        self._communicator = communicator if full else None
+        self._communicator = communicator if full and _in_order(store, rank, size, communicator) else None
         self.calls = Counter[tuple[str, str]]()
+        self._completions = Completions()
         self._limit_s = timeout.total_seconds()
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._set_default_backend(GLOO)  # for what C++ calls without asking this class
@@ -152,6 +96,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         (tensor, *more), op = tensors, _op(options.reduceOp)
         if more or op is None or not self._sums(tensor, op):
             return self._by_gloo("allreduce", tensors, options)
+        if tensor.dtype in FLOATING and 0 < tensor.numel() <= GATHERED:
+            given, summed, name = _array(tensor), partial(_summed, op), f"{self.group_name} {op}"
+            return self._do("allreduce", lambda one: one.all_gather(given, name=name), [tensor], summed)
         return self._do("allreduce", lambda one: one.all_reduce(_array(tensor), op=op, name=self.group_name), [tensor])
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
@@ -165,6 +112,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         op = _op(options.reduceOp)
         if op is None or not self._sums(given, op):
             return self._by_gloo("_reduce_scatter_base", output, given, options)
+        _check_size(output, given.numel() // self._size if given.numel() % self._size == 0 else None)
         rows = _array(given).reshape(self._size, -1)
         return self._do("reduce_scatter", lambda one: one.reduce_scatter(rows, op=op, name=self.group_name), [output])
 
@@ -183,6 +131,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
         if not self._carries(given):
             return self._by_gloo("_allgather_base", output, given, opts or c10d.AllgatherOptions())
+        _check_size(output, self._size * given.numel())
         return self._do("all_gather", lambda one: one.all_gather(_array(given), name=self.group_name), [output])
 
     _allgather_base = all_gather_single
@@ -236,35 +185,30 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
             return work
         return JoinedWork([work], tree_leaves(first), copies)
 
-    def _do(self, call: str, begin: Callable[[Communicator], Work[Any]], targets: Sequence[Tensor]) -> Any:
-        """Its rows go to the targets, one to each, or all to the only one."""
+    def _do(
+        self,
+        call: str,
+        begin: Callable[[Communicator], Work[Any]],
+        targets: Sequence[Tensor],
+        made: Callable[[Array], Array] = lambda found: found,
+    ) -> Any:
+        """What is made of its result goes to the targets: a row to each, or all to the only one."""
         assert self._communicator is not None
         self.calls["kofn", call] += 1
-        future = torch.futures.Future[list[Tensor]]()
-        ending = threading.Lock()
+        begun, future, deadline = begin(self._communicator), SwitchFuture(), time.monotonic() + self._limit_s
 
-        def end(complete: Callable[[], object]) -> None:
-            """What it came to first counts: an end, or the group's limit."""
-            if ending.acquire(blocking=False):
-                try:
-                    complete()
-                except Exception as error:  # a future that never ends would hang the training
-                    future.set_exception(error)
+        def complete() -> None:
+            try:
+                found = begun.result(max(0.0, deadline - time.monotonic()))
+                future.set_result(_filled(targets, None if found is None else made(found)))
+            except TimeoutError:
+                group = f"{call} of group {self.group_name}"
+                words = f"{group}: timeout after {self._limit_s:g} s, another rank did not call it"
+                future.set_exception(TorchError(words))
+            except Exception as error:  # a future that never ends would hang the training
+                future.set_exception(error)
 
-        def done(work: Any) -> None:
-            limit.cancel()
-            end(lambda: future.set_result(_filled(targets, work.result())))
-
-        def late() -> None:
-            words = (
-                f"{call} of group {self.group_name}: timeout after {self._limit_s:g} s, another rank did not call it"
-            )
-            end(lambda: future.set_exception(TorchError(words)))
-
-        begun, limit = begin(self._communicator), threading.Timer(self._limit_s, late)
-        limit.daemon = True
-        limit.start()
-        begun.add_done_callback(done)
+        self._completions.add(complete)
         return SwitchWork(future)
 
 
@@ -312,6 +256,26 @@ for _name in (
 ):
     setattr(SwitchGroup, _name, _delegate(_name))
 SwitchGroup.all_to_all_single = SwitchGroup.alltoall_base
+
+
+def _in_order(store: Any, rank: int, size: int, communicator: Communicator) -> bool:
+    """Whether all ranks of a group are those of the communicator; every rank finds the same."""
+    store.set(f"kofn-{rank}", str(communicator.rank))
+    return all(int(store.get(f"kofn-{each}")) == each for each in range(size))
+
+
+def _check_size(output: Tensor, elements: int | None) -> None:
+    if output.numel() != elements:
+        wanted = "as many elements as a rank's part" if elements is None else f"{elements} elements"
+        raise TorchError(f"the output must have {wanted}, got {output.numel()}")
+
+
+def _summed(op: Op, rows: Array) -> Array:
+    """Return the sum or mean of all workers' rows, as floats are: not finite where that is out of their range."""
+    wide = rows.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = wide.mean(axis=0) if op == "mean" else wide.sum(axis=0)
+        return np.asarray(found).astype(rows.dtype)
 
 
 def _op(given: Any) -> Op | None:

@@ -1,5 +1,6 @@
 """The backend "kofn" over exact sums of a real switch: which calls go through it, and what trains on it."""
 
+import math
 import time
 import warnings
 from collections import Counter
@@ -30,6 +31,7 @@ with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
 import kofn.torch
 import kofn.torch.process_group
 from kofn.host.collectives.communicator import Communicator
+from kofn.torch.process_group import GATHERED
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import EMBEDDED, HOSTS, started
 
@@ -81,21 +83,96 @@ def in_a_group(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64])
 def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype, join: Join) -> None:
+    elements = 3 * (1 + GATHERED // 3)
+
     def work(rank: int) -> list[list[float]]:
-        values = torch.arange(6).to(dtype) + rank
-        summed, row, rows = values.clone(), torch.empty(2, dtype=dtype), torch.empty(18, dtype=dtype)
-        dist.all_reduce(summed)
+        values = torch.arange(elements).to(dtype) + rank
+        row, rows = torch.empty(elements // HOSTS, dtype=dtype), torch.empty(HOSTS * elements, dtype=dtype)
+        summed, few = values.clone(), values[:6].clone()
+        for each in (summed, few):
+            dist.all_reduce(each)
         dist.reduce_scatter_single(row, values)
         dist.all_gather_single(rows, values)
         dist.broadcast(values, 2)
-        return [each.float().tolist() for each in (summed, row, rows[::6], values)]
+        return [each.float().tolist() for each in (summed, few, row, rows[::elements], values)]
 
     found, calls = in_a_group(join, work)
-    sums = [3.0 * number + 3 for number in range(6)]
-    for rank, (summed, row, firsts, values) in enumerate(found):
-        assert (summed, row) == (sums, sums[2 * rank : 2 * rank + 2])
-        assert (firsts, values) == ([0, 1, 2], [2.0 + number for number in range(6)])
+    sums, part = [3.0 * number + 3 for number in range(elements)], elements // HOSTS
+    for rank, (summed, few, row, firsts, values) in enumerate(found):
+        assert (summed, few, row) == (sums, sums[:6], sums[part * rank : part * (rank + 1)])
+        assert (firsts, values) == ([0, 1, 2], [2.0 + number for number in range(elements)])
     assert {way for way, _ in calls} == {"kofn"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_statistics_of_any_magnitudes_are_summed_beside_each_other(dtype: torch.dtype, join: Join) -> None:
+    """As of a loss beside a number of tokens, or of one that is not finite."""
+
+    def work(rank: int) -> tuple[list[float], list[float], float]:
+        given = [2.0**14 if dtype == torch.float16 else 2.0**40, 0.5 + rank, 2.0**-12, -0.0]
+        given += [math.inf if rank == 1 else 1.0, torch.finfo(dtype).max]
+        summed, mean = (torch.tensor(given, dtype=dtype) for _ in range(2))
+        dist.all_reduce(summed)
+        dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+        number = torch.tensor(0.5 + rank, dtype=dtype)
+        dist.all_reduce(number)
+        return summed.tolist(), mean.tolist(), number.item()
+
+    large, most = 2.0**14 if dtype == torch.float16 else 2.0**40, torch.finfo(dtype).max
+    found, calls = in_a_group(join, work)
+    for summed, mean, number in found:
+        assert number == 4.5
+        assert summed == [3 * large, 4.5, 3 * 2.0**-12, 0, math.inf, math.inf]
+        assert mean == [large, 1.5, 2.0**-12, 0, math.inf, most]
+    assert calls["kofn", "allreduce"] == 3
+
+
+def test_what_follows_a_call_may_wait_for_other_calls(join: Join) -> None:
+    """As PowerSGD's hook does in its callbacks, for each bucket."""
+
+    def work(rank: int) -> list[float]:
+        group = dist.new_group(timeout=timedelta(seconds=5))
+
+        def again(done: Any) -> torch.Tensor:
+            (summed,) = done.value()
+            found: torch.Tensor = dist.all_reduce(summed, group=group, async_op=True).get_future().wait()[0]
+            return found
+
+        time.sleep(0.3 * (rank == 2))  # at the others the calls are not done when they are followed
+        given = [torch.full((100,), 1.0 * number) for number in range(6)]
+        begun = [dist.all_reduce(each, group=group, async_op=True) for each in given]
+        followed = [each.get_future().then(again) for each in begun]
+        return [each.wait()[0].item() for each in followed]
+
+    assert in_a_group(join, work)[0] == [[9.0 * number for number in range(6)]] * HOSTS
+
+
+def test_a_group_of_all_ranks_in_another_order_goes_over_gloo(join: Join) -> None:
+    """Of which rank 1 has the place that it has in the communicator."""
+
+    def work(rank: int) -> tuple[list[float], float]:
+        group, rows, given = dist.new_group([2, 1, 0], sort_ranks=False), torch.empty(3), torch.tensor([float(rank)])
+        dist.all_gather_single(rows, given, group=group)
+        dist.broadcast(given, 2, group=group)
+        return rows.tolist(), given.item()
+
+    found, calls = in_a_group(join, work)
+    assert found == [([2, 1, 0], 2)] * HOSTS
+    assert calls["kofn", "broadcast"] == 0
+
+
+def test_an_output_of_another_size_is_named(join: Join) -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(kofn.torch.TorchError, match="the output must have 6 elements, got 7"):
+            dist.all_gather_single(torch.empty(7), torch.ones(2))
+        with pytest.raises(kofn.torch.TorchError, match="the output must have 2 elements, got 3"):
+            dist.reduce_scatter_single(torch.empty(3), torch.ones(6))
+        with pytest.raises(
+            kofn.torch.TorchError, match="the output must have as many elements as a rank's part, got 2"
+        ):
+            dist.reduce_scatter_single(torch.empty(2), torch.ones(7))
+
+    in_a_group(join, work)
 
 
 def test_what_a_switch_cannot_sum_goes_over_gloo(join: Join) -> None:
@@ -291,15 +368,20 @@ def test_a_tensor_that_is_nowhere_in_main_memory_is_refused(join: Join) -> None:
 
 
 def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
-    def work(rank: int) -> None:
-        context = kofn.torch.process_group._used
-        used = context.get()
-        for other, words in ((None, "there is no communicator"), (used, "the communicator's rank is")):
-            context.set(other)
-            with pytest.raises(kofn.torch.TorchError, match=words):
-                kofn.torch.SwitchGroup(dist.HashStore(), (rank + 1) % HOSTS, HOSTS, timedelta(seconds=5))
+    def init(rank: int) -> None:
+        dist.init_process_group("kofn", rank=rank, world_size=HOSTS, store=dist.HashStore())
 
-    in_a_group(join, work)
+    with pytest.raises(kofn.torch.TorchError, match="there is no communicator"):
+        init(0)
+
+    def work(rank: int) -> None:
+        with join(rank) as communicator:
+            kofn.torch.use(communicator)
+            with pytest.raises(kofn.torch.TorchError, match="the communicator's rank is"):
+                init((rank + 1) % HOSTS)
+
+    with ThreadPoolExecutor(HOSTS) as pool:
+        list(pool.map(work, range(HOSTS)))
 
 
 @pytest.mark.parametrize("given", [None, Communicator])

@@ -1,0 +1,132 @@
+"""Calls of a process group under way, which are completed in the order in which they were made.
+
+What follows a call, by its future's then(), may make calls and wait for them: another thread completes the next ones
+meanwhile. All ranks make these calls in the same order, as each follows in turn.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_here = threading.local()
+"""`completions`: whose thread this is."""
+
+
+class Completions:
+    """Functions that complete calls, each called once, one after another; a thread is there while there are any."""
+
+    def __init__(self) -> None:
+        self._left = deque[Callable[[], object]]()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, complete: Callable[[], object]) -> None:
+        with self._lock:
+            self._left.append(complete)
+            if self._thread is None:
+                self._start()
+
+    def relieve(self) -> None:
+        """The calling thread is about to wait: if it is the one that completes, another one goes on."""
+        with self._lock:
+            if self._thread is threading.current_thread():
+                self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="kofn-completions", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        _here.completions = self
+        while complete := self._next():
+            complete()
+
+    def _next(self) -> Callable[[], object] | None:
+        """Return the next one; None where another thread goes on, or nothing is left."""
+        with self._lock:
+            if self._thread is not threading.current_thread():
+                return None
+            if self._left:
+                return self._left.popleft()
+            self._thread = None
+            return None
+
+
+class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
+    """A future that what follows another one may wait for."""
+
+    def wait(self) -> list[Tensor]:
+        if not self.done() and (completions := getattr(_here, "completions", None)) is not None:
+            completions.relieve()
+        found: list[Tensor] = super().wait()
+        return found
+
+
+class SwitchWork(dist.Work):  # type: ignore[misc]
+    """A call under way.  PyTorch's own work of a future does not raise in wait() what the future has for an error."""
+
+    def __init__(self, future: SwitchFuture) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until it is done; the group's limit counts, whatever is given here."""
+        self._future.wait()
+        return True
+
+    def get_future(self) -> SwitchFuture:
+        return self._future
+
+    def is_completed(self) -> bool:
+        return bool(self._future.done())
+
+    def result(self) -> list[Tensor]:
+        tensors: list[Tensor] = self._future.value()
+        return tensors
+
+
+class JoinedWork(dist.Work):  # type: ignore[misc]
+    """Several calls as one; `copies`: tensors, each with its packed copy, whose result wait() copies back."""
+
+    def __init__(
+        self, works: Sequence[Any], tensors: list[Tensor], copies: Sequence[tuple[Tensor, Tensor]] = ()
+    ) -> None:
+        super().__init__()
+        self._works, self._tensors, self._copies = works, tensors, copies
+        self._copying = threading.Lock()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        self.result()
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        every = torch.futures.collect_all([work.get_future() for work in self._works])
+        future: torch.futures.Future[list[Tensor]] = every.then(self._ended)
+        return future
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def result(self) -> list[Tensor]:
+        with self._copying:
+            for tensor, copy in self._copies:
+                tensor.detach().copy_(copy)
+            self._copies = ()
+        return self._tensors
+
+    def _source_rank(self) -> int:
+        (work,) = self._works
+        return int(work._source_rank())
+
+    def _ended(self, done: torch.futures.Future[list[torch.futures.Future[Any]]]) -> list[Tensor]:
+        for one in done.value():
+            one.value()  # raises its error
+        return self.result()
