@@ -163,7 +163,11 @@ class GroupReducer(PeerToPeer):
             self._place.rank,
             self._calls.elements,
             job=self._config.job,
-            transport=Transport(self._place.service, pace=pacing_rate(self._config.pace_mbps(1), words)),
+            transport=Transport(
+                self._place.service,
+                pace=pacing_rate(self._config.pace_mbps(1), words),
+                interface=self._place.interface,
+            ),
             addresses=self._place.workers,
             compress=self._compress,
             average=self._calls.average,

@@ -50,7 +50,6 @@ class ControlledJob:
     """A TorchJob under a controller; the process ends with the torchrun that has started it."""
 
     def __init__(self, place: JobPlace) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         self.config, self.rank, self.metrics = Config.load(place.config), place.rank, place.metrics
         workers = self.config.job.workers
         if place.rank >= workers:
@@ -65,9 +64,17 @@ class ControlledJob:
             address=self._place.address,
             controller=self._place.controller,
             service=self._place.service,
+            interface=self._place.interface,
             workers=self._place.workers,
         )
-        self._reducer = reducer = self._reduced(place, coding, group)
+        try:
+            self._reducer = reducer = self._reduced(place, coding, group)
+        except OSError as error:
+            raise TorchError(
+                f"worker {self.rank} must be one model's, in one process: its way to {place.service} cannot be had"
+                f" ({error}); of several models one Module and one DistributedDataParallel can be made"
+            ) from error
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         self._member = self._loop.run(member_of(self.config, place, reducer, replica, self._place.certs))
         try:
             self._loop.run(self._member.join())

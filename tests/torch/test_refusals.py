@@ -23,8 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 import kofn.torch
 from kofn.config.schema import Config
 from kofn.host.errors import AgentError, GradientError, HostError
+from kofn.host.transport.udp import udp_socket
+from kofn.host.wire.packet import PORT
 from kofn.torch.attach import ddp_hook
 from kofn.torch.group_job import GroupJob
+from kofn.torch.job import ControlledJob
 from kofn.torch.layout import ParameterLayout
 from kofn.torch.place import JobPlace
 from tests.host.collectives.switched import HOSTS
@@ -195,6 +198,30 @@ def test_ranks_that_differ_or_are_no_numbers() -> None:
         JobPlace.find((2, 3), ENVIRONMENT)
     with pytest.raises(kofn.torch.TorchError, match="KOFN_RANK is 'one': a number"):
         JobPlace.find((0, 1), {**ENVIRONMENT, "KOFN_RANK": "one"})
+
+
+@pytest.fixture
+def controlled(tmp_path: Path) -> ControlledJob:
+    (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
+    given = {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml"), "KOFN_SERVICE": "127.0.0.1"}
+    return ControlledJob(JobPlace.find((1, 3), {**given, "KOFN_INTERFACE": "lo"}))
+
+
+def test_a_second_model_in_a_process(controlled: ControlledJob) -> None:
+    with closing(udp_socket("", PORT, "lo")), pytest.raises(kofn.torch.TorchError) as caught:
+        ddp_hook(ddp(line), job=controlled)
+    assert str(caught.value).startswith("worker 1 must be one model's, in one process: its way to 127.0.0.1 cannot be")
+
+
+def test_packets_leave_by_the_interface_that_the_environment_says(
+    controlled: ControlledJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(service: str, **given: Any) -> None:
+        raise OSError(f"to {service} by {given['interface']}")
+
+    monkeypatch.setattr("kofn.host.worker.Transport", made)
+    with pytest.raises(kofn.torch.TorchError, match=r"to 127\.0\.0\.1 by lo"):
+        ddp_hook(ddp(line), job=controlled)
 
 
 # -- while it trains
