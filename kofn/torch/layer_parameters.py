@@ -93,8 +93,12 @@ class LayerParameters:
     @property
     def written(self) -> str | None:
         """The name of a parameter that was changed since seal(), also by its `data`, or put elsewhere in memory."""
-        every = zip(self.named, self._views, self._sealed, self._hashes(), strict=True)
-        return next((name for (name, each), view, *kept in every if not _at(each, view) or kept[0] != kept[1]), None)
+        for (name, parameter), view, sealed, now in zip(
+            self.named, self._views, self._sealed, self._hashes(), strict=True
+        ):
+            if now != sealed or not _at(parameter, view):
+                return name
+        return None
 
     def _hashes(self) -> list[str]:
         return [fingerprint(view.numpy()) for view in self._views]

@@ -9,9 +9,11 @@ it has workers, other dtypes and other operations than sum and mean are gloo's.
 """
 
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
@@ -190,24 +192,38 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         call: str,
         begin: Callable[[Communicator], Work[Any]],
         targets: Sequence[Tensor],
-        made: Callable[[Array], Array] = lambda found: found,
+        made: Callable[[Any], Array | None] = lambda found: found,
     ) -> Any:
         """What is made of its result goes to the targets: a row to each, or all to the only one."""
         assert self._communicator is not None
         self.calls["kofn", call] += 1
         begun, future, deadline = begin(self._communicator), SwitchFuture(), time.monotonic() + self._limit_s
+        ending = threading.Lock()
+
+        def end(finish: Callable[[], object]) -> None:
+            """What it came to first counts: a result, an error, or the group's limit."""
+            if ending.acquire(blocking=False):
+                try:
+                    finish()
+                except Exception as error:  # a future that never ends would hang the training
+                    future.set_exception(error)
+
+        def late() -> None:
+            words = (
+                f"{call} of group {self.group_name}: timeout after {self._limit_s:g} s, another rank did not call it"
+            )
+            end(lambda: future.set_exception(TorchError(words)))
 
         def complete() -> None:
-            try:
-                found = begun.result(max(0.0, deadline - time.monotonic()))
-                future.set_result(_filled(targets, None if found is None else made(found)))
-            except TimeoutError:
-                group = f"{call} of group {self.group_name}"
-                words = f"{group}: timeout after {self._limit_s:g} s, another rank did not call it"
-                future.set_exception(TorchError(words))
-            except Exception as error:  # a future that never ends would hang the training
-                future.set_exception(error)
+            with suppress(TimeoutError):
+                begun.exception(max(0.0, deadline - time.monotonic()))
+            if begun.done():
+                limit.cancel()
+                end(lambda: future.set_result(_filled(targets, made(begun.result()))))
 
+        limit = threading.Timer(self._limit_s, late)
+        limit.daemon = True
+        limit.start()
         self._completions.add(complete)
         return SwitchWork(future)
 

@@ -158,8 +158,6 @@ class ScheduledSession(Session):
             self.finish()
         super().close()
         self._split.close()
-        for hook in self._hooks:
-            hook.remove()
 
     # -- the model's passes
 

@@ -80,6 +80,8 @@ class Session:
         self._passes = 0
         """Backward passes that have begun."""
         self._closed = False
+        self._hooks: list[Any]
+        """On the model, until close()."""
 
     def join(self) -> None:
         """Take part in the job; waits for all workers, or goes on where a peer is."""
@@ -101,6 +103,7 @@ class Session:
         """From now on its passes are this session's."""
         self.model.register_comm_hook(self, Session._hook)
         self._unreduced = UnreducedPasses(self.model, self.layout.parameters)
+        self._hooks = self._unreduced.hooks
         self.model.register_forward_pre_hook(OwnHook(lambda *_: self.ready()))
         self.model.register_forward_hook(OwnHook(lambda *_: self._unreduced.forward()))
 
@@ -144,6 +147,8 @@ class Session:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
+            for hook in self._hooks:
+                hook.remove()
             reason, memory = "iterations" if self.done() else CLOSED, self.replica.memory + self.reducer.memory
             self._metrics.sum_up(self.reducer, reason, self.replica.results, memory)
 

@@ -30,8 +30,10 @@ class UnreducedPasses:
         self._reducing, self._apart = False, False
         """Whether a pass is being reduced, and whether no_sync() keeps all passes apart."""
         self._alone = set[int]()  # passes since the last one that was reduced
-        for name, parameter in parameters.items():
+        self.hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
+            for name, parameter in parameters.items()
+        ]
 
     def forward(self) -> None:
         """The model has made a forward pass."""

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 from datetime import timedelta
 from importlib.util import find_spec
@@ -145,6 +146,26 @@ def test_what_follows_a_call_may_wait_for_other_calls(join: Join) -> None:
         return [each.wait()[0].item() for each in followed]
 
     assert in_a_group(join, work)[0] == [[9.0 * number for number in range(6)]] * HOSTS
+
+
+def test_what_waits_in_vain_for_a_call_ends_with_the_groups_limit(join: Join) -> None:
+    """A future of a future is PyTorch's own, which nothing relieves."""
+
+    def work(rank: int) -> None:
+        group = dist.new_group(timeout=timedelta(seconds=1))
+
+        def again(done: Any) -> Any:
+            called: Any = dist.all_reduce(torch.ones(100), group=group, async_op=True)
+            return called.get_future().then(lambda done: done.value()).wait()
+
+        time.sleep(0.3 * (rank == 2))
+        begun: Any = dist.all_reduce(torch.ones(100), group=group, async_op=True)
+        with suppress(RuntimeError):
+            begun.get_future().then(again).wait()
+
+    begun_s = time.monotonic()
+    in_a_group(join, work)
+    assert time.monotonic() - begun_s < 10
 
 
 def test_a_group_of_all_ranks_in_another_order_goes_over_gloo(join: Join) -> None:
