@@ -4,15 +4,21 @@ What follows a call, by its future's then(), may make calls and wait for them: a
 meanwhile. All ranks make these calls in the same order, as each follows in turn.
 """
 
+import atexit
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+EXIT_S = 5.0
+"""For calls that nothing has waited for, when Python ends."""
 
 _here = threading.local()
 """`completions`: whose thread this is."""
@@ -25,6 +31,7 @@ class Completions:
         self._left = deque[Callable[[], object]]()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        _all.add(self)
 
     def add(self, complete: Callable[[], object]) -> None:
         with self._lock:
@@ -37,6 +44,11 @@ class Completions:
         with self._lock:
             if self._thread is threading.current_thread():
                 self._start()
+
+    def join(self, deadline_s: float) -> None:
+        """Wait until nothing is left, or until then (time.monotonic)."""
+        while (thread := self._thread) is not None and (left_s := deadline_s - time.monotonic()) > 0:
+            thread.join(left_s)
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="kofn-completions", daemon=True)
@@ -56,6 +68,17 @@ class Completions:
                 return self._left.popleft()
             self._thread = None
             return None
+
+
+_all = WeakSet[Completions]()
+
+
+@atexit.register
+def _end() -> None:
+    """A thread that still completes a call while Python ends would abort the process."""
+    deadline_s = time.monotonic() + EXIT_S
+    for each in [*_all]:
+        each.join(deadline_s)
 
 
 class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]

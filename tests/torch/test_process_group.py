@@ -1,6 +1,8 @@
 """The backend "kofn" over exact sums of a real switch: which calls go through it, and what trains on it."""
 
 import math
+import subprocess
+import sys
 import time
 import warnings
 from collections import Counter
@@ -146,6 +148,22 @@ def test_what_follows_a_call_may_wait_for_other_calls(join: Join) -> None:
         return [each.wait()[0].item() for each in followed]
 
     assert in_a_group(join, work)[0] == [[9.0 * number for number in range(6)]] * HOSTS
+
+
+def test_a_process_ends_while_calls_are_under_way() -> None:
+    """PyTorch's own groups abort it then."""
+    ((host, _, port),) = [each.rpartition(":") for each in addresses(1)]
+    script = f"""
+import torch, torch.distributed as dist, kofn.torch
+from kofn.host.collectives.kinds.ring import Ring
+kofn.torch.use(Ring(0, ("{host}:{port}",)))
+dist.init_process_group("kofn", rank=0, world_size=1, store=dist.HashStore())
+for _ in range(20):
+    dist.all_reduce(torch.ones(100_000), async_op=True).get_future().then(lambda done: done.value()[0] / 2)
+"""
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_what_waits_in_vain_for_a_call_ends_with_the_groups_limit(join: Join) -> None:
