@@ -58,6 +58,7 @@ class Completions:
         _here.completions = self
         while complete := self._next():
             complete()
+            del complete  # a future freed after join() has returned would abort the process
 
     def _next(self) -> Callable[[], object] | None:
         """Return the next one; None where another thread goes on, or nothing is left."""

@@ -219,6 +219,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
                 begun.exception(max(0.0, deadline - time.monotonic()))
             if begun.done():
                 limit.cancel()
+                limit.function = _nothing  # its thread, which join() does not wait for, frees no future
                 end(lambda: future.set_result(_filled(targets, made(begun.result()))))
 
         limit = threading.Timer(self._limit_s, late)
@@ -272,6 +273,10 @@ for _name in (
 ):
     setattr(SwitchGroup, _name, _delegate(_name))
 SwitchGroup.all_to_all_single = SwitchGroup.alltoall_base
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _in_order(store: Any, rank: int, size: int, communicator: Communicator) -> bool:
