@@ -105,7 +105,7 @@ class MeasuredWorker:
         """Of an all-reduce."""
         begin, engine = time.process_time(), engine_cpu_s()
         self.reduce()
-        whole, engine, reduced = time.process_time() - begin, engine_cpu_s() - engine, self._communicator.agent.reduced
+        whole, engine, reduced = time.process_time() - begin, engine_cpu_s() - engine, self._communicator.reduced
         return Cost(whole, engine, reduced.encode + reduced.receive + reduced.decode)
 
 

@@ -154,7 +154,7 @@ def chosen(rates: FloatArray, counts: Callable[[FloatArray], FloatArray]) -> int
     """k, from rates: what is timed."""
     goal = objective("throughput", len(rates))
     forecast = times_alone(SERVICE + counts(rates))
-    return cheapest((forecast,), goal.costs(forecast)[None], len(rates), forecast.treatment, 0.05).k
+    return cheapest((forecast,), goal.costs(forecast)[None], len(rates), forecast.late_policy, 0.05).k
 
 
 def times(seed: int, repetitions: int) -> list[Row]:

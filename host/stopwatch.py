@@ -33,6 +33,10 @@ class Times:
         return math.fsum((self.encode, self.send, self.wait, self.receive, self.sum, self.decode))
 
 
+UNMEASURED = Times()
+"""Of a call that nobody has timed."""
+
+
 class Stopwatch:
     """Which part of a call goes on, and for how long each did: one at any moment, `wait` at first.
 

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent
+from kofn.host.agent.agent import Agent, encoder_of
 from kofn.host.agent.recorder import Recorder
 from kofn.host.collectives.job_collective import load_collective
+from kofn.host.compression.age_weight import AgeWeight
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.membership.member import HeldReplica, Member
@@ -98,16 +99,14 @@ def agent_of(
     config: Config, place: WorkerPlace, coding: JobCoding, ledger_file: Path, recorder: Recorder | None = None
 ) -> Agent:
     """Whose packets a switch or a server sums; its ledger is in this file."""
+    encoder = encoder_of(config.job, place.rank, coding, config.compress, ledger_file)
+    encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
     return Agent(
         config.job,
-        rank=place.rank,
-        coding=coding,
-        transport=_transport(config, place, coding.layout),
-        compress=config.compress,
-        ledger_file=ledger_file,
+        encoder,
+        _transport(config, place, coding.layout),
         average=config.model.average,
-        treatment=config.policy.treatment,
-        age_limit=config.policy.age_limit,
+        late_policy=config.policy.late_policy,
         recorder=recorder,
     )
 

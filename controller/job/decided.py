@@ -29,8 +29,8 @@ def decided(control_loop: ControlLoop) -> pb.Status:
         expected=_expected(control_loop),
         changes=[_change(change) for change in control_loop.changes],
         overhead_s=control_loop.overhead_s,
-        late_gradient=control_loop.treatment.rule,
-        age_weight=control_loop.treatment.age_weight,
+        late_gradient=control_loop.late_policy.rule,
+        age_weight=control_loop.late_policy.age_weight,
         noise_scale=control_loop.worth_model.noise_scale,
         alignment=control_loop.worth_model.alignment.tolist() if control_loop.worth_model.noise_scale else (),
     )
@@ -73,7 +73,7 @@ def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
     forecast, errors_s = control_loop.choice.forecast, control_loop.prediction.error_s
     rounds_s = throughput_costs(forecast)
     why = _in_force(control_loop)
-    rule, excluded = control_loop.treatment.rule, control_loop.goal.excludes(forecast)
+    rule, excluded = control_loop.late_policy.rule, control_loop.goal.excludes(forecast)
     measured = [control_loop.pace.measured(k, rule) for k in range(1, forecast.workers + 1)]
     return [
         pb.Expected(
@@ -122,7 +122,7 @@ def _change(change: Change) -> pb.Change:
         reason=change.reason,
         expected_iteration_s=_known(change.expected_s),
         predicted_iteration_s=_known(change.predicted_s),
-        late_gradient=change.treatment.rule,
+        late_gradient=change.late_policy.rule,
     )
 
 

@@ -54,15 +54,15 @@ class Journal:
                 "iteration": change.iteration,
                 "k": change.k,
                 "previous_k": change.previous_k,
-                "late_gradient": change.treatment.rule,
-                "age_weight": change.treatment.age_weight,
+                "late_gradient": change.late_policy.rule,
+                "age_weight": change.late_policy.age_weight,
                 "reason": change.reason,
                 "lambda_s": _lambda(control_loop),
                 "time_model": control_loop.estimate.law if control_loop.estimate else None,
                 "expected_s": forecast.expected_s.tolist() if forecast else [],
                 "predicted_s": forecast.predicted_s.tolist() if forecast else [],
                 "measured_s": [
-                    control_loop.pace.measured(k, control_loop.treatment.rule).mean_s or None
+                    control_loop.pace.measured(k, control_loop.late_policy.rule).mean_s or None
                     for k in range(1, control_loop.workers + 1)
                 ],
                 "overhead_s": control_loop.overhead_s or None,

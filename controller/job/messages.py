@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import LatePolicy
 from kofn.rpc import kofn_pb2 as pb
 
 
@@ -15,7 +15,7 @@ def welcome(
     generation: int,
     running: bool,
     decision: int,
-    treatment: Treatment,
+    late_policy: LatePolicy,
 ) -> pb.ControllerMessage:
     """The first message of every stream."""
     return pb.ControllerMessage(
@@ -27,15 +27,15 @@ def welcome(
             generation=generation,
             running=running,
             decision=decision,
-            late_gradient=treatment.rule,
-            age_weight=treatment.age_weight,
+            late_gradient=late_policy.rule,
+            age_weight=late_policy.age_weight,
         )
     )
 
 
-def decision(k: int, number: int, treatment: Treatment) -> pb.ControllerMessage:
+def decision(k: int, number: int, late_policy: LatePolicy) -> pb.ControllerMessage:
     """Another k is in force in the switch, or late gradients are treated otherwise."""
-    rule, weight = treatment
+    rule, weight = late_policy
     return pb.ControllerMessage(decision=pb.Decision(k=k, number=number, late_gradient=rule, age_weight=weight))
 
 

@@ -216,7 +216,7 @@ class JobSession:
         """The switch has confirmed another k: only now do the workers hear of it."""
         number = self.agreement.confirmed(k)
         self.version += 1
-        self.members.broadcast(messages.decision(k, number, self.control_loop.treatment))
+        self.members.broadcast(messages.decision(k, number, self.control_loop.late_policy))
 
     def _agree(self, rank: int, report: pb.Report) -> None:
         """What a report says about the k of its blocks."""
@@ -251,6 +251,6 @@ class JobSession:
         )  # fmt: skip
         self.journal.decision(self.job.id, self.control_loop, change)
         if change.k == change.previous_k:
-            told = messages.decision(self.slots.in_force, self.agreement.number, self.control_loop.treatment)
+            told = messages.decision(self.slots.in_force, self.agreement.number, self.control_loop.late_policy)
             self.members.broadcast(told)
         self._wanted.set()

@@ -88,7 +88,7 @@ class JobState:
                 generation=generation,
                 running=running,
                 decision=self.agreement.number,
-                treatment=self.control_loop.treatment,
+                late_policy=self.control_loop.late_policy,
             )
         )
 

@@ -1,7 +1,7 @@
-"""From an estimate to a k and a treatment of late gradients: forecasts, costs, whether a change is worth it and sure.
+"""From an estimate to a k and a policy for late gradients: forecasts, costs, whether a change is worth it and sure.
 
-An *option* is a treatment and a k. Holds what the choice rests on. Knows nothing of reports, of who was lost, or of
-time.
+An *option* is a policy for late gradients and a k. Holds what the choice rests on. Knows nothing of reports, of
+who was lost, or of time.
 """
 
 import logging
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import LatePolicy
 from kofn.config.objectives import OBJECTIVES
 from kofn.controller.errors import ObjectiveError
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
@@ -52,7 +52,7 @@ class Chooser:
     window: int
     predictor: Predictor
     choice: Choice | None = None  # over the workers that were live then
-    prediction: Prediction | None = None  # that it rests on, under the treatment to use
+    prediction: Prediction | None = None  # that it rests on, under the policy to use
     fault: str = ""  # what the objective did instead of giving costs; empty: it gave some
     evidence: Evidence = field(init=False)
     _logged: bool = False  # that this objective failed
@@ -79,14 +79,14 @@ class Chooser:
     def choose(
         self,
         known: Known,
-        treatments: Sequence[Treatment],
+        late_policies: Sequence[LatePolicy],
         *,
         k: int,
-        treatment: Treatment,
+        late_policy: LatePolicy,
         margin: float,
         iterations: int | None = None,
     ) -> Choice | None:
-        """The option to use where `k` and `treatment` are in force; None where the objective gives no costs.
+        """The option to use where `k` and `late_policy` are in force; None where the objective gives no costs.
 
         With `iterations`, their number since the last look, a change must gain even if age and noise cost DOUBT times
         as much. Except for the first change, the gain must also be sure. Without, it must only gain `margin`.
@@ -96,19 +96,19 @@ class Chooser:
         beyond_s = Beyond(known.overhead_s, known.catch_up_s)
         predictions = {
             rule: self.predictor.predict(known.estimate, known.live, base_s, beyond_s, rule)
-            for rule in dict.fromkeys(each.rule for each in treatments)
+            for rule in dict.fromkeys(each.rule for each in late_policies)
         }
 
         def forecasts(factor: float = 1.0) -> tuple[Forecast, ...]:
-            """Of each treatment, where what age and noise cost is off by a factor."""
-            return tuple(_forecast(known, expected_s, each, predictions[each.rule], factor) for each in treatments)
+            """Return one for each policy, where what age and noise cost is off by a factor."""
+            return tuple(_forecast(known, expected_s, each, predictions[each.rule], factor) for each in late_policies)
 
         try:
             found, first = forecasts(), self.choice is None
             if self._policy is not None:
                 iterations, margin = None, 0.0  # it alone says whether a change is worth it
-            choice = cheapest(found, self._costs(found), k, treatment, margin)
-            present = choice.place_of(treatment, k)
+            choice = cheapest(found, self._costs(found), k, late_policy, margin)
+            present = choice.place_of(late_policy, k)
             if iterations is not None and present is not None:
                 doubted = self.goal.all_costs(forecasts(DOUBT)) if len(found) > 1 else choice.all_costs
                 allowed = gains(doubted, float(doubted[present])) > 0
@@ -121,7 +121,7 @@ class Chooser:
             self._failed(str(error))
             return None
         self.choice, self.fault = choice, ""
-        self.prediction = predictions[choice.treatment.rule]
+        self.prediction = predictions[choice.late_policy.rule]
         return choice
 
     def _costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
@@ -146,7 +146,7 @@ class Chooser:
         at, k = present
         slow = (np.arange(1, gain.shape[1] + 1) > k + 1) | (np.arange(len(gain)) != at)[:, None]
         sure = self.evidence.weigh(gain, error, slow, margin=margin, iterations=iterations)
-        best = choice.treatments.index(choice.best_treatment)
+        best = choice.late_policies.index(choice.best_late_policy)
         return replace(_of(choice, sure & allowed, present), gain_error=float(error[best, choice.best - 1]))
 
     def _failed(self, fault: str) -> None:
@@ -156,40 +156,42 @@ class Chooser:
 
 
 def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
-    """With the cheapest of these options (treatments, n) to use; with the present one where there is none."""
+    """With the cheapest of these options (late_policies, n) to use; with the present one where there is none."""
     chosen = np.unravel_index(np.argmin(np.where(which, choice.all_costs, np.inf)), which.shape)
     at, place = (int(chosen[0]), int(chosen[1])) if which.any() else present
-    return replace(choice, k=place + 1, treatment=choice.forecasts[at].treatment)
+    return replace(choice, k=place + 1, late_policy=choice.forecasts[at].late_policy)
 
 
-def cheapest(forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, treatment: Treatment, margin: float) -> Choice:
+def cheapest(
+    forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, late_policy: LatePolicy, margin: float
+) -> Choice:
     """The cheapest option; or the present one, where that is possible and at most `margin` (a share) dearer."""
     at, place = np.unravel_index(np.argmin(costs), costs.shape)
-    best, best_treatment = int(place) + 1, forecasts[int(at)].treatment
+    best, best_late_policy = int(place) + 1, forecasts[int(at)].late_policy
     choice = Choice(
         k=best,
-        treatment=best_treatment,
+        late_policy=best_late_policy,
         best=best,
-        best_treatment=best_treatment,
+        best_late_policy=best_late_policy,
         forecasts=forecasts,
         all_costs=costs,
     )
-    present = choice.place_of(treatment, k)
+    present = choice.place_of(late_policy, k)
     if present is None:
         return choice
     gain = float(gains(costs, float(costs[present]))[at, place])
-    return replace(choice, gain=gain) if gain > margin else replace(choice, k=k, treatment=treatment, gain=gain)
+    return replace(choice, gain=gain) if gain > margin else replace(choice, k=k, late_policy=late_policy, gain=gain)
 
 
 def _forecast(
-    known: Known, expected_s: FloatArray, treatment: Treatment, prediction: Prediction, factor: float
+    known: Known, expected_s: FloatArray, late_policy: LatePolicy, prediction: Prediction, factor: float
 ) -> Forecast:
-    """Of one treatment, where what age and noise cost is off by a factor."""
+    """Return it under one policy, where what age and noise cost is off by a factor."""
     return Forecast(
         expected_s=expected_s,
         predicted_s=prediction.mean_s,
         overhead_s=known.overhead_s,
-        worth=known.worth_model.worth(prediction, known.live, treatment.age_weight, factor),
-        treatment=treatment,
+        worth=known.worth_model.worth(prediction, known.live, late_policy.age_weight, factor),
+        late_policy=late_policy,
         history=known.history,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import LatePolicy
 from kofn.config.objectives import check_objective
 from kofn.config.schema import Average, PolicySection
 from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
@@ -42,7 +42,7 @@ class Change:
     iteration: int
     k: int
     previous_k: int
-    treatment: Treatment  # of late gradients from now on
+    late_policy: LatePolicy  # from now on
     reason: str
     expected_s: float  # E_k[T] of the new k; NaN where nothing is known yet
     predicted_s: float  # its predicted iteration time; NaN likewise
@@ -59,7 +59,7 @@ class ControlLoop:
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
     k: int = field(init=False)
-    treatment: Treatment = field(init=False)  # of late gradients
+    late_policy: LatePolicy = field(init=False)
     estimate: Estimate | None = None
     included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
     silent_s: FloatArray = field(init=False)
@@ -93,7 +93,7 @@ class ControlLoop:
         self.history = HistoryLog(workers=self.workers)
         self._chosen_at = 0
         self.k = self._start_k(self.goal.name)
-        self.treatment = self._start_treatment()
+        self.late_policy = self._start_late_policy()
 
     @property
     def goal(self) -> Objective:
@@ -125,7 +125,7 @@ class ControlLoop:
         self.worth_model.report(rank, report)
         self.history.report(rank, report, self.k, now_s)
         if self.iteration > before:
-            self.pace.ended(self.iteration, self.k, self.treatment.rule, now_s)
+            self.pace.ended(self.iteration, self.k, self.late_policy.rule, now_s)
         self.pace.caught_up(report.age, report.catch_up_s)
         if not report.late:
             first_block_s, iteration_s = report.first_block_s, report.iteration_s
@@ -162,26 +162,26 @@ class ControlLoop:
         self.included = None
         if self.live.any() and self._forecast(now_s):
             return self._choose(f"objective set to {text}:", 0.0)
-        return self._set_k(self._start_k(text), f"objective set to {text}", self._start_treatment())
+        return self._set_k(self._start_k(text), f"objective set to {text}", self._start_late_policy())
 
     @property
-    def treatments(self) -> tuple[Treatment, ...]:
+    def late_policies(self) -> tuple[LatePolicy, ...]:
         """Of late gradients, among which the objective chooses, as far as the configuration leaves it to it."""
-        given = self.policy.treatment
+        given = self.policy.late_policy
         if self.goal.rule is not None:
             return (given._replace(rule=self.goal.rule),)
-        if len(self.goal.treatments) == 1:
-            return self.goal.treatments
-        if self.policy.late_gradient != "auto" or not self.goal.treatments:
+        if len(self.goal.late_policies) == 1:
+            return self.goal.late_policies
+        if self.policy.late_gradient != "auto" or not self.goal.late_policies:
             return (given,)
         if self.policy.age_weight is None:
-            return self.goal.treatments
-        weighed = (each._replace(age_weight=given.age_weight) for each in self.goal.treatments)
+            return self.goal.late_policies
+        weighed = (each._replace(age_weight=given.age_weight) for each in self.goal.late_policies)
         return tuple(dict.fromkeys(weighed))
 
-    def _start_treatment(self) -> Treatment:
+    def _start_late_policy(self) -> LatePolicy:
         """Where there is a choice the last one, under which most is measured."""
-        return self.treatments[-1]
+        return self.late_policies[-1]
 
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
         """A worker takes no part any more: n and at once k become smaller."""
@@ -220,7 +220,7 @@ class ControlLoop:
         live = max(int(self.live.sum()), 1)
         fixed = check_objective(text, self.workers, "objective")
         if fixed is None:
-            return live if len(self.treatments) == 1 else max(live // 2, 1)
+            return live if len(self.late_policies) == 1 else max(live // 2, 1)
         return min(fixed.k, live)
 
     def _excluded(self) -> int | None:
@@ -307,29 +307,29 @@ class ControlLoop:
             history=self.history.history(self.live, self._now_s),
         )
         choice = self.chooser.choose(
-            known, self.treatments, k=self.k, treatment=self.treatment, margin=margin, iterations=iterations
+            known, self.late_policies, k=self.k, late_policy=self.late_policy, margin=margin, iterations=iterations
         )
         if choice is None:
             return self._set_k(min(self.k, int(self.live.sum())), f"{reason} {self.chooser.fault}")
-        numbers = _numbers(choice, self.k, self.treatment, self.goal)
-        return self._set_k(choice.k, f"{reason} {numbers}", choice.treatment)
+        numbers = _numbers(choice, self.k, self.late_policy, self.goal)
+        return self._set_k(choice.k, f"{reason} {numbers}", choice.late_policy)
 
-    def _set_k(self, k: int, reason: str, treatment: Treatment | None = None) -> Change | None:
-        """Record a change; None where k and the treatment of late gradients (None: as it is) are that already."""
-        treatment = treatment or self.treatment
-        if k == self.k and treatment == self.treatment:
+    def _set_k(self, k: int, reason: str, late_policy: LatePolicy | None = None) -> Change | None:
+        """Record a change; None where k and the policy for late gradients (None: as it is) are that already."""
+        late_policy = late_policy or self.late_policy
+        if k == self.k and late_policy == self.late_policy:
             return None
         expected_s, predicted_s = _of(self.choice, k)
         change = Change(
             iteration=self.iteration,
             k=k,
             previous_k=self.k,
-            treatment=treatment,
+            late_policy=late_policy,
             reason=reason,
             expected_s=expected_s,
             predicted_s=predicted_s,
         )
-        self.k, self.treatment = k, treatment
+        self.k, self.late_policy = k, late_policy
         self.chooser.evidence.forget()
         self.changes.append(change)
         return change
@@ -342,13 +342,13 @@ def _of(choice: Choice | None, k: int) -> tuple[float, float]:
     return float(choice.forecast.expected_s[k - 1]), float(choice.forecast.predicted_s[k - 1])
 
 
-def _numbers(choice: Choice, previous: int, treatment: Treatment, goal: Objective) -> str:
-    """Why the new k, or the new treatment, in one clause."""
+def _numbers(choice: Choice, previous: int, late_policy: LatePolicy, goal: Objective) -> str:
+    """Why the new k, or the new policy for late gradients, in one clause."""
     expected_s, predicted_s = _of(choice, choice.k)
     numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
     if len(choice.forecasts) > 1:
-        numbers = f"late gradients: {choice.treatment.rule}, {numbers}"
-    before = choice.place_of(treatment, previous)
+        numbers = f"late gradients: {choice.late_policy.rule}, {numbers}"
+    before = choice.place_of(late_policy, previous)
     if not goal.unit or before is None:
         return numbers
     now, then = choice.costs[choice.k - 1], choice.all_costs[before]

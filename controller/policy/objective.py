@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from kofn.config.errors import ConfigError
-from kofn.config.late_rules import RuleName, Treatment
+from kofn.config.late_rules import LatePolicy, RuleName
 from kofn.config.objectives import OBJECTIVES, check_objective
 from kofn.config.plugins import in_words
 from kofn.controller.estimate.measurements import FloatArray
@@ -20,7 +20,7 @@ from kofn.controller.policy.policy import Policy
 class Forecast:
     """All that an objective or a policy may look at, for k = 1..n live workers (n,).
 
-    `treatment`: of late gradients, under which all this is so. `expected_s` is E_k[T] in seconds, as if all workers
+    `late_policy`: for late gradients, under which all this is so. `expected_s` is E_k[T] in seconds, as if all workers
     started together; `predicted_s` the same for the process, where they do not (`process`); both end with the gradient
     that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is what an iteration brings, 1 for
     the mean of exact and fresh gradients (controller/policy/worth.py). `history`: what has happened; None where nothing
@@ -31,7 +31,7 @@ class Forecast:
     predicted_s: FloatArray
     overhead_s: float
     worth: FloatArray
-    treatment: Treatment = field(default_factory=Treatment)
+    late_policy: LatePolicy = field(default_factory=LatePolicy)
     history: TrainingHistory | None = None
 
     @property
@@ -61,7 +61,7 @@ class Objective:
     costs: Callable[[Forecast], FloatArray]
     unit: str  # of the costs, for people: "s" or "" where they have none
     rule: RuleName | None = None  # for late gradients, where it leaves no choice
-    treatments: tuple[Treatment, ...] = ()  # of late gradients among which it chooses; none: as the configuration says
+    late_policies: tuple[LatePolicy, ...] = ()  # among which it chooses; none: as the configuration says
     warm_up: int = 0  # iterations before the first choice
     fixed: bool = False  # the costs depend on k alone: what is forecast is for people
     policy: Callable[[], Policy] | None = None  # makes what chooses in place of costs
@@ -78,40 +78,40 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The k and the treatment of late gradients to use, and the numbers behind them.
+    """The k and the policy for late gradients to use, and the numbers behind them.
 
-    `best` and `best_treatment` are the cheapest option. They differ from `k` and `treatment` where the gain is within
-    the margin or not sure. `forecasts` and `all_costs` cover every treatment; `forecast` and `costs` the one in use.
+    `best` and `best_late_policy` are the cheapest option. They differ from `k` and `late_policy` where the gain is
+    within the margin or not sure. `forecasts` and `all_costs` cover every policy, `forecast` and `costs` that in use.
     """
 
     k: int
-    treatment: Treatment
+    late_policy: LatePolicy
     best: int
-    best_treatment: Treatment
+    best_late_policy: LatePolicy
     forecasts: tuple[Forecast, ...]
-    all_costs: FloatArray  # (treatments, n)
+    all_costs: FloatArray  # (late_policies, n)
     gain: float = 0.0  # of `best` over the k that was in force: a share of its cost
     gain_error: float = 0.0  # its standard error; 0 where it was not asked for
 
     @property
-    def treatments(self) -> list[Treatment]:
+    def late_policies(self) -> list[LatePolicy]:
         """Of `forecasts`."""
-        return [forecast.treatment for forecast in self.forecasts]
+        return [forecast.late_policy for forecast in self.forecasts]
 
     @property
     def place(self) -> int:
-        """Of the treatment to use among `forecasts`."""
-        return self.treatments.index(self.treatment)
+        """Of the policy to use among `forecasts`."""
+        return self.late_policies.index(self.late_policy)
 
-    def place_of(self, treatment: Treatment, k: int) -> tuple[int, int] | None:
+    def place_of(self, late_policy: LatePolicy, k: int) -> tuple[int, int] | None:
         """Where an option is among `all_costs`; None: it is no option."""
-        if treatment not in self.treatments or not 1 <= k <= self.all_costs.shape[1]:
+        if late_policy not in self.late_policies or not 1 <= k <= self.all_costs.shape[1]:
             return None
-        return self.treatments.index(treatment), k - 1
+        return self.late_policies.index(late_policy), k - 1
 
     @property
     def forecast(self) -> Forecast:
-        """Under the treatment to use."""
+        """Under the policy to use."""
         return self.forecasts[self.place]
 
     @property

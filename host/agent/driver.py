@@ -6,7 +6,7 @@ No socket and no clock: the agent drives it over UDP and an event loop, kofn/sim
     encoder.enter(gradient, 1)
     driver.contribute(1, 0, now)         # -> effects.send()
     driver.packets_in(packets, now)      # -> effects.delivered(), effects.completed()
-    finished = driver.end(results)       # then begin(2, now)
+    driver.advance(1)                    # -> effects.next_iteration(): driver.end(), driver.begin(2, now)
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -100,7 +100,10 @@ class Effects(Protocol):
         """These blocks of the current iteration have closed."""
 
     def completed(self) -> None:
-        """All have."""
+        """All have: advance() goes on."""
+
+    def next_iteration(self) -> None:
+        """End the current iteration by end(), and begin the next one."""
 
     @property
     def queued(self) -> int:
@@ -137,6 +140,7 @@ class Driver:
         self._begin_slices = slices or encoder.slices
         self._slices: Iterator[list[int]] | None = None  # what is still to be encoded of the gradient
         self._wire_bytes = 0  # sent until the current iteration began
+        self._all_closed = False  # whether the current iteration is over, with all results
 
     @property
     def may_merge(self) -> bool:
@@ -148,6 +152,7 @@ class Driver:
     def begin(self, iteration: int, now: float) -> None:
         """Begin an iteration by its plan, and merge pending gradients that have missed two sums into it."""
         self.finish_encoding()
+        self._all_closed = False
         self.encoder.begin(iteration)
         self._wire_bytes = self.protocol.wire_bytes
         begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
@@ -227,6 +232,20 @@ class Driver:
         wire_bytes = self.protocol.wire_bytes - self._wire_bytes
         return self.encoder.follow(self.protocol.results_of(self.protocol.iteration), wire_bytes)
 
+    def advance(self, beyond: int | None) -> bool:
+        """Go on to the iteration that is current elsewhere, where somebody or something waits for it.
+
+        Somebody waits until the protocol is beyond iteration `beyond`, and in one that is not over elsewhere; returns
+        whether it is.  Something waits where the rule merges: a gradient that a sum has closed without.
+        """
+        while beyond is not None or (self.rule.merges and self.encoder.late):
+            if beyond is not None and self.protocol.iteration > beyond and not self.protocol.over:
+                return True
+            if not self._all_closed:
+                return False
+            self._effects.next_iteration()
+        return False
+
     # -- events
 
     def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> None:
@@ -279,6 +298,7 @@ class Driver:
 
     def _complete(self, completed: Sequence[Complete], now: float) -> None:
         if completed[-1].iteration == self.protocol.iteration:  # else a replica has come instead
+            self._all_closed = True
             self._effects.completed()
 
     def _encode_again(self, wanted: Sequence[EncodeAgain], now: float) -> None:

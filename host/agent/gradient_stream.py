@@ -61,9 +61,9 @@ class GradientStream:
                 self._changed.notify_all()
 
     def finish(self, mean: Floats) -> None:
-        """The iteration has ended, with this mean."""
+        """The iteration has ended, with this mean; the first one counts."""
         with self._changed:
-            self._mean = mean
+            self._mean = mean if self._mean is None else self._mean
             self._changed.notify_all()
 
     def fail(self, error: BaseException | None) -> None:

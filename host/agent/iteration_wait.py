@@ -6,11 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.pieces import Pieces
 from kofn.host.errors import AgentError
 from kofn.host.protocol.core import Protocol
-from kofn.host.workload.replica import ReplicaState
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +32,17 @@ class IterationWait:
     ) -> None:
         self._protocol, self._ask, self._give_up_s = protocol, ask, give_up_s
         self._workers = workers
-        self._ended: asyncio.Queue[Sums | ReplicaState | Exception] = asyncio.Queue()
         self._error: Exception | None = None
-        self._put = asyncio.Event()
+        self._ended, self._put = asyncio.Event(), asyncio.Event()
 
-    def put(self, end: Sums | ReplicaState) -> None:
+    def ended(self) -> None:
         """An iteration's results are complete, or a replica has come instead of them."""
-        self._ended.put_nowait(end)
+        self._ended.set()
 
     def fail(self, error: Exception) -> None:
         """There will be no end: who waits is told."""
         self._error = error
-        self._ended.put_nowait(error)
+        self._ended.set()
         self._put.set()
 
     def piece_put(self) -> None:
@@ -66,33 +63,24 @@ class IterationWait:
             if self._error is not None:
                 raise self._error
 
-    def take(self) -> Sums | ReplicaState | None:
-        """An end that has come; None: none has."""
-        if self._ended.empty():
-            return None
-        end = self._ended.get_nowait()
-        if isinstance(end, Exception):
-            self._ended.put_nowait(end)
-            return None
-        return end
-
-    async def wait(self) -> Sums | ReplicaState:
-        """The end of the current iteration; AgentError when no block closes for long."""
+    async def wait(self) -> None:
+        """Wait until something has ended; AgentError when no block closes for long."""
         loop = asyncio.get_running_loop()
         share, since = self._protocol.share, loop.time()
-        while True:
+        self._ended.clear()
+        while self._error is None:
             try:
                 async with asyncio.timeout(min(EXPLAIN_AFTER_S, self._give_up_s / 4)):
-                    end = await self._ended.get()
+                    await self._ended.wait()
             except TimeoutError:
                 if share != self._protocol.share:
                     share, since = self._protocol.share, loop.time()
                 else:
                     self._explain(loop.time() - since)
                 continue
-            if isinstance(end, Exception):
-                raise end
-            return end
+            break
+        if self._error is not None:
+            raise self._error
 
     def _explain(self, waited_s: float) -> None:
         """Who waits for what; AgentError when it takes too long."""

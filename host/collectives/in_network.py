@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Average, JobSection
-from kofn.host.agent.agent import Agent
+from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.exchange import Contribution, Update
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
 from kofn.host.agent.peer_source import PeerSource
@@ -35,7 +36,7 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
 from kofn.host.errors import AgentError, CollectiveError, GradientError
 from kofn.host.protocol.results import Result
-from kofn.host.stopwatch import within_wait
+from kofn.host.stopwatch import Times, within_wait
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import PORT
@@ -115,13 +116,10 @@ class InNetwork(Communicator):
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
-            rank=rank,
-            coding=self._coding,
-            transport=transport,
-            compress=compress,
+            encoder_of(job, rank, self._coding, compress),
+            transport,
             average=average,
             give_up_s=timeout_s,
-            beside=exact,
             recipients=None if rows is None else rows.recipients(self._coding.layout.total),
         )
         """For those who serve its results to other workers, and for its statistics."""
@@ -129,8 +127,10 @@ class InNetwork(Communicator):
         """Checksums of all elastic means, added up (as of a Replica); of a reduce-scatter those that come here."""
         self.latest: MeanMembers | None = None
         """Of the elastic mean that was made last."""
+        self.reduced = Times()
+        """What the engine's thread did for it, while the event loop waited."""
         self._loop = EventLoop()
-        self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody()))
+        self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody(), beside=exact))
         if exact is None:
             return
         exact.enter(generation)
@@ -237,19 +237,12 @@ class InNetwork(Communicator):
         watch = task.watch
         watch.turn("encode")
         gradient = None if task.stream is not None else self._padded(task.given)
-        self.agent.encoder.note = note = _note(task)
-        before = self.agent.traffic
+        note, out, before = _note(task), self._target(task), self.agent.traffic
         watch.turn("wait")
-        call, handed_s, updates = self.agent.iteration, None, list[Aggregate | ReplicaState]()
-        out = self._target(task)
-        while handed_s is None:  # late: what has ended meanwhile is told first
-            to = None if updates else out
-            handed_s, ended = self.agent.all_reduce(gradient, begun=call, stream=task.stream, good=True, out=to)
-            updates += ended
-            if task.stream is not None and isinstance(updates[0], Aggregate):
-                task.stream.finish(updates[0].mean)
+        exchange = self.agent.all_reduce(Contribution(gradient, stream=task.stream, good=True, out=out, note=note))
+        self.reduced = exchange.reduced
         watch.turn("decode")
-        first, *later = [self._checked(update, note, task) for update in updates]
+        first, *later = [self._checked(update, note, task) for update in exchange.updates]
         if first.mean is not out:
             task.out[...] = self._part(first, task.call)
         if self.rows is not None:
@@ -258,7 +251,7 @@ class InNetwork(Communicator):
         return WorkOutcome(
             value=task.out,
             count=first.least,
-            times=within_wait(watch.times(), self.agent.times),
+            times=within_wait(watch.times(), exchange.times),
             sent_bytes=self.agent.traffic.bytes_sent - before.bytes_sent,
             received_bytes=self.agent.traffic.bytes_received - before.bytes_received,
             skipped=[self._part(update, task.call) for update in later],
@@ -298,7 +291,7 @@ class InNetwork(Communicator):
         gradient[: given.size] = given.reshape(-1)
         return gradient
 
-    def _checked(self, update: Aggregate | ReplicaState, note: SideValues, task: Task) -> Aggregate:
+    def _checked(self, update: Update, note: SideValues, task: Task) -> Aggregate:
         """An iteration whose workers have all made the same call."""
         if isinstance(update, ReplicaState):
             raise CollectiveError(

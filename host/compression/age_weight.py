@@ -4,9 +4,9 @@ The age of a gradient is how many updates the parameters have had since its comp
 number of 1 / WEIGHT_UNIT, so that ledger and sums stay exact.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kofn.config.late_rules import RULES, Treatment, weight_at
+from kofn.config.late_rules import RULES, LatePolicy, weight_at
 from kofn.host.wire.packet import WEIGHT_UNIT
 
 FOR_EVER = 1 << 32
@@ -28,6 +28,10 @@ class AgeWeight:
         """
         return round(WEIGHT_UNIT * weight_at(age, self.weight)) if age <= self.limit else 0
 
+    def under(self, policy: LatePolicy) -> "AgeWeight":
+        """Return the weights under another policy, with the same limit; a rule that discards leaves nothing."""
+        return replace(self, weight=0.0 if RULES[policy.rule].discards else policy.age_weight)
+
     @property
     def per_iteration(self) -> int:
         """The share, in 1 / WEIGHT_UNIT, that an iteration leaves of what waits, until the oldest gradient is too old.
@@ -38,10 +42,3 @@ class AgeWeight:
 
 
 NOTHING_FADES = AgeWeight()
-
-
-def age_weight_of(treatment: Treatment, limit: int) -> AgeWeight:
-    """As workers treat late gradients; a rule that discards what is late leaves nothing of it."""
-    if RULES[treatment.rule].discards:
-        return AgeWeight(weight=0.0)
-    return AgeWeight(weight=treatment.age_weight, limit=limit)

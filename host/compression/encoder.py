@@ -24,7 +24,7 @@ from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.compression.rate import RateEstimator
 from kofn.host.compression.reduction_native import NativeReduction
-from kofn.host.compression.side_values import NUMBERS, SideValues
+from kofn.host.compression.side_values import NOTHING, SideValues
 from kofn.host.compression.summary_block import Magnitudes
 from kofn.host.compression.sums_native import largest_of
 from kofn.host.errors import AgentError
@@ -101,12 +101,12 @@ class Encoder:
     """
 
     def __init__(self, coding: JobCoding, ledger: Ledger, rate: RateEstimator | None = None) -> None:
-        self.ledger = ledger
+        self.coding, self.ledger = coding, ledger
         self.plan = coding.planner.first()
         """Of the current iteration."""
         self.uses = self.plan.lanes
         """The code of the lanes that it encodes in by now: the plan's, or narrower ones."""
-        self.note: SideValues = (0,) * NUMBERS
+        self.note = NOTHING
         """What this worker says to all in the iteration that is encoded next, where the job's coding has notes."""
         self._summarised, self._notes = coding.summarised, coding.notes
         self._layout, self._codecs, self._planner, self._rate = coding.layout, coding.codecs, coding.planner, rate
@@ -470,7 +470,7 @@ class Encoder:
             assert self._magnitudes is not None
             lanes.append(summary.lanes(self._wish, self._magnitudes))
         if self._notes:
-            lanes.append(note.lanes(self.ledger.rank, (0,) * NUMBERS if part else self.note))
+            lanes.append(note.lanes(self.ledger.rank, NOTHING if part else self.note))
         self._packed_summary[part] = pack(np.concatenate(lanes), 32)
 
     @property

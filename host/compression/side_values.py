@@ -18,6 +18,8 @@ WORDS = NUMBERS * RANKS // WORD_LANES
 SideValues = tuple[int, ...]
 """Of NUMBERS numbers."""
 
+NOTHING: SideValues = (0,) * NUMBERS
+
 
 def lanes(rank: int, note: SideValues) -> Values:
     """A worker's own, shape (WORDS * 64,)."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import grpc
 
-from kofn.config.late_rules import RULES, Treatment
+from kofn.config.late_rules import RULES, LatePolicy
 from kofn.host.errors import AgentError
 from kofn.host.membership.controller_stream import ControllerStream
 from kofn.host.membership.peer import Peers, PeerService
@@ -70,7 +70,7 @@ class Member:
         welcome = await self._controller.attach()
         self._know(welcome.peers)
         self._reducer.decision = welcome.decision
-        self._treat(welcome)
+        self._set_late_policy(welcome)
         if welcome.running:
             await self._join_running(welcome.generation)
         else:
@@ -132,13 +132,13 @@ class Member:
             case "welcome":  # of a controller that was away
                 self._know(message.welcome.peers)
                 self._reducer.decision = message.welcome.decision
-                self._treat(message.welcome)
+                self._set_late_policy(message.welcome)
                 self._spawn(self._attached_again(message.welcome.generation))
             case "peers":
                 self._know(message.peers.peers)
             case "decision":
                 self._reducer.decision = message.decision.number
-                self._treat(message.decision)
+                self._set_late_policy(message.decision)
                 told = message.decision.k, message.decision.late_gradient or "as before", self._reducer.iteration
                 log.info("k = %d is in force, late gradients: %s; heard in iteration %d", *told)
             case "regroup":
@@ -149,10 +149,10 @@ class Member:
             case "resume":
                 self._spawn(self._reducer.resume(message.resume.generation))
 
-    def _treat(self, told: kofn_pb2.Welcome | kofn_pb2.Decision) -> None:
+    def _set_late_policy(self, told: kofn_pb2.Welcome | kofn_pb2.Decision) -> None:
         """Late gradients as the controller says; one that says nothing of them leaves it as it is."""
         if told.late_gradient in RULES:
-            self._reducer.treat(Treatment(RULES[told.late_gradient].name, told.age_weight))
+            self._reducer.set_late_policy(LatePolicy(RULES[told.late_gradient].name, told.age_weight))
 
     async def _attached_again(self, generation: int) -> None:
         """Go on; after a regroup that this worker was not there for, only with what the others have."""

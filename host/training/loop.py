@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kofn.config.late_rules import GIVE_UPS
 from kofn.config.schema import Config
+from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
@@ -22,10 +22,10 @@ from kofn.host.compression.alignment import Alignment, Direction
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.kernels.sample import norm2
 from kofn.host.stopwatch import Times
+from kofn.host.training.attempts import Attempts
 from kofn.host.training.divergence import DIVERGED, Divergence
 from kofn.host.training.metrics import Metrics
 from kofn.host.training.reducer import Reducer
-from kofn.host.wire import packet as wire
 from kofn.host.workload.evaluation import Evaluation
 from kofn.host.workload.replica import Replica, ReplicaState
 from kofn.host.workload.straggler_source import load_stragglers
@@ -117,7 +117,7 @@ class Training:
         self._config = config
         self._blocking = load_stragglers(config, rank)
         self._begun_s = self._since_s = time.monotonic()  # of the training; the end of the latest step
-        self._cut_off = 0  # gradients in a row that were not in time
+        self._attempts = Attempts()
         self._workload = workload = load_workload(config, rank)
         self.parameters = len(workload.parameters)
         self._divergence = Divergence(workload.parameters)
@@ -156,63 +156,66 @@ class Training:
                 report(done)
         return reason
 
-    def _iterate(
-        self, reducer: Reducer, metrics: Metrics, ready: float
-    ) -> tuple[Step, list[Aggregate | ReplicaState], str | None]:
+    def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, list[Update], str | None]:
         """Compute and contribute until an iteration has ended: what was done, what has ended, and why to stop, if so.
 
         Before a late gradient is contributed, the missed iterations are applied; one of them may end the training.
         """
-        iteration, started, batch = reducer.iteration, time.time(), 0
+        iteration, started, since, attempts = reducer.iteration, time.time(), self._since_s, self._attempts
+        attempts.begin()
         work = first = None if reducer.entered else self._work(reducer, iteration, ready)
-        since, computed = self._since_s, time.monotonic()
+        computed = time.monotonic()
         step: Step | None = None
-        ended: list[Aggregate | ReplicaState] = []
+        updates: list[Update] = []
         reason, catch_up_s = None, 0.0
-        while reason is None:
-            handed, news = self._give(reducer, iteration, work, batch)
-            if step is None:
-                in_time = handed is not None and (work is None or not work.aborted)
-                self._cut_off = 0 if in_time else self._cut_off + 1
-            elif handed is not None and batch == 0:
-                catch_up_s = handed - computed
+
+        def hear(exchange: Exchange) -> bool:
+            """Apply what has ended; return whether the training goes on."""
+            nonlocal step, reason
             step = step or Step(
                 iteration=iteration,
                 started=started,
-                first_block_s=(handed or computed) - ready,
+                first_block_s=(exchange.handed_s or computed) - ready,
                 work=first,
-                age=reducer.age,
+                age=exchange.age,
                 account=reducer.account(),
-                spent=Spent(compute_s=computed - since, times=reducer.times, reduced_s=time.monotonic()),
+                spent=Spent(compute_s=computed - since, times=exchange.times, reduced_s=time.monotonic()),
             )
-            reason = self._follow(news, None if ended else step, metrics)
-            ended += news
-            if handed is not None:
-                if ended:
-                    break
-                batch += 1
-                work = self._work(reducer, iteration, time.monotonic(), batch)
+            reason = self._follow(exchange.ended, None if updates else step, metrics)
+            updates.extend(exchange.ended)
+            return reason is None
+
+        while True:
+            exchange = self._give(reducer, iteration, work, hear)
+            if attempts.batch == 0:
+                attempts.tried(in_time=not (exchange.late or (work is not None and work.aborted)))
+                if exchange.late and exchange.handed_s is not None:
+                    catch_up_s = exchange.handed_s - computed
+            if exchange.handed_s is None or not hear(exchange) or updates:
+                break
+            attempts.again()
+            work = self._work(reducer, iteration, time.monotonic())
         assert step is not None
         step = replace(
             step,
-            age=reducer.age,
+            age=exchange.age,
             catch_up_s=catch_up_s,
             account=reducer.account(),
             link_wait_s=reducer.link_wait_s(),
         )
-        return step, ended, reason
+        return step, updates, reason
 
     def _give(
-        self, reducer: Reducer, iteration: int, work: Work | None, batch: int
-    ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
-        """Contribute a gradient that was finished, None for one from before a restart; when, and what has ended."""
+        self, reducer: Reducer, iteration: int, work: Work | None, missed: Callable[[Exchange], bool]
+    ) -> Exchange:
+        """Contribute a gradient that was finished, None for one from before a restart."""
         if work is not None and work.gradient is None:
-            return time.monotonic(), reducer.skip()
-        stay = reducer.rule.repeats and batch < wire.PARTS - 1
+            return Exchange(handed_s=time.monotonic(), ended=reducer.skip())
+        stays = self._attempts.repeats(reducer.rule)
         gradient = None if work is None else work.gradient
-        return reducer.all_reduce(gradient, begun=iteration, batch=batch, stay=stay)
+        return reducer.all_reduce(Contribution(gradient, iteration, self._attempts.batch, stays=stays), missed)
 
-    def _follow(self, updates: list[Aggregate | ReplicaState], step: Step | None, metrics: Metrics) -> str | None:
+    def _follow(self, updates: Sequence[Update], step: Step | None, metrics: Metrics) -> str | None:
         """Apply what has finished, in order, up to the end of the training, and write it down."""
         lines: list[dict[str, Any]] = []
         reason = None
@@ -246,15 +249,15 @@ class Training:
             return "target"
         return "iterations" if iteration >= self._config.run.max_iterations else None
 
-    def _work(self, reducer: Reducer, iteration: int, ready: float, batch: int = 0) -> Work:
+    def _work(self, reducer: Reducer, iteration: int, ready: float) -> Work:
         """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
-        spent_s = time.thread_time()
+        spent_s, batch = time.thread_time(), self._attempts.batch
         loss, gradient = self._workload.gradient(iteration, batch)
         spent_s = time.thread_time() - spent_s
         agreement = self._alignment.agreement(gradient)
         blocking_s = self._blocking.blocking_s(iteration, batch, ready - self._begun_s)
         floor_s = max(0.0, ready + self._blocking.compute_s(iteration) - time.monotonic())
-        aborted = self._pause(reducer, floor_s + blocking_s, batch)
+        aborted = self._pause(reducer, floor_s + blocking_s)
         blocked_s = max(0.0, time.monotonic() - ready - max(self._config.model.compute_ms / 1000, spent_s))
         return Work(
             loss=loss,
@@ -266,9 +269,9 @@ class Training:
             aborted=aborted,
         )
 
-    def _pause(self, reducer: Reducer, seconds: float, batch: int) -> bool:
-        """Sleep; whether it was cut short because the iteration is over: as the rule says, and not too often."""
-        if reducer.rule.gives_up and (self._cut_off < GIVE_UPS or batch):
+    def _pause(self, reducer: Reducer, seconds: float) -> bool:
+        """Sleep; return whether it was cut short because the iteration is over."""
+        if self._attempts.gives_up(reducer.rule):
             return reducer.over.wait(seconds)
         time.sleep(seconds)
         return False
@@ -316,7 +319,7 @@ def shallow(record: Any) -> dict[str, Any]:
 def report_of_updates(
     step: Step,
     work: Work,
-    updates: list[Aggregate | ReplicaState],
+    updates: list[Update],
     direction: Direction | None,
     iteration_s: float,
     decision: int,

@@ -18,12 +18,13 @@ import numpy as np
 from kofn.config.errors import ConfigError
 from kofn.config.schedule import AUTO
 from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent
+from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.side_values import NOTHING, SideValues
 from kofn.host.errors import HostError
 from kofn.host.kernels.sample import norm2
 from kofn.host.schedule.agreed_search import AgreedSearch
@@ -66,9 +67,6 @@ def check_schedule(config: Config) -> None:
         )
 
 
-Updates = list[Aggregate | ReplicaState]
-
-
 class ReplacedError(HostError):
     """A peer's replica has come instead of an iteration's mean."""
 
@@ -76,13 +74,16 @@ class ReplacedError(HostError):
 class Reduction:
     """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
 
-    def __init__(self, agent: Agent, iteration: int, layout: WireLayout, block_elements: int) -> None:
+    def __init__(
+        self, reducer: Reducer, iteration: int, layout: WireLayout, block_elements: int, note: SideValues
+    ) -> None:
         self.stream = GradientStream(np.zeros(layout.elements, np.float32), block_elements)
         for begin, end in layout.padding():
             self.stream.pieces.put(begin, np.zeros(end - begin, np.float32))
-        self._agent, self._iteration, self._layout, self._size = agent, iteration, layout, block_elements
+        self._reducer, self._layout, self._size = reducer, layout, block_elements
+        self._given = Contribution(begun=iteration, stream=self.stream, note=note)
         self._put_s: dict[int, float] = {}
-        self._ended: Future[Updates] = Future()
+        self._ended: Future[Exchange] = Future()
         self._thread = threading.Thread(target=self._reduce, name="kofn-reduction", daemon=True)
         self._thread.start()
 
@@ -109,22 +110,16 @@ class Reduction:
         """A layer's, once it is there."""
         return self._layout.layer(layer, self.stream.wait)
 
-    def result(self) -> Updates:
-        """All that has ended, from this iteration on."""
+    def result(self) -> Exchange:
+        """What came of it, once its iteration has ended."""
         return self._ended.result()
 
     def _reduce(self) -> None:
-        updates: Updates = []
         try:
-            handed_s = None
-            while handed_s is None:  # late: what has ended meanwhile is told first
-                handed_s, ended = self._agent.all_reduce(None, begun=self._iteration, stream=self.stream)
-                updates += ended
-                if isinstance(updates[0], Aggregate):
-                    self.stream.finish(updates[0].mean)
-            if isinstance(updates[0], ReplicaState):
+            exchange = self._reducer.all_reduce(self._given)
+            if isinstance(exchange.updates[0], ReplicaState):
                 self.stream.fail(ReplacedError())
-            self._ended.set_result(updates)
+            self._ended.set_result(exchange)
         except BaseException as error:  # as it comes from another thread
             self.stream.fail(error)
             self._ended.set_exception(error)
@@ -201,24 +196,22 @@ class OverlappedTraining(Training):
     def _mean(self, aggregate: Aggregate) -> Floats:
         return self._layout.parameters(aggregate.mean)
 
-    def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, Updates, str | None]:
+    def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, list[Update], str | None]:
         """From an iteration's loss to the next one's."""
         if reducer.entered:  # before a restart
             self._forwarded = None
             return super()._iterate(reducer, metrics, ready)
-        assert isinstance(reducer, Agent)
         iteration, started, since, begun_s = reducer.iteration, time.time(), self._since_s, self._free_s()
         self._timeline, self._waited_s = list[tuple[Kind, int, float, float]](), 0.0
         self._schedule = self._search.schedule
-        if self._measured is not None:
-            reducer.encoder.note = self._search.said(self._measured)
         if self._forwarded != iteration:
             self._forward(iteration)
         reduction, work, first_s = self._backward(reducer, iteration, ready)
         if reduction is not None:
             self._forward(iteration + 1, reduction)
-        updates = reducer.skip() if reduction is None else reduction.result()
+        exchange = Exchange(handed_s=None, ended=reducer.skip()) if reduction is None else reduction.result()
         now = time.monotonic()
+        self._attempts.tried(in_time=reduction is not None and not exchange.late)
         if reduction is not None:
             self._timeline += [("transfer", *transfer) for transfer in reduction.transfers()]
         self._measured = Measured(iteration_s=self._free_s() - begun_s - work.blocked_s, times=self._layer_times())
@@ -227,7 +220,7 @@ class OverlappedTraining(Training):
             started=started,
             first_block_s=first_s - ready,
             work=work,
-            age=reducer.age,
+            age=exchange.age,
             account=reducer.account(),
             link_wait_s=reducer.link_wait_s(),
             spent=Spent(compute_s=now - since - self._waited_s, times=Times(wait=self._waited_s), reduced_s=now),
@@ -237,6 +230,7 @@ class OverlappedTraining(Training):
                 for what, layer, begin_s, end_s in self._timeline
             ],
         )
+        updates = exchange.updates
         reason = self._follow(updates, step, metrics)
         alone = len(updates) == 1 and isinstance(updates[0], Aggregate)
         self._forwarded = iteration + 1 if reduction is not None and alone else None
@@ -256,12 +250,12 @@ class OverlappedTraining(Training):
                 self.replica.step_part(layer.begin, layer.end, mean)
             self._timed("forward", number, iteration, partial(self._model.forward, number))
 
-    def _backward(self, agent: Agent, iteration: int, ready: float) -> tuple[Reduction | None, Work, float]:
+    def _backward(self, reducer: Reducer, iteration: int, ready: float) -> tuple[Reduction | None, Work, float]:
         """What reduces it, None where it is given up; and when the first piece left."""
         loss = self._model.loss()
         blocking_s = self._blocking.blocking_s(iteration, 0, ready - self._begun_s)
         paused_s = self._free_s() if blocking_s else time.monotonic()
-        aborted = self._pause(agent, max(0.0, paused_s + blocking_s - time.monotonic()), 0)
+        aborted = self._pause(reducer, max(0.0, paused_s + blocking_s - time.monotonic()))
         paused_s = max(0.0, time.monotonic() - paused_s)
         work = Work(
             loss=loss,
@@ -274,7 +268,8 @@ class OverlappedTraining(Training):
         )
         if aborted:
             return None, replace(work, blocked_s=max(paused_s, blocking_s)), time.monotonic()
-        reduction = Reduction(agent, iteration, self._layout, self.coding.layout.elements)
+        note = NOTHING if self._measured is None else self._search.said(self._measured)
+        reduction = Reduction(reducer, iteration, self._layout, self.coding.layout.elements, note)
         layers = self._model.layers
         gradient, waiting = np.empty(self.parameters, np.float32), partition(layers, self._schedule)
         computed, first_s = set[int](), 0.0

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from kofn.config.late_rules import RULES, Treatment
+from kofn.config.late_rules import RULES, LatePolicy
+from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats
 from kofn.host.collectives.communicator import Communicator
@@ -23,7 +24,6 @@ from kofn.host.compression.plan import Plan
 from kofn.host.errors import AgentError, GradientError, HostError
 from kofn.host.kernels.kernel import kernel
 from kofn.host.protocol.results import Result
-from kofn.host.stopwatch import Times
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
 from kofn.results.memory import Memory
@@ -38,25 +38,18 @@ class PeerToPeer:
     def __init__(self, connect: Callable[[], Communicator], plan: Plan) -> None:
         self.decision, self.rule = 0, RULES["merge"]
         self.iteration = self.generation = 0
-        self.entered, self.age = False, 0
+        self.entered = False
         self.over = threading.Event()
         """Never set."""
-        self.times = Times()
         self._connect, self._plan = connect, plan
         self._communicator: Communicator | None = None
         self._failure = Future[None]()
         self._bytes = {"bytes_sent": 0, "bytes_received": 0}
 
-    def all_reduce(
-        self,
-        gradient: Floats | None,
-        *,
-        begun: int | None = None,
-        batch: int = 0,
-        stay: bool = False,
-    ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
+    def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
         """As Reducer; CollectiveError says who is gone."""
         assert self._communicator is not None
+        gradient = given.gradient
         assert gradient is not None
         check_finite(gradient)
         handed_s = time.monotonic()
@@ -66,17 +59,16 @@ class PeerToPeer:
         if self._failure.done():
             self._failure.result()
         outcome = work.wait()
-        self.times = outcome.times
         self._bytes["bytes_sent"] += outcome.sent_bytes
         self._bytes["bytes_received"] += outcome.received_bytes
         done = Aggregate.of_all(self.iteration, outcome.value, outcome.count, self._plan)
         self.iteration += 1
-        return handed_s, [done]
+        return Exchange(handed_s=handed_s, ended=[done], times=outcome.times)
 
-    def catch_up(self) -> list[Aggregate | ReplicaState]:
+    def catch_up(self) -> list[Update]:
         return []
 
-    def skip(self) -> list[Aggregate | ReplicaState]:
+    def skip(self) -> list[Update]:
         """Nothing can go on without this worker."""
         raise AgentError(f"iteration {self.iteration} needs every worker: none can leave it out")
 
@@ -99,7 +91,7 @@ class PeerToPeer:
     async def resume(self, generation: int) -> None:
         """It has never stopped."""
 
-    def treat(self, treatment: Treatment) -> None:
+    def set_late_policy(self, late_policy: LatePolicy) -> None:
         """Nothing is ever late."""
 
     def fail(self, error: HostError) -> None:

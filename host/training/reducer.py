@@ -8,14 +8,12 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from kofn.config.late_rules import LateRule, Treatment
+from kofn.config.late_rules import LatePolicy, LateRule
+from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.agent.peer_source import PeerSource
-from kofn.host.arrays import Floats
-from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.errors import HostError
 from kofn.host.protocol.results import Result
-from kofn.host.stopwatch import Times
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
 from kofn.results.memory import Memory
@@ -29,9 +27,6 @@ class Reducer(Protocol):
 
     decision: int
     """Number of the last Decision of the controller that this worker has heard."""
-
-    age: int
-    """Of the gradient that was contributed last: the iterations that had ended by then since it was begun."""
 
     @property
     def rule(self) -> LateRule:
@@ -55,31 +50,17 @@ class Reducer(Protocol):
     def entered(self) -> bool:
         """Whether the current iteration's gradient was given already, before a restart."""
 
-    @property
-    def times(self) -> Times:
-        """Where the time of the latest all_reduce() has gone."""
+    def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
+        """Give a gradient to the current iteration, and wait for its end where the gradient counts.
 
-    def all_reduce(
-        self,
-        gradient: Floats | None,
-        *,
-        begun: int | None = None,
-        batch: int = 0,
-        stay: bool = False,
-    ) -> tuple[float | None, list[Aggregate | ReplicaState]]:
-        """Give a gradient, shape (elements,), to the current iteration and wait for its end; None when it is `entered`.
-
-        It is the worker's `batch`-th one of iteration `begun` (None: the current one).  With `stay`, and where it does
-        not count, the call does not wait.  Returns the time of hand-over (time.monotonic) and the aggregates of all
-        iterations that have ended; a ReplicaState replaces all before it.  A time of None: nothing was contributed,
-        apply these aggregates first.
+        Where it is late, `missed` first hears what has ended; where it returns False the gradient is not contributed.
         """
 
-    def catch_up(self) -> list[Aggregate | ReplicaState]:
+    def catch_up(self) -> list[Update]:
         """Everything that the others have finished before this worker came."""
 
-    def skip(self) -> list[Aggregate | ReplicaState]:
-        """Contribute nothing to the current iteration; returns what all_reduce() does."""
+    def skip(self) -> list[Update]:
+        """Contribute nothing to the current iteration; returns what has ended."""
 
     def link_wait_s(self) -> float | None:
         """Return how long a gradient's last packet waited in this worker's link; None where nothing new is known."""
@@ -103,7 +84,7 @@ class Reducer(Protocol):
     async def resume(self, generation: int) -> None:
         """Everyone has regrouped."""
 
-    def treat(self, treatment: Treatment) -> None:
+    def set_late_policy(self, late_policy: LatePolicy) -> None:
         """Treat late gradients so from now on."""
 
     def fail(self, error: HostError) -> None:

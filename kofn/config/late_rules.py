@@ -73,7 +73,7 @@ def weight_at(age: int, age_weight: float) -> float:
     return max(age_weight**age, LEAST_WEIGHT) if age_weight else float(age == 0)
 
 
-class Treatment(NamedTuple):
+class LatePolicy(NamedTuple):
     """How workers treat late gradients: by which rule, and what each iteration of age leaves of their weight."""
 
     rule: RuleName = DEFAULT

@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr, replace
 
 from kofn.config.compress import CompressSection
 from kofn.config.errors import ConfigError
-from kofn.config.late_rules import AGE_WEIGHT, RULES, Treatment
+from kofn.config.late_rules import AGE_WEIGHT, RULES, LatePolicy
 from kofn.config.late_rules import DEFAULT as DEFAULT_RULE
 from kofn.config.late_rules import RuleChoice as LateGradient
 from kofn.config.objectives import DEFAULT, check_objective
@@ -143,10 +143,10 @@ class PolicySection(Section, frozen=True):
     age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum
 
     @property
-    def treatment(self) -> Treatment:
+    def late_policy(self) -> LatePolicy:
         """Of late gradients, as long as nobody chooses another one."""
         rule = DEFAULT_RULE if self.late_gradient == "auto" else self.late_gradient
-        return Treatment(rule, AGE_WEIGHT if self.age_weight is None else self.age_weight)
+        return LatePolicy(rule, AGE_WEIGHT if self.age_weight is None else self.age_weight)
 
 
 class ModelSection(Section, frozen=True):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import LatePolicy
 from kofn.config.schema import EventSection
 from kofn.controller.estimate.measurements import Arrival
 from kofn.controller.job.journal import Journal
@@ -33,7 +33,7 @@ class Controller:
     events: tuple[EventSection, ...]
     """What sets the objective in mid-run."""
     set_k: Callable[[int], None]
-    treat: Callable[[Treatment], None]
+    set_late_policy: Callable[[LatePolicy], None]
     """Tells all workers how to treat late gradients."""
     machine: Machine
     costs: Costs
@@ -103,7 +103,9 @@ class Controller:
             self.changes += 1
             self.journal.decision(self.job, self.control_loop, change)
             self.clock.after(self.clock.time() + self.costs.decide_s + PUSH_S, self._push)
-            self.clock.after(self.clock.time() + self.costs.decide_s + MANAGEMENT_S, self.treat, change.treatment)
+            self.clock.after(
+                self.clock.time() + self.costs.decide_s + MANAGEMENT_S, self.set_late_policy, change.late_policy
+            )
 
     def _push(self) -> None:
         """Only the latest k counts."""

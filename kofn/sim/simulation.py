@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import LatePolicy
 from kofn.config.schema import Config
 from kofn.config.schema import LinkSection as Rate
 from kofn.controller.estimate.measurements import Arrival
@@ -76,7 +76,7 @@ class Simulation:
             job=job.id,
             events=config.event,
             set_k=self.switch.set_k,
-            treat=self._treat,
+            set_late_policy=self._set_late_policy,
             machine=self._machine,
             costs=self.costs,
         )
@@ -102,7 +102,7 @@ class Simulation:
         `look` gets the control loop and the time, now and then and at the end.
         """
         self._look = look
-        self._treat(self.controller.control_loop.treatment)
+        self._set_late_policy(self.controller.control_loop.late_policy)
         self.controller.start()
         self._show()
         for worker in self.workers:
@@ -145,9 +145,9 @@ class Simulation:
             self.uplinks[rank].shape(change.mbps)
             self.downlinks[rank].shape(change.mbps)
 
-    def _treat(self, treatment: Treatment) -> None:
+    def _set_late_policy(self, late_policy: LatePolicy) -> None:
         for worker in self.workers:
-            worker.treat(treatment)
+            worker.set_late_policy(late_policy)
 
     def _ask_peers(self, rank: int) -> None:
         """The others' results come over the management network, unless that is under way."""

@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from kofn.config.late_rules import GIVE_UPS, RULES, LateRule, Treatment
+from kofn.config.late_rules import RULES, LatePolicy, LateRule
 from kofn.config.schema import Config
-from kofn.host.agent.agent import kept_iterations
 from kofn.host.agent.driver import Driver
+from kofn.host.agent.missed_results import kept_iterations
 from kofn.host.compression.aggregate import held
 from kofn.host.compression.encoder import Finished
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.protocol.instructions import Send
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part
+from kofn.host.training.attempts import Attempts
 from kofn.host.training.loop import Step, Work, report_of
-from kofn.host.wire.packet import PARTS
 from kofn.host.workload.straggler_source import load_stragglers
 from kofn.rpc import kofn_pb2 as pb
 from kofn.sim.clock import Handle, VirtualClock
@@ -70,28 +70,26 @@ class Worker:
         )
         self._blocking = load_stragglers(around.config, rank)
         self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
-        self._complete = False  # whether the current iteration is over
         self._done: list[Finished] = []  # what is to be applied
-        self._iteration, self._batch = 0, 0  # what is computed
+        self._iteration, self._attempts = 0, Attempts()  # what is computed
         self._current = 0  # of which it has the parameters; the protocol may be further
-        self._beyond = 0
-        self._then: Callable[[], None] | None = None  # to do once the protocol is beyond that, and not left behind
+        self._beyond: int | None = None  # an iteration that the worker waits for the protocol to leave
+        self._then: Callable[[], None]  # to do once it has
         self._computing: Handle | None = None
         self._driver = Driver(self.protocol, model.encoder, self, workers=job.workers)
-        self.treat(around.config.policy.treatment)
+        self.set_late_policy(around.config.policy.late_policy)
         self._started_s = 0.0  # parameters ready
         self._ready_s = 0.0  # the gradient was
         self._blocked_s = 0.0  # in the current iteration
-        self._cut_off = 0  # gradients in a row that were not in time
         self._step: Step | None = None  # what it has done in the iteration that it computes
         self._work: Work  # the gradient that it has
         self._own = BlockResults.of(())  # of the iteration that it computed last
 
-    def treat(self, treatment: Treatment) -> None:
+    def set_late_policy(self, late_policy: LatePolicy) -> None:
         """Treat late gradients so from now on."""
         self.host.attentive = True
-        self._driver.rule = RULES[treatment.rule]
-        self._model.treat(treatment)
+        self._driver.rule = RULES[late_policy.rule]
+        self._model.set_late_policy(late_policy)
 
     # -- its course
 
@@ -102,7 +100,8 @@ class Worker:
 
     def _compute(self) -> None:
         self._step, self._started_s = None, self._around.clock.time()
-        self._iteration, self._batch = self._current, 0
+        self._iteration = self._current
+        self._attempts.begin()
         self._go()
 
     def _go(self) -> None:
@@ -110,7 +109,7 @@ class Worker:
         self.host.attentive = True
         now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
         wake_s = self._wake_s() + self._wake_s()  # from its sleep, and of the thread that sends
-        self._blocked_s = self._blocking.blocking_s(self._iteration, self._batch, now_s)
+        self._blocked_s = self._blocking.blocking_s(self._iteration, self._attempts.batch, now_s)
         ready_s = now_s + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._go_on()
@@ -125,11 +124,11 @@ class Worker:
 
     def _hand_over(self) -> None:
         """The protocol is where the others are: hear of what has ended, then contribute as the rule says."""
-        iteration, batch, current = self._iteration, self._batch, self.protocol.iteration
+        iteration, batch, current = self._iteration, self._attempts.batch, self.protocol.iteration
         if self._step is None:
             work = self._work = self._model.compute(iteration, 0, self._blocked_s)
             self._step, self._ready_s = self._made(work, current - iteration), self._around.clock.time()
-            self._cut_off = 0 if current == iteration else self._cut_off + 1
+            self._attempts.tried(in_time=current == iteration)
         elif batch:
             self._work = self._model.compute(iteration, batch, self._blocked_s)
         if self._done:
@@ -143,27 +142,23 @@ class Worker:
         self.host.set_timer()
         if not counts:
             self._report_and_compute()
-        elif self._rule.repeats and batch < PARTS - 1:
-            self._batch += 1
+        elif self._attempts.repeats(self._rule):
+            self._attempts.again()
             self._go()
         else:
             self._until(current, lambda: self._hear(self._report_and_compute))
 
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
-        if self._computing is None or not self.protocol.is_over(self._iteration) or not self._gives_up:
+        over = self.protocol.is_over(self._iteration)
+        if self._computing is None or not over or not self._attempts.gives_up(self._rule):
             return
         self._computing.cancel()
         self._computing = None
         if self._step is None:
             self._step = self._made(nothing(self._blocked_s, aborted=True))
-            self._cut_off += 1
+            self._attempts.tried(in_time=False)
         self._until(self._iteration, lambda: self._hear(self._report_and_compute))
-
-    @property
-    def _gives_up(self) -> bool:
-        """Whether what is too late is not finished; the second gradient of an iteration never is."""
-        return self._rule.gives_up and (self._cut_off < GIVE_UPS or self._batch > 0)
 
     @property
     def _rule(self) -> LateRule:
@@ -181,17 +176,15 @@ class Worker:
         self._advance()
 
     def _advance(self) -> None:
-        """Go on to the iteration that is current elsewhere: when that is waited for, or something waits for it."""
-        while self._then is not None or (self._complete and self._rule.merges and self._model.encoder.late):
-            if self._then is not None and self.protocol.iteration > self._beyond and not self.protocol.over:
-                then, self._then = self._then, None
-                then()
-                return
-            if not self._complete:
-                return
-            self._done.append(self._driver.end())
-            self._complete = False
-            self._begin(self.protocol.iteration + 1)
+        """Go on to the iteration that is current elsewhere, and do what was to be done there."""
+        if self._driver.advance(self._beyond):
+            self._beyond = None
+            self._then()
+
+    def next_iteration(self) -> None:
+        """As Effects: keep what has ended for the training."""
+        self._done.append(self._driver.end())
+        self._begin(self.protocol.iteration + 1)
 
     def _hear(self, then: Callable[[], None]) -> None:
         """What has ended goes to the training; then the worker goes on, unless that is over."""
@@ -288,7 +281,7 @@ class Worker:
         self._model.delivered(results)
 
     def completed(self) -> None:
-        self._complete = True
+        """The next look goes on."""
 
     def ask_peers(self) -> None:
         self._around.ask_peers(self._rank)

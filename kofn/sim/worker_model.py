@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import LatePolicy
 from kofn.config.schema import Config
 from kofn.host.agent.driver import Sender
 from kofn.host.arrays import Floats64, Integers
-from kofn.host.compression.age_weight import age_weight_of
+from kofn.host.compression.age_weight import AgeWeight
 from kofn.host.compression.alignment import Direction
 from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.job_coding import JobCoding
@@ -44,7 +44,7 @@ class WorkerModel(Protocol):
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """Into the ledger, in the iteration that is current by now."""
 
-    def treat(self, treatment: Treatment) -> None:
+    def set_late_policy(self, late_policy: LatePolicy) -> None:
         """Late gradients from now on."""
 
     def account(self) -> Account | None:
@@ -70,7 +70,7 @@ class Student:
             blocks=layout.blocks, lanes=layout.elements, width=layout.widest, residual=compress.residual
         )
         self.encoder = Encoder.of(self._coding, compress, storage, rank)
-        self._age_limit = config.policy.age_limit
+        self.encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
         self._blocking = load_stragglers(config, rank)
         self._metric = metric_of(config)
 
@@ -92,8 +92,8 @@ class Student:
         assert work.gradient is not None
         self.encoder.enter(work.gradient, iteration, batch=batch, current=current)
 
-    def treat(self, treatment: Treatment) -> None:
-        self.encoder.ledger.age = age_weight_of(treatment, self._age_limit)
+    def set_late_policy(self, late_policy: LatePolicy) -> None:
+        self.encoder.ledger.age = self.encoder.ledger.age.under(late_policy)
 
     def account(self) -> Account | None:
         return self.encoder.ledger.account()
@@ -196,7 +196,7 @@ class Idler:
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
         """There is no ledger."""
 
-    def treat(self, treatment: Treatment) -> None:
+    def set_late_policy(self, late_policy: LatePolicy) -> None:
         """There are none."""
 
     def delivered(self, results: BlockResults) -> None:

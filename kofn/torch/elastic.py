@@ -13,12 +13,12 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from kofn.host.agent.exchange import Update
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.training.loop import Step
 from kofn.host.workload.replica import ReplicaState
 from kofn.torch.errors import TorchError
-from kofn.torch.exchange import Update
 from kofn.torch.hyperparameters import Hyperparameters
 from kofn.torch.replica import Stateful
 from kofn.torch.session import Session

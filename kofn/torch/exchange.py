@@ -4,35 +4,22 @@ Two threads: one carries the agent's iterations, one completes the futures that 
 as the agent gives up when nothing moves for long (host/agent/iteration_wait.py).
 """
 
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 import torch
 
 from kofn.host.agent.agent import Agent
+from kofn.host.agent.exchange import Contribution, Exchange
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.side_values import NOTHING
 from kofn.host.workload.replica import ReplicaState
 from kofn.torch.layout import Ranges
-
-Update = Aggregate | ReplicaState
-"""What an iteration has come to; a state replaces all before it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchanged:
-    """What has ended, the mean that the gradient's futures had first; `handed_s`: when the gradient was contributed
-    (time.monotonic), None where the training was over by then; `late`: whether its iteration had ended elsewhere.
-    """
-
-    updates: Sequence[Update]
-    handed_s: float | None
-    late: bool
 
 
 class GradientExchange:
@@ -44,8 +31,10 @@ class GradientExchange:
         self._gradient, self._mean = np.zeros(coding.elements, np.float32), np.empty(coding.elements, np.float32)
         """Of each iteration in turn: memory that is had anew costs more than what is done with it."""
         self._stream = GradientStream(self._gradient, coding.layout.elements)
+        self.note = NOTHING
+        """What the other workers hear of this one, beside each gradient."""
 
-    def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchanged]:
+    def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
         """Begin the gradient of an iteration, in which nothing is put yet.
 
         `known`: the iteration's mean, where that has ended.  With `own_end` a late gradient waits for the end of no
@@ -86,29 +75,32 @@ class GradientExchange:
         for threads in (self._carrier, self._deliverer):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _carry(self, stream: GradientStream, begun: int, known: Aggregate | None, own_end: bool) -> Exchanged:
-        updates: list[Update] = [] if known is None else [known]
+    def _carry(self, stream: GradientStream, begun: int, known: Aggregate | None, own_end: bool) -> Exchange:
         try:
-            while self._agent.iteration <= self._last:
-                if updates:
-                    stream.finish(_mean(updates[0], stream))
-                late = bool(updates)
-                out = None if late else self._mean
-                handed_s, ended = self._agent.all_reduce(None, begun=begun, own_end=own_end, stream=stream, out=out)
-                updates += ended
-                if handed_s is not None:
-                    stream.finish(_mean(updates[0], stream))
-                    return Exchanged(updates=updates, handed_s=handed_s, late=late)
-            stream.finish(_mean(updates[0], stream))
-            return Exchanged(updates=updates, handed_s=None, late=True)
+            return self._exchanged(stream, begun, known, own_end)
         except BaseException as error:
             stream.fail(error)
             raise
 
+    def _exchanged(self, stream: GradientStream, begun: int, known: Aggregate | None, own_end: bool) -> Exchange:
+        """What came of the gradient; nothing is contributed once the job's last iteration has ended."""
+        earlier = [] if known is None else [known]
+        if known is not None:
+            stream.finish(known.mean)
+        if self._agent.iteration > self._last:
+            return Exchange(handed_s=None, missed=earlier)
 
-def _mean(update: Update, stream: GradientStream) -> Floats:
-    """A state makes the step void that is made by its gradient: any will do."""
-    return update.mean if isinstance(update, Aggregate) else stream.pieces.values
+        def missed(exchange: Exchange) -> bool:
+            if isinstance(exchange.ended[0], ReplicaState):
+                stream.finish(stream.pieces.values)  # any will do: the state makes the step void that it is for
+            return self._agent.iteration <= self._last
+
+        out = None if earlier else self._mean
+        given = Contribution(begun=begun, own_end=own_end, stream=stream, out=out, note=self.note)
+        exchange = self._agent.all_reduce(given, missed)
+        if isinstance(exchange.updates[0], ReplicaState) and known is None:
+            stream.finish(stream.pieces.values)
+        return replace(exchange, missed=[*earlier, *exchange.missed])
 
 
 def _deliver(

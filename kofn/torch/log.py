@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kofn.config.schema import Config
+from kofn.host.agent.exchange import Exchange, Update
 from kofn.host.arrays import Floats
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.alignment import Alignment, Direction
@@ -15,7 +16,6 @@ from kofn.host.training.reducer import Reducer
 from kofn.host.workload.evaluation import Evaluation
 from kofn.host.workload.straggler_source import StragglerSource
 from kofn.rpc import kofn_pb2
-from kofn.torch.exchange import Exchanged, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class IterationLog:
         self._last = config.run.max_iterations
         self.loss: float | None = None
 
-    def step(self, reducer: Reducer, begun: Begun, exchanged: Exchanged, gradient: Floats) -> Step:
+    def step(self, reducer: Reducer, begun: Begun, exchange: Exchange, gradient: Floats) -> Step:
         """What the worker did in an iteration that has ended."""
-        handed_s = exchanged.handed_s or begun.first_s
+        handed_s = exchange.handed_s or begun.first_s
         work = Work(
             loss=self.loss,
             gradient=gradient,
@@ -61,11 +61,11 @@ class IterationLog:
             started=begun.started,
             first_block_s=begun.first_s - begun.ready_s,
             work=work,
-            age=reducer.age,
-            catch_up_s=handed_s - begun.first_s if exchanged.late else 0.0,
+            age=exchange.age,
+            catch_up_s=handed_s - begun.first_s if exchange.late else 0.0,
             account=reducer.account(),
             link_wait_s=reducer.link_wait_s(),
-            spent=Spent(compute_s=begun.first_s - begun.ready_s, times=reducer.times, reduced_s=now),
+            spent=Spent(compute_s=begun.first_s - begun.ready_s, times=exchange.times, reduced_s=now),
         )
 
     def applied(self, update: Aggregate, step: Step | None, params: str) -> None:

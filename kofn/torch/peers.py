@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from kofn.host.agent.exchange import Exchange
 from kofn.host.arrays import Floats, Integers
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.compression.aggregate import Aggregate
@@ -22,7 +23,6 @@ from kofn.host.compression.plan import Plan
 from kofn.host.stopwatch import Times
 from kofn.host.training.peer_to_peer import PeerToPeer, check_finite
 from kofn.torch.errors import TorchError
-from kofn.torch.exchange import Exchanged
 from kofn.torch.group_calls import GroupCalls
 from kofn.torch.layout import Ranges
 
@@ -113,22 +113,26 @@ class PeerExchange:
         """Of each iteration in turn, as in GradientExchange: what the switch is compared with has the same."""
         self._pass = GradientPass(self._gradient, self._mean)
 
-    def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchanged]:
+    def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
         """As GradientExchange; nothing is ever known before, and nothing late."""
         self._pass = begun = GradientPass(self._gradient, self._mean)
-        exchanged = Future[Exchanged]()
+        exchanged = Future[Exchange]()
 
         def end(means: Future[Floats]) -> None:
             if error := means.exception():
                 exchanged.set_exception(error)
                 return
-            self._reducer.times = Times(wait=time.monotonic() - begun.begun_s)
+            times = Times(wait=time.monotonic() - begun.begun_s)
             self._reducer.iteration = iteration + 1
             update = Aggregate.of_all(iteration, means.result(), self._workers, self._reducer.plan)
-            exchanged.set_result(Exchanged(updates=[update], handed_s=begun.begun_s, late=False))
+            exchanged.set_result(Exchange(handed_s=begun.begun_s, ended=[update], times=times))
 
         begun.means.add_done_callback(end)
         return exchanged
+
+    def notes(self, own: Integers) -> Integers:
+        """Return all workers' notes, by rank."""
+        return self._reducer.sum.notes(own)
 
     def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         begun = self._pass

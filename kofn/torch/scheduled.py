@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from kofn.config.schedule import AUTO
+from kofn.host.agent.exchange import Update
 from kofn.host.arrays import Floats
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.job_coding import JobCoding
@@ -26,7 +27,7 @@ from kofn.host.training.loop import Step
 from kofn.torch.early_reads import EarlyReads
 from kofn.torch.elastic import check_optimizer, epoch_of
 from kofn.torch.errors import TorchError
-from kofn.torch.exchange import GradientExchange, Update
+from kofn.torch.exchange import GradientExchange
 from kofn.torch.hyperparameters import Hyperparameters
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kofn.host.agent.agent import Agent
+from kofn.host.agent.exchange import Exchange, Update
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import MAGNITUDE_MAX
@@ -31,7 +31,7 @@ from kofn.host.workload.replica import ReplicaState
 from kofn.host.workload.straggler_source import load_stragglers
 from kofn.results.worker_metrics import CLOSED
 from kofn.torch.errors import TorchError
-from kofn.torch.exchange import Exchanged, GradientExchange, Update
+from kofn.torch.exchange import GradientExchange
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
 from kofn.torch.log import Begun, IterationLog
@@ -71,7 +71,7 @@ class Session:
         self._last = job.config.run.max_iterations
         self._blocking = load_stragglers(job.config, job.rank)
         self._error: HostError | None = None
-        self._ended: Future[Exchanged] | None = None
+        self._ended: Future[Exchange] | None = None
         """Of the gradient that was begun last, until it is taken in."""
         self._whole = True
         """Whether the last bucket of the gradient that was begun last has come."""
@@ -279,7 +279,7 @@ class Session:
             self.fail(error)
             raise
 
-    def _result(self, ended: "Future[Exchanged]") -> Exchanged:
+    def _result(self, ended: "Future[Exchange]") -> Exchange:
         try:
             exchanged = ended.result()
             for update in exchanged.updates:
@@ -323,10 +323,10 @@ class Session:
 
     def _tell_note(self) -> None:
         """Tell the other workers the model: beside every gradient, or now where there are only sums."""
-        if isinstance(self.reducer, Agent):
-            self.reducer.encoder.note = tuple(self.replica.note.tolist())
+        if isinstance(self._exchange, GradientExchange):
+            self._exchange.note = tuple(self.replica.note.tolist())
         else:
-            self._check_notes(dict(enumerate(self.reducer.sum.notes(self.replica.note).tolist())))
+            self._check_notes(dict(enumerate(self._exchange.notes(self.replica.note).tolist())))
 
     def _settle(self) -> None:
         """Without elastic(): the optimizer has made one step since the last backward pass."""

@@ -177,7 +177,7 @@ class Driven:
             job=1,
             events=events,
             set_k=lambda k: self.pushed.append((self.clock.time(), k)),
-            treat=lambda treatment: None,
+            set_late_policy=lambda late_policy: None,
             machine=Machine(self.clock, 0),
             costs=replace(FREE, decide_s=decide_s),
         )

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent
+from kofn.host.agent.agent import Agent, encoder_of
 from kofn.host.collectives.in_network import Nobody
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
@@ -48,9 +48,8 @@ class SwitchedJob:
         self.replica = replica
         self.agent = Agent(
             self.place.job,
-            rank=self.rank,
-            coding=coding,
-            transport=self.place.transport(self.rank),
+            encoder_of(self.place.job, self.rank, coding),
+            self.place.transport(self.rank),
             give_up_s=self.give_up_s,
         )
         replica.start(self.place.first_iteration - 1)

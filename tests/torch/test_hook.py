@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import kofn.torch
-from kofn.config.late_rules import Treatment
+from kofn.config.late_rules import LatePolicy
 from kofn.host.kernels.sample import fingerprint
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
@@ -265,7 +265,7 @@ def test_a_late_worker_does_not_wait_for_workers_that_wait_for_it(
     def train(job: SwitchedJob) -> bytes:
         model = ddp(make, process_group=gloo_group(store, job.rank, HOSTS), **options)
         with closing(kofn.torch.ddp_hook(model, job=job)):
-            job.agent.treat(Treatment(rule="async"))
+            job.agent.set_late_policy(LatePolicy(rule="async"))
             optimizer, data = torch.optim.SGD(model.parameters(), lr=0.05), torch.Generator().manual_seed(job.rank)
             for _ in range(STEPS):
                 loss = model(torch.randn(BATCH, 64, generator=data)).square().mean()

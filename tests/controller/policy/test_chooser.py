@@ -36,7 +36,7 @@ def decided(*phases: tuple[float, int], workers: int = 4) -> ControlLoop:
 
 
 def chosen(control_loop: ControlLoop) -> tuple[str, int]:
-    return control_loop.treatment.rule, control_loop.k
+    return control_loop.late_policy.rule, control_loop.k
 
 
 def test_where_gradients_keep_their_direction_old_ones_are_as_good() -> None:

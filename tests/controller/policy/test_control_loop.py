@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from bench.cluster import cluster
 from bench.synthetic import SERVICE_S
 from kofn.config.errors import ConfigError
-from kofn.config.late_rules import RuleChoice, Treatment
+from kofn.config.late_rules import LatePolicy, RuleChoice
 from kofn.config.schema import PolicySection
 from kofn.controller.job.decided import decided
 from kofn.controller.policy.control_loop import ControlLoop
@@ -206,7 +206,7 @@ def test_the_sources_objective_adds_late_gradients_unweighted_whatever_the_confi
 ) -> None:
     policy = PolicySection(objective="source", late_gradient=late_gradient, age_weight=0.25)
     control_loop = ControlLoop(workers=4, policy=policy)
-    assert (control_loop.k, control_loop.treatment) == (4, Treatment("merge", 1.0))
+    assert (control_loop.k, control_loop.late_policy) == (4, LatePolicy("merge", 1.0))
     throughput = ControlLoop(workers=4, policy=replace(policy, objective="throughput"))
     forecast = Forecast(
         expected_s=np.array([1.0, 1.5, 1.9, 4.0]), predicted_s=np.ones(4), overhead_s=0.0, worth=np.ones(4)

@@ -21,7 +21,7 @@ from tests.controller.policy.test_process import estimate
 
 def choose(forecast: Forecast, goal: Objective, *, current: int, margin: float) -> Choice:
     """Where there is no choice of rules."""
-    return cheapest((forecast,), goal.costs(forecast)[None], current, forecast.treatment, margin)
+    return cheapest((forecast,), goal.costs(forecast)[None], current, forecast.late_policy, margin)
 
 
 def forecast(expected_s: np.ndarray) -> Forecast:

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from bench.synthetic import times_alone
-from kofn.config.late_rules import RuleName, Treatment
+from kofn.config.late_rules import LatePolicy, RuleName
 from kofn.controller.policy.chooser import cheapest
 from kofn.controller.policy.objective import EXCLUDED
-from kofn.controller.policy.objectives.progress import TREATMENTS, progress
+from kofn.controller.policy.objectives.progress import LATE_POLICIES, progress
 
 
 def test_nobody_is_left_without_room_in_a_sum() -> None:
     """Though the iterations are as short for every k and each gradient more is worth more."""
     like = times_alone(np.full(8, 0.01), np.full(8, 0.01))
     forecasts = tuple(
-        replace(like, worth=np.linspace(0.2, 0.9, 8) + (treatment.rule == "batch-sync") / 20, treatment=treatment)
-        for treatment in TREATMENTS
+        replace(like, worth=np.linspace(0.2, 0.9, 8) + (late_policy.rule == "batch-sync") / 20, late_policy=late_policy)
+        for late_policy in LATE_POLICIES
     )
-    choice = cheapest(forecasts, progress.all_costs(forecasts), 4, Treatment("batch-sync"), 0.0)
-    assert (choice.best_treatment.rule, choice.best) == ("async", 8)
+    choice = cheapest(forecasts, progress.all_costs(forecasts), 4, LatePolicy("batch-sync"), 0.0)
+    assert (choice.best_late_policy.rule, choice.best) == ("async", 8)
 
 
 @pytest.mark.parametrize("rule", ["merge", "async", "batch-sync"])
@@ -28,7 +28,7 @@ def test_a_shorter_iteration_and_one_that_is_worth_more_cost_less(rule: RuleName
     forecast = replace(
         times_alone(np.ones(4), np.array([1.0, 2.0, 2.0, 6.0])),
         worth=np.array([0.25, 0.5, 1.0, 1.0]),
-        treatment=Treatment(rule),
+        late_policy=LatePolicy(rule),
     )
     forecast = replace(forecast, overhead_s=0.5)
     assert progress.costs(forecast).tolist() == [6.0, 5.0, 2.5, 6.5]

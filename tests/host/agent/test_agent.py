@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from kofn.config.compress import CompressSection
-from kofn.config.late_rules import RuleName, Treatment
+from kofn.config.late_rules import LatePolicy, RuleName
 from kofn.config.schema import Average, JobSection
-from kofn.host.agent.agent import IGNORED, Agent
+from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.data_link import IGNORED
+from kofn.host.agent.exchange import Contribution
 from kofn.host.agent.recorder import Recorder
 from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.aggregate import Aggregate
@@ -43,12 +45,10 @@ def address(rank: int) -> str:
 
 
 def give(agent: Agent, gradient: np.ndarray | None, **more: Any) -> tuple[float, list[Aggregate | ReplicaState]]:
-    """As host.training.loop does: what has ended meanwhile is heard of before a late gradient is contributed."""
-    begun, handed, ended = agent.iteration, None, list[Aggregate | ReplicaState]()
-    while handed is None:
-        handed, news = agent.all_reduce(gradient, begun=begun, **more)
-        ended += news
-    return handed, ended
+    """When it was contributed, and all that has ended."""
+    exchange = agent.all_reduce(Contribution(gradient, **more))
+    assert exchange.handed_s is not None
+    return exchange.handed_s, exchange.updates
 
 
 class Cluster:
@@ -73,12 +73,10 @@ class Cluster:
         self.agents = [
             Agent(
                 job,
-                rank=rank,
-                coding=JobCoding.of(job, compress, elements),
-                transport=Transport(SWITCH, local=address(rank), pace=pace),
-                compress=compress,
+                encoder_of(job, rank, JobCoding.of(job, compress, elements), compress),
+                Transport(SWITCH, local=address(rank), pace=pace),
                 average=average,
-                treatment=Treatment(rule, weight),
+                late_policy=LatePolicy(rule, weight),
                 recorder=recorder,
             )
             for rank, recorder in enumerate(self.recorders)
@@ -274,7 +272,7 @@ def test_sums_are_kept_for_those_who_may_lack_them(k: int, kept: list[int]) -> N
 @pytest.mark.parametrize("rule", ["stash", "merge", "drop"])
 def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
     """Nobody holds the sums any more, but everybody knows who was in them."""
-    monkeypatch.setattr("kofn.host.agent.agent.KEEP_BYTES", 1)
+    monkeypatch.setattr("kofn.host.agent.missed_results.KEEP_BYTES", 1)
     cluster = Cluster(ROOMY, k=2, rule=rule)
     gradient = np.ones(ELEMENTS, np.float32)
     try:
@@ -334,9 +332,7 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
     def comes(state: ReplicaState | None) -> Agent:
         transport = Transport(SWITCH, local=address(2))
         coding = JobCoding.of(job, compress, ELEMENTS)
-        agent = Agent(
-            job, rank=2, coding=coding, transport=transport, compress=compress, ledger_file=tmp_path / "ledger"
-        )
+        agent = Agent(job, encoder_of(job, 2, coding, compress, tmp_path / "ledger"), transport)
         begun = agent.ledger.begun
         for result in cluster.agents[0].protocol.results(begun - 1, begun):
             agent.ledger.settle_results(result)
@@ -373,7 +369,7 @@ def test_who_comes_back_takes_of_its_iteration_what_peers_have() -> None:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
         coding, transport = JobCoding.of(ROOMY, CompressSection(), ELEMENTS), Transport(SWITCH, local=address(2))
-        cluster.agents[2] = back = Agent(ROOMY, rank=2, coding=coding, transport=transport)
+        cluster.agents[2] = back = Agent(ROOMY, encoder_of(ROOMY, 2, coding), transport)
         before = ReplicaState(iteration=0, arrays={**back.encoder.plan.to_arrays()})
 
         async def ask() -> ReplicaState:
@@ -397,7 +393,7 @@ def test_what_the_others_sum_again_without_a_worker_that_has_come_back_is_pendin
 
     def started() -> Agent:
         transport = Transport(SWITCH, local=address(2))
-        return Agent(ROOMY, rank=2, coding=coding, transport=transport, ledger_file=tmp_path / "ledger")
+        return Agent(ROOMY, encoder_of(ROOMY, 2, coding, ledger_file=tmp_path / "ledger"), transport)
 
     async def first() -> ReplicaState:
         return ReplicaState(iteration=0, arrays={**cluster.agents[2].encoder.plan.to_arrays()})
@@ -484,12 +480,12 @@ def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.Mo
     try:
         agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)
         with ThreadPoolExecutor() as pool:
-            alone = pool.submit(agent.all_reduce, gradient)
+            alone = pool.submit(agent.all_reduce, Contribution(gradient))
             while agent.protocol.statistics.retransmissions < 3:
                 time.sleep(0.01)
             encoded = int((agent.ledger.sent_in(1)[0] > 0).any(axis=1).sum())
-            others = [pool.submit(other.all_reduce, gradient) for other in cluster.agents[1:]]
-            means = [call.result()[1][0].mean for call in (alone, *others)]
+            others = [pool.submit(other.all_reduce, Contribution(gradient)) for other in cluster.agents[1:]]
+            means = [call.result().updates[0].mean for call in (alone, *others)]
         assert all(np.allclose(mean, 1.0, atol=1e-6) for mean in means)
         assert encoded == SMALL.window + 1
     finally:
@@ -522,10 +518,10 @@ def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next_but_it_is_in_th
 
         async def jump() -> bool:
             agent.encoder.enter(gradient, 1)
-            agent._driver._slices = iter([[0]])
-            agent._begin(5)
-            agent._begin(6)
-            return agent._driver._slices is not None
+            agent._exchanges.driver._slices = iter([[0]])
+            agent._exchanges._begin(5)
+            agent._exchanges._begin(6)
+            return agent._exchanges.driver._slices is not None
 
         assert not cluster.loop.run(jump())
         assert np.array_equal(agent.ledger.pending.ravel()[:ELEMENTS], to_fixed(gradient))

@@ -10,6 +10,7 @@ import pytest
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
+from kofn.host.agent.exchange import Contribution
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.arrays import Fixed, Floats
 from kofn.host.compression.aggregate import Aggregate
@@ -72,8 +73,10 @@ def test_python_hears_of_an_iteration_when_it_is_over(monkeypatch: pytest.Monkey
     cluster, heard = Cluster(JOB, k=3, elements=20_000), list[object]()
     try:
         agent = cluster.agents[0]
-        follow = agent._driver.follow
-        monkeypatch.setattr(agent._driver, "follow", lambda news, now: (heard.extend(news), follow(news, now)))
+        follow = agent._exchanges.driver.follow
+        monkeypatch.setattr(
+            agent._exchanges.driver, "follow", lambda news, now: (heard.extend(news), follow(news, now))
+        )
         values = np.ones(20_000, np.float32)
         with ThreadPoolExecutor() as pool:
             ended = list(pool.map(lambda agent: give(agent, values), cluster.agents))
@@ -88,8 +91,8 @@ def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: py
     cluster, holding, entered = Cluster(JOB, k=3), [0], list[bool]()
     try:
         agent = cluster.agents[0]
-        held, begin, enter_rest = agent.protocol.held, agent._driver._begin_slices, agent.encoder.enter_rest
-        blocks = range(agent._coding.layout.blocks)
+        held, begin, enter_rest = agent.protocol.held, agent._exchanges.driver._begin_slices, agent.encoder.enter_rest
+        blocks = range(agent.encoder.coding.layout.blocks)
         found = [Result(BlockId(1, block), 0, 0, 3, 2, 2 * WEIGHT_UNIT, 6, bytes(256)) for block in blocks]
 
         @contextlib.contextmanager
@@ -106,9 +109,9 @@ def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: py
             return slices
 
         monkeypatch.setattr(agent.protocol, "held", counted)
-        monkeypatch.setattr(agent._driver, "_begin_slices", closing)
+        monkeypatch.setattr(agent._exchanges.driver, "_begin_slices", closing)
         monkeypatch.setattr(agent.encoder, "enter_rest", lambda: (entered.append(holding[0] > 0), enter_rest()))
-        agent.all_reduce(gradient(0, 1))
+        agent.all_reduce(Contribution(gradient(0, 1)))
         assert entered[0]
         assert agent.ledger.totals().conserved
     finally:
@@ -118,16 +121,16 @@ def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: py
 def test_of_means_that_nobody_waits_for_python_hears_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, follows = Cluster(JOB, k=3), list[int]()
     try:
-        size = cluster.agents[0]._coding.layout.elements
+        size = cluster.agents[0].encoder.coding.layout.elements
         streams = [GradientStream(np.zeros(ELEMENTS, np.float32), size) for _ in range(3)]
         follow = streams[0].follow
         monkeypatch.setattr(streams[0], "follow", lambda sums: (follows.append(int(sums.closed.sum())), follow(sums)))
         with ThreadPoolExecutor() as pool:
             calls = [
-                pool.submit(agent.all_reduce, None, stream=stream)
+                pool.submit(agent.all_reduce, Contribution(stream=stream))
                 for agent, stream in zip(cluster.agents, streams, strict=True)
             ]
-            closed = cluster.agents[0]._sums.closed
+            closed = cluster.agents[0]._exchanges.gradient.sums.closed
             for block in range(closed.size):
                 times = streams[0].closed_s
                 assert times is None or np.isfinite(times).tolist() == closed.tolist()
@@ -145,11 +148,11 @@ def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
     """Nothing of block 3 is put before the means of blocks 0 to 2 are there."""
     cluster = Cluster(JOB, k=3)
     try:
-        size = cluster.agents[0]._coding.layout.elements
+        size = cluster.agents[0].encoder.coding.layout.elements
         streams = [GradientStream(np.zeros(ELEMENTS, np.float32), size) for _ in range(3)]
         with ThreadPoolExecutor() as pool:
             calls = [
-                pool.submit(agent.all_reduce, None, stream=stream)
+                pool.submit(agent.all_reduce, Contribution(stream=stream))
                 for agent, stream in zip(cluster.agents, streams, strict=True)
             ]
             for rank, stream in enumerate(streams):
@@ -158,7 +161,7 @@ def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
             early = [stream.wait(0, 3 * size, 20).copy() for stream in streams]
             for rank, stream in enumerate(streams):
                 stream.pieces.put(3 * size, gradient(rank, 1)[3 * size :])
-            means = [call.result()[1][0].mean for call in calls]
+            means = [call.result().updates[0].mean for call in calls]
         expected = sum(gradient(rank, 1) for rank in range(3)) / 3
         assert all(np.allclose(mean, expected, atol=1e-6) for mean in means)
         assert all(np.array_equal(mean[: 3 * size], first) for mean, first in zip(means, early, strict=True))
@@ -177,10 +180,10 @@ def test_what_may_overtake_others_waits_for_one_packet_of_them(monkeypatch: pyte
             "handle",
             lambda header, values: (arrived.append(header.block), handle(header, values))[1],
         )
-        size = agent._coding.layout.elements
+        size = agent.encoder.coding.layout.elements
         stream = GradientStream(np.zeros(ELEMENTS, np.float32), size)
         with ThreadPoolExecutor() as pool:
-            call = pool.submit(agent.all_reduce, None, stream=stream)
+            call = pool.submit(agent.all_reduce, Contribution(stream=stream))
             stream.pieces.put(size, gradient(0, 1)[size:])
             cluster.until(lambda: agent.traffic.packets_sent >= 6)
             left = agent.traffic.packets_sent

@@ -1,6 +1,6 @@
 """What becomes of late gradients by each rule: real agents over UDP on loopback, the slot model is their switch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from kofn.config.late_rules import RULES, RuleName, Treatment
-from kofn.host.agent.agent import Agent
+from kofn.config.late_rules import RULES, LatePolicy, RuleName
+from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.exchange import Contribution, Update
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.protocol.slot_model import Answer
+from kofn.host.training.attempts import Attempts
 from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import PARTS, KofnHeader
-from kofn.host.workload.replica import ReplicaState
 from kofn.results.account import Account
 from tests.host.agent.test_agent import ELEMENTS, ROOMY, SMALL, SWITCH, Cluster, address
 from tests.host.agent.test_agent import give as hand_over
@@ -45,12 +46,12 @@ def give(cluster: Cluster, values: dict[int, float]) -> list[list[Aggregate]]:
         return [aggregates(call.result()[1]) for call in calls]
 
 
-def aggregates(updates: list[Aggregate | ReplicaState]) -> list[Aggregate]:
+def aggregates(updates: Sequence[Update]) -> list[Aggregate]:
     assert all(isinstance(update, Aggregate) for update in updates)
     return updates  # type: ignore[return-value]
 
 
-def iterations(updates: list[Aggregate | ReplicaState]) -> list[int]:
+def iterations(updates: Sequence[Update]) -> list[int]:
     return [update.iteration for update in updates]
 
 
@@ -81,24 +82,25 @@ def account(agent: Agent) -> Account:
 def train(agent: Agent, last: int, *, slow: bool) -> dict[int, np.ndarray]:
     """Every iteration's mean, as training has them up to the last one; who is slow is always late."""
     numbers, means = np.random.default_rng(agent.ledger.rank), dict[int, np.ndarray]()
+
+    def hear(updates: Sequence[Update]) -> bool:
+        nonlocal means
+        means |= {update.iteration: update.mean for update in aggregates(updates)}
+        return max(means, default=0) < last
+
     while max(means, default=0) < last:
-        begun, batch, handed = agent.iteration, 0, None
-        ended: list[Aggregate | ReplicaState] = []
-        while not ended or handed is None:
-            if handed is not None or not ended:
-                gradient = numbers.normal(size=ELEMENTS).astype(np.float32)
-                if slow:
-                    agent.over.wait(0.5)  # longer only where what it is to hear of is lost
+        begun, attempts, updates = agent.iteration, Attempts(), list[Update]()
+        while not updates:
+            gradient = numbers.normal(size=ELEMENTS).astype(np.float32)
+            if slow:
+                agent.over.wait(0.5)  # longer only where what it is to hear of is lost
             if agent.rule.gives_up and agent.over.is_set():
-                handed, news = 0.0, agent.skip()
+                updates = agent.skip()
             else:
-                stay = agent.rule.repeats and batch < PARTS - 1
-                handed, news = agent.all_reduce(gradient, begun=begun, batch=batch, stay=stay)
-                batch += handed is not None
-            ended += news
-            means |= {update.iteration: update.mean for update in aggregates(news)}
-            if max(means, default=0) >= last:
-                break
+                given = Contribution(gradient, begun, attempts.batch, stays=attempts.repeats(agent.rule))
+                updates = agent.all_reduce(given, lambda exchange: hear(exchange.ended)).updates
+                attempts.again()
+            hear(updates)
     return means
 
 
@@ -136,12 +138,12 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
             give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 3)
         late = cluster.agents[2]
-        handed, updates = late.all_reduce(full(8))
-        assert (handed, iterations(updates)) == (None, [1, 2, 3]), "that may be the end of the training"
+        exchange = late.all_reduce(Contribution(full(8)), lambda _: False)
+        assert (exchange.handed_s, iterations(exchange.missed)) == (None, [1, 2, 3]), "that may be the training's end"
         assert account(late).entered == late.traffic.packets_sent == 0
-        handed, updates = late.all_reduce(full(8), begun=1)
-        assert (handed is None, updates) == (False, []), "it waits for no other end"
-        assert late.age == 3
+        exchange = late.all_reduce(Contribution(full(8), begun=1))
+        assert (exchange.handed_s is None, exchange.updates) == (False, []), "it waits for no other end"
+        assert exchange.age == 3
         assert (late.iteration, late.over.is_set()) == (4, False)
         assert (late.ledger.unsent(4) == 0).all()
         before = account(late)
@@ -163,10 +165,10 @@ def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_compu
         cluster.switch.kept[2] = []
         give(cluster, {0: 1, 1: 1})
         with ThreadPoolExecutor() as pool:
-            call = pool.submit(late.all_reduce, full(8))
+            call = pool.submit(late.all_reduce, Contribution(full(8)))
             cluster.until(lambda: late.traffic.packets_sent >= 16)
             cluster.switch.send_kept(2)
-            assert [(one.iteration, one.late) for one in aggregates(call.result()[1])] == [(1, True)]
+            assert [(one.iteration, one.late) for one in aggregates(call.result().updates)] == [(1, True)]
         assert (account(late).waiting, account(late).late_since) == (1 / 2, 1), "it computes from now on"
         give(cluster, {0: 1, 1: 1})
         has_sent(cluster, 2, 3, part=1)
@@ -232,20 +234,21 @@ def test_a_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
         for iteration in (1, 2):
             give(cluster, {0: 1, 1: 1})
             heard(cluster, 2, iteration)
-            handed, updates = late.all_reduce(full(8), begun=1)
-            assert (handed, iterations(updates)) == (None, [iteration])
+            exchange = late.all_reduce(Contribution(full(8), begun=1), lambda _: False)
+            assert (exchange.handed_s, iterations(exchange.missed)) == (None, [iteration])
             assert late.iteration == iteration + 1
         assert account(late).entered == late.traffic.packets_sent == 0
         with ThreadPoolExecutor() as pool:
             calls = (
-                pool.submit(late.all_reduce, full(8), begun=1),
-                pool.submit(cluster.agents[0].all_reduce, full(2)),
+                pool.submit(late.all_reduce, Contribution(full(8), begun=1)),
+                pool.submit(cluster.agents[0].all_reduce, Contribution(full(2))),
             )
-            (third,), (same,) = (aggregates(call.result()[1]) for call in calls)
+            exchange, other = (call.result() for call in calls)
+        (third,), (same,) = aggregates(exchange.updates), aggregates(other.updates)
         assert (third.count, third.contributors, third.gradients, third.members) == (2, 2, 1.25, [0, 2])
         assert third.mean[0] == pytest.approx((2 + 8 / 4) / 1.25)
         assert np.array_equal(third.mean, same.mean)
-        assert (third.late, late.age, late.iteration) == (False, 2, 4)
+        assert (third.late, exchange.age, late.iteration) == (False, 2, 4)
         assert (account(late).summed, account(late).waiting) == (0.25, 0)
 
 
@@ -256,9 +259,9 @@ def test_one_worker_brings_all_that_an_iteration_needs() -> None:
     """Two gradients of it are in two parts of each block; the others give up."""
     with running(ROOMY, k=2, rule="batch-sync") as cluster:
         quick, others = cluster.agents[0], cluster.agents[1:]
-        assert quick.all_reduce(full(1), stay=True)[1] == []
+        assert quick.all_reduce(Contribution(full(1), stays=True)).updates == []
         assert not quick.over.is_set()
-        _, updates = quick.all_reduce(full(3), batch=1, stay=True)
+        updates = quick.all_reduce(Contribution(full(3), batch=1, stays=True)).updates
         (first,) = aggregates(updates or quick.skip())
         assert (first.count, first.contributors, first.gradients, first.members) == (2, 2, 2, [0])
         assert first.mean[0] == 2
@@ -277,14 +280,15 @@ def test_who_computes_another_batch_leaves_nothing_of_the_first_unsent(monkeypat
     monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
     with running(replace(SMALL, window=2), k=3, rule="batch-sync") as cluster:
         quick = cluster.agents[0]
-        assert quick.all_reduce(full(1), stay=True)[1] == []
+        assert quick.all_reduce(Contribution(full(1), stays=True)).updates == []
         assert (quick.ledger.unsent(1) == 0).all()
         assert (quick.ledger.waiting == 256).all()
-        assert quick.all_reduce(full(3), batch=1, stay=True)[1] == []
+        assert quick.all_reduce(Contribution(full(3), batch=1, stays=True)).updates == []
         assert all(quick.ledger.sent_in(1)[part].any(axis=1).all() for part in range(2))
         cluster.until(lambda: [slot.members >> 64 & 1 for slot in cluster.switch.model.slots[:2]] == [1, 1])
         with ThreadPoolExecutor() as pool:
-            (_, (first,)), *_ = pool.map(lambda agent: agent.all_reduce(full(5)), cluster.agents[1:])
+            exchange, _ = pool.map(lambda agent: agent.all_reduce(Contribution(full(5))), cluster.agents[1:])
+        (first,) = exchange.updates
         assert isinstance(first, Aggregate)
         assert first.mean[0] == pytest.approx((1 + 3 + 5) / 3), "the third contribution closes a block"
 
@@ -297,17 +301,17 @@ def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
         async def begun() -> None:
             quick.ledger.add(full(7), 0, batch=1, current=1)
             quick.ledger._storage.records["late"] = 1
-            quick._driver.contribute_pending(0.0, missed=1)
+            quick._exchanges.driver.contribute_pending(0.0, missed=1)
 
         cluster.loop.run(begun())
         assert quick.ledger.free_part == 2
         for batch in range(PARTS - 1):
-            assert quick.all_reduce(full(1), batch=batch, stay=True)[1] == []
+            assert quick.all_reduce(Contribution(full(1), batch=batch, stays=True)).updates == []
         assert quick.ledger.free_part is None
         with ThreadPoolExecutor() as pool:
-            last = pool.submit(quick.all_reduce, full(1), batch=PARTS - 1)
-            pool.submit(cluster.agents[1].all_reduce, full(1))
-            assert [one.count for one in aggregates(last.result()[1])] == [PARTS]
+            last = pool.submit(quick.all_reduce, Contribution(full(1), batch=PARTS - 1))
+            pool.submit(cluster.agents[1].all_reduce, Contribution(full(1)))
+            assert [one.count for one in aggregates(last.result().updates)] == [PARTS]
         assert account(quick).entered == PARTS + 1
         given = to_fixed(full(7)) + PARTS * to_fixed(full(1))
         assert np.array_equal(quick.totals().gradients, checksums_of(quick.ledger, given))
@@ -345,7 +349,7 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
     """The ledger is in iteration 5, the replica that it takes is that of 3: iteration 4 is over elsewhere."""
     with running(SMALL, k=2, rule=rule) as cluster:
         cluster.loop.run(cluster.agents[2].close())
-        coding, path = cluster.agents[2]._coding, tmp_path / "ledger"
+        coding, path = cluster.agents[2].encoder.coding, tmp_path / "ledger"
         storage = LedgerStorage.in_file(path, job=1, rank=2, blocks=coding.layout.blocks, lanes=coding.layout.elements)
         ledger = Ledger(storage, 2, coding.codecs)
         ledger.begin(5)
@@ -356,11 +360,9 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
         assert sent.any()
         agent = Agent(
             SMALL,
-            rank=2,
-            coding=coding,
-            transport=Transport(SWITCH, local=address(2)),
-            ledger_file=path,
-            treatment=Treatment(rule, 1.0),
+            encoder_of(SMALL, 2, coding, ledger_file=path),
+            Transport(SWITCH, local=address(2)),
+            late_policy=LatePolicy(rule, 1.0),
         )
         cluster.agents[2] = agent
         cluster.loop.run(agent.start(4, 0, cluster, reached=5))

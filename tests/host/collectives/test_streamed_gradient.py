@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kofn.config.compress import CompressSection
-from kofn.host.agent.agent import LAST_ITERATION
+from kofn.host.agent.missed_results import LAST_ITERATION
 from kofn.host.arrays import Floats
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.collectives.streamed_gradient import StreamedGradient
@@ -199,8 +199,8 @@ def test_nothing_is_done_while_a_piece_is_awaited(team: Any, monkeypatch: pytest
     gradient = team.communicators[0].begin(ELEMENTS, elastic=True)
     gradient.put(0, given(0)[:1000])
     time.sleep(0.2)
-    fed, feed = list[float](), agent._feed
-    monkeypatch.setattr(agent, "_feed", lambda: (fed.append(time.monotonic()), feed()))
+    fed, gradient_feed, feed = list[float](), agent._exchanges.gradient, agent._exchanges.gradient._more
+    monkeypatch.setattr(gradient_feed, "_more", lambda: (fed.append(time.monotonic()), feed()))
     time.sleep(0.3)
     assert len(fed) < 10
     gradient.put(1000, given(0)[1000:])
@@ -242,7 +242,7 @@ def late(worker: InNetwork, together: threading.Barrier) -> list[Floats]:
     gradient = worker.begin(ELEMENTS, elastic=True)
     if worker.rank == 2:
         gradient.put(0, given(2)[:1000])
-        until(lambda: worker.agent._stream is not None)  # it has taken the call up
+        until(lambda: worker.agent._exchanges.gradient._stream is not None)  # it has taken the call up
         together.wait(LIMIT_S)  # the others begin
         together.wait(LIMIT_S)
         results = 2 * worker.agent.protocol.layout.total

@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from bench.ledger import measure
 from kofn.config.schema import Config, JobSection, PolicySection, RunSection, StragglerSection
 from kofn.config.schema import ShardSection as ClassShard
-from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight, age_weight_of
+from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn.host.compression.codec import FRACTION_BITS
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger import Ledger
@@ -103,11 +103,12 @@ def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
 
 
 def test_the_configuration_says_what_old_gradients_weigh() -> None:
-    assert age_weight_of(PolicySection().treatment, 16) == AgeWeight(weight=0.5, limit=16)
+    assert AgeWeight(limit=16).under(PolicySection().late_policy) == AgeWeight(weight=0.5, limit=16)
     for rule in ("async", "batch-sync", "stash", "abort"):
-        treatment = PolicySection(late_gradient=rule, age_weight=0.9).treatment
-        assert age_weight_of(treatment, 3) == AgeWeight(weight=0.9, limit=3)
-    assert age_weight_of(PolicySection(late_gradient="drop", age_weight=0.9).treatment, 3).at(1) == 0, "nothing is left"
+        late_policy = PolicySection(late_gradient=rule, age_weight=0.9).late_policy
+        assert AgeWeight(limit=3).under(late_policy) == AgeWeight(weight=0.9, limit=3)
+    fading = AgeWeight(limit=3).under(PolicySection(late_gradient="drop", age_weight=0.9).late_policy)
+    assert (fading.at(1), fading.limit) == (0, 3), "nothing is left"
 
 
 # -- the ledger against an account of their own

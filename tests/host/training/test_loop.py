@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 
 from kofn.config.late_rules import GIVE_UPS, RULES
 from kofn.config.schema import Config, ModelSection, PolicySection, RunSection
+from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.ledger import LedgerTotals
 from kofn.host.stopwatch import Times
@@ -23,6 +25,8 @@ from kofn.rpc import kofn_pb2
 
 MISSED = 3
 
+TIMES = Times(wait=0.02)
+
 
 class FakeAgent:
     """Worker 1's in an iteration that ends without it when that is `over`, or with its gradient, or as many as that.
@@ -33,38 +37,34 @@ class FakeAgent:
 
     def __init__(self, training: Training, *, over: bool, needs: int = 1, ends: bool = False, tells: int = 0) -> None:
         self.training, self.needs, self.ends, self.tells = training, needs, ends, tells
-        self.rule = RULES[training._config.policy.treatment.rule]
-        self.age = 0
+        self.rule = RULES[training._config.policy.late_policy.rule]
         self.entered, self.decision = False, 0
-        self.times = Times(wait=0.02)
         self.over = threading.Event()
         self.iteration, self.given, self.skipped = 1, list[Any](), False
         self.stays: list[bool] = []
-        self.calls: list[tuple[int, bytes]] = []
         if over:
             threading.Timer(0.01, self.over.set).start()
 
     def catch_up(self) -> list[Aggregate]:
         return []
 
-    def all_reduce(
-        self,
-        gradient: np.ndarray,
-        *,
-        begun: int,
-        batch: int = 0,
-        stay: bool = False,
-    ) -> tuple[float | None, list[Aggregate]]:
-        assert batch == len(self.given)
-        self.calls.append((begun, gradient.tobytes()))
-        if len(self.calls) <= self.tells:
+    def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool]) -> Exchange:
+        assert given.batch == len(self.given)
+        assert given.gradient is not None
+        earlier = list[Update]()
+        for told in range(self.tells):
             self.iteration += 1
-            return None, self._aggregates(len(self.calls))
-        self.given.append(gradient)
-        self.stays.append(stay)
+            exchange = Exchange(handed_s=None, ended=self._aggregates(told + 1), times=TIMES)
+            earlier += exchange.ended
+            if not missed(exchange):
+                return Exchange(handed_s=None, missed=earlier)
+        self.given.append(given.gradient)
+        self.stays.append(given.stays)
+        self.begun = given.begun
         if self.ends:
             self.over.set()
-        return time.monotonic(), [] if stay and len(self.given) < self.needs else self._aggregates(self.iteration)
+        ended = [] if given.stays and len(self.given) < self.needs else self._aggregates(self.iteration)
+        return Exchange(handed_s=time.monotonic(), missed=earlier, ended=ended, times=TIMES)
 
     def account(self) -> None:
         return None
@@ -161,7 +161,6 @@ def test_nothing_is_given_up_that_is_in_time(rule: str, tmp_path: Path) -> None:
 def test_a_late_gradient_is_not_given_where_what_has_ended_is_the_end(rule: str, tmp_path: Path) -> None:
     """Nobody applies an iteration after the last: whatever were in its sum would be lost."""
     agent, report, line = train(rule, tmp_path, over=False, compute_ms=1.0, tells=2, last=2)
-    assert [begun for begun, _ in agent.calls] == [1, 1]
     assert not agent.given
     assert (report.iteration, report.censored, line["computed"]) == (1, False, True)
 
@@ -169,8 +168,8 @@ def test_a_late_gradient_is_not_given_where_what_has_ended_is_the_end(rule: str,
 def test_a_late_gradient_is_given_once_what_has_ended_is_applied(tmp_path: Path) -> None:
     """The same one, and told when it was begun."""
     agent, report, line = train("async", tmp_path, over=False, compute_ms=1.0, tells=2, last=3)
-    assert agent.calls == [(1, first_gradients()[0].tobytes())] * 3
-    assert len(agent.given) == 1
+    (given,) = agent.given
+    assert (agent.begun, given.tobytes()) == (1, first_gradients()[0].tobytes())
     assert (report.iteration, report.late, report.iterations_behind) == (1, True, 2)
     assert (line["iteration"], line["computed"]) == (1, True)
 
@@ -209,11 +208,14 @@ class AlwaysLate(FakeAgent):
     def __init__(self, training: Training) -> None:
         super().__init__(training, over=False)
         self.over.set()
-        self.skips, self.begun = 0, list[int]()
+        self.skips, self.finished = 0, list[int | None]()
 
-    def all_reduce(self, gradient: np.ndarray, *, begun: int, **_: Any) -> tuple[float | None, list[Aggregate]]:
-        self.begun.append(begun)
-        return (None, self._next()) if begun == self.iteration else (time.monotonic(), [])
+    def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool]) -> Exchange:
+        earlier = Exchange(handed_s=None, ended=self._next())
+        if not missed(earlier):
+            return Exchange(handed_s=None, missed=earlier.ended)
+        self.finished.append(given.begun)
+        return Exchange(handed_s=time.monotonic(), missed=earlier.ended)
 
     def skip(self) -> list[Aggregate]:
         self.skips += 1
@@ -236,9 +238,8 @@ def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: 
     agent = AlwaysLate(training)
     with Metrics(tmp_path / "worker-1.jsonl") as metrics:
         training.run(cast(Reducer, agent), metrics, lambda report: None)
-    finished = range(GIVE_UPS + 1, GIVE_UPS + 4)
     assert agent.skips == GIVE_UPS
-    assert agent.begun == [*sorted([*finished, *finished]), GIVE_UPS + 4]
+    assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 4)]
 
 
 def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:

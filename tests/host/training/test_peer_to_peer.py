@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kofn.config.schema import Config, JobSection, ModelSection, RunSection
+from kofn.host.agent.exchange import Contribution
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.collectives.in_network import Nobody
 from kofn.host.collectives.kinds.ring import Ring
@@ -90,7 +91,7 @@ def test_a_worker_that_is_told_to_fail_does_so_in_mid_call() -> None:
     teller = threading.Timer(0.1, lambda: direct.fail(AgentError("another one has come")))
     teller.start()
     with other, pytest.raises(AgentError, match="another one has come"):
-        direct.all_reduce(np.ones(3, np.float32))
+        direct.all_reduce(Contribution(np.ones(3, np.float32)))
     teller.join()
     asyncio.run(direct.close())
     with pytest.raises(CollectiveError, match="is closed"):
@@ -101,7 +102,7 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
     direct = PeerToPeer(lambda: Ring(0, [f"{address(32, 0)}:19404"]), Training(config(), 0).coding.planner.first())
     asyncio.run(direct.join_first(1, 1, Nobody()))
     with pytest.raises(GradientError, match="gradient element 1 is nan: finite numbers are allowed"):
-        direct.all_reduce(np.array([0, np.nan, np.inf], np.float32))
+        direct.all_reduce(Contribution(np.array([0, np.nan, np.inf], np.float32)))
     asyncio.run(direct.close())
 
 

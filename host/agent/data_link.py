@@ -1,0 +1,85 @@
+"""A worker's place on the data network: the engine's thread on its socket, and what comes there and is no packet."""
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Callable
+from types import ModuleType
+
+from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
+from kofn.host.transport.transport import Transport
+from kofn.host.wire import packet as wire
+
+log = logging.getLogger(__name__)
+
+IGNORED = {
+    "short_packets": "a datagram that is shorter than a header",
+    "other_version": "a packet of another version of kofn",
+    "wrong_length": "a packet whose length is not what its header says",
+    "damaged": "a packet whose checksum does not fit its content",
+}
+"""What came and is no packet, by its count in Traffic."""
+
+
+class DataLink:
+    """Moves a protocol's packets over `transport`; `packets`: what makes and reads each, as job.packets says."""
+
+    def __init__(self, transport: Transport, packets: str) -> None:
+        self._transport, self._packets = transport, _module(packets)
+        self._ignored = set[str]()
+        self._engine: WorkerEngine | None = None
+
+    def open(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol: SharedProtocol,
+        news: Callable[[], object],
+        *,
+        batch: int,
+        beside: SharedProtocol | None,
+    ) -> None:
+        """Begin to send and to receive; `news` is called where the protocol has any.
+
+        Up to `batch` blocks that have closed are told together; `beside`: another job's protocol on the same socket.
+        """
+        opened = self._transport.open(loop, self._packets)
+        self._engine = WorkerEngine(
+            protocol, opened, self._transport.pace, batch=batch, beside=beside, joins=self._transport.joins
+        )
+        self._loop = loop
+        loop.add_reader(self._engine, news)
+
+    def close(self) -> None:
+        """Give the socket back."""
+        if self._engine is not None:
+            self._loop.remove_reader(self._engine)
+            self._engine.close()
+        self._transport.close()
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went over the socket."""
+        return Traffic() if self._engine is None else self._engine.traffic
+
+    @property
+    def queued(self) -> int:
+        """Packets that wait for their turn to leave."""
+        return 0 if self._engine is None else self._engine.queued
+
+    def want(self, fewer: int) -> None:
+        """Have `news` called once, when fewer than so many contributions wait."""
+        if self._engine is not None:
+            self._engine.want(fewer)
+
+    def warn(self) -> None:
+        """Say what was wrong with the first datagrams of each kind that were no packets."""
+        traffic = self.traffic
+        for name, what in IGNORED.items():
+            if name not in self._ignored and getattr(traffic, name):
+                self._ignored.add(name)
+                log.warning("ignored: %s (further ones are only counted)", what)
+
+
+def _module(name: str) -> ModuleType:
+    """Return wire.packet, or wire.scapy_layer (Scapy) where that is asked for."""
+    return wire if name == "fast" else importlib.import_module("kofn.host.wire.scapy_layer")

@@ -1,0 +1,64 @@
+"""A gradient that a worker gives to an iteration, and what came of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kofn.host.agent.gradient_stream import GradientStream
+from kofn.host.arrays import Floats
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.side_values import NOTHING, SideValues
+from kofn.host.stopwatch import UNMEASURED, Times
+from kofn.host.workload.replica import ReplicaState
+
+Update = Aggregate | ReplicaState
+"""The end of an iteration: its mean, or a replica that replaces all updates before it, which nobody has any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A gradient for the current iteration.
+
+    `gradient`, shape (elements,); None: it was given before a restart, or `stream` has it piece by piece, and takes the
+    means as they close.  `begun`: the iteration in which it was begun, None: the current one; `batch`: its number
+    there.  `stays`: nobody waits for the iteration's end; `own_end`: only for that of iteration `begun`.  `good`:
+    compression.codec.check has looked at it.  `out`, shape (elements,), apart from the gradient: the mean of iteration
+    `begun` may be made there.  `note`: what all workers hear of this one, where the job's coding has notes.
+    """
+
+    gradient: Floats | None = None
+    begun: int | None = None
+    batch: int = 0
+    stays: bool = False
+    own_end: bool = False
+    stream: GradientStream | None = None
+    good: bool = False
+    out: Floats | None = None
+    note: SideValues = NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What came of a contribution.
+
+    `handed_s`: when its first block was encoded (time.monotonic), None where it was not contributed.  `age`: how many
+    iterations had ended by then since it was begun.  `missed`: what had ended before it was contributed; `ended`: what
+    has since.  `times`: where the time of the call has gone, `reduced`: of these the engine's thread's, while the event
+    loop waited.
+    """
+
+    handed_s: float | None
+    age: int = 0
+    missed: Sequence[Update] = ()
+    ended: Sequence[Update] = ()
+    times: Times = UNMEASURED
+    reduced: Times = UNMEASURED
+
+    @property
+    def updates(self) -> list[Update]:
+        """All that has ended, in order."""
+        return [*self.missed, *self.ended]
+
+    @property
+    def late(self) -> bool:
+        """Whether the gradient's iteration had ended elsewhere before it was contributed."""
+        return bool(self.missed)

@@ -1,0 +1,301 @@
+"""A worker's iterations on its event loop: gradients in, sums out, and what its driver wants done.
+
+Only this loop touches the protocol; the training thread calls exchange() and skip() through Agent, and waits.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from kofn.config.schema import Average, JobSection
+from kofn.host.agent.data_link import DataLink
+from kofn.host.agent.driver import Driver
+from kofn.host.agent.exchange import Contribution
+from kofn.host.agent.gradient_feed import GradientFeed
+from kofn.host.agent.iteration_wait import IterationWait
+from kofn.host.agent.missed_results import MissedResults, kept_iterations
+from kofn.host.agent.peer_source import PeerSource
+from kofn.host.agent.recorder import Recorder
+from kofn.host.arrays import Floats, Integers
+from kofn.host.compression.aggregate import Sums
+from kofn.host.compression.encoder import Encoder, Finished
+from kofn.host.compression.plan import Plan
+from kofn.host.engine.engine import SharedProtocol
+from kofn.host.errors import AgentError
+from kofn.host.protocol.instructions import Send
+from kofn.host.protocol.results import BlockResults, Result
+from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
+from kofn.host.workload.replica import ReplicaState
+
+Ended = tuple[Finished, Sums] | ReplicaState
+"""An iteration's end: its results, or a replica that came instead of them."""
+
+
+class Reached(NamedTuple):
+    """What a call came to: when the first block was handed over, the gradient's age, and what has ended."""
+
+    handed_s: float | None
+    age: int
+    ended: list[Ended]
+    times: Times
+
+
+class ExchangeLoop:
+    """The iterations of one worker; see Agent for what is given."""
+
+    def __init__(
+        self,
+        job: JobSection,
+        encoder: Encoder,
+        link: DataLink,
+        *,
+        average: Average,
+        recorder: Recorder | None,
+        give_up_s: float,
+        recipients: Integers | None,
+    ) -> None:
+        layout, private = encoder.coding.layout, recipients is not None
+        if private and layout.total > job.slots:
+            raise AgentError(
+                f"an iteration has {layout.total} blocks: at most {job.slots} (job.slots) are allowed here"
+            )
+        self._encoder, self._ledger, self._link = encoder, encoder.ledger, link
+        self._average, self._recorder = average, recorder
+        self.protocol = SharedProtocol(
+            job=job.id,
+            rank=encoder.ledger.rank,
+            layout=layout,
+            slots=job.slots,
+            window=job.window,
+            rto_s=job.rto_ms / 1000,
+            keep=1 if private else kept_iterations(layout),
+            workers=job.workers,
+            probes_link=not private,
+        )
+        self._ledger.hear(self.protocol)
+        self._wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
+        self.gradient = GradientFeed(self.protocol, encoder, self._wait, self._feed)
+        self.driver = Driver(
+            self.protocol, encoder, self, workers=job.workers, slices=self.gradient.slices, recipients=recipients
+        )
+        self.missed = MissedResults(self.protocol, self._ledger, self, private=private)
+        self.iteration = 0
+        """The one that the training thread works on; the protocol may be further, to merge what is late."""
+        self.over = threading.Event()
+        """Set while that is over elsewhere: its gradient comes too late."""
+        self._watch: Stopwatch | None = None  # while it works for exchange()
+        self._called = True  # the training thread waits for this loop, or has not begun
+        self._ended: list[Ended] = []  # what it has not heard of yet
+        self._unsure = 0  # up to this iteration the switch may have lost what the ledger has settled
+
+    def start(
+        self,
+        first: int,
+        generation: int,
+        source: PeerSource,
+        *,
+        reached: int = 0,
+        state: ReplicaState | None = None,
+        beside: SharedProtocol | None = None,
+    ) -> None:
+        """Send and receive from now on, as Agent.start() says."""
+        self._loop = asyncio.get_running_loop()
+        self.missed.source = source
+        self._link.open(self._loop, self.protocol, self._news, batch=self._encoder.slice_blocks, beside=beside)
+        self.protocol.enter(generation)
+        self.protocol.others_reached(reached)
+        if state is not None:
+            self._unsure = reached
+            self._encoder.plan = Plan.from_arrays(state.arrays)
+        self.iteration = first
+        self._begin(first)
+
+    async def exchange(self, given: Contribution, begun: int, into: Floats | None) -> Reached:
+        """Contribute a gradient that was begun in this iteration, unless the current one is over elsewhere.
+
+        `into`: where the mean of the current iteration may be made.
+        """
+        self._called, handed_s, stream = True, time.monotonic(), given.stream
+        self._watch, self.gradient.reduced = (watch := Stopwatch()), Times()
+        pieces = None if stream is None else stream.pieces
+        try:
+            await self._advance(0)
+            current = self.protocol.iteration
+            if self._ended:
+                return Reached(None, current - begun, self._told(), watch.times())
+            if into is not None:
+                self.gradient.sums.into(into)
+            if stream is not None:
+                await self.gradient.open(stream, current=begun == current)
+            if (values := given.gradient if pieces is None else pieces.values) is not None:
+                with watch.during("encode"):
+                    self._encoder.note = given.note
+                    self._encoder.enter(
+                        values, begun, batch=given.batch, current=current, pieces=pieces, good=given.good
+                    )
+            if pieces is not None:
+                self.protocol.in_pieces(pieces.level)
+            stays = given.stays or (given.own_end and begun < current)
+            with self.protocol.held():  # once it reduces, the iteration may be over before all is handed over
+                counts = self.driver.contribute(begun, given.batch, self._loop.time(), whole=stays)
+            self._look()
+            if pieces is not None:
+                await self.gradient.finish(pieces)
+            if counts and not stays:
+                await self._advance(current)
+        except Exception:
+            self.gradient.halt()
+            self.gradient.sums.leave()  # what comes now must not go into the caller's array
+            raise
+        finally:
+            self.gradient.halt()
+            self.driver.drop_encoding()
+            self.gradient.close(stream)
+            self._watch = None
+        return Reached(handed_s, current - begun, self._told(), within_wait(watch.times(), self.gradient.reduced))
+
+    async def skip(self) -> list[Ended]:
+        """Wait for the end of the iteration that the training thread works on."""
+        self._called = True
+        await self._advance(self.iteration)
+        return self._told()
+
+    async def resume(self, generation: int) -> None:
+        """Everyone has regrouped: take every result that anyone has, then send what is open."""
+        if self.protocol.iteration:
+            await self.missed.take_all()
+        if generation == self.protocol.generation:  # else another regroup has begun
+            with self.protocol.held():
+                self.driver.resume(self._loop.time())
+            self._look()
+
+    def fail(self, error: Exception) -> None:
+        """The training thread is told that this worker cannot go on."""
+        self._wait.fail(error)
+
+    # -- from iteration to iteration
+
+    def _begin(self, iteration: int) -> None:
+        """Begin the next iteration, or a later one."""
+        self.gradient.sums = Sums(self._encoder.coding, self._encoder.plan, self._average)
+        self.driver.begin(iteration, self._loop.time())
+        self._look()
+
+    async def _advance(self, beyond: int) -> None:
+        while not self.driver.advance(beyond):
+            await self._wait.wait()
+
+    def next_iteration(self) -> None:
+        """As Effects: note what has ended."""
+        self.gradient.halt()
+        with self.during("decode"):
+            finished = self.driver.end()
+            if self.protocol.iteration <= self._unsure:
+                for result in finished.results:
+                    self._ledger.reconcile(result)
+            self._ended.append((finished, self.gradient.sums))
+            if self._recorder is not None:
+                self._recorder.add(self._ledger.sent_in(self.protocol.iteration), finished.results)
+            self._begin(self.protocol.iteration + 1)
+
+    def _told(self) -> list[Ended]:
+        """What the training thread hears of now; it goes on in the protocol's iteration."""
+        ended, self._ended = self._ended, []
+        if ended:
+            self.iteration = self.protocol.iteration
+            self.over.clear()
+        self._called = False
+        self._look()
+        self._carry_on()
+        return ended
+
+    def _carry_on(self) -> None:
+        """While the training thread computes, what is late goes into the next iteration as soon as that begins here."""
+        if not self._called:
+            with self._failing():
+                self.driver.advance(None)
+
+    def _look(self) -> None:
+        """After every event: say so when the iteration that the training thread works on is over."""
+        if self.protocol.is_over(self.iteration):
+            self.over.set()
+
+    # -- events
+
+    def _news(self) -> None:
+        """The engine has something for the encoder, or room."""
+        with self._failing(), self.protocol.held():
+            with self.during("receive"):
+                news = self.protocol.news()
+            self.driver.follow(news, self._loop.time())
+            self.gradient.follow()
+            self._feed()
+            self._link.warn()
+
+    def _feed(self) -> None:
+        """There may be room for more of the gradient."""
+        with self._failing(), self.protocol.held():
+            if self.driver.feed(self._loop.time()):
+                self._link.want(self._encoder.slice_blocks)
+            self._look()
+
+    def take_results(self, results: list[Result]) -> None:
+        """As Receiver."""
+        with self._failing(), self.protocol.held():
+            self.driver.results_in(results, self._loop.time())
+            self._feed()
+
+    def halt(self) -> None:
+        """As Receiver."""
+        self.gradient.halt()
+
+    def jump(self, state: ReplicaState) -> None:
+        """As Receiver."""
+        self._ended.append(state)
+        self._wait.ended()
+        self._encoder.plan = Plan.from_arrays(state.arrays)
+        self._begin(state.iteration + 1)
+
+    def _ask_slot(self) -> None:
+        """Who is missing in a block that does not close?  Perhaps all that comes is no packet."""
+        self._link.warn()
+        with self.protocol.held():
+            self.driver.ask_slot(self._loop.time())
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What goes wrong in a callback is the training thread's to hear."""
+        try:
+            yield
+        except Exception as error:  # a codec may be anybody's
+            self.fail(error)
+
+    # -- what the driver wants done (driver.Effects)
+
+    def during(self, part: Part) -> AbstractContextManager[object]:
+        """As Effects, while it works for exchange()."""
+        return UNTIMED if self._watch is None else self._watch.during(part)
+
+    @property
+    def queued(self) -> int:
+        return self._link.queued
+
+    def send(self, packets: Sequence[Send]) -> None:
+        """The engine does."""
+
+    def delivered(self, results: BlockResults) -> None:
+        """As Effects: sum up."""
+        if results.iteration == self.protocol.iteration:  # else a replica has come instead
+            self.gradient.sums.add(results)
+
+    def completed(self) -> None:
+        self._wait.ended()
+        if not self._called:
+            self._loop.call_soon(self._carry_on)
+
+    def ask_peers(self) -> None:
+        self.missed.ask()

@@ -1,0 +1,85 @@
+"""How an iteration's gradient reaches the protocol: encoded here slice by slice, or by the engine's thread.
+
+Where the encoder has a reduction for the engine, that encodes, sends, takes and sums up blocks without Python.  A
+gradient that is still computed comes piece by piece, and its means leave as they close.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import repeat
+
+from kofn.host.agent.gradient_stream import GradientStream, nobody
+from kofn.host.agent.iteration_wait import IterationWait
+from kofn.host.compression.aggregate import Sums
+from kofn.host.compression.encoder import Encoder
+from kofn.host.compression.pieces import Pieces
+from kofn.host.engine.engine import SharedProtocol
+from kofn.host.stopwatch import Times
+
+
+class GradientFeed:
+    """The gradients of one worker, one at a time; `more` is called on the event loop where a piece has come."""
+
+    sums: Sums
+    """Of the current iteration."""
+
+    def __init__(
+        self, protocol: SharedProtocol, encoder: Encoder, wait: IterationWait, more: Callable[[], object]
+    ) -> None:
+        self._protocol, self._encoder, self._wait, self._more = protocol, encoder, wait, more
+        self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
+        self.reduced = Times()
+        """Where the engine's time for the latest gradient has gone."""
+
+    def slices(self, iteration: int) -> Iterator[list[int]]:
+        """Return the encoder's slices, or where the engine does all that is to be done, nothing for ever."""
+        reduction = self._encoder.reduction(iteration)
+        if reduction is None:
+            return self._encoder.slices(iteration)
+        self.sums.reduces(reduction)
+        self._protocol.reduce(reduction)
+        return repeat([])
+
+    def halt(self) -> None:
+        """Have the engine only send and receive from now on."""
+        if (done := self._protocol.reduce(None)) is not None:
+            self._encoder.reduced(done)
+            self.reduced = done.times
+
+    async def open(self, stream: GradientStream, *, current: bool) -> None:
+        """Take its pieces as they come; of one that is not `current`, await them all."""
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            """A piece was put, by any thread: it is the engine's, or the event loop's."""
+            if self._protocol.reduction is None or stream.pieces.whole:
+                loop.call_soon_threadsafe(self._piece_put)
+            self._protocol.wake()
+
+        stream.pieces.changed = changed
+        if not current:
+            await self._wait.wait_for_pieces(stream.pieces)
+        else:
+            self._stream = stream
+            self.follow()
+            stream.tell(self._protocol.await_means)
+
+    async def finish(self, pieces: Pieces) -> None:
+        """Await the last piece."""
+        await self._wait.wait_for_pieces(pieces)
+        self._more()
+
+    def close(self, stream: GradientStream | None) -> None:
+        """Nothing more is taken of the gradient."""
+        self._stream = None
+        if stream is not None:
+            stream.tell(nobody)
+
+    def follow(self) -> None:
+        """Results have come."""
+        if self._stream is not None:
+            self._stream.follow(self.sums)
+
+    def _piece_put(self) -> None:
+        self._wait.piece_put()
+        self._more()

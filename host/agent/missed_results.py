@@ -1,0 +1,145 @@
+"""Results that this worker has missed, and what of its own was counted, as the other workers know it."""
+
+import asyncio
+from typing import Protocol
+
+from kofn.host.agent.peer_source import PeerSource
+from kofn.host.compression.ledger import Ledger
+from kofn.host.engine.engine import SharedProtocol
+from kofn.host.errors import AgentError
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.results import Result
+from kofn.host.wire import packet as wire
+from kofn.host.workload.replica import ReplicaState
+
+KEEP_BYTES = 64 << 20
+"""Memory for results that peers may still ask for."""
+
+FETCH_BYTES = 4 << 20
+"""How much of later iterations is fetched along with a missed one."""
+
+LAST_ITERATION = 2**32 - 1
+
+
+class Receiver(Protocol):
+    """Who goes on with what peers have."""
+
+    def take_results(self, results: list[Result]) -> None:
+        """Results have come."""
+
+    def halt(self) -> None:
+        """The ledger is about to be settled: nothing else may touch it."""
+
+    def jump(self, state: ReplicaState) -> None:
+        """Go on after a peer's iteration: nobody holds the results of the current one any more."""
+
+    def fail(self, error: Exception) -> None:
+        """There will be no results."""
+
+
+class MissedResults:
+    """Fetches what `protocol` misses, for `receiver`.
+
+    `private`: each block's sum goes to one worker alone, so that nobody else has what is missing.
+    """
+
+    source: PeerSource
+
+    def __init__(self, protocol: SharedProtocol, ledger: Ledger, receiver: Receiver, *, private: bool) -> None:
+        self._protocol, self._ledger, self._receiver, self._private = protocol, ledger, receiver, private
+        self._fetching: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        """Fetch the current iteration's results, unless that is under way."""
+        if self._private:
+            self.lose("their slots hold later ones")
+        elif self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+
+    async def take_all(self) -> None:
+        """Take what peers have, from the current iteration on: it is not made again for this worker."""
+        async for results in self.source.fetch(self._protocol.iteration, LAST_ITERATION, everyone=True):
+            self._receiver.take_results(results)
+
+    def lose(self, why: str) -> None:
+        """Fail where sums are this worker's alone."""
+        if self._private:
+            error = (
+                f"worker {self._protocol.rank} lacks sums of iteration {self._protocol.iteration}, blocks"
+                f" {self._protocol.missing[:8]}: {why}, and a sum that goes to one worker nobody else has"
+            )
+            self._receiver.fail(AgentError(error))
+
+    def close(self) -> None:
+        """Stop fetching."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    async def _fetch(self) -> None:
+        """Ask until the current iteration is complete, and for some later ones while peers are at it."""
+        protocol, gone = self._protocol, False
+        iteration = protocol.iteration
+        last = iteration + FETCH_BYTES // iteration_bytes(protocol.layout)
+        protocol.statistics.peer_fetches += 1
+        async for results in self.source.fetch(iteration, last):
+            gone = gone or any(result.id.iteration == iteration and not result.values for result in results)
+            self._receiver.take_results(results)
+            if protocol.iteration != iteration or not protocol.missing:
+                return
+        if gone:
+            try:
+                await self._resync(iteration)
+            except Exception as error:  # the training thread is to hear of it
+                self._receiver.fail(error)
+
+    async def _resync(self, iteration: int) -> None:
+        """Nobody holds this iteration's sums any more: take a whole replica instead, and only settle the ledger."""
+        state = await self.source.state()
+        if state is None or state.iteration < iteration:
+            return  # the timer asks again
+        self._receiver.halt()
+        await settle(self._ledger, iteration, self.source)
+        if iteration != self._protocol.iteration or not self._protocol.missing:
+            return  # its results have come after all
+        self._protocol.statistics.resyncs += 1
+        self._receiver.jump(state)
+
+
+async def settle(ledger: Ledger, iteration: int, source: PeerSource) -> None:
+    """Learn from peers what of an iteration's blocks was counted; AgentError when nobody can tell."""
+    if ledger.unsettled(iteration):
+        async for results in source.fetch(iteration, iteration):
+            for result in results:
+                ledger.settle_results(result)
+    check_settled(ledger, iteration)
+
+
+async def settle_restarted(ledger: Ledger, source: PeerSource, *, over: bool) -> None:
+    """Settle what this worker had sent before it died, in its ledger's latest iterations; `over`: so is the last."""
+    begun = ledger.begun
+    if begun:
+        async for results in source.fetch(begun - 1, begun):
+            for result in results:
+                ledger.settle_results(result)
+                ledger.reconcile(result)
+    if over:
+        check_settled(ledger, begun)
+
+
+def check_settled(ledger: Ledger, iteration: int) -> None:
+    """AgentError when it is not known of a block of this iteration, which is over, whether it was counted."""
+    if unknown := ledger.unsettled(iteration):
+        raise AgentError(
+            f"no worker knows whether blocks {unknown[:8]} of iteration {iteration}, which this worker has sent, were"
+            " counted: it cannot go on without losing or repeating gradients"
+        )
+
+
+def iteration_bytes(layout: BlockLayout) -> int:
+    """Return the size of an iteration's results in the widest lanes."""
+    return layout.blocks * layout.words * wire.WORD_BYTES
+
+
+def kept_iterations(layout: BlockLayout) -> int:
+    """Return how many iterations' results a worker keeps for its peers."""
+    return max(1, KEEP_BYTES // iteration_bytes(layout))
