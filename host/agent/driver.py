@@ -155,9 +155,8 @@ class Driver:
         self._all_closed = False
         self.encoder.begin(iteration)
         self._wire_bytes = self.protocol.wire_bytes
-        begin = self.protocol.jump if self.protocol.missing else self.protocol.begin
-        plan = self.encoder.plan
-        wanted = begin(iteration, now, self.encoder.blocks, plan.lanes, plan.first)
+        plan, jump = self.encoder.plan, bool(self.protocol.missing)
+        wanted = self.protocol.begin(iteration, now, self.encoder.blocks, plan.lanes, plan.first, jump=jump)
         if self._recipients is not None:
             self.protocol.received(self._recipients)
         self._follow(wanted, now)

@@ -74,8 +74,9 @@ class ExchangeLoop:
             rto_s=job.rto_ms / 1000,
             keep=1 if private else kept_iterations(layout),
             workers=job.workers,
-            probes_link=not private,
         )
+        if not private:
+            self.protocol.probe_link()
         self._ledger.hear(self.protocol)
         self._wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
         self.gradient = GradientFeed(self.protocol, encoder, self._wait, self._feed)

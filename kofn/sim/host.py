@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from kofn.host.engine.pacing_rate import PacingRate
 from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.core_state import URGENT
 from kofn.host.protocol.instructions import Instruction
 from kofn.host.wire.packet import KofnHeader
 from kofn.sim.clock import VirtualClock
@@ -21,7 +22,11 @@ class HostedProtocol(Protocol):
         """What packets have made urgent; ProtocolError where one of them cannot be."""
         if self.host.failed:
             self._fail()
-        return self.urgent()
+        return self._take() if self._state[URGENT] else []
+
+    def held_back(self) -> list[Instruction]:
+        """All that is to be done, urgent or not."""
+        return self._take()
 
     def _take(self) -> list[Instruction]:
         self.host.native.call("send")

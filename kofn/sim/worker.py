@@ -55,9 +55,8 @@ class Worker:
             window=job.window,
             rto_s=job.rto_ms / 1000,
             keep=kept_iterations(model.layout),
-            lazy=True,
-            probes_link=True,
         )
+        self.protocol.probe_link()
         self.host = VirtualHost(
             around.clock,
             around.machine,

@@ -9,10 +9,10 @@ import pytest
 from kofn.host.errors import ProtocolError
 from kofn.host.kernels.lanes import pack, unpack
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import EncodeAgain, Packed, Send
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from tests.host.protocol.watched import Watched
 
 VALUES = np.random.default_rng(7).integers(-(2**28), 2**28, (4, 64)).astype(np.int32)
 
@@ -75,10 +75,10 @@ def test_a_worker_rounds_late_is_not_taken_for_a_current_one(behind: int) -> Non
     assert bench.contribute(3, 1)[0] == [Kind.STALE]
 
 
-def worker() -> Protocol:
+def worker() -> Watched:
     """With block 0 of iteration 1 in flight at scale 7."""
     shape = BlockLayout(blocks=1, words=1, widest=32)
-    protocol = Protocol(job=1, rank=0, layout=shape, slots=8, window=2, rto_s=0.05)
+    protocol = Watched(job=1, rank=0, layout=shape, slots=8, window=2, rto_s=0.05)
     protocol.begin(1, 0.0)
     protocol.contribute(0, Packed(bytes(256), 7, 0, WEIGHT_UNIT), now=0.0)
     return protocol

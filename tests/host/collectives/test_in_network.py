@@ -248,7 +248,7 @@ def test_fewer_go_on_where_fewer_complete_a_sum(kind: Summed) -> None:
 
 async def heard(agent: Agent, last: int) -> None:
     """Wait until it has all results up to this iteration."""
-    while sum(1 for _ in agent.held(last, last)) < len(agent.protocol.blocks):
+    while sum(1 for _ in agent.held(last, last)) < agent.encoder.coding.layout.total:
         await asyncio.sleep(0.001)
 
 

@@ -19,11 +19,11 @@ from kofn.host.compression.rate import DEAD_ZONE, RateEstimator
 from kofn.host.errors import AgentError
 from kofn.host.kernels.lanes import pack, unpack, width_of
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, VOTE_WORDS, WEIGHT_UNIT, bit_of
 from tests.host.lab import packed_sums, to_fixed
+from tests.host.protocol.watched import Watched
 
 ELEMENTS = 3000
 JOB = JobSection(workers=3, words=8)
@@ -338,7 +338,7 @@ def test_only_what_has_never_left_is_narrowed() -> None:
 
 def waiting_since_a_regroup(encoder: Encoder, layout: BlockLayout) -> list[int]:
     """Of blocks 0, 1 and 2, of which 1 has left before, those that the protocol gives back."""
-    protocol = Protocol(job=1, rank=0, layout=layout, slots=64, window=8, rto_s=1.0)
+    protocol = Watched(job=1, rank=0, layout=layout, slots=64, window=8, rto_s=1.0)
     protocol.begin(1, 0.0, encoder.blocks, encoder.plan.lanes)
     assert len(protocol.contribute_all(encoder.all_packed([1]), now=0.0)) == 1
     protocol.regroup(1)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
+from kofn.host.engine.engine import Traffic, WorkerEngine
 from kofn.host.engine.pacing_rate import BURST_PACKETS, PacingRate, pacing_rate
 from kofn.host.errors import ProtocolError
 from kofn.host.native import FOLDERS
@@ -39,6 +39,7 @@ from kofn.host.wire.packet import (
     encode,
 )
 from kofn.nativebuild.library import compile_texts, load_library
+from tests.host.protocol.watched import WatchedBeside
 from tests.waiting import until
 
 HERE = Path(__file__).parent
@@ -62,7 +63,7 @@ class Bench:
     ) -> None:
         layout = BlockLayout(blocks=blocks, words=1, widest=1 if votes else 32, planes=3)
         options = {"rank": 0, "slots": 64, "window": 32, "rto_s": SOON_S} | given
-        self.protocol = SharedProtocol(job=1, layout=layout, **options)
+        self.protocol = WatchedBeside(job=1, layout=layout, **options)
         self.ours, self.switch = socket_pair()
         self.switch.settimeout(SOON_S)
         self.engine = WorkerEngine(self.protocol, self.ours, pace, batch=batch, joins=may_join(self.ours))
@@ -124,7 +125,7 @@ def test_two_jobs_share_a_socket_and_each_is_told_of_its_own() -> None:
     """Of the one beside only when all is complete."""
     with bench(blocks=2) as one:
         one.engine.close()
-        beside = SharedProtocol(job=129, rank=0, layout=one.protocol.layout, slots=4, window=2, rto_s=SOON_S)
+        beside = WatchedBeside(job=129, rank=0, layout=one.protocol.layout, slots=4, window=2, rto_s=SOON_S)
         one.engine = WorkerEngine(one.protocol, one.ours, batch=1, beside=beside)
         one.begin([0, 1])
         for _ in range(2):
@@ -150,7 +151,7 @@ def test_two_jobs_share_a_socket_and_each_is_told_of_its_own() -> None:
 def test_jobs_with_results_of_other_lengths_do_not_share_a_socket() -> None:
     with bench() as one:
         longer = BlockLayout(blocks=1, words=2, widest=32)
-        beside = SharedProtocol(job=129, rank=0, layout=longer, slots=4, window=2, rto_s=SOON_S)
+        beside = WatchedBeside(job=129, rank=0, layout=longer, slots=4, window=2, rto_s=SOON_S)
         with pytest.raises(ProtocolError, match="results of two jobs have 1 and 2 words: as many are allowed"):
             WorkerEngine(one.protocol, one.ours, beside=beside)
 

@@ -5,14 +5,14 @@ import threading
 import time
 
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import Protocol
+from tests.host.protocol.watched import Watched
 
 BLOCKS = 20_000
 
 
 def test_open_blocks_are_read_while_they_close() -> None:
     layout = BlockLayout(blocks=BLOCKS, words=1, widest=32)
-    protocol = Protocol(job=1, rank=0, layout=layout, slots=64, window=32, rto_s=0.05)
+    protocol = Watched(job=1, rank=0, layout=layout, slots=64, window=32, rto_s=0.05)
     protocol.begin(1, 0.0)
     is_open, done = protocol._open.ctypes.data, threading.Event()
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import Instruction, Packed, Send
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from tests.host.protocol.watched import Watched
 
 SLOTS, WINDOW = 32, 8
 
@@ -19,7 +19,8 @@ class World:
     def __init__(self, blocks: int, *, k: int = 4, words: int = 4) -> None:
         self.words = words
         layout = BlockLayout(blocks=blocks, words=words, widest=32)
-        self.protocol = Protocol(job=1, rank=1, layout=layout, slots=SLOTS, window=WINDOW, rto_s=0.05, probes_link=True)
+        self.protocol = Watched(job=1, rank=1, layout=layout, slots=SLOTS, window=WINDOW, rto_s=0.05)
+        self.protocol.probe_link()
         self.rules = SlotModel(workers=4, k=k, slots=SLOTS)
         self.protocol.begin(1, 0.0)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from kofn.host.errors import ProtocolError
 from kofn.host.native import FOLDERS
-from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import Deliver, Instruction, PackedBlocks, Send
 from kofn.nativebuild.library import Signatures, compile_texts, load_library
 from tests.host.protocol.specification.core import Protocol as Specification
+from tests.host.protocol.watched import Watched
 
 HERE = Path(__file__).parent
 STATE = (
@@ -51,7 +51,7 @@ def explorer() -> ctypes.CDLL:
     return load_library(compile_texts(texts, [name for name in texts if name.endswith(".c")]), signatures)
 
 
-class Native(Protocol):
+class Native(Watched):
     """A Protocol that can be copied."""
 
     def clone(self) -> "Native":

@@ -32,7 +32,8 @@ import numpy as np
 
 from kofn.host.errors import ProtocolError
 from kofn.host.protocol.block_layout import BlockLayout
-from kofn.host.protocol.core import Statistics, check_window
+from kofn.host.protocol.core import check_window
+from kofn.host.protocol.core_state import Statistics
 from kofn.host.protocol.instructions import (
     AskPeers,
     Complete,
@@ -128,12 +129,16 @@ class Protocol:
         blocks: Sequence[int] | None = None,
         lanes: int = Lanes.BITS_32,
         first: int | None = None,
+        *,
+        jump: bool = False,
     ) -> list[Instruction]:
         """Start the next iteration; closes what others have already closed and pulls the rest of it.
 
         `blocks`: which are sent in it, ascending, the summary block among them if it is (None: all); `lanes`: the code
         of those planned for them, but for the summary block.  Both must be the same for every worker.
         """
+        if jump:
+            return self.jump(iteration, now, blocks, lanes, first)
         if self._blocks.open:
             raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self.missing}")
         if iteration <= self.iteration:

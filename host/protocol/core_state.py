@@ -1,0 +1,135 @@
+"""What the protocol core of core.c knows, read from its memory."""
+
+import ctypes
+import weakref
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.protocol.block_layout import BlockLayout
+from kofn.host.protocol.slot_query import SlotQuery
+
+STATE = 11
+"""The first fields of struct core, 64 bits each."""
+
+ITERATION, NEWEST, GENERATION, REGROUPING, K, COUNT, OPEN, WAITING, INSTRUCTIONS, URGENT, GIVEN = range(STATE)
+
+PLACES = 5
+"""Pointers of struct core_places."""
+
+COUNTED = 8
+"""Numbers of struct statistics."""
+
+_WIRE_BYTES = 7
+"""The place of one of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """What happened to this worker's blocks, for the metrics; the core counts the first ones."""
+
+    retransmissions: int = 0
+    pulls: int = 0
+    stale: int = 0
+    refused: int = 0
+    foreign: int = 0  # packets of another job, or that only workers send
+    other_generation: int = 0  # packets from before a regroup
+    regroups: int = 0
+    wire_bytes: int = 0  # of values that were sent, again and again where need was
+    checksum_errors: int = 0
+    peer_fetches: int = 0
+    resyncs: int = 0  # times that the parameters came from a peer
+
+
+class CoreState:
+    """The state of a struct core for blocks of a job's `layout`; its owner calls `library`."""
+
+    library: ctypes.CDLL
+    layout: BlockLayout
+    _own: Statistics
+
+    def _attach(self, address: int) -> None:
+        """To a struct core, which is this object's from now on."""
+        self.address = ctypes.c_void_p(address)
+        weakref.finalize(self, self.library.core_close, self.address)
+        self._state = memoryview((ctypes.c_int64 * STATE).from_address(address)).cast("B").cast("q")
+        places, blocks = (ctypes.c_uint64 * PLACES)(), self.layout.total
+        self.library.core_read(self.address, places)
+        self._open = array_at(ctypes.c_uint8, blocks, places[1])
+        self._counted = (ctypes.c_int64 * COUNTED).from_address(places[3])
+        self.query = SlotQuery(places[4])
+        """Who is in a block that does not close, if that was asked in this iteration."""
+
+    @property
+    def iteration(self) -> int:
+        """The current one; 0 before the first."""
+        return self._state[ITERATION]
+
+    @property
+    def generation(self) -> int:
+        """Of the slots that this worker speaks of."""
+        return self._state[GENERATION]
+
+    @property
+    def given_at(self) -> int:
+        """The address of an int64: the latest iteration that all workers are known to have given to; 0: none."""
+        return int(self.address.value or 0) + 8 * GIVEN
+
+    @property
+    def k(self) -> int:
+        """In force when the newest iteration was made of which a result is known; 0: not known."""
+        return self._state[K]
+
+    @property
+    def regrouping(self) -> bool:
+        """Between regroup() and resume()."""
+        return bool(self._state[REGROUPING])
+
+    @property
+    def statistics(self) -> Statistics:
+        for field, number in zip(fields(Statistics), self._counted, strict=False):
+            setattr(self._own, field.name, number)
+        return self._own
+
+    @property
+    def wire_bytes(self) -> int:
+        """Of the statistics, alone."""
+        return self._counted[_WIRE_BYTES]
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether the others have finished the current iteration: results of a later one were seen."""
+        return self._state[NEWEST] > self._state[ITERATION]
+
+    @property
+    def over(self) -> bool:
+        """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
+        return not self._state[OPEN] or self.left_behind
+
+    def is_over(self, iteration: int) -> bool:
+        """Whether an iteration that was begun here is over, here or elsewhere."""
+        return self.over or self.iteration > iteration
+
+    @property
+    def missing(self) -> list[int]:
+        """Open blocks of the current iteration, ascending."""
+        # a copy: the engine goes on meanwhile, and NumPy counts before it collects
+        missing: list[int] = np.flatnonzero(self._open.copy()).tolist() if self._state[OPEN] else []
+        return missing
+
+    @property
+    def share(self) -> float:
+        """Of the current iteration's blocks those that are closed, 0 to 1."""
+        return 1 - self._state[OPEN] / max(1, self._state[COUNT])
+
+    @property
+    def waiting_count(self) -> int:
+        """Contributions that wait for the window."""
+        return self._state[WAITING]
+
+
+def array_at(kind: Any, size: int, address: int) -> npt.NDArray[Any]:
+    """Return the core's own memory as an array."""
+    return np.ctypeslib.as_array((kind * size).from_address(address))

@@ -1,0 +1,70 @@
+"""The table of instructions that the core of core.c fills, as instructions."""
+
+import ctypes
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Send
+from kofn.host.protocol.results import BlockId, BlockResults
+from kofn.host.wire.packet import HEADER_BYTES, KofnHeader, headers_of
+
+INSTRUCTION = np.dtype(
+    [
+        ("kind", np.int32),
+        ("part", np.int32),
+        ("counts", np.int32),
+        ("scale", np.int32),
+        ("lanes", np.int32),
+        ("hint", np.int32),
+        ("iteration", np.int64),
+        ("block", np.int64),
+        ("time_s", np.float64),
+        ("launch", np.int64),
+        ("size", np.int64),
+        ("values", np.uint64),
+        ("header", np.uint8, (HEADER_BYTES,)),
+    ],
+    align=True,
+)
+"""struct instruction."""
+
+SEND, DELIVER, COMPLETE, ENCODE_AGAIN, ASK_PEERS = range(5)
+
+
+def read_instructions(table: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
+    """Return the instructions of a table, neighbours of a kind together; `source` keeps the results' values."""
+    for begin, end in _runs(table):
+        yield from _of_one_kind(table[begin:end], results[begin:end], source)
+
+
+def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
+    """Return the instructions of one kind; `results`: of DELIVERs, whose values `source` keeps."""
+    kind = run[0]["kind"]
+    if kind == DELIVER:
+        of = BlockResults(int(run[0]["iteration"]), run["block"], results, source)
+        yield Deliver(of, run["hint"].astype(np.int64), run["time_s"])
+    elif kind == SEND:
+        yield from map(_send, headers_of(run["header"].tobytes()), run["values"], run["size"], run["launch"])
+    elif kind == ENCODE_AGAIN:
+        for row in run[["block", "part", "counts", "scale", "lanes"]].tolist():
+            block, part, counts, scale, lanes = row
+            yield EncodeAgain(block=block, part=part, counts=bool(counts), scale=scale, lanes=lanes)
+    elif kind == ASK_PEERS:
+        yield from (AskPeers(id=BlockId(*id)) for id in run[["iteration", "block"]].tolist())
+    else:
+        yield Complete(iteration=int(run[0]["iteration"]))
+
+
+def _runs(table: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """Where neighbours of a kind, and of an iteration, begin and end."""
+    kinds, iterations = table["kind"], table["iteration"]
+    others = np.flatnonzero((kinds[1:] != kinds[:-1]) | (iterations[1:] != iterations[:-1]))
+    return [*pairwise([0, *(others + 1).tolist(), len(table)])] if len(table) else []
+
+
+def _send(header: KofnHeader, values: int, size: int, launch: int) -> Send:
+    return Send(header, ctypes.string_at(int(values), int(size)), int(launch))

@@ -1,0 +1,70 @@
+"""A Protocol that tests look into, and drive block by block."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from kofn.host.arrays import Integers
+from kofn.host.engine.engine import SharedProtocol
+from kofn.host.protocol.core import Protocol
+from kofn.host.protocol.core_state import COUNT, GIVEN, PLACES, WAITING, array_at
+from kofn.host.protocol.instructions import Instruction, Packed, Send, request_of
+from kofn.host.wire.packet import PARTS, KofnHeader
+
+WAITING_BYTES = 32
+"""Of struct waiting."""
+
+
+class Watched(Protocol):
+    def jump(self, *given: Any, **more: Any) -> list[Instruction]:
+        return self.begin(*given, **more, jump=True)
+
+    def _attach(self, address: int) -> None:
+        super()._attach(address)
+        places, blocks = (ctypes.c_uint64 * PLACES)(), self.layout.total
+        self.library.core_read(self.address, places)
+        self._blocks = array_at(ctypes.c_int32, blocks, places[0])
+        waiting = array_at(ctypes.c_int64, blocks * PARTS * WAITING_BYTES // 8, places[2])
+        self._waits = waiting.reshape(blocks, PARTS, -1)[:, 0, 0]
+
+    def contribute(
+        self, block: int, packed: Packed, *, now: float, part: int = 0, counts: bool = True, uses: int | None = None
+    ) -> list[Instruction]:
+        """As contribute_all() with one block."""
+        return self.contribute_all([(block, packed)], now=now, part=part, counts=counts, uses=uses)
+
+    def packet_in(self, header: KofnHeader, values: bytes, now: float) -> list[Instruction]:
+        """An answer of the switch."""
+        return self.packets_in([(header, values)], now)
+
+    def leaves(self, sent: Send, at: float) -> None:
+        """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
+        request = request_of(sent.header.block, sent.header.part)
+        self._call("leaves", request, sent.launch, at)
+
+    @property
+    def blocks(self) -> Integers:
+        """Those of the current iteration, ascending."""
+        return self._blocks[: self._state[COUNT]].astype(np.int64)
+
+    @property
+    def given(self) -> int:
+        """The latest iteration that all workers are known to have given to; 0: none, or `workers` was not said."""
+        return self._state[GIVEN]
+
+    @property
+    def deadline(self) -> float | None:
+        """When timer() is due; None while nothing is in flight."""
+        deadline: float = self._call("deadline_s")
+        return deadline if deadline < np.inf else None
+
+    @property
+    def waiting(self) -> list[int]:
+        """Blocks whose part 0 was contributed and waits for the window."""
+        waiting: list[int] = np.flatnonzero(self._waits.copy()).tolist() if self._state[WAITING] else []
+        return waiting
+
+
+class WatchedBeside(Watched, SharedProtocol):
+    """A SharedProtocol likewise."""
