@@ -113,7 +113,7 @@ class Way:
         self._iteration += 1
         check(self._gradient)
         ledger.add(self._gradient, self._iteration)
-        scale = codec.scale(*statistics(ledger.pending))
+        scale = codec.scale(*statistics(ledger.residual.pending))
         ledger.sending(self._iteration, rows, code_of(codec.width), scale)
         self._average(results_of(ledger.noted(rows)))
         ledger.settle(self._iteration, rows, self._ones)

@@ -53,7 +53,7 @@ class LedgerWorker:
             blocks = np.arange(first, min(first + AT_ONCE, self._blocks))
             parts = np.ones_like(blocks)
             self._timed("settle", lambda: self._ledger.settle(self._iteration, blocks, parts))  # noqa: B023  # now
-        assert not self._ledger.waiting.any()
+        assert not self._ledger.accounts.waiting.any()
 
     def _send(self, blocks: np.ndarray) -> None:
         ledger, iteration, numbers = self._ledger, self._iteration, blocks.tolist()

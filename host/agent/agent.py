@@ -7,7 +7,7 @@ calls `all_reduce` and waits.  The residual changes hands with the call, so noth
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from kofn.host.arrays import Integers
 from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.engine.engine import SharedProtocol, Traffic
 from kofn.host.errors import AgentError
@@ -148,11 +148,12 @@ class Agent:
 
     def skip(self) -> list[Update]:
         """Contribute nothing to the current iteration; returns what has ended."""
-        return self._updates(asyncio.run_coroutine_threadsafe(self._exchanges.skip(), self._loop).result())
+        ended = asyncio.run_coroutine_threadsafe(self._exchanges.skip(), self._loop).result()
+        return [*updates_of(ended, self.encoder, self._average)]
 
     def account(self) -> Account:
         """What became of this worker's gradients so far."""
-        return self.ledger.account()
+        return self.ledger.accounts.account()
 
     def link_wait_s(self) -> float | None:
         return self.protocol.take_link_wait_s(self._loop.time())
@@ -164,7 +165,7 @@ class Agent:
         call = self._exchanges.exchange(given, begun, None if missed else given.out)
         reached = asyncio.run_coroutine_threadsafe(call, self._loop).result()
         watch.turn("decode")
-        ended = self._updates(reached.ended)
+        ended = [*updates_of(reached.ended, self.encoder, self._average)]
         first = (*missed, *ended)[:1]
         if given.stream is not None and first and not isinstance(first[0], ReplicaState):
             given.stream.finish(first[0].mean)
@@ -176,16 +177,6 @@ class Agent:
             times=within_wait(watch.times(), reached.times),
             reduced=self._exchanges.gradient.reduced,
         )
-
-    def _updates(self, ended: list[Ended]) -> list[Update]:
-        """Return what training applies, in order."""
-        coding, rank = self.encoder.coding, self.ledger.rank
-        return [
-            update
-            if isinstance(update, ReplicaState)
-            else aggregate(update[0], coding, rank=rank, average=self._average, sums=update[1])
-            for update in ended
-        ]
 
     # -- for the management network, on the event loop
 
@@ -258,10 +249,20 @@ class Agent:
     @property
     def memory(self) -> Memory:
         """Of what is left of gradients."""
-        return self.ledger.memory
+        return self.ledger.accounts.memory
 
     def totals(self) -> LedgerTotals:
-        return self.ledger.totals()
+        return self.ledger.accounts.totals()
+
+
+def updates_of(ended: Iterable[Ended], encoder: Encoder, average: Average) -> Iterator[Update]:
+    """Yield what training applies, in order."""
+    for end in ended:
+        if isinstance(end, ReplicaState):
+            yield end
+        else:
+            finished, sums = end
+            yield aggregate(finished, encoder.coding, rank=encoder.ledger.rank, average=average, sums=sums)
 
 
 def encoder_of(

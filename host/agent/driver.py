@@ -38,8 +38,11 @@ class Sender(Protocol):
     """What a driver needs of `compression.encoder.Encoder`."""
 
     plan: Plan
-    uses: int
     slice_blocks: int
+
+    @property
+    def current_lanes(self) -> int:
+        """The code of the lanes that blocks are encoded in by now."""
 
     @property
     def blocks(self) -> list[int]:
@@ -312,7 +315,7 @@ class Driver:
         """Hand blocks to the protocol, as they are noted in the ledger."""
         ready = self.encoder.all_packed(blocks, part)
         self._follow(
-            self.protocol.contribute_all(ready, part=part, counts=counts, uses=self.encoder.uses, now=now), now
+            self.protocol.contribute_all(ready, part=part, counts=counts, uses=self.encoder.current_lanes, now=now), now
         )
 
 

@@ -77,7 +77,7 @@ class ExchangeLoop:
         )
         if not private:
             self.protocol.probe_link()
-        self._ledger.hear(self.protocol)
+        self._ledger.attach_protocol(self.protocol)
         self._wait = IterationWait(self.protocol, self._ask_slot, workers=job.workers, give_up_s=give_up_s)
         self.gradient = GradientFeed(self.protocol, encoder, self._wait, self._feed)
         self.driver = Driver(
@@ -134,7 +134,7 @@ class ExchangeLoop:
                 await self.gradient.open(stream, current=begun == current)
             if (values := given.gradient if pieces is None else pieces.values) is not None:
                 with watch.during("encode"):
-                    self._encoder.note = given.note
+                    self._encoder.summary.note = given.note
                     self._encoder.enter(
                         values, begun, batch=given.batch, current=current, pieces=pieces, good=given.good
                     )
@@ -200,7 +200,7 @@ class ExchangeLoop:
                     self._ledger.reconcile(result)
             self._ended.append((finished, self.gradient.sums))
             if self._recorder is not None:
-                self._recorder.add(self._ledger.sent_in(self.protocol.iteration), finished.results)
+                self._recorder.add(self._ledger.sent.whole(self.protocol.iteration), finished.results)
             self._begin(self.protocol.iteration + 1)
 
     def _told(self) -> list[Ended]:

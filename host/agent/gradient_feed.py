@@ -43,7 +43,7 @@ class GradientFeed:
     def halt(self) -> None:
         """Have the engine only send and receive from now on."""
         if (done := self._protocol.reduce(None)) is not None:
-            self._encoder.reduced(done)
+            self._encoder.meter.error = done.squared_error
             self.reduced = done.times
 
     async def open(self, stream: GradientStream, *, current: bool) -> None:

@@ -107,7 +107,7 @@ class MissedResults:
 
 async def settle(ledger: Ledger, iteration: int, source: PeerSource) -> None:
     """Learn from peers what of an iteration's blocks was counted; AgentError when nobody can tell."""
-    if ledger.unsettled(iteration):
+    if ledger.sent.unsettled(iteration):
         async for results in source.fetch(iteration, iteration):
             for result in results:
                 ledger.settle_results(result)
@@ -128,7 +128,7 @@ async def settle_restarted(ledger: Ledger, source: PeerSource, *, over: bool) ->
 
 def check_settled(ledger: Ledger, iteration: int) -> None:
     """AgentError when it is not known of a block of this iteration, which is over, whether it was counted."""
-    if unknown := ledger.unsettled(iteration):
+    if unknown := ledger.sent.unsettled(iteration):
         raise AgentError(
             f"no worker knows whether blocks {unknown[:8]} of iteration {iteration}, which this worker has sent, were"
             " counted: it cannot go on without losing or repeating gradients"

@@ -31,7 +31,7 @@ from kofn.host.collectives.streamed_gradient import StreamedGradient, collective
 from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import check
-from kofn.host.compression.encoder import Encoding
+from kofn.host.compression.encoding import Encoding
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
 from kofn.host.errors import AgentError, CollectiveError, GradientError

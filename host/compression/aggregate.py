@@ -19,7 +19,8 @@ import numpy.typing as npt
 from kofn.config.schema import Average
 from kofn.host.arrays import Floats, Floats64, Integers
 from kofn.host.compression.codec import FRACTION_BITS, UNIT, average_packed
-from kofn.host.compression.encoder import Encoding, Finished
+from kofn.host.compression.encoder import Finished
+from kofn.host.compression.encoding import Encoding
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_native import factors_of
 from kofn.host.compression.plan import Plan

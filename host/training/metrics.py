@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.host.arrays import Integers
-from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.training.reducer import Reducer
 from kofn.results.memory import Memory
 

@@ -19,7 +19,7 @@ from kofn.host.agent.peer_source import PeerSource
 from kofn.host.arrays import Floats
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.compression.plan import Plan
 from kofn.host.errors import AgentError, GradientError, HostError
 from kofn.host.kernels.kernel import kernel

@@ -11,7 +11,7 @@ from typing import Protocol
 from kofn.config.late_rules import LatePolicy, LateRule
 from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.agent.peer_source import PeerSource
-from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.errors import HostError
 from kofn.host.protocol.results import Result
 from kofn.host.workload.replica import ReplicaState

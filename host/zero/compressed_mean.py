@@ -74,7 +74,7 @@ class SwitchMean:
 
     @property
     def late(self) -> npt.NDArray[np.bool_] | None:
-        blocks = self._communicator.agent.ledger.waiting > 0
+        blocks = self._communicator.agent.ledger.accounts.waiting > 0
         if not blocks.any():
             return None
         return np.repeat(blocks, self.block_elements)[: self._elements]

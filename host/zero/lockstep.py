@@ -168,9 +168,9 @@ class LockstepSwitch:
     @property
     def lost(self) -> float | None:
         """L2 of what all workers have discarded to keep residuals in fewer bits, over that of what they were given."""
-        if all(encoder.ledger.exact for encoder in self.encoders):
+        if all(encoder.ledger.residual.exact for encoder in self.encoders):
             return None
-        return math.sqrt(sum(encoder.ledger.lost_norm**2 for encoder in self.encoders) / self._given2)
+        return math.sqrt(sum(encoder.ledger.residual.lost_norm**2 for encoder in self.encoders) / self._given2)
 
     @property
     def expanding(self) -> float | None:
@@ -257,14 +257,14 @@ class LockstepMean:
 
     @property
     def late(self) -> npt.NDArray[np.bool_] | None:
-        blocks = self._ledger.waiting > 0
+        blocks = self._ledger.accounts.waiting > 0
         return np.repeat(blocks, self.block_elements)[: self._elements] if blocks.any() else None
 
     @property
     def memory(self) -> Memory:
-        return self._ledger.memory
+        return self._ledger.accounts.memory
 
     @property
     def residual(self) -> float:
         """Mean magnitude of what is pending."""
-        return float(np.abs(self._ledger.pending).mean() * UNIT)
+        return float(np.abs(self._ledger.residual.pending).mean() * UNIT)

@@ -96,7 +96,7 @@ class Student:
         self.encoder.ledger.age = self.encoder.ledger.age.under(late_policy)
 
     def account(self) -> Account | None:
-        return self.encoder.ledger.account()
+        return self.encoder.ledger.accounts.account()
 
     def delivered(self, results: BlockResults) -> None:
         self._learning.take(results, self.encoder.plan)
@@ -120,9 +120,9 @@ class Student:
 
     def close(self, totals: dict[str, Any]) -> None:
         """The last line, and the ledger."""
-        account = asdict(self.encoder.ledger.account())
+        account = asdict(self.encoder.ledger.accounts.account())
         self._metrics.write(summary=totals | {"account": account})
-        self._metrics.close(self.encoder.ledger.totals(), self._learning.replica.results)
+        self._metrics.close(self.encoder.ledger.accounts.totals(), self._learning.replica.results)
 
 
 class Zeros:

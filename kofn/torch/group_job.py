@@ -18,7 +18,7 @@ from kofn.host.agent.peer_source import PeerSource
 from kofn.host.collectives.block_rows import BlockRows, may_be_apart
 from kofn.host.collectives.in_network import InNetwork, MeanMembers
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import HostError
 from kofn.host.protocol.results import Result

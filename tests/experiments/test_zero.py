@@ -43,9 +43,11 @@ def test_lockstep_is_a_switch_to_the_bit(codec: str) -> None:
     with beneath_a_switch(WORKERS, ELEMENTS, codec) as crew:
         real = [SwitchMean(each, ELEMENTS) for each in crew]
         wanted = all_of(WORKERS, lambda rank: [real[rank].all_reduce(given(rank, step)) for step in range(STEPS)])
-        ledgers = [each.agent.ledger.pending.copy() for each in crew]
+        ledgers = [each.agent.ledger.residual.pending.copy() for each in crew]
     assert np.array_equal(found, wanted)
-    assert all(np.array_equal(own.ledger.pending, other) for own, other in zip(switch.encoders, ledgers, strict=True))
+    assert all(
+        np.array_equal(own.ledger.residual.pending, other) for own, other in zip(switch.encoders, ledgers, strict=True)
+    )
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ def ledger_of(storage: LedgerStorage, codec: Codec, rank: int = 0, **given: Any)
 def send(ledger: Ledger, iteration: int, codec: Codec, blocks: Integers | None = None, part: int = 0) -> None:
     """Encode these blocks (None: all) at the worker's own scale."""
     chosen = np.arange(ledger.blocks) if blocks is None else blocks
-    scale = codec.scale(*statistics(ledger.pending))
+    scale = codec.scale(*statistics(ledger.residual.pending))
     ledger.sending(iteration, chosen, code_of(codec.width), scale, part)
 
 
@@ -61,7 +61,7 @@ def sent_values(ledger: Ledger, codec: Codec, block: int, part: int = 0) -> Fixe
 
 def checksums_of(ledger: Ledger, values: Fixed) -> Integers:
     """As the ledger has them of values (elements,), 0 beyond them."""
-    padded = np.zeros_like(ledger.pending)
+    padded = np.zeros_like(ledger.residual.pending)
     padded.reshape(-1)[: values.size] = values
     return checksums(padded)
 

@@ -48,7 +48,7 @@ class Mortal(World):
         for other in self.live(rank):
             for result in list(other.protocol.results(begun - 1, begun)):
                 self._compare(worker, rank, result)
-        assert begun >= iteration or not worker.ledger.unsettled(begun), "nobody knows what was counted"
+        assert begun >= iteration or not worker.ledger.sent.unsettled(begun), "nobody knows what was counted"
         worker.protocol.enter(self.generation)
         worker.protocol.others_reached(begun)
         worker.dead, worker.computing = False, True
@@ -70,7 +70,7 @@ class Mortal(World):
     def _reopen(self, worker: Worker) -> None:
         ledger = worker.ledger
         worker.ledger = Ledger(ledger._storage, ledger.rank, ledger._codecs, age=ledger.age)
-        worker.ledger.hear(worker.protocol.native)
+        worker.ledger.attach_protocol(worker.protocol.native)
 
     def _compare(self, worker: Worker, rank: int, result: Result) -> None:
         """As the ledger does it with a peer's result, and the same in this account."""
@@ -141,7 +141,7 @@ class Mortal(World):
         for other in self.live(rank):
             for result in list(other.protocol.results(iteration, iteration)):
                 self._compare(worker, rank, result)
-        assert not worker.ledger.unsettled(iteration), "nobody knows what was counted"
+        assert not worker.ledger.sent.unsettled(iteration), "nobody knows what was counted"
         self.replicas_taken += 1
         worker.complete = peer.working - 1
         self.driver(rank).begin(peer.working, self.now)

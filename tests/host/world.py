@@ -262,7 +262,7 @@ class At:
 
     @property
     def late(self) -> bool:
-        return bool(self.worker.ledger.missed(1).any())
+        return bool(self.worker.ledger.accounts.missed(1).any())
 
     def begin(self, iteration: int) -> None:
         if iteration > self.worker.ledger.begun:
@@ -281,9 +281,9 @@ class At:
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         ledger = self.worker.ledger
-        if (part := ledger.free_part) is None:
+        if (part := ledger.sent.free) is None:
             return 0, []
-        waits = ledger.missed(missed)
+        waits = ledger.accounts.missed(missed)
         blocks = [block for block in sorted(open) if waits[block]]
         for block in blocks if missed else ():
             assert self.worker.late[block], "what no sum has closed without is not merged"
@@ -404,7 +404,7 @@ class World:
             for rank in range(workers)
         ]
         for rank, worker in enumerate(self.workers):
-            worker.ledger.hear(worker.protocol.native)
+            worker.ledger.attach_protocol(worker.protocol.native)
             self.driver(rank).begin(1, self.now)
 
     def protocol(self, rank: int) -> Protocol:
@@ -549,7 +549,7 @@ class World:
         """Go on to the next iteration when that is waited for, or something waits for it that is late."""
         worker = self.workers[rank]
         protocol = worker.protocol
-        while worker.then or (self.rule.merges and worker.ledger.missed(1).any()):
+        while worker.then or (self.rule.merges and worker.ledger.accounts.missed(1).any()):
             if worker.then and protocol.iteration > worker.beyond and not protocol.over:
                 then, worker.then = worker.then, ""
                 if then == "give":
@@ -640,14 +640,14 @@ class World:
         if rank == SWITCH:
             return
         worker = self.workers[rank]
-        totals, protocol = worker.ledger.totals(), worker.protocol
+        totals, protocol = worker.ledger.accounts.totals(), worker.protocol
         assert totals.conserved, "aggregated + pending + discarded = gradients"
         assert np.array_equal(totals.discarded, checksums(worker.thrown)), (
             "what was too late is discarded, nothing else"
         )
         assert np.array_equal(totals.aggregated, checksums(worker.own)), "aggregated is what the switch added"
         pending = [WEIGHT_UNIT * len(gradients) for gradients in worker.waiting]
-        assert worker.ledger.waiting.tolist() == pending, "the weight of the gradients that are pending"
+        assert worker.ledger.accounts.waiting.tolist() == pending, "the weight of the gradients that are pending"
         away = [
             frozenset().union(
                 *(keys for (of, _), keys in worker.brought.items() if of == block and closed < worker.begins)
@@ -655,7 +655,7 @@ class World:
             for block, closed in enumerate(worker.closed)
         ]
         late = [bool(keys - brought) for keys, brought in zip(worker.late, away, strict=True)]
-        assert worker.ledger.missed(1).tolist() == late, "late is what a sum of its block has closed without"
+        assert worker.ledger.accounts.missed(1).tolist() == late, "late is what a sum of its block has closed without"
         waits = worker.then == "hear" and worker.beyond == protocol.iteration
         if not protocol.regrouping and protocol.missing and (protocol.left_behind or waits):
             assert protocol.deadline is not None, "open blocks, and nothing that would ever be sent again"

@@ -183,7 +183,7 @@ def test_what_was_not_selected_is_pending_and_never_late(tmp_path: Path, rule: s
     path.write_text(path.read_text().replace("words = 2", "words = 1").replace("hidden = [16]", "hidden = [64]"))
     run = Trained(Config.load(path), tmp_path / "out").run()
     run.check()
-    accounts = [student.encoder.ledger.account() for student in run.students]
+    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
     for rank in (0, 1):
         of, entered = lines(run, rank, "wire_bytes"), accounts[rank].entered
         late = sum(line["late"] for line in lines(run, rank, "late")) + max(0.0, entered - ITERATIONS)

@@ -91,7 +91,7 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: st
     lateness = sum(bool(line["late"]) for line in lines(run, 2))
     assert lateness > 0
     ledger = dict(np.load(run.entry.sums(2)))
-    account = run.students[2].encoder.ledger.account()
+    account = run.students[2].encoder.ledger.accounts.account()
     assert account.entered == pytest.approx(account.summed + account.waiting + account.discarded)
     assert ledger["discarded"].any() == (account.discarded > 0)
     if FAULTS in more:
@@ -105,7 +105,7 @@ def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, 
     run.check()
     discarded = [dict(np.load(run.entry.sums(rank)))["discarded"].any() for rank in range(3)]
     assert discarded == [rule == "drop"] * 3
-    accounts = [student.encoder.ledger.account() for student in run.students]
+    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
     assert [account.discarded > 0 for account in accounts] == discarded
 
 
@@ -123,7 +123,7 @@ def test_workers_have_summed_what_sums_hold(tmp_path: Path, rule: str, monkeypat
     monkeypatch.setattr(run.learning, "apply", noted)
     run.run().check()
     assert len(held) == run.config.run.max_iterations
-    accounts = [student.encoder.ledger.account() for student in run.students]
+    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
     assert sum(account.summed for account in accounts) == pytest.approx(sum(held.values()))
 
 
@@ -154,7 +154,7 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
     def settled(results: BlockResults, hints: Integers, times: Floats64) -> None:
         settle(results, hints, times)
-        oldest = student.encoder.ledger.account().late_since
+        oldest = student.encoder.ledger.accounts.account().late_since
         found.append(results.iteration + 1 - entered[oldest] if oldest else 0)
 
     monkeypatch.setattr(student, "enter", noted)
@@ -168,7 +168,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
     run = with_a_slow_one(tmp_path, rule)
     waited = waits(run, 3, monkeypatch)
     run.run().check()
-    accounts = [student.encoder.ledger.account() for student in run.students]
+    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
     slow = accounts[3]
     assert slow.summed > 0
     assert slow.discarded == 0
@@ -183,7 +183,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
 def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -> None:
     run = with_a_slow_one(tmp_path, "stash").run()
     run.check()
-    slow = run.students[3].encoder.ledger.account()
+    slow = run.students[3].encoder.ledger.accounts.account()
     assert (slow.summed, slow.waiting, slow.late_since) == (0, slow.entered, 1)
     assert slow.entered > 10
 
@@ -193,7 +193,7 @@ def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
     """The slow worker's gradients are older than three iterations when they come, but for one that was quick."""
     run = with_a_slow_one(tmp_path, rule, limit=3).run()
     run.check()
-    slow = run.students[3].encoder.ledger.account()
+    slow = run.students[3].encoder.ledger.accounts.account()
     assert slow.discarded >= slow.entered - 1 > 10
     assert slow.waiting == 0
 

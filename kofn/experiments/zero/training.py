@@ -162,7 +162,7 @@ def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None
         alike = len({learner.parameters.tobytes() for learner in learners}) == 1
     except GradientError:  # a control diverges: not finite, or too large for a ledger
         losses[last] = None
-    conserved = None if switch is None else all(each.ledger.totals().conserved for each in switch.encoders)
+    conserved = None if switch is None else all(each.ledger.accounts.totals().conserved for each in switch.encoders)
     lost, expanding = (None, None) if switch is None else (switch.lost, switch.expanding)
     return Learned(losses=losses, conserved=conserved, alike=alike, lost=lost, expanding=expanding)
 

@@ -134,7 +134,7 @@ def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
     for iteration in range(1, iterations + 1):
         assert np.array_equal(replicas[0][iteration], replicas[1][iteration])
         assert np.array_equal(replicas[0][iteration], replicas[2][iteration])
-    assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+    assert all(agent.ledger.accounts.totals().conserved for agent in cluster.agents)
     if cluster.switch.lose:
         assert sum(agent.protocol.statistics.retransmissions for agent in cluster.agents) > 0
 
@@ -225,7 +225,7 @@ def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
             (_, (joined,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(joined, Aggregate)
         assert (joined.iteration, joined.members, joined.late) == (2, [0, 2], False)
-        totals = late.ledger.totals()
+        totals = late.ledger.accounts.totals()
         assert np.array_equal(totals.gradients, checksums_of(late.ledger, to_fixed(gradient))), (
             "what it gave up is not in the ledger"
         )
@@ -242,13 +242,15 @@ def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
             list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
             assert late.over.wait(30.0)
             give(late, gradient)
-            assert np.array_equal(late.ledger.totals().discarded, checksums_of(late.ledger, to_fixed(gradient)))
+            assert np.array_equal(
+                late.ledger.accounts.totals().discarded, checksums_of(late.ledger, to_fixed(gradient))
+            )
             (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(second, Aggregate)
         assert np.array_equal(second.mean, gradient), "nothing of the first iteration comes with the second"
-        totals = late.ledger.totals()
+        totals = late.ledger.accounts.totals()
         assert totals.conserved
-        assert not late.ledger.pending.any()
+        assert not late.ledger.residual.pending.any()
     finally:
         cluster.close()
 
@@ -288,15 +290,15 @@ def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPat
         assert updates[0] is cluster.replica
         assert late.iteration == 13
         assert late.protocol.statistics.resyncs == 1
-        assert late.ledger.totals().conserved
-        totals = late.ledger.totals()
+        assert late.ledger.accounts.totals().conserved
+        totals = late.ledger.accounts.totals()
         kept = totals.discarded if rule == "drop" else totals.pending
         assert np.array_equal(kept, checksums_of(late.ledger, to_fixed(gradient))), (
             "its gradient is not lost, or thrown away"
         )
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0)))
-        assert np.all(late.ledger.pending == 0), "all that is left of its gradients is aggregated"
+        assert np.all(late.ledger.residual.pending == 0), "all that is left of its gradients is aggregated"
     finally:
         cluster.close()
 
@@ -336,7 +338,7 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
         begun = agent.ledger.begun
         for result in cluster.agents[0].protocol.results(begun - 1, begun):
             agent.ledger.settle_results(result)
-        assert agent.ledger.unsettled(begun) == []
+        assert agent.ledger.sent.unsettled(begun) == []
         cluster.loop.run(agent.start(1 if state is None else state.iteration + 1, 0, cluster, state=state))
         return agent
 
@@ -354,8 +356,8 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
             state = ReplicaState(iteration=first.iteration - 1, arrays={**first.encoder.plan.to_arrays()})
         plans = [agent.encoder.plan.to_arrays() for agent in cluster.agents[:2]]
         assert all(np.array_equal(plans[0][name], plans[1][name]) for name in plans[0])
-        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
-        assert cluster.agents[2].ledger.totals().aggregated.any()
+        assert all(agent.ledger.accounts.totals().conserved for agent in cluster.agents)
+        assert cluster.agents[2].ledger.accounts.totals().aggregated.any()
     finally:
         cluster.close()
 
@@ -428,7 +430,7 @@ def test_what_the_others_sum_again_without_a_worker_that_has_come_back_is_pendin
         assert isinstance(again, Aggregate)
         assert again.members == [0, 1]
         assert (back.account().summed, back.account().waiting) == (0, 1)
-        assert back.ledger.totals().conserved
+        assert back.ledger.accounts.totals().conserved
     finally:
         cluster.close()
 
@@ -452,7 +454,7 @@ def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytes
         assert lanes[:3] == [0, 0, 0]
         assert lanes[-2:] == [2, 0], "all but the summary block, in the end"
         assert all(np.array_equal(updates[0].mean, found[0][1][0].mean) for _, updates in found)
-        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+        assert all(agent.ledger.accounts.totals().conserved for agent in cluster.agents)
     finally:
         cluster.close()
 
@@ -483,7 +485,7 @@ def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.Mo
             alone = pool.submit(agent.all_reduce, Contribution(gradient))
             while agent.protocol.statistics.retransmissions < 3:
                 time.sleep(0.01)
-            encoded = int((agent.ledger.sent_in(1)[0] > 0).any(axis=1).sum())
+            encoded = int((agent.ledger.sent.whole(1)[0] > 0).any(axis=1).sum())
             others = [pool.submit(other.all_reduce, Contribution(gradient)) for other in cluster.agents[1:]]
             means = [call.result().updates[0].mean for call in (alone, *others)]
         assert all(np.allclose(mean, 1.0, atol=1e-6) for mean in means)
@@ -524,7 +526,7 @@ def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next_but_it_is_in_th
             return agent._exchanges.driver._slices is not None
 
         assert not cluster.loop.run(jump())
-        assert np.array_equal(agent.ledger.pending.ravel()[:ELEMENTS], to_fixed(gradient))
+        assert np.array_equal(agent.ledger.residual.pending.ravel()[:ELEMENTS], to_fixed(gradient))
         assert agent.ledger.entered == 1
     finally:
         cluster.close()

@@ -49,8 +49,8 @@ def run(
                 monkeypatch.setattr(agent.encoder, "reduction", lambda iteration: None)
         with ThreadPoolExecutor() as pool:
             found = list(pool.map(lambda rank: calls_of(cluster, rank), range(3)))
-        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
-        return found, [agent.ledger.pending.copy() for agent in cluster.agents]
+        assert all(agent.ledger.accounts.totals().conserved for agent in cluster.agents)
+        return found, [agent.ledger.residual.pending.copy() for agent in cluster.agents]
     finally:
         cluster.close()
 
@@ -113,7 +113,7 @@ def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: py
         monkeypatch.setattr(agent.encoder, "enter_rest", lambda: (entered.append(holding[0] > 0), enter_rest()))
         agent.all_reduce(Contribution(gradient(0, 1)))
         assert entered[0]
-        assert agent.ledger.totals().conserved
+        assert agent.ledger.accounts.totals().conserved
     finally:
         cluster.close()
 

@@ -73,7 +73,7 @@ def has_sent(cluster: Cluster, rank: int, iteration: int, part: int) -> None:
 
 def account(agent: Agent) -> Account:
     """With the last results in the ledger."""
-    return agent.ledger.account()
+    return agent.ledger.accounts.account()
 
 
 # -- all of them
@@ -116,7 +116,7 @@ def test_replicas_get_the_same_and_nothing_is_lost(rule: RuleName, lose: int) ->
         for iteration in range(1, last + 1):
             means = [replica[iteration] for replica in replicas]
             assert all(np.array_equal(mean, means[0]) for mean in means)
-        assert all(agent.ledger.totals().conserved for agent in cluster.agents)
+        assert all(agent.ledger.accounts.totals().conserved for agent in cluster.agents)
         quick, _, slow = (account(agent) for agent in cluster.agents)
         assert quick.summed > 0
         if lose:
@@ -145,7 +145,7 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
         assert (exchange.handed_s is None, exchange.updates) == (False, []), "it waits for no other end"
         assert exchange.age == 3
         assert (late.iteration, late.over.is_set()) == (4, False)
-        assert (late.ledger.unsent(4) == 0).all()
+        assert (late.ledger.accounts.unsent(4) == 0).all()
         before = account(late)
         assert (before.waiting, before.discarded, before.late_since) == (1 / 8, 7 / 8, 1)
         (fourth,), _ = give(cluster, {2: 5, 0: 1})
@@ -219,7 +219,7 @@ def test_where_all_are_waited_for_what_is_late_goes_with_what_is_counted() -> No
         (second,), *_ = give(cluster, {0: 1, 1: 2, 2: 3})
         assert (second.contributors, second.gradients, second.mean[0]) == (3, 3, 2), "k was two when it was sent"
         assert account(late).waiting == 1
-        assert late.ledger.free_part == 1, "nothing is on its way to the third iteration"
+        assert late.ledger.sent.free == 1, "nothing is on its way to the third iteration"
         (third,), *_ = give(cluster, {0: 1, 1: 2, 2: 3})
         assert (third.contributors, third.gradients, third.mean[0]) == (3, 4, (1 + 2 + 3 + 8) / 4)
 
@@ -281,10 +281,10 @@ def test_who_computes_another_batch_leaves_nothing_of_the_first_unsent(monkeypat
     with running(replace(SMALL, window=2), k=3, rule="batch-sync") as cluster:
         quick = cluster.agents[0]
         assert quick.all_reduce(Contribution(full(1), stays=True)).updates == []
-        assert (quick.ledger.unsent(1) == 0).all()
-        assert (quick.ledger.waiting == 256).all()
+        assert (quick.ledger.accounts.unsent(1) == 0).all()
+        assert (quick.ledger.accounts.waiting == 256).all()
         assert quick.all_reduce(Contribution(full(3), batch=1, stays=True)).updates == []
-        assert all(quick.ledger.sent_in(1)[part].any(axis=1).all() for part in range(2))
+        assert all(quick.ledger.sent.whole(1)[part].any(axis=1).all() for part in range(2))
         cluster.until(lambda: [slot.members >> 64 & 1 for slot in cluster.switch.model.slots[:2]] == [1, 1])
         with ThreadPoolExecutor() as pool:
             exchange, _ = pool.map(lambda agent: agent.all_reduce(Contribution(full(5))), cluster.agents[1:])
@@ -304,10 +304,10 @@ def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
             quick._exchanges.driver.contribute_pending(0.0, missed=1)
 
         cluster.loop.run(begun())
-        assert quick.ledger.free_part == 2
+        assert quick.ledger.sent.free == 2
         for batch in range(PARTS - 1):
             assert quick.all_reduce(Contribution(full(1), batch=batch, stays=True)).updates == []
-        assert quick.ledger.free_part is None
+        assert quick.ledger.sent.free is None
         with ThreadPoolExecutor() as pool:
             last = pool.submit(quick.all_reduce, Contribution(full(1), batch=PARTS - 1))
             pool.submit(cluster.agents[1].all_reduce, Contribution(full(1)))
@@ -356,7 +356,7 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
         ledger.add(full(1), 1, current=5)
         ledger.sending(5, np.arange(ledger.blocks), 0, np.full(ledger.blocks, 20), part=1)
         ledger.add(full(1), 2, current=5)
-        sent = ledger.sent_in(5)
+        sent = ledger.sent.whole(5)
         assert sent.any()
         agent = Agent(
             SMALL,
@@ -367,5 +367,5 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
         cluster.agents[2] = agent
         cluster.loop.run(agent.start(4, 0, cluster, reached=5))
         assert agent.iteration == 4
-        assert np.array_equal(agent.ledger.sent_in(5), sent)
-        assert agent.ledger.unsettled(5) == list(range(ledger.blocks))
+        assert np.array_equal(agent.ledger.sent.whole(5), sent)
+        assert agent.ledger.sent.unsettled(5) == list(range(ledger.blocks))

@@ -54,7 +54,7 @@ def scatter(worker: InNetwork, array: Floats) -> Floats:
 
 
 def pending(crew: Sequence[InNetwork]) -> list[Any]:
-    return [each.agent.ledger.pending.copy() for each in crew]
+    return [each.agent.ledger.residual.pending.copy() for each in crew]
 
 
 @pytest.mark.parametrize("codec", ["int8", "onebit", "int32"])

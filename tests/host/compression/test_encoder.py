@@ -108,7 +108,7 @@ class Team:
 
     def check(self, of_results: np.ndarray) -> None:
         """Nothing is lost, and all go on alike."""
-        ledgers = [encoder.ledger.totals() for encoder in self.encoders]
+        ledgers = [encoder.ledger.accounts.totals() for encoder in self.encoders]
         assert all(one.conserved for one in ledgers)
         assert np.array_equal(of_results, sum(one.aggregated for one in ledgers))
         plans = [encoder.plan.to_arrays() for encoder in self.encoders]
@@ -175,7 +175,7 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
         settle(chosen, *results)
         chosen.begin(2)
         chosen.enter(gradient, 2)
-        chosen.ledger.pending[...] = whole.ledger.pending
+        chosen.ledger.residual.pending[...] = whole.ledger.residual.pending
     whole.encode(2)
     team.iteration = 2
     for blocks in encoder.slices(2):
@@ -200,14 +200,14 @@ def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
     encoder, gradient = team.encoders[0], np.ones(2 * SLICE + 1000, np.float32)
     encoder.begin(1)
     encoder.enter(gradient, 1)
-    assert not encoder.ledger.pending.any()
+    assert not encoder.ledger.residual.pending.any()
     first = next(encoder.slices(1))
-    assert np.flatnonzero(encoder.ledger.waiting).tolist() == first
+    assert np.flatnonzero(encoder.ledger.accounts.waiting).tolist() == first
     assert encoder.ledger.entered == 0, "not all of it"
     for _ in range(2):
         encoder.enter_rest()
         assert encoder.ledger.entered == 1
-        assert np.array_equal(encoder.ledger.pending.ravel()[: gradient.size], to_fixed(gradient))
+        assert np.array_equal(encoder.ledger.residual.pending.ravel()[: gradient.size], to_fixed(gradient))
 
 
 @pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)
@@ -313,7 +313,7 @@ def test_a_result_in_narrower_lanes_narrows_what_waits() -> None:
     assert result.lanes == 2
     settle(team.encoders[1], result)
     assert narrowed(team.encoders[1], later[1:]) == later[1:]
-    assert team.encoders[1].uses == 2
+    assert team.encoders[1].current_lanes == 2
 
 
 def test_only_what_has_never_left_is_narrowed() -> None:
@@ -321,7 +321,7 @@ def test_only_what_has_never_left_is_narrowed() -> None:
     team = Team(codec="auto", ratio=0.999)
     team.encode()
     encoder = team.encoders[0]
-    assert encoder.uses == 1
+    assert encoder.current_lanes == 1
     before = encoder.packed(1)
     again = team.encoder(0)
     again.encode(1)
@@ -386,12 +386,12 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | No
     """As far as the gradient bears it: in 8-bit lanes more than 1e-4 of this one is left over, in 16-bit lanes less."""
     encoder, narrowed_at = on_a_link_that_drops(error_max)
     assert 50 < narrowed_at < 90
-    assert encoder.uses == encoder.packed(99).lanes == lanes
+    assert encoder.current_lanes == encoder.packed(99).lanes == lanes
     said = unpack(encoder.packed(100).values, 32)
     assert 0.2 < said[0] / 65536 < 0.3
-    assert encoder.ledger.totals().conserved
+    assert encoder.ledger.accounts.totals().conserved
     encoder.begin(2)
-    assert encoder.uses == 0, "until the others have heard of it"
+    assert encoder.current_lanes == 0, "until the others have heard of it"
 
 
 def test_the_ratio_of_an_iteration_is_that_of_the_moment_when_its_rate_counted() -> None:
@@ -461,11 +461,11 @@ def test_what_came_of_a_gradient_is_measured(ratio: float) -> None:
     team.encode()
     encoder = team.encoders[0]
     blocks = encoder.plan.blocks
-    pending = encoder.ledger.pending.copy()
+    pending = encoder.ledger.residual.pending.copy()
     results = [team.sum_up(block, [0, 1, 2]) for block in encoder.blocks]
     encoding = team.finish(results)[0].encoding
     assert encoding is not None
-    left = encoder.ledger.pending * 2.0**-40
+    left = encoder.ledger.residual.pending * 2.0**-40
     assert encoding.error_norm == pytest.approx(np.linalg.norm(left[blocks]))
     assert encoding.residual_norm == pytest.approx(np.linalg.norm(left))
     assert np.array_equal(np.delete(pending, blocks, 0) * 2.0**-40, np.delete(left, blocks, 0))
@@ -483,7 +483,7 @@ def test_norms_of_a_lot_are_estimated_from_samples() -> None:
     encoding = team.iterate()[0].encoding
     assert encoding is not None
     assert encoding.residual_norm == pytest.approx(
-        np.linalg.norm(team.encoders[0].ledger.pending.astype(float)) * 2.0**-40, rel=0.05
+        np.linalg.norm(team.encoders[0].ledger.residual.pending.astype(float)) * 2.0**-40, rel=0.05
     )
     assert encoding.error_norm == pytest.approx(encoding.residual_norm, rel=0.05)
 
@@ -522,7 +522,7 @@ def test_a_step_that_is_too_large_for_residuals_to_shrink_is_seen() -> None:
     for size, expected in ((1.0, None), (1.0, 0.0), (1e-3, 1.0), (1e-3, 0.0)):
         team.draw = lambda count, size=size: size * np.random.default_rng(count).choice([-1.0, 1.0], count)
         team.spread = 1.0
-        before = [encoder.ledger.pending.copy() for encoder in team.encoders]
+        before = [encoder.ledger.residual.pending.copy() for encoder in team.encoders]
         gradients = team.encode()
         left = [encoder.ledger.left_over(np.arange(encoder.ledger.blocks), team.iteration) for encoder in team.encoders]
         done = team.finish([team.sum_up(block, range(3)) for block in team.encoders[0].blocks])

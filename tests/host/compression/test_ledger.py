@@ -85,8 +85,8 @@ def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: in
     ledger.add(np.zeros(8, np.float32), 1)
     storage.pending[0], storage.records["gradients"] = values, checksums(values[None])
     ledger.settle_results(closed(1, 0))
-    assert ledger.pending[0].tolist() == [value * share // WEIGHT_UNIT for value in values.tolist()]
-    assert ledger.totals().conserved
+    assert ledger.residual.pending[0].tolist() == [value * share // WEIGHT_UNIT for value in values.tolist()]
+    assert ledger.accounts.totals().conserved
 
 
 def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
@@ -272,14 +272,14 @@ class Twin:
 
     def check(self) -> None:
         ledger, expected = self.ledger, self.expected
-        totals, account = ledger.totals(), ledger.account()
+        totals, account = ledger.accounts.totals(), ledger.accounts.account()
         assert totals.conserved
-        assert ledger.pending.tolist() == [one.pending.tolist() for one in expected]
+        assert ledger.residual.pending.tolist() == [one.pending.tolist() for one in expected]
         for name in ("gradients", "aggregated", "discarded", "pending"):
             values = np.array([getattr(one, name).tolist() for one in expected])
             assert np.array_equal(getattr(totals, name), checksums(values)), name
-        assert ledger.waiting.tolist() == [one.weight for one in expected]
-        assert ledger.unsent(self.iteration).tolist() == [one.unsent for one in expected]
+        assert ledger.accounts.waiting.tolist() == [one.weight for one in expected]
+        assert ledger.accounts.unsent(self.iteration).tolist() == [one.unsent for one in expected]
         shares = [sum(weights) / BLOCKS / WEIGHT_UNIT for weights in zip(*(
             (one.entered_weight, one.aggregated_weight, one.weight, one.discarded_weight) for one in expected
         ), strict=True)]  # fmt: skip
@@ -287,7 +287,7 @@ class Twin:
         late = [one.late_since for one in expected if one.weight and one.late_since]
         assert account.late_since == min(late, default=0)
         for sums in (0, 1, 2):
-            assert ledger.missed(sums).tolist() == [one.missed(sums) for one in expected]
+            assert ledger.accounts.missed(sums).tolist() == [one.missed(sums) for one in expected]
 
 
 @pytest.mark.parametrize("weight", LEFT)
@@ -344,12 +344,12 @@ def test_two_parts_of_a_block_are_counted_together() -> None:
             assert sent_values(ledger, CODEC, 0, part).tolist() == [value << FRACTION_BITS] * 8
             assert sent_weight(ledger, 0, part) == WEIGHT_UNIT
         ledger.settle_results(closed(1, 0, *inside))
-        totals = ledger.totals()
+        totals = ledger.accounts.totals()
         assert totals.conserved
         assert np.array_equal(totals.aggregated, alike(aggregated << FRACTION_BITS, 8))
-        assert ledger.pending.tolist() == [[left << FRACTION_BITS] * 8]
-        assert ledger.waiting.tolist() == [(2 - len(inside)) * WEIGHT_UNIT]
-        assert ledger.account().late_since == (0 if len(inside) == 2 else 1)
+        assert ledger.residual.pending.tolist() == [[left << FRACTION_BITS] * 8]
+        assert ledger.accounts.waiting.tolist() == [(2 - len(inside)) * WEIGHT_UNIT]
+        assert ledger.accounts.account().late_since == (0 if len(inside) == 2 else 1)
 
 
 def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent() -> None:
@@ -363,12 +363,12 @@ def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent()
     for block, parts in enumerate(((0, 1, 2), (1, 2), (0, 1))):
         ledger.settle_results(closed(1, block, *parts))
     entered = 3 * to_fixed(np.full(1, 1.3, np.float32))
-    aggregated = (entered - ledger.pending[:, 0]) / 2.0**40
+    aggregated = (entered - ledger.residual.pending[:, 0]) / 2.0**40
     wide, narrow = 1.3, round(1.3 * 16) / 16
     assert aggregated == pytest.approx([3 * wide, wide + narrow + (wide - narrow), wide + narrow], abs=1e-6), (
         "what the narrow part left over is in the one after it"
     )
-    assert ledger.totals().conserved
+    assert ledger.accounts.totals().conserved
 
 
 def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
@@ -377,28 +377,28 @@ def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     end_without(ledger, 1, 2)
     ledger.begin(3)
     ledger.add(np.full(16, 8, np.float32), 1, current=3)
-    assert ledger.free_part == 1
+    assert ledger.sent.free == 1
     send(ledger, 3, CODEC, np.array([0]), part=1)
-    assert (sent_weight(ledger, 0, 1), ledger.unsent(3).tolist()) == (64, [0, 64]), "two iterations old"
-    assert ledger.unsettled(3) == [0]
+    assert (sent_weight(ledger, 0, 1), ledger.accounts.unsent(3).tolist()) == (64, [0, 64]), "two iterations old"
+    assert ledger.sent.unsettled(3) == [0]
     ledger.add(np.full(16, 3, np.float32), 3, current=3)
     send(ledger, 3, CODEC)
     sent = [sent_values(ledger, CODEC, block)[0] >> FRACTION_BITS for block in range(2)]
     assert sent == [3, 5], "where nothing is on its way both go together"
     assert [sent_weight(ledger, block) for block in range(2)] == [256, 256 + 64]
-    assert ledger.unsent(3).tolist() == [0, 0]
-    assert ledger.free_part == 2
+    assert ledger.accounts.unsent(3).tolist() == [0, 0]
+    assert ledger.sent.free == 2
     ledger.settle_results(closed(3, 0, 0), closed(3, 1))
-    assert ledger.waiting.tolist() == [32, 160], "half of what is left out: another iteration old"
-    assert (ledger.pending[:, 0] >> FRACTION_BITS).tolist() == [1, 2]
-    assert ledger.account().late_since == 1
+    assert ledger.accounts.waiting.tolist() == [32, 160], "half of what is left out: another iteration old"
+    assert (ledger.residual.pending[:, 0] >> FRACTION_BITS).tolist() == [1, 2]
+    assert ledger.accounts.account().late_since == 1
     ledger.begin(4)
-    assert ledger.free_part == 1
+    assert ledger.sent.free == 1
     send(ledger, 4, CODEC)
     assert [sent_weight(ledger, block) for block in range(2)] == [32, 160]
     ledger.settle_results(closed(4, 0, 0), closed(4, 1, 0))
-    assert ledger.account().late_since == 0
-    assert ledger.totals().conserved
+    assert ledger.accounts.account().late_since == 0
+    assert ledger.accounts.totals().conserved
 
 
 def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
@@ -410,14 +410,14 @@ def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
             ledger.add(ONES, iteration)
             send(ledger, iteration, CODEC)
             ledger.settle_results(closed(iteration, 0))
-            assert ledger.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
-        assert ledger.totals().conserved
+            assert ledger.accounts.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
+        assert ledger.accounts.totals().conserved
     late = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=3))
     for begun, current, ended, weight in ((3, 4, 3, 256), (4, 8, 5, 256), (6, 8, 5, 512)):
         end_without(late, ended)
         late.add(ONES, begun, current=current)
-        assert late.waiting.tolist() == [weight], "one that is older when it comes is discarded alone"
-    assert late.account().late_since == 3
+        assert late.accounts.waiting.tolist() == [weight], "one that is older when it comes is discarded alone"
+    assert late.accounts.account().late_since == 3
 
 
 def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() -> None:
@@ -425,13 +425,13 @@ def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() 
     ledger.begin(1)
     ledger.settle_results(closed(1, 1))
     ledger.add(np.ones(16, np.float32), 1)
-    assert ledger.waiting.tolist() == [256, 128]
+    assert ledger.accounts.waiting.tolist() == [256, 128]
     ledger.begin(4)
     ledger.settle_results(closed(3, 0))
     ledger.settle_results(closed(4, 1))
     ledger.add(np.ones(16, np.float32), 2, current=4)
-    assert ledger.waiting.tolist() == [128 + 64, 64 + 32]
-    account = ledger.account()
+    assert ledger.accounts.waiting.tolist() == [128 + 64, 64 + 32]
+    account = ledger.accounts.account()
     assert (account.entered, account.summed) == (2, 0)
     assert (account.waiting, account.discarded) == ((128 + 64 + 64 + 32) / 512, 2 - (128 + 64 + 64 + 32) / 512)
 
@@ -444,20 +444,20 @@ def test_a_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> Non
         ledger.add(np.ones(16, np.float32), iteration)
         send(ledger, iteration, CODEC, np.arange(1 + (iteration == 3)))
         ledger.settle_results(closed(iteration, 0, 0))
-    assert ledger.waiting.tolist() == [0, 3 * 256], "what rests weighs as much as ever, however long"
-    assert (ledger.missed(1).any(), ledger.account().late_since) == (False, 0)
+    assert ledger.accounts.waiting.tolist() == [0, 3 * 256], "what rests weighs as much as ever, however long"
+    assert (ledger.accounts.missed(1).any(), ledger.accounts.account().late_since) == (False, 0)
     ledger.settle_results(closed(3, 1))
-    assert ledger.waiting.tolist() == [0, 3 * 128], "all of it has missed one sum"
-    assert (ledger.missed(1).tolist(), ledger.missed(2).any()) == ([False, True], False)
-    assert ledger.account().late_since == 3
+    assert ledger.accounts.waiting.tolist() == [0, 3 * 128], "all of it has missed one sum"
+    assert (ledger.accounts.missed(1).tolist(), ledger.accounts.missed(2).any()) == ([False, True], False)
+    assert ledger.accounts.account().late_since == 3
     ledger.begin(8)
-    assert not ledger.missed(2).any(), "no sum of it has closed meanwhile"
+    assert not ledger.accounts.missed(2).any(), "no sum of it has closed meanwhile"
     ledger.add(np.ones(16, np.float32), 4, current=8)
-    assert ledger.waiting.tolist() == [256, 3 * 128 + 256], "nor since this one was begun"
+    assert ledger.accounts.waiting.tolist() == [256, 3 * 128 + 256], "nor since this one was begun"
     send(ledger, 8, CODEC, np.array([1]))
     ledger.settle_results(closed(8, 1))
-    assert ledger.waiting.tolist() == [256, 0], "late for more than two iterations"
-    assert ledger.totals().conserved
+    assert ledger.accounts.waiting.tolist() == [256, 0], "late for more than two iterations"
+    assert ledger.accounts.totals().conserved
 
 
 def test_a_block_has_missed_two_sums_when_its_second_closes() -> None:
@@ -468,7 +468,7 @@ def test_a_block_has_missed_two_sums_when_its_second_closes() -> None:
         ledger.add(ONES, iteration)
         send(ledger, iteration, CODEC)
         ledger.settle_results(closed(iteration, 0))
-        missed.append(ledger.missed(2).tolist())
+        missed.append(ledger.accounts.missed(2).tolist())
     assert missed == [[False], [True], [True]]
 
 
@@ -479,7 +479,7 @@ def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
     send(ledger, 1, CODEC)
     with pytest.raises(ProtocolError, match=r"block 0 of iteration 1 has a contribution of worker 0, which sent none"):
         ledger.settle_results(closed(1, 0, 0, 1))
-    assert not ledger.totals().aggregated.any()
+    assert not ledger.accounts.totals().aggregated.any()
 
 
 def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() -> None:
@@ -489,9 +489,9 @@ def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() 
         ledger.add(np.ones(32, np.float32), 1, batch=part)
         send(ledger, 1, CODEC, part=part)
     ledger.settle(1, np.array([3, 0, 4, -1]), np.array([0b11, 0b10, 0b1, 0b1]))
-    assert (ledger.waiting // WEIGHT_UNIT).tolist() == [1, 2, 2, 0]
-    assert ledger.unsettled(1) == [1, 2]
-    before = ledger.pending.copy()
+    assert (ledger.accounts.waiting // WEIGHT_UNIT).tolist() == [1, 2, 2, 0]
+    assert ledger.sent.unsettled(1) == [1, 2]
+    before = ledger.residual.pending.copy()
     for iteration, parts in ((1, 0b1), (0, 0)):
         ledger.settle(iteration, np.array([3, 0]), np.array([parts, parts]))
     ledger.settle(1, np.array([], int), np.array([], int))
@@ -500,7 +500,7 @@ def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() 
             ProtocolError, match="block 2 of iteration 1 has a contribution of worker 0, which sent none"
         ):
             ledger.settle(1, np.array([1, 2]), np.array([0b1, parts]))
-    assert np.array_equal(ledger.pending, before), "of block 1 neither"
+    assert np.array_equal(ledger.residual.pending, before), "of block 1 neither"
     with pytest.raises(ProtocolError, match="2 blocks are settled with 1 bitmaps of parts"):
         ledger.settle(1, np.array([1, 2]), np.array([0b1]))
 
@@ -613,14 +613,16 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, age):
         storage = LedgerStorage.in_file(path, job=1, rank=2, blocks=64, lanes=64)
         ledger = ledger_of(storage, FixedPoint(workers=1, gradient_range=2.0**20), 2, age=age)
         assert ledger.begun >= before
-        unsettled = ledger.unsettled(ledger.begun)
+        unsettled = ledger.sent.unsettled(ledger.begun)
         for block in range(64):
             if block % 2 == 0 or block in unsettled:
                 ledger.settle_results(result(ledger.begun, block, 0b100 if block % 2 else 0b1000))
-        assert ledger.unsettled(ledger.begun) == []
-        totals, left = ledger.totals(), ledger.pending
+        assert ledger.sent.unsettled(ledger.begun) == []
+        totals, left = ledger.accounts.totals(), ledger.residual.pending
         assert totals.conserved
-        assert np.array_equal(left, np.repeat(ledger.waiting << FRACTION_BITS - 8, 64).reshape(64, 64)), "all ones"
+        assert np.array_equal(left, np.repeat(ledger.accounts.waiting << FRACTION_BITS - 8, 64).reshape(64, 64)), (
+            "all ones"
+        )
         entered = storage.records["entered_weight"]
         assert np.array_equal(totals.gradients, [alike(int(weight) << 32, 64)[0] for weight in entered])
         assert not totals.aggregated[::2].any()
@@ -634,13 +636,13 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, age):
 
 def same_ledger(one: Ledger, other: Ledger) -> None:
     """To the last bit, and so is what their next contribution says."""
-    assert np.array_equal(one.pending, other.pending)
-    ours, theirs = one.totals(), other.totals()
+    assert np.array_equal(one.residual.pending, other.residual.pending)
+    ours, theirs = one.accounts.totals(), other.accounts.totals()
     for name in ("gradients", "aggregated", "pending", "discarded"):
         assert np.array_equal(getattr(ours, name), getattr(theirs, name)), f"who goes on there has other {name}"
-    assert one.account() == other.account()
-    assert one.waiting.tolist() == other.waiting.tolist()
-    assert one.free_part == other.free_part
+    assert one.accounts.account() == other.accounts.account()
+    assert one.accounts.waiting.tolist() == other.accounts.waiting.tolist()
+    assert one.sent.free == other.sent.free
 
 
 SIX = 6
@@ -664,14 +666,14 @@ def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
             for blocks in np.array([4, 2, 1]), None:
                 ledger.add(gradient, begun, blocks, batch=batch, current=iteration)
             send(ledger, iteration, CODEC, part=part)
-            whole = np.flatnonzero(ledger.unsent(iteration) == 0)
-            for block in np.intersect1d(whole, ledger.unsettled(iteration)):
+            whole = np.flatnonzero(ledger.accounts.unsent(iteration) == 0)
+            for block in np.intersect1d(whole, ledger.sent.unsettled(iteration)):
                 sent = [
                     other for other in (1, 0, 2) if storage.sent[other, iteration % 2, block]["iteration"] == iteration
                 ]
-                rest = ledger.pending[block] - sum(sent_values(ledger, CODEC, block, other) for other in sent)
+                rest = ledger.residual.pending[block] - sum(sent_values(ledger, CODEC, block, other) for other in sent)
                 assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "what is noted is what pends, but for rounding"
-            if not part and 5 in ledger.unsettled(iteration) and noted(ledger, 5).scale != 20:
+            if not part and 5 in ledger.sent.unsettled(iteration) and noted(ledger, 5).scale != 20:
                 send_again(ledger, 5, iteration, CODEC, 20)
         for block, parts in enumerate([(0, 1, 2), (), (), (1,), (2 * (iteration % 2),), (0,)]):
             ledger.settle_results(closed(iteration, block, *parts))
@@ -689,13 +691,13 @@ def go_on(age: AgeWeight, mutant: str = "") -> None:
         moments(storage, lambda: live(storage, 3, age), mutant), lambda died: ledger_of(died, CODEC, age=age), mutant
     )
     whole = live(storage, 3, age)
-    assert whole.totals().conserved
-    assert whole.account().summed > 1
+    assert whole.accounts.totals().conserved
+    assert whole.accounts.account().summed > 1
     assert len(found) > 80
     for died in found:
         ledger = ledger_of(died, CODEC, age=age)
-        assert ledger.totals().conserved
-        assert (ledger.waiting >= 0).all()
+        assert ledger.accounts.totals().conserved
+        assert (ledger.accounts.waiting >= 0).all()
         same_ledger(live(died, 3, age), whole)
 
 
@@ -723,9 +725,9 @@ def refuse(mutant: str = "") -> None:
     oldest = dict[int, int]()
     for died in found:
         ledger = ledger_of(died, CODEC)
-        unsent = int(ledger.unsent(3)[0]) // WEIGHT_UNIT
+        unsent = int(ledger.accounts.unsent(3)[0]) // WEIGHT_UNIT
         ledger.settle_results(closed(3, 0, *[1][: unsent < 2]))
-        now = ledger.account().late_since
+        now = ledger.accounts.account().late_since
         assert oldest.setdefault(unsent, now) == now, "what waits goes on with the age that it has"
     assert oldest == {1: 3, 2: 1, 0: 0}
 
@@ -738,7 +740,7 @@ def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
     """A worker that has sent in the iteration before sends in this one; all are known to have given to `given`."""
     ledger, known = ledger_of(storage, CODEC), np.array([given])
     protocol: Any = SimpleNamespace(given_at=known.ctypes.data, keeps=known)
-    ledger.hear(protocol)
+    ledger.attach_protocol(protocol)
     ledger.begin(iteration)
     ledger.add(np.full(4, iteration, np.float32), iteration)
     send(ledger, iteration, CODEC)
@@ -751,23 +753,23 @@ def test_what_was_sent_is_written_over_once_all_have_given_to_the_next_iteration
     storage = LedgerStorage.in_memory(blocks=2, lanes=2)
     sends_on(storage, 1, 0).settle(1, np.arange(2), np.array([1, 0]))
     ledger = sends_on(storage, 2, given)
-    assert ledger.sent_in(1).any() == kept
-    assert (ledger.sent_in(2)[0] != 0).all()
+    assert ledger.sent.whole(1).any() == kept
+    assert (ledger.sent.whole(2)[0] != 0).all()
     assert storage.packed[0].any(axis=(1, 2)).sum() == rows, "no other memory is touched"
     with contextlib.nullcontext() if kept else pytest.raises(ProtocolError, match="is not known in iteration 2"):
         ledger.reconcile(closed(1, 0))
-    assert ledger.totals().conserved
+    assert ledger.accounts.totals().conserved
 
 
 def write_over(mutant: str = "") -> None:
     """What it was is known, or what it becomes, or neither."""
     storage = LedgerStorage.in_memory(blocks=1, lanes=4)
-    before = sends_on(storage, 1, 0).sent_in(1)
+    before = sends_on(storage, 1, 0).sent.whole(1)
     found = moments(storage, lambda: sends_on(storage, 2, 2), mutant)
-    after = ledger_of(storage, CODEC).sent_in(2)
+    after = ledger_of(storage, CODEC).sent.whole(2)
     for died in found:
         ledger = ledger_of(died, CODEC)
-        noted_then = ledger.sent_in(1), ledger.sent_in(2)
+        noted_then = ledger.sent.whole(1), ledger.sent.whole(2)
         assert all(
             not now.any() or np.array_equal(now, right) for now, right in zip(noted_then, (before, after), strict=True)
         ), "what is noted is what was sent"
@@ -811,12 +813,14 @@ def test_weights_are_those_of_the_values_after_a_kill_at_any_store(age):
     found = left_by_kills(
         moments(storage, lambda: live_on_ones(storage, 4)), lambda died: ledger_of(died, CODEC, age=age)
     )
-    assert ledger_of(storage, CODEC, age=age).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
+    assert ledger_of(storage, CODEC, age=age).accounts.waiting.tolist() == [WEIGHT_UNIT * number for number in left]
     assert len(found) > 80
     for died in found:
         ledger = ledger_of(died, CODEC, age=age)
-        assert np.array_equal(ledger.pending, np.repeat(ledger.waiting << FRACTION_BITS - 8, 2).reshape(4, 2))
-        assert live_on_ones(died, 4).waiting.tolist() == [WEIGHT_UNIT * number for number in left]
+        assert np.array_equal(
+            ledger.residual.pending, np.repeat(ledger.accounts.waiting << FRACTION_BITS - 8, 2).reshape(4, 2)
+        )
+        assert live_on_ones(died, 4).accounts.waiting.tolist() == [WEIGHT_UNIT * number for number in left]
 
 
 def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
@@ -824,10 +828,10 @@ def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), CODEC)
     for batch, blocks in ((0, None), (1, None), (2, np.array([1]))):
         ledger.add(ONES, 7, blocks, batch=batch)
-    assert ledger.waiting.tolist() == [2 * WEIGHT_UNIT, 3 * WEIGHT_UNIT]
+    assert ledger.accounts.waiting.tolist() == [2 * WEIGHT_UNIT, 3 * WEIGHT_UNIT]
     for batch in (0, 1, 2):
         ledger.add(ONES, 7, batch=batch)
-    assert ledger.waiting.tolist() == [3 * WEIGHT_UNIT] * 2
+    assert ledger.accounts.waiting.tolist() == [3 * WEIGHT_UNIT] * 2
     assert ledger.entered == 7
 
 
@@ -843,12 +847,12 @@ def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_su
     ledger.add(ONES, most + 10)
     send(ledger, most + 10, codec)
     ledger.settle_results(closed(most + 10, 0, 0))
-    assert ledger.waiting.tolist() == [0], "all are aggregated, whatever weight was said"
+    assert ledger.accounts.waiting.tolist() == [0], "all are aggregated, whatever weight was said"
     found_closed = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec, age=DROPPED)
     found_closed.settle_results(closed(1, 0))
     found_closed.add(ONES, 1)
     send(found_closed, 1, codec)
-    assert (found_closed.waiting.tolist(), sent_weight(found_closed, 0)) == ([0], 1)
+    assert (found_closed.accounts.waiting.tolist(), sent_weight(found_closed, 0)) == ([0], 1)
 
 
 # -- what others have made again
@@ -861,18 +865,18 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
         send(ledger, iteration, CODEC)
         for block in range(2):
             ledger.settle_results(closed(iteration, block, 0))
-    before = ledger.totals()
+    before = ledger.accounts.totals()
     for same in (closed(2, 0, 0), closed(1, 1), closed(3, 1)):
         ledger.reconcile(same)
-    assert np.array_equal(ledger.totals().aggregated, before.aggregated), "the same, an older one, one to come"
+    assert np.array_equal(ledger.accounts.totals().aggregated, before.aggregated), "the same, an older one, one to come"
     for _ in range(2):
         ledger.reconcile(closed(2, 1))
-    after = ledger.totals()
+    after = ledger.accounts.totals()
     assert after.conserved
     values = to_fixed(np.arange(16, dtype=np.float32)).reshape(2, 8)
     assert np.array_equal(after.aggregated, checksums(values * np.array([[2], [1]])))
-    assert np.array_equal(ledger.pending, values * np.array([[0], [1]]))
-    assert ledger.waiting.tolist() == [0, WEIGHT_UNIT]
+    assert np.array_equal(ledger.residual.pending, values * np.array([[0], [1]]))
+    assert ledger.accounts.waiting.tolist() == [0, WEIGHT_UNIT]
 
 
 @pytest.mark.parametrize("mine", [(0, 1), (0, 1, 2), (1,)])
@@ -894,7 +898,7 @@ def test_a_result_that_the_others_made_again_with_other_parts_is_theirs(mine, th
     same_ledger(ledger, other)
     same_ledger(ledger_of(storage, CODEC), other)
     aggregated = sum(values[part] for part in theirs)
-    assert (ledger.pending[:, 0] >> FRACTION_BITS).tolist() == [sum(values) - aggregated, sum(values) - 1]
+    assert (ledger.residual.pending[:, 0] >> FRACTION_BITS).tolist() == [sum(values) - aggregated, sum(values) - 1]
 
 
 def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs():
@@ -912,13 +916,13 @@ def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs(
     send(again, 2, CODEC)
     assert sent_weight(again, 0) == WEIGHT_UNIT, "the switch may hold it"
     assert sent_values(again, CODEC, 0)[0] == 1 << FRACTION_BITS
-    assert again.unsent(2).tolist() == [WEIGHT_UNIT]
+    assert again.accounts.unsent(2).tolist() == [WEIGHT_UNIT]
     send_again(again, 0, 2, CODEC, CODEC.exponent - 1)
     assert sent_weight(again, 0) == 2 * WEIGHT_UNIT
     assert sent_values(again, CODEC, 0)[0] == 2 << FRACTION_BITS
     again.settle_results(closed(2, 0, 0))
-    assert again.waiting.tolist() == [0]
-    assert not again.pending.any()
+    assert again.accounts.waiting.tolist() == [0]
+    assert not again.residual.pending.any()
 
 
 def test_what_is_taken_back_is_pending_and_never_discarded():
@@ -928,11 +932,11 @@ def test_what_is_taken_back_is_pending_and_never_discarded():
     send(ledger, 1, CODEC)
     ledger.settle_results(closed(1, 0, 0))
     ledger.reconcile(closed(1, 0))
-    for totals in (ledger.totals(), ledger_of(storage, CODEC, age=DROPPED).totals()):
+    for totals in (ledger.accounts.totals(), ledger_of(storage, CODEC, age=DROPPED).accounts.totals()):
         assert totals.pending.all()
         assert np.array_equal(totals.pending, totals.gradients)
         assert not totals.discarded.any()
-    assert ledger.account().late_since == 1
+    assert ledger.accounts.account().late_since == 1
 
 
 def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
@@ -948,8 +952,8 @@ def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
         send(ledger, 2, CODEC)
         ledger.settle_results(closed(2, 0, 0))
         ledger.reconcile(closed(2, 0))
-        assert ledger.waiting.tolist() == [2 * WEIGHT_UNIT]
-        assert ledger.account().late_since == oldest
+        assert ledger.accounts.waiting.tolist() == [2 * WEIGHT_UNIT]
+        assert ledger.accounts.account().late_since == oldest
 
 
 def test_books_of_others_are_refused(tmp_path):
@@ -987,19 +991,19 @@ def test_a_restart_sends_what_was_sent(tmp_path):
     sent, packed = storage.sent.copy(), storage.packed.copy()
     again = ledger_of(LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), CODEC)
     again.begin(4)  # a peer whose replica it takes may be behind
-    assert (again.begun, again.entered, again.unsettled(5)) == (5, 5, [0, 1])
+    assert (again.begun, again.entered, again.sent.unsettled(5)) == (5, 5, [0, 1])
     again.begin(5)
-    assert (again.free_part, again.unsent(5).tolist()) == (2, [0, 0])
+    assert (again.sent.free, again.accounts.unsent(5).tolist()) == (2, [0, 0])
     again.settle_results(closed(5, 1, 0))
     again.add(np.ones(16, np.float32), 5)
     for part in (0, 1):
         send(again, 5, CODEC, part=part)
     assert np.array_equal(storage.sent, sent)
     assert np.array_equal(storage.packed, packed)
-    assert np.array_equal(again.sent_in(5), packed[:, 0].view(">i4"))
-    assert not again.sent_in(4).any()
+    assert np.array_equal(again.sent.whole(5), packed[:, 0].view(">i4"))
+    assert not again.sent.whole(4).any()
     again.settle_results(closed(5, 0, 0, 1))
-    assert again.totals().conserved
+    assert again.accounts.totals().conserved
     with pytest.raises(ProtocolError, match="which sent none"):
         again.settle_results(closed(6, 0, 0))
 

@@ -87,18 +87,20 @@ def test_conservation_is_exact_for_every_codec(
             aggregated[block] += own * included
             weight[block] = 0 if included else weight[block] * age.at(1) // WEIGHT_UNIT
             if not feedback and included:
-                assert not ledger.pending[block].any(), "what is left over of what was aggregated is thrown away"
+                assert not ledger.residual.pending[block].any(), (
+                    "what is left over of what was aggregated is thrown away"
+                )
             if late == "dropped" and not included:
-                assert not ledger.pending[block].any(), "what rounding had left there goes as well"
-        assert ledger.unsettled(iteration) == []
-    totals = ledger.totals()
+                assert not ledger.residual.pending[block].any(), "what rounding had left there goes as well"
+        assert ledger.sent.unsettled(iteration) == []
+    totals = ledger.accounts.totals()
     assert totals.conserved
     assert np.array_equal(totals.aggregated, checksums(aggregated))
     entered = np.sum([to_fixed(gradient) for gradient in gradients], axis=0)
     assert np.array_equal(totals.gradients, checksums_of(ledger, entered))
     if not totals.discarded.any():
-        assert np.array_equal(ledger.pending.ravel(), entered - aggregated.ravel())
-    assert ledger.waiting.tolist() == weight.tolist()
+        assert np.array_equal(ledger.residual.pending.ravel(), entered - aggregated.ravel())
+    assert ledger.accounts.waiting.tolist() == weight.tolist()
     if feedback and late == "kept" and residual == "exact":
         assert not totals.discarded.any()
 
@@ -121,10 +123,10 @@ def live(
         for blocks in np.arange(BLOCKS)[::2], None:
             ledger.add(gradient, iteration, blocks)
         lanes = 1 + 2 * (iteration % 2)
-        scale = codecs[lanes].scale(*statistics(ledger.pending))
+        scale = codecs[lanes].scale(*statistics(ledger.residual.pending))
         chosen = np.array([block for block in range(BLOCKS) if (iteration + block) % 3])
         ledger.sending(iteration, chosen, lanes, np.full(BLOCKS, 2 + iteration) if lanes == 3 else scale)
-        if 2 in chosen and storage.sent[0, iteration % 2, 2]["scale"] != 6 and 2 in ledger.unsettled(iteration):
+        if 2 in chosen and storage.sent[0, iteration % 2, 2]["scale"] != 6 and 2 in ledger.sent.unsettled(iteration):
             ledger.send_again(np.array([2]), iteration, 3, np.full(BLOCKS, 6))
         for block in chosen:
             ledger.settle_results(result(iteration, block, 0b10 if block == 1 else 0b1))
@@ -149,20 +151,20 @@ def test_a_kill_at_any_store_loses_nothing(
         lambda died: Ledger(died, ME, codecs, age=age, feedback=feedback),
     )
     whole = live(storage, 3, age=age, feedback=feedback, codecs=codecs)
-    assert whole.totals().conserved
+    assert whole.accounts.totals().conserved
     assert len(found) > 60
     for died in found:
         ledger = Ledger(died, ME, codecs, age=age, feedback=feedback)
-        assert ledger.totals().conserved
+        assert ledger.accounts.totals().conserved
         if not feedback:
-            assert not ledger.pending[ledger.waiting == 0].any(), "thrown away, or not yet aggregated"
+            assert not ledger.residual.pending[ledger.accounts.waiting == 0].any(), "thrown away, or not yet aggregated"
         same_ledger(live(died, 3, age=age, feedback=feedback, codecs=codecs), whole)
 
 
 def left(ledger: Ledger, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Return what pends of all blocks but for what their parts, in lanes of these codes, stand for."""
-    rest: np.ndarray = ledger.pending.copy()
-    for sent, code in zip(ledger.sent_in(1), codes.tolist(), strict=False):
+    rest: np.ndarray = ledger.residual.pending.copy()
+    for sent, code in zip(ledger.sent.whole(1), codes.tolist(), strict=False):
         rest -= ledger._codecs[code].decode(sent, scales[:, None], 1)
     return rest
 
@@ -196,7 +198,7 @@ def test_native_code_encodes_and_decodes_as_codecs_do(
         assert np.array_equal(ledger.left_over(np.arange(3), 1), left(ledger, codes, scales))
         ledger.settle(1, np.array([2, 0, 7, 1]), np.array([*parts, 0])[[2, 0, 3, 1]])
         ledger.reconcile(result(1, 0, 0b10))
-        assert ledger.totals().conserved
+        assert ledger.accounts.totals().conserved
     same_ledger(*ledgers)
 
 
@@ -232,8 +234,8 @@ def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
     for block in range(2):
         again.settle_results(result(1, block, 0b1))
     entered = to_fixed(np.full(1, 1.3, np.float32))
-    assert (entered - again.pending[:, 0]).tolist() == [3 << 39, 1 << 40]
-    assert again.totals().conserved
+    assert (entered - again.residual.pending[:, 0]).tolist() == [3 << 39, 1 << 40]
+    assert again.accounts.totals().conserved
 
 
 def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
@@ -243,12 +245,12 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
         ledger.add(np.ones(8, np.float32), iteration)
         send(ledger, iteration, codec, np.array([0]))
         ledger.settle_results(result(iteration, 0, 0b1))
-    assert ledger.waiting.tolist() == [0, 3 * WEIGHT_UNIT]
-    assert ledger.pending.tolist() == [[0] * 4, [3 << 40] * 4]
+    assert ledger.accounts.waiting.tolist() == [0, 3 * WEIGHT_UNIT]
+    assert ledger.residual.pending.tolist() == [[0] * 4, [3 << 40] * 4]
     send(ledger, 4, codec)
     assert sent_weight(ledger, 1) == 3 * WEIGHT_UNIT
     ledger.settle_results(result(4, 1, 0b1))
-    assert ledger.waiting.tolist() == [0, 0]
+    assert ledger.accounts.waiting.tolist() == [0, 0]
 
 
 def test_a_summary_block_is_not_in_the_books() -> None:
@@ -256,12 +258,12 @@ def test_a_summary_block_is_not_in_the_books() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), codec)
     ledger.add(np.ones(8, np.float32), 1)
     send(ledger, 1, codec)
-    before = ledger.totals()
+    before = ledger.accounts.totals()
     for block in (2, 3):
         ledger.settle_results(result(1, block, 0b1))
         ledger.reconcile(result(1, block, 0b10))
-    assert np.array_equal(ledger.totals().aggregated, before.aggregated)
-    assert ledger.unsettled(1) == [0, 1]
+    assert np.array_equal(ledger.accounts.totals().aggregated, before.aggregated)
+    assert ledger.sent.unsettled(1) == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["int32", "int16", "int8", "int4", "onebit", "auto"])
@@ -276,6 +278,10 @@ def test_bad_gradients_reach_neither_books_nor_wire(name: str, bad: float) -> No
     encoder.begin(1)
     with pytest.raises(GradientError, match="gradient element 3 is"):
         encoder.enter(gradient, 1)
-    assert (ledger.entered, ledger.pending.any(), ledger.totals().gradients.any()) == (0, False, False)
+    assert (ledger.entered, ledger.residual.pending.any(), ledger.accounts.totals().gradients.any()) == (
+        0,
+        False,
+        False,
+    )
     with pytest.raises(ProtocolError, match="block 0 was never sent as part 0"):
         encoder.packed(0)

@@ -52,13 +52,13 @@ def test_it_is_rounded_and_the_rest_is_discarded(residual: Residual, oracle: Any
     """float32 has 24 bits, so that rounding it once more on the way changes nothing."""
     ledger, fixed = made(residual), to_fixed(gradient).reshape(BLOCKS, LANES)
     ledger.add(gradient, 1)
-    assert np.array_equal(ledger.pending, oracle(fixed))
-    totals = ledger.totals()
+    assert np.array_equal(ledger.residual.pending, oracle(fixed))
+    totals = ledger.accounts.totals()
     assert totals.conserved
     assert np.array_equal(totals.discarded, checksums_of(ledger, (fixed - oracle(fixed)).ravel()))
-    assert ledger.lost_norm == pytest.approx(UNIT * np.linalg.norm((fixed - oracle(fixed)).astype(np.float64)))
+    assert ledger.residual.lost_norm == pytest.approx(UNIT * np.linalg.norm((fixed - oracle(fixed)).astype(np.float64)))
     ledger.add(np.zeros_like(gradient), 2)
-    assert np.array_equal(ledger.pending, oracle(fixed)), "what is rounded stays"
+    assert np.array_equal(ledger.residual.pending, oracle(fixed)), "what is rounded stays"
 
 
 @pytest.mark.parametrize("residual", ["bfloat16", "int8"])
@@ -71,15 +71,17 @@ def test_feedback_goes_on_but_for_what_is_discarded(residual: Residual) -> None:
         ledger.add(gradient, iteration)
         given += to_fixed(gradient)
         send(ledger, iteration, OneBit())
-        before = ledger.pending
+        before = ledger.residual.pending
         counted += before - ledger.left_over(np.arange(BLOCKS), iteration)
         ledger.settle_results(*(result(iteration, block, 0b1) for block in range(BLOCKS)))
-    missing = UNIT * np.linalg.norm(given - counted.ravel() - ledger.pending.ravel())
-    assert ledger.totals().conserved
-    assert 0 < missing <= np.sqrt(2 * 199) * ledger.lost_norm, "two roundings a step, which may all point one way"
+    missing = UNIT * np.linalg.norm(given - counted.ravel() - ledger.residual.pending.ravel())
+    assert ledger.accounts.totals().conserved
+    assert 0 < missing <= np.sqrt(2 * 199) * ledger.residual.lost_norm, (
+        "two roundings a step, which may all point one way"
+    )
     assert missing < 0.01 * UNIT * np.linalg.norm(given)
 
 
 def test_memory() -> None:
-    kept = {residual: made(residual).memory.residuals for residual in ("exact", "bfloat16", "int8")}
+    kept = {residual: made(residual).accounts.memory.residuals for residual in ("exact", "bfloat16", "int8")}
     assert kept == {"exact": 8 * BLOCKS * LANES, "bfloat16": 2 * BLOCKS * LANES, "int8": BLOCKS * LANES}

@@ -167,12 +167,12 @@ class Cluster:
         assert len(reference) == self.blocks * self.iterations
         for worker in self.workers:
             assert worker.results == reference, "replicas differ"
-            assert worker.ledger.totals().conserved
+            assert worker.ledger.accounts.totals().conserved
         total = np.zeros((self.blocks, LANES), np.int64)
         for id, result in reference.items():
             assert result.count == bin(result.members).count("1")
             total[id.block] += FixedPoint.decode(unpack(result.values, 32), result.scale, result.count)
-        counted = sum(worker.ledger.totals().aggregated for worker in self.workers)
+        counted = sum(worker.ledger.accounts.totals().aggregated for worker in self.workers)
         assert np.array_equal(checksums(total), counted), "the switch's sums are not what the workers counted"
 
 
@@ -206,7 +206,7 @@ def test_straggler_is_stashed_and_fast_forwards():
     slow = cluster.workers[3]
     assert slow.computed == 30
     assert any(not result.has(3) for result in slow.results.values())
-    assert np.any(np.abs(slow.ledger.pending) > 2**30), "what came too late waits in the residual"
+    assert np.any(np.abs(slow.ledger.residual.pending) > 2**30), "what came too late waits in the residual"
 
 
 def test_recycled_slots_are_fetched_from_peers():

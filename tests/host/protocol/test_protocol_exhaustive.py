@@ -112,7 +112,7 @@ class Small(Bag, Mortal):
         copies = {field.name: getattr(storage, field.name).copy() for field in fields(storage)}
         ledger = worker.ledger
         other.ledger = Ledger(LedgerStorage(**copies), ledger.rank, ledger._codecs, age=ledger.age)
-        other.ledger.hear(other.protocol.native)
+        other.ledger.attach_protocol(other.protocol.native)
         other.own, other.thrown, other.given = worker.own.copy(), worker.thrown.copy(), worker.given.copy()
         other.waiting, other.summed = list(worker.waiting), list(worker.summed)
         other.late, other.closed = list(worker.late), list(worker.closed)
@@ -140,7 +140,7 @@ class Small(Bag, Mortal):
         course = (worker.working, worker.batch, worker.computing, worker.beyond, worker.then)
         state = (p.iteration, p.k, *course, worker.asking, p.regrouping, p.generation, *p.missing)
         waiting = sorted((request, ready.scale, ready.lanes) for request, ready in p._waiting.items())
-        storage, weights = worker.ledger._storage, worker.ledger.waiting
+        storage, weights = worker.ledger._storage, worker.ledger.accounts.waiting
         late = np.where(weights > 0, storage.records["late"], 0)
         sent_in = np.moveaxis(storage.sent["iteration"], 1, 0)
         current = np.max(sent_in * (sent_in >= p.iteration), axis=0)

@@ -14,7 +14,7 @@ from kofn.config.late_rules import GIVE_UPS, RULES
 from kofn.config.schema import Config, ModelSection, PolicySection, RunSection
 from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.compression.aggregate import Aggregate
-from kofn.host.compression.ledger import LedgerTotals
+from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.stopwatch import Times
 from kofn.host.training.loop import Training
 from kofn.host.training.metrics import Metrics

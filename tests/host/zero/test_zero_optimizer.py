@@ -191,7 +191,7 @@ def test_few_bits_keep_replicas_alike_and_lose_nothing(stage: int, bits: int, op
 
         found = all_of(WORKERS, one)
         totals = [each.agent.totals() for each in crew]
-        pending = [each.agent.ledger.pending.ravel()[:ELEMENTS] * 2.0**-40 for each in crew]
+        pending = [each.agent.ledger.residual.pending.ravel()[:ELEMENTS] * 2.0**-40 for each in crew]
     assert len({parameters.tobytes() for parameters, _ in found}) == 1
     assert all(total.conserved for total in totals)
     assert np.array_equal(sum(each.aggregated for each in totals), crew[0].results)

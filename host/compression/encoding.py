@@ -1,0 +1,112 @@
+"""What came of the gradients that a worker has encoded."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from kofn.host.arrays import Exponents, Fixed, Floats, Integers
+from kofn.host.compression import summary_block as summary
+from kofn.host.compression.codec import UNIT, Codec, packs
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.plan import Plan
+from kofn.host.compression.residual import Residual
+from kofn.host.compression.summary_block import Magnitudes
+from kofn.host.kernels.lanes import VOTES, width_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """What came of one iteration's gradient.
+
+    `ratio`: the share of the float32 gradient's bytes that the plan asked for; `wire_bytes`: of values that were sent,
+    again and again where need was; `wire_ratio`: their share; `width`: bits of the planned lanes; `blocks`: how many
+    blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
+    pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
+    `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and that would have left over too
+    much, and that share of the gradient's squared norm; None where lanes are as asked for.  `rate_ratio`: c, of
+    compression_ratio(), when the first rate of this iteration counted; None where none did.  `lost_norm`: L2 of what
+    was discarded so that residuals are kept in fewer bits, None where they are exact.  `expanding`: the share of blocks
+    whose votes have too large a step for what is left over to shrink, None without votes or agreed steps.
+    """
+
+    ratio: float
+    wire_bytes: int
+    wire_ratio: float
+    width: int
+    blocks: int
+    error_norm: float
+    residual_norm: float
+    refused_width: int | None = None
+    refused_error: float | None = None
+    rate_ratio: float | None = None
+    lost_norm: float | None = None
+    expanding: float | None = None
+    misfits: float = 0.0
+
+
+class EncodingMeter:
+    """Measures what encoding leaves over, from samples where that is a lot; `residual`: what is pending."""
+
+    def __init__(self, coding: JobCoding, residual: Residual) -> None:
+        self._layout, self._planner, self._residual = coding.layout, coding.planner, residual
+        self.error: float | None = None
+        """L2 of what encoding has left over, squared; None: nothing was encoded in this iteration."""
+        self._expanding: float | None = None
+        self._lost_norm = residual.lost_norm
+
+    def add(self, left_over: Fixed, blocks: int) -> None:
+        """So many blocks were encoded; `left_over`: a sample of what that left."""
+        self.error = (self.error or 0.0) + _squares(left_over, blocks * self._layout.elements)
+
+    def look_at_steps(self, lanes: int, scale: Exponents, blocks: Integers, magnitudes: Magnitudes | None) -> None:
+        """Find, of votes, in how many of the plan's blocks what is left over does not shrink.
+
+        It does where 0 < step < 2 mean magnitude: then |x - step sign(x)|^2 = |x|^2 - n step (2 mean - step) < |x|^2.
+        A block of zeros does not count.
+        """
+        self._expanding = None
+        if width_of(lanes) == VOTES and magnitudes is not None:
+            mean = magnitudes.mean[blocks]
+            grows = (2.0 ** -scale[blocks] >= 2 * mean) & (mean > 0)
+            self._expanding = float(grows.mean())
+
+    def encoding(self, plan: Plan, wire_bytes: int, rate_ratio: float | None, misfits: float) -> Encoding:
+        """Return what came of the gradient that was encoded in the iteration that ends."""
+        assert self.error is not None
+        refused = self._planner.refused(plan)
+        return Encoding(
+            ratio=plan.ratio / summary.ONE,
+            wire_bytes=wire_bytes,
+            wire_ratio=wire_bytes / (4 * self._layout.blocks * self._layout.elements),
+            width=width_of(plan.lanes),
+            blocks=len(plan.blocks),
+            error_norm=math.sqrt(self.error),
+            residual_norm=math.sqrt(_squares(self._residual.sampled, self._residual.blocks * self._residual.elements)),
+            refused_width=refused[0] if refused else None,
+            refused_error=refused[1] if refused else None,
+            rate_ratio=rate_ratio,
+            lost_norm=self._lost(),
+            expanding=self._expanding,
+            misfits=misfits,
+        )
+
+    def _lost(self) -> float | None:
+        """Since the last call; None where residuals are exact."""
+        before, self._lost_norm = self._lost_norm, self._residual.lost_norm
+        return None if self._residual.exact else math.sqrt(max(0.0, self._lost_norm**2 - before**2))
+
+
+def misfits_of(sample: Floats, codec: Codec, scale: Exponents) -> float:
+    """Return the share of a sample's elements other than 0 that are clipped or become 0, in blocks of this scale."""
+    magnitudes = np.abs(sample[sample != 0])
+    least, most = UNIT, math.inf
+    if packs(codec) and codec.width == 32:
+        least = 2.0 ** -int(scale[0])
+        most = codec.limit * least
+    return float(((magnitudes < least / 2) | (magnitudes > most)).mean()) if magnitudes.size else 0.0
+
+
+def _squares(some: Fixed, size: int) -> float:
+    """Return the sum of squares of `size` values of which these are a sample, in units of the gradient."""
+    return float(np.square(some * UNIT).sum()) * size / some.size if some.size else 0.0

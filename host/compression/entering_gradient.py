@@ -1,0 +1,59 @@
+"""A gradient on its way into the ledger: all at once, or piece by piece as it is computed."""
+
+import numpy as np
+
+from kofn.host.arrays import Floats, Integers
+from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import Gradient
+from kofn.host.compression.pieces import Pieces
+from kofn.host.compression.reduction_native import NativeReduction
+from kofn.host.kernels.sample import sample
+
+
+class EnteringGradient:
+    """The one that `ledger` is given now, if any; its blocks are entered as they are encoded, the others at the end."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.gradient: Gradient | None = None
+        """As the ledger takes it; None: all of the latest one is entered."""
+        self._pieces: Pieces | None = None  # what there is of it; None: everything
+        self.sample: Floats = np.zeros(0, np.float32)
+        """Of the latest gradient that was entered."""
+
+    def take(self, gradient: Gradient, pieces: Pieces | None) -> None:
+        """Begin another one."""
+        self.gradient, self._pieces = gradient, pieces
+
+    @property
+    def awaits_pieces(self) -> bool:
+        """Whether something of it is still to be put."""
+        return self.gradient is not None and self._pieces is not None and not self._pieces.whole
+
+    def finish(self) -> None:
+        """Enter what is there of the rest."""
+        if self.gradient is not None:
+            blocks, pieces = np.arange(self._ledger.blocks), self._pieces
+            there = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
+            self._ledger.enter(self.gradient, there)
+            self.sample = sample(self.gradient.keeps).copy()
+        self.gradient = None
+
+    def next_blocks(self, left: Integers, near: Integers, most: int) -> tuple[Integers, Integers]:
+        """Return up to so many that may leave next, ascending, and what is left then.
+
+        `near`: of what is left what may leave before its first.
+        """
+        if self.gradient is None or self._pieces is None:
+            return left[:most], left[most:]
+        chosen = self._pieces.choose(near, most)
+        return left[chosen], np.delete(left, chosen)
+
+    def enters(self, reduction: NativeReduction) -> object:
+        """Have a reduction enter it; return what holds it in memory."""
+        if self.gradient is None:
+            return None
+        reduction.gradient = self._ledger.aged(self.gradient)
+        if self._pieces is not None:
+            reduction.missing, reduction.level = self._pieces.places
+        return self.gradient, self._pieces

@@ -1,0 +1,57 @@
+"""The lanes that a worker sends in: those of the plan, or narrower ones that a slot or the link's rate asks for."""
+
+from collections.abc import Iterable
+
+from kofn.host.compression.job_coding import JobCoding
+from kofn.host.compression.plan import Plan
+from kofn.host.compression.rate import RateEstimator
+from kofn.host.compression.summary_block import Magnitudes
+from kofn.host.kernels.lanes import code_of
+from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES
+
+
+class LaneChoice:
+    """Of one iteration after another; `rate`: of the link, which the ratio follows; None: it follows none."""
+
+    def __init__(self, coding: JobCoding, rate: RateEstimator | None) -> None:
+        self.rate = rate
+        self.current = self.target = coding.planner.first().lanes
+        """The codes of the lanes that blocks are encoded in by now, and from the next one on."""
+        self.wish = coding.planner.ratio
+        """The share of the gradient's bytes that the link has time for."""
+        self.rate_ratio: float | None = None
+        """c, of compression_ratio(), when the first rate of this iteration counted."""
+        self._codecs, self._planner = coding.codecs, coding.planner
+        self._block_bytes, self._summary = 4 * coding.layout.elements, coding.layout.summary
+        self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
+
+    def begin(self, plan: Plan) -> None:
+        """An iteration by this plan begins."""
+        self.current, self.rate_ratio = plan.lanes, None
+        self.target = plan.lanes
+        if self.rate is not None:
+            self.rate.begin(len(plan.blocks) * self._block_bytes)
+            self._look(self.rate)
+
+    def bear(self, expected: Magnitudes | None) -> None:
+        """A gradient of these magnitudes is encoded: in lanes that do not leave over too much of it."""
+        if self.rate is not None:
+            self._narrowest = self._planner.narrowest(expected)
+
+    def hear(self, codes: Iterable[int]) -> None:
+        """Slots sum in lanes of these codes, and others wish for them."""
+        if len(self._codecs) > 1:
+            self.target = max([self.target, *(code for code in codes if code in self._codecs)])
+
+    def answered(self, rate: RateEstimator, block: int, size: int, now: float) -> None:
+        """This worker's contribution of so many bytes has an answer, which says something of the rate."""
+        gradient_bytes = 0 if block == self._summary else self._block_bytes
+        rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
+        self._look(rate)
+        if rate.measured:
+            self.rate_ratio = rate.ratio if self.rate_ratio is None else self.rate_ratio
+            self.target = max(self.target, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
+
+    def _look(self, rate: RateEstimator) -> None:
+        """Wish for what the rate has time for: until an iteration has a rate of its own, by the one before."""
+        self.wish = min(self._planner.ratio, rate.wish)

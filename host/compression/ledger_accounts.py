@@ -1,0 +1,104 @@
+"""What became of a worker's gradients: their weight, and the checksums of their values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Integers
+from kofn.host.compression.ledger_native import checksums
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.compression.residual import Residual
+from kofn.host.compression.sent_parts import SentParts
+from kofn.host.wire.packet import PARTS, WEIGHT_UNIT
+from kofn.results.account import Account
+from kofn.results.memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTotals:
+    """Over a run: checksums of each block's values (compression.ledger_native), int64, shape (blocks,)."""
+
+    gradients: Integers
+    aggregated: Integers
+    pending: Integers
+    discarded: Integers
+
+    @property
+    def conserved(self) -> bool:
+        """Whether all of every gradient was aggregated, is still pending, or was discarded on purpose."""
+        return bool(np.array_equal(self.gradients, self.aggregated + self.pending + self.discarded))
+
+
+class LedgerAccounts:
+    """The accounts of the ledger in `storage`; weights are in 1 / WEIGHT_UNIT."""
+
+    def __init__(self, storage: LedgerStorage, residual: Residual, sent: SentParts) -> None:
+        self._storage, self._residual, self._sent = storage, residual, sent
+
+    @property
+    def waiting(self) -> Integers:
+        """The weight of the gradients that no result has aggregated yet and nobody has discarded, shape (blocks,)."""
+        records = self._storage.records
+        weight: Integers = records["entered_weight"] - records["aggregated_weight"] - records["discarded_weight"]
+        return weight
+
+    def unsent(self, iteration: int) -> Integers:
+        """The weight of those of them that no contribution to this iteration brings, shape (blocks,)."""
+        weight = self.waiting
+        for part in self._sent.current:
+            weight -= self._sent.away(part, iteration) * self._sent.of(part, iteration)["weight"]
+        return weight
+
+    def missed(self, sums: int) -> npt.NDArray[np.bool_]:
+        """Return the blocks, bool (blocks,), in which weight waits that no contribution brings and that has missed so
+        many sums of its block, 0, 1 or 2, or more.
+
+        A block that an iteration does not send has no sum there, so nothing of it is late.
+        """
+        records = self._storage.records
+        found: npt.NDArray[np.bool_] = self.unsent(int(self._storage.begun[0])) > 0
+        if sums:
+            found &= records["late"] > 0
+        if sums > 1:
+            found &= records["late"] < records["settled"] >> PARTS
+        return found
+
+    @property
+    def late_since(self) -> int:
+        """The first iteration with a sum that closed without a gradient that still waits; 0: no gradient is late."""
+        late = [self._storage.records["late"][self.missed(1)]]
+        begun = int(self._storage.begun[0])
+        for part in self._sent.current:
+            sent = self._sent.of(part, begun)
+            late.append(sent["late"][self._sent.away(part, begun) & (sent["weight"] > 0) & (sent["late"] > 0)])
+        return min([int(each.min()) for each in late if each.size], default=0)
+
+    @property
+    def memory(self) -> Memory:
+        """At most: rows of what was sent take none until they are used; those of parts 1 on are not in it."""
+        storage = self._storage
+        books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
+        return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)
+
+    def totals(self) -> LedgerTotals:
+        gradients, aggregated, discarded = (
+            self._storage.records[name].copy() for name in ("gradients", "aggregated", "discarded")
+        )
+        pending = np.concatenate([checksums(self._residual.values(some)) for some in self._residual.slices])
+        return LedgerTotals(gradients, aggregated, pending, discarded)
+
+    def account(self) -> Account:
+        """What became of the gradients' weight: it adds up, also for a thread beside the ledger's."""
+        records = self._storage.records.copy()
+        entered, summed, discarded = (
+            int(records[name].sum()) for name in ("entered_weight", "aggregated_weight", "discarded_weight")
+        )
+        gradient = WEIGHT_UNIT * self._residual.blocks
+        return Account(
+            entered=entered / gradient,
+            summed=summed / gradient,
+            waiting=(entered - summed - discarded) / gradient,
+            discarded=discarded / gradient,
+            late_since=self.late_since,
+        )

@@ -1,0 +1,62 @@
+"""What is pending of a worker's gradients, value by value."""
+
+import ctypes
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from kofn.host.arrays import Fixed, Integers
+from kofn.host.compression.codec import UNIT
+from kofn.host.compression.ledger_native import View, library
+from kofn.host.compression.ledger_storage import LedgerStorage
+from kofn.host.kernels.sample import sample
+
+EXPANDED = 1 << 20
+"""Values that are copied at once where they are not kept exactly."""
+
+
+class Residual:
+    """The pending values in `storage`, rows of blocks, kept exactly or in fewer bits; `view`: of that storage."""
+
+    def __init__(self, storage: LedgerStorage, view: View) -> None:
+        self._storage, self._view = storage, view
+        self.blocks, self.elements = storage.pending.shape
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is pending is kept as it is."""
+        return self._storage.residual == "exact"
+
+    @property
+    def pending(self) -> Fixed:
+        """Shape (blocks, elements); a copy where it is not kept exactly."""
+        return self.values(slice(None))
+
+    def values(self, blocks: Integers | slice | list[int]) -> Fixed:
+        """What is pending of blocks, (B, elements)."""
+        if self.exact:
+            exact: Fixed = self._storage.pending[blocks]
+            return exact
+        chosen = np.ascontiguousarray(np.arange(self.blocks)[blocks], np.int64)
+        values = np.empty((chosen.size, self.elements), np.int64)
+        library().ledger_pending(ctypes.addressof(self._view), chosen.ctypes.data, chosen.size, values.ctypes.data)
+        return values
+
+    @property
+    def slices(self) -> Iterator[slice]:
+        """All blocks; where values() copies only so many at a time that copies are small."""
+        size = self.blocks if self.exact else max(1, EXPANDED // self.elements)
+        return (slice(begin, begin + size) for begin in range(0, self.blocks, size))
+
+    @property
+    def sampled(self) -> Fixed:
+        """Some of what is pending, (N,)."""
+        if self.exact:
+            return sample(self._storage.pending.ravel())
+        return self.values(slice(None, None, -(-self.blocks * self.elements // EXPANDED))).ravel()
+
+    @property
+    def lost_norm(self) -> float:
+        """L2 of what this process has discarded so that residuals are kept in fewer bits, in units of the gradient."""
+        return math.sqrt(self._view.lost) * UNIT
