@@ -129,7 +129,7 @@ class Zeros:
     """Zeros in place of an encoder: one packet an iteration, and nothing that waits."""
 
     blocks = [0]  # noqa: RUF012  # nobody changes it
-    uses = 0
+    current_lanes = 0
     slice_blocks = 1
     late = False
     awaits_pieces = False

@@ -253,7 +253,7 @@ class At:
         return SimpleNamespace(lanes=self.world.planned, first=sent)
 
     @property
-    def uses(self) -> int:
+    def current_lanes(self) -> int:
         return self.worker.lanes
 
     @property

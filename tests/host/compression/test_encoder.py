@@ -324,6 +324,7 @@ def test_only_what_has_never_left_is_narrowed() -> None:
     assert encoder.current_lanes == 1
     before = encoder.packed(1)
     again = team.encoder(0)
+    again.begin(1)
     again.encode(1)
     for one, expected in ((encoder, [0, 2]), (again, [])):
         closed = Result(id=BlockId(1, 3), scale=0, lanes=0, k=1, count=1, weight=WEIGHT_UNIT, members=2, values=b"")
