@@ -99,12 +99,13 @@ def agent_of(
     config: Config, place: WorkerPlace, coding: JobCoding, ledger_file: Path, recorder: Recorder | None = None
 ) -> Agent:
     """Whose packets a switch or a server sums; its ledger is in this file."""
+    transport = _transport(config, place, coding.layout)  # first: it may fail, and leave no file
     encoder = encoder_of(config.job, place.rank, coding, config.compress, ledger_file)
     encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
     return Agent(
         config.job,
         encoder,
-        _transport(config, place, coding.layout),
+        transport,
         average=config.model.average,
         late_policy=config.policy.late_policy,
         recorder=recorder,

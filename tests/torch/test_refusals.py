@@ -203,14 +203,18 @@ def test_ranks_that_differ_or_are_no_numbers() -> None:
 @pytest.fixture
 def controlled(tmp_path: Path) -> ControlledJob:
     (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
-    given = {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml"), "KOFN_SERVICE": "127.0.0.1"}
-    return ControlledJob(JobPlace.find((1, 3), {**given, "KOFN_INTERFACE": "lo"}))
+    given = {"KOFN_CONFIG": "job.toml", "KOFN_METRICS": "worker-1.jsonl"}
+    where = {"KOFN_SERVICE": "127.0.0.1", "KOFN_INTERFACE": "lo"}
+    return ControlledJob(
+        JobPlace.find((1, 3), {**ENVIRONMENT, **where, **{name: str(tmp_path / file) for name, file in given.items()}})
+    )
 
 
-def test_a_second_model_in_a_process(controlled: ControlledJob) -> None:
+def test_a_second_model_in_a_process(controlled: ControlledJob, tmp_path: Path) -> None:
     with closing(udp_socket("", PORT, "lo")), pytest.raises(kofn.torch.TorchError) as caught:
         ddp_hook(ddp(line), job=controlled)
     assert str(caught.value).startswith("worker 1 must be one model's, in one process: its way to 127.0.0.1 cannot be")
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"], "no ledger is left"
 
 
 def test_packets_leave_by_the_interface_that_the_environment_says(
