@@ -21,6 +21,7 @@ from kofn.controller.estimate.time_scales import estimate_service
 from kofn.controller.estimate.transfers import transfers_s
 from kofn.controller.policy.chooser import Chooser, Known
 from kofn.controller.policy.history import HistoryLog
+from kofn.controller.policy.inclusion import Inclusion
 from kofn.controller.policy.objective import Choice, Objective, objective
 from kofn.controller.policy.prediction import Prediction, Predictor
 from kofn.controller.policy.worth import WorthModel
@@ -61,7 +62,7 @@ class ControlLoop:
     k: int = field(init=False)
     late_policy: LatePolicy = field(init=False)
     estimate: Estimate | None = None
-    included: int | None = None  # the worker that was too late too often: all are waited for until it has been in
+    inclusion: Inclusion = field(init=False)
     silent_s: FloatArray = field(init=False)
     transfers_s: FloatArray = field(init=False)  # by which links delay gradients (estimate/transfers.py)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
@@ -86,7 +87,8 @@ class ControlLoop:
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
         self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s, self.transfers_s = np.zeros((2, self.workers))
-        self.estimate = self.included = None
+        self.estimate = None
+        self.inclusion = Inclusion(self.policy.include_after)
         self.chooser.restart()
         self.pace = Pace()
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
@@ -138,9 +140,9 @@ class ControlLoop:
         """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
-        if self.iteration >= self._chosen_at + every or self._inclusion_due():
+        if self.iteration >= self._chosen_at + every or self.inclusion.due(self.measurements, self.live, self.k):
             return True
-        return not fixed and self.included is None and self._overdue(now_s)
+        return not fixed and self.inclusion.rank is None and self._overdue(now_s)
 
     def choose(self, now_s: float) -> Change | None:
         """Fit, forecast, choose; the change, if there is one."""
@@ -148,9 +150,10 @@ class ControlLoop:
         if not self.live.any():
             return None
         known = self._forecast(now_s)
-        if self.included is not None:
-            return self._release(self.included) if self._inclusion_due() else None
-        if (rank := self._excluded()) is not None:
+        if self.inclusion.rank is not None:
+            due = self.inclusion.due(self.measurements, self.live, self.k)
+            return self._release(self.inclusion.rank) if due else None
+        if (rank := self.inclusion.excluded(self.measurements, self.live, self.k)) is not None:
             return self._include(rank)
         if not known:
             return None
@@ -159,7 +162,7 @@ class ControlLoop:
     def set_objective(self, text: str, now_s: float) -> Change | None:
         """Follow another objective from now on; ConfigError names what is allowed."""
         self.chooser.follow(objective(text, self.workers))
-        self.included = None
+        self.inclusion.rank = None
         if self.live.any() and self._forecast(now_s):
             return self._choose(f"objective set to {text}:", 0.0)
         return self._set_k(self._start_k(text), f"objective set to {text}", self._start_late_policy())
@@ -188,13 +191,13 @@ class ControlLoop:
         self.live[rank] = False
         self.chooser.evidence.forget()
         self.pace = Pace()
-        if self.included == rank:
-            self.included = None
+        if self.inclusion.rank == rank:
+            self.inclusion.rank = None
         count = int(self.live.sum())
         if not count:
             return None
         reason = f"worker {rank} {why}: {count} of {self.workers} live"
-        if self._forecast(now_s) and self.included is None:
+        if self._forecast(now_s) and self.inclusion.rank is None:
             return self._choose(f"{reason}; {self.goal.name}:", 0.0 if self.k > count else self.policy.margin)
         return self._set_k(min(self.k, count), reason)
 
@@ -210,9 +213,9 @@ class ControlLoop:
         self.measurements.join(rank, now_s, iteration)
         count = int(self.live.sum())
         reason = f"worker {rank} {why}: {count} of {self.workers} live"
-        if self._forecast(now_s) and self.included is None:
+        if self._forecast(now_s) and self.inclusion.rank is None:
             return self._choose(f"{reason}; {self.goal.name}:", self.policy.margin)
-        wanted = count if self.included is not None else self._start_k(self.goal.name)
+        wanted = count if self.inclusion.rank is not None else self._start_k(self.goal.name)
         return self._set_k(wanted if everyone else min(self.k, wanted), reason)
 
     def _start_k(self, text: str) -> int:
@@ -223,30 +226,16 @@ class ControlLoop:
             return live if len(self.late_policies) == 1 else max(live // 2, 1)
         return min(fixed.k, live)
 
-    def _excluded(self) -> int | None:
-        """The live worker that was too late most often in a row, where that is too often and not everyone is in."""
-        if not self.policy.include_after or self.k >= self.live.sum():
-            return None
-        rows = {int(rank): self.measurements.track[rank].late_in_a_row for rank in np.flatnonzero(self.live)}
-        rank = max(rows, key=lambda rank: rows[rank])
-        return rank if rows[rank] >= self.policy.include_after else None
-
-    def _inclusion_due(self) -> bool:
-        """Somebody has to be included, or has been."""
-        if self.included is None:
-            return self._excluded() is not None
-        return self.measurements.track[self.included].late_in_a_row == 0
-
     def _include(self, rank: int) -> Change | None:
         """Wait for everyone until this worker has been in."""
-        self.included = rank
+        self.inclusion.rank = rank
         times = self.measurements.track[rank].late_in_a_row
         count = int(self.live.sum())
         return self._set_k(count, f"worker {rank} was too late {times} times in a row: all {count} live are waited for")
 
     def _release(self, rank: int) -> Change | None:
         """It has been in: the objective's choice again."""
-        self.included = None
+        self.inclusion.rank = None
         reason = f"worker {rank} has been in;"
         if self._warm() and self.estimate is not None:
             return self._choose(f"{reason} {self.goal.name}:", 0.0)

@@ -94,16 +94,18 @@ class Sender(Protocol):
 
 
 class Effects(Protocol):
-    """What a driver wants done, and tells."""
+    """What a driver wants done, and tells; by default nothing is."""
 
     def send(self, packets: Sequence[Send]) -> None:
-        """Hand packets to the network."""
+        """Hand packets to the network, where nobody takes them from the protocol itself."""
+        return None
 
     def delivered(self, results: BlockResults) -> None:
         """These blocks of the current iteration have closed."""
 
     def completed(self) -> None:
         """All have: advance() goes on."""
+        return None
 
     def next_iteration(self) -> None:
         """End the current iteration by end(), and begin the next one."""

@@ -7,13 +7,13 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from kofn.config.schema import Average, JobSection
 from kofn.host.agent.data_link import DataLink
-from kofn.host.agent.driver import Driver
+from kofn.host.agent.driver import Driver, Effects
 from kofn.host.agent.exchange import Contribution
 from kofn.host.agent.gradient_feed import GradientFeed
 from kofn.host.agent.iteration_wait import IterationWait
@@ -26,7 +26,6 @@ from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.plan import Plan
 from kofn.host.engine.engine import SharedProtocol
 from kofn.host.errors import AgentError
-from kofn.host.protocol.instructions import Send
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
 from kofn.host.workload.replica import ReplicaState
@@ -44,7 +43,7 @@ class Reached(NamedTuple):
     times: Times
 
 
-class ExchangeLoop:
+class ExchangeLoop(Effects):
     """The iterations of one worker; see Agent for what is given."""
 
     def __init__(
@@ -284,9 +283,6 @@ class ExchangeLoop:
     @property
     def queued(self) -> int:
         return self._link.queued
-
-    def send(self, packets: Sequence[Send]) -> None:
-        """The engine does."""
 
     def delivered(self, results: BlockResults) -> None:
         """As Effects: sum up."""

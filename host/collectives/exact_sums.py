@@ -148,13 +148,13 @@ class ExactSums(PeerCommunicator):
         watch.turn("decode")
         if arrived is not None:
             moved.decode(*arrived)
-        sent = self._protocol.wire_bytes - before
+        sent, packet_bytes = self._protocol.wire_bytes - before, HEADER_BYTES + self._block_bytes
         return WorkOutcome(
             value=task.out,
             count=self.workers,
             times=watch.times(),
-            sent_bytes=self._payload(sent // self._block_bytes),
-            received_bytes=self._payload(moved.whole) + HEADER_BYTES * (moved.blocks - moved.whole),
+            sent_bytes=sent // self._block_bytes * packet_bytes,
+            received_bytes=moved.whole * packet_bytes + HEADER_BYTES * (moved.blocks - moved.whole),
         )
 
     def _moved(self, task: Task) -> LaneSum | OwnedBytes:
@@ -236,9 +236,6 @@ class ExactSums(PeerCommunicator):
     def _lanes(self) -> int:
         """Of a block."""
         return self._protocol.layout.words * WORD_LANES
-
-    def _payload(self, packets: int) -> int:
-        return packets * (HEADER_BYTES + self._block_bytes)
 
     def _parts(self, moved: LaneSum | OwnedBytes) -> list[range]:
         """The blocks of each iteration."""

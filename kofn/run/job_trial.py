@@ -6,9 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from kofn.config.objectives import check_objective
 from kofn.config.schema import CONTROL_PLANE, Config, CpuSection, LinkSection
-from kofn.host.collectives.job_collective import load_collective
 from kofn.host.workload.workload import metric_of
 from kofn.results.event_log import LoggedEvent
 from kofn.results.folder import JobFolder, TrialFolder
@@ -17,12 +15,13 @@ from kofn.results.logs import tail
 from kofn.results.objective_notes import objective_notes
 from kofn.results.tail import LineTail
 from kofn.rpc.document import document
-from kofn.run.commands import ENVIRONMENT, Commands
+from kofn.run.commands import Commands
 from kofn.run.controller_client import ControllerClient
 from kofn.run.cpu import CpuShares
 from kofn.run.errors import RunError
+from kofn.run.job_programs import JobPrograms
 from kofn.run.live import TrialView
-from kofn.run.network import ROOT, EmulatedHost, NetworkClient, ProcessSpec
+from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
 from kofn.run.schedule import Due, Schedule, action, late_joiners
@@ -72,17 +71,12 @@ class JobTrial:
         self.neighbours: list[TrialView] = []
         """The other jobs' views: what is done to switch or controller is done to them, too."""
         self._processes, self._network = processes, network
-        self._hosts, self._server = hosts, server
+        self.programs = JobPrograms(config, folder, hosts=hosts, server=server, prefix=prefix)
         self._schedule = Schedule([*config.event, *config.link, *config.cpu])
         self._journal = LineTail(folder.decisions)
         self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
-        self._prefix = prefix
         self._cpu = CpuShares(processes, folder.log)
-        self._workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
-
-    def process(self, name: str) -> str:
-        """The process that an event's name means."""
-        return name if name in CONTROL_PLANE else self._prefix + name
+        self._workers = self.programs.workers
 
     @property
     def loads(self) -> list[str]:
@@ -91,41 +85,11 @@ class JobTrial:
 
     def port_rules(self) -> Iterator[FaultRule]:
         """What the switch is to do to this job's packets."""
-        return port_rules(self.config.fault, [host.port for _, host in self._hosts])
-
-    def server(self, commands: Commands) -> ProcessSpec | None:
-        """The parameter server's process, where there is one: it is to run before the workers, and after them."""
-        if self._server is None:
-            return None
-        node, host = self._server
-        workers = self.config.job.workers
-        fixed = check_objective(self.folder.objective, workers, "run.trials")
-        k = fixed.k if fixed else workers
-        argv = commands.server(self.config.job, host.ip, self._addresses, k)
-        name, log = self.process("server"), self.folder.log("server")
-        return ProcessSpec(name=name, node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT, endless=True)
-
-    @property
-    def _addresses(self) -> list[str]:
-        """The workers' on the data network, by rank."""
-        return [host.ip for _, host in self._hosts]
-
-    def _summed(self) -> list[str]:
-        """What tells a worker who sums, where it is not the switch."""
-        if self._server is not None:
-            return ["--service", self._server[1].ip]
-        if not load_collective(self.config.job.collective).ledger:
-            return [part for address in self._addresses for part in ("--worker", address)]
-        return []
+        return port_rules(self.config.fault, [host.port for _, host in self.programs.hosts])
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
         """Write down what went over the links of this job's hosts between two countings."""
-        write_links(self.folder.links, self.nodes, before, after)
-
-    @property
-    def nodes(self) -> list[str]:
-        """The workers' hosts by rank, then the parameter server's, if there is one."""
-        return [node for node, _ in (*self._hosts, *([self._server] if self._server else []))]
+        write_links(self.folder.links, self.programs.nodes, before, after)
 
     async def start(self, commands: Commands, job: JobFolder) -> None:
         """Launch every worker that does not join late; links have their first rates again.
@@ -133,42 +97,20 @@ class JobTrial:
         Beside the last trial one worker trains alone, where run.alone asks for it.
         """
         for rank in sorted({rank for link in self.config.link for rank in link.workers}):
-            node, host = self._hosts[rank]
+            node, host = self.programs.hosts[rank]
             await self._network.shape(node, host.mbps)
         late = late_joiners(self.config.event)
-        for rank, (node, _) in enumerate(self._hosts):
-            name = f"worker-{rank}"
-            argv, more = self._worker(commands, job, rank)
-            log, env = self.folder.log(name), {**ENVIRONMENT, **more}
-            program = ProcessSpec(name=self.process(name), node=node, argv=argv, log=log, cwd=Path.cwd(), env=env)
-            self._processes.keep(program)
-            if name not in late:
-                await self._processes.restart(program.name)
+        for rank, name in enumerate(self._workers):
+            self._processes.keep(self.programs.worker(commands, job, rank))
+            if f"worker-{rank}" not in late:
+                await self._processes.restart(name)
         if self.config.run.alone and self.folder is job.trials[-1]:
-            await self._start_alone(commands, job)
+            await self._processes.launch(self.programs.alone(commands, job))
         self.view.begin()
-
-    async def _start_alone(self, commands: Commands, job: JobFolder) -> None:
-        job.alone.path.mkdir(parents=True, exist_ok=True)
-        argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
-        name = self.process("alone")
-        await self._processes.launch(
-            ProcessSpec(name=name, node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
-        )
-
-    def _worker(self, commands: Commands, job: JobFolder, rank: int) -> tuple[list[str], dict[str, str]]:
-        """A worker's command line, and what its environment has beside every process's."""
-        (node, host), metrics, torch = self._hosts[rank], self.folder.metrics(rank), self.config.torch
-        if torch.script is None:
-            return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
-        argv = commands.torchrun(torch, rank, self.config.job.workers, self._addresses[0])
-        environment = commands.torch_environment(job.effective, rank, f"{node}-eth0", host.management, metrics)
-        environment["KOFN_WORKERS"] = ",".join(self._addresses)
-        return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
 
     def going_on(self) -> bool:
         """Whether a worker runs, or something is certain to be started while there is still something to do."""
-        running = self._processes.running([*self._workers, self.process("alone")])
+        running = self._processes.running([*self._workers, self.programs.process("alone")])
         return running or (self._schedule.starting and not self._over())
 
     def _over(self) -> bool:
@@ -240,7 +182,7 @@ class JobTrial:
         """Do it; why not, where there is nothing to do."""
         if isinstance(event, LinkSection):
             for rank in event.workers:
-                await self._network.shape(self._hosts[rank][0], event.mbps)
+                await self._network.shape(self.programs.hosts[rank][0], event.mbps)
             return ""
         if isinstance(event, CpuSection):
             return await self._cpu.set([self._workers[rank] for rank in event.workers], event.share)
@@ -249,7 +191,7 @@ class JobTrial:
             if self._processes.state("controller") is not ProcessState.RUNNING:
                 return "the controller does not run"
             return await client.set_objective(self.config.job.id, value) or ""
-        return await self._kill_or_start(what, self.process(value))
+        return await self._kill_or_start(what, self.programs.process(value))
 
     async def _kill_or_start(self, what: str, name: str) -> str:
         """Why not, where there is nothing to do."""

@@ -60,7 +60,8 @@ class Sampler:
     def _links(self, training: JobTrial) -> LinkBytes:
         now = self._network.link_bytes()
         return {
-            node: (now[node][0] - self._begin[node][0], now[node][1] - self._begin[node][1]) for node in training.nodes
+            node: (now[node][0] - self._begin[node][0], now[node][1] - self._begin[node][1])
+            for node in training.programs.nodes
         }
 
     async def _slots(self, training: JobTrial, connections: AsyncExitStack) -> tuple[SlotSample, ...] | None:

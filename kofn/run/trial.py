@@ -112,7 +112,7 @@ class Trial:
 
     async def _start_servers(self) -> list[str]:
         """The parameter servers of those jobs that have one; their names."""
-        programs = [program for training in self._trainings if (program := training.server(self._commands))]
+        programs = [program for training in self._trainings if (program := training.programs.server(self._commands))]
         for program in programs:
             await self._processes.launch(program)
             await self._until_up(program, _serves(program), f"the parameter server at {program.node}")

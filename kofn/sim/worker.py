@@ -1,18 +1,17 @@
 """A worker in virtual time: the driver and the ledger as they are, and what agent and training do around it."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from kofn.config.late_rules import RULES, LatePolicy, LateRule
+from kofn.config.late_rules import RULES, LatePolicy
 from kofn.config.schema import Config
-from kofn.host.agent.driver import Driver
+from kofn.host.agent.driver import Driver, Effects
 from kofn.host.agent.missed_results import kept_iterations
 from kofn.host.compression.aggregate import held
 from kofn.host.compression.encoder import Finished
 from kofn.host.engine.pacing_rate import pacing_rate
-from kofn.host.protocol.instructions import Send
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part
 from kofn.host.training.attempts import Attempts
@@ -41,7 +40,7 @@ class Surroundings:
     finished: Callable[[int, str], None]
 
 
-class Worker:
+class Worker(Effects):
     """One rank: computes, contributes, waits, applies."""
 
     def __init__(self, around: Surroundings, rank: int, uplink: Link, model: WorkerModel) -> None:
@@ -135,13 +134,13 @@ class Worker:
             return
         self._driver.follow(self.protocol.held_back(), self._around.clock.time())
         self._model.enter(self._work, iteration, batch, current)
-        if current > iteration and self._rule.counts:
+        if current > iteration and self._driver.rule.counts:
             self._step = replace(self._step, catch_up_s=self._around.clock.time() - self._ready_s)
         counts = self._driver.contribute(iteration, batch, self._around.clock.time(), whole=True)
         self.host.set_timer()
         if not counts:
             self._report_and_compute()
-        elif self._attempts.repeats(self._rule):
+        elif self._attempts.repeats(self._driver.rule):
             self._attempts.again()
             self._go()
         else:
@@ -150,7 +149,7 @@ class Worker:
     def _give_up_if_late(self) -> None:
         """Go on to the current iteration as soon as this one is over, if the rule is such."""
         over = self.protocol.is_over(self._iteration)
-        if self._computing is None or not over or not self._attempts.gives_up(self._rule):
+        if self._computing is None or not over or not self._attempts.gives_up(self._driver.rule):
             return
         self._computing.cancel()
         self._computing = None
@@ -158,10 +157,6 @@ class Worker:
             self._step = self._made(nothing(self._blocked_s, aborted=True))
             self._attempts.tried(in_time=False)
         self._until(self._iteration, lambda: self._hear(self._report_and_compute))
-
-    @property
-    def _rule(self) -> LateRule:
-        return self._driver.rule
 
     def _made(self, work: Work, age: int = 0) -> Step:
         """What was done in this iteration."""
@@ -220,18 +215,15 @@ class Worker:
         assert self._step.work is not None
         wait_s = self.protocol.take_link_wait_s(self._around.clock.time())
         step = replace(self._step, account=self._model.account(), link_wait_s=wait_s)
-        self._around.report(self._rank, self._report(step, self._step.work, self._own))
-
-    def _report(self, step: Step, work: Work, results: BlockResults) -> pb.Report:
-        """What the controller measures from."""
-        return report_of(
+        report = report_of(
             step,
-            work,
+            self._step.work,
             self._model.direction,
-            late=bool((results.parts_of(self._rank) & 1 == 0).any()),
-            held=held(results),
+            late=bool((self._own.parts_of(self._rank) & 1 == 0).any()),
+            held=held(self._own),
             iteration_s=self._around.clock.time() - step.started,
         )
+        self._around.report(self._rank, report)
 
     # -- packets and timers
 
@@ -273,14 +265,8 @@ class Worker:
         """Times are those of `costs`."""
         return UNTIMED
 
-    def send(self, packets: Sequence[Send]) -> None:
-        """The host does, before the driver hears of it."""
-
     def delivered(self, results: BlockResults) -> None:
         self._model.delivered(results)
-
-    def completed(self) -> None:
-        """The next look goes on."""
 
     def ask_peers(self) -> None:
         self._around.ask_peers(self._rank)

@@ -5,7 +5,7 @@ The training thread changes it in steps; peers may ask at any time, and get it a
 
 import io
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,6 +57,21 @@ class ModelReplica:
     def start(self, iteration: int) -> None:
         """The initial parameters, the same everywhere, are those after this iteration."""
         self.iteration = iteration
+
+    def check_notes(self, notes: Mapping[int, Sequence[int]]) -> None:
+        """Raise TorchError for a worker, by rank, that trains another model or began with another state."""
+        own = self.note.tolist()
+        for rank, (digest, begins, elements) in notes.items():
+            if [digest, elements] != own[::2]:
+                raise TorchError(
+                    f"worker {rank} trains another model, of {elements} elements: this one has {own[2]};"
+                    " names, shapes, strides and dtypes of all parameters and buffers must agree"
+                )
+            if begins != own[1]:
+                raise TorchError(
+                    f"worker {rank} began with other parameters or buffers, frozen ones included: give all the same"
+                    " seed, or one group"
+                )
 
     def begin_change(self) -> None:
         """A step begins; it is over with end_change()."""

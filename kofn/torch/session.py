@@ -9,7 +9,7 @@ import atexit
 import time
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -188,19 +188,15 @@ class Session:
     def ready(self) -> None:
         """A forward pass begins: the parameters are those after the last iteration."""
         self.check()
-        if torch.is_grad_enabled():
-            self._check_pass()
+        trains, reduced = torch.is_grad_enabled(), self.model.require_backward_grad_sync
+        if trains and reduced:
+            self._untrained.check_trained(freezes=self.model.find_unused_parameters)
+        elif trains and self.model.static_graph and not self._passes:
+            raise TorchError("static_graph=True with no_sync(): the first backward pass must be outside of no_sync()")
         if self.replica.parts is None:
             self._settle()
         elif self.model._join_config.enable:
             raise TorchError("join() waits for all workers before every forward pass: session.done() ends the loop")
-
-    def _check_pass(self) -> None:
-        """Raise TorchError for a forward pass whose gradients DDP would not reduce."""
-        if self.model.require_backward_grad_sync:
-            self._untrained.check_trained(freezes=self.model.find_unused_parameters)
-        elif self.model.static_graph and not self._passes:
-            raise TorchError("static_graph=True with no_sync(): the first backward pass must be outside of no_sync()")
 
     def check(self) -> None:
         """Raise the first error, if there is one."""
@@ -264,10 +260,17 @@ class Session:
         self.check()
         if self._ended is None or self._begun is None:
             raise TorchError("there is no gradient for this step: backward() comes first, outside of no_sync()")
-        exchanged = self._result(self._ended)
+        try:
+            exchange = self._ended.result()
+            for update in exchange.updates:
+                if isinstance(update, Aggregate):
+                    self.replica.check_notes(update.notes)
+        except HostError as error:
+            self.fail(error)
+            raise
         self._ended = None
-        step = self._log.step(self.reducer, self._begun, exchanged, self._exchange.gradient())
-        return step, exchanged.updates
+        step = self._log.step(self.reducer, self._begun, exchange, self._exchange.gradient())
+        return step, exchange.updates
 
     def missed(self) -> Sequence[Update]:
         """What the others have finished since; empty where this worker is not behind, or the training is over."""
@@ -278,32 +281,6 @@ class Session:
         except HostError as error:
             self.fail(error)
             raise
-
-    def _result(self, ended: "Future[Exchange]") -> Exchange:
-        try:
-            exchanged = ended.result()
-            for update in exchanged.updates:
-                if isinstance(update, Aggregate):
-                    self._check_notes(update.notes)
-        except HostError as error:
-            self.fail(error)
-            raise
-        return exchanged
-
-    def _check_notes(self, notes: Mapping[int, Sequence[int]]) -> None:
-        """TorchError names a worker, of these ranks, that trains another model or began with another state."""
-        own = self.replica.note.tolist()
-        for rank, (digest, begins, elements) in notes.items():
-            if [digest, elements] != own[::2]:
-                raise TorchError(
-                    f"worker {rank} trains another model, of {elements} elements: this one has {own[2]};"
-                    " names, shapes, strides and dtypes of all parameters and buffers must agree"
-                )
-            if begins != own[1]:
-                raise TorchError(
-                    f"worker {rank} began with other parameters or buffers, frozen ones included: give all the same"
-                    " seed, or one group"
-                )
 
     def applied(self, update: Aggregate, step: Step | None) -> None:
         """An iteration's mean is in the parameters."""
@@ -326,7 +303,7 @@ class Session:
         if isinstance(self._exchange, GradientExchange):
             self._exchange.note = tuple(self.replica.note.tolist())
         else:
-            self._check_notes(dict(enumerate(self._exchange.notes(self.replica.note).tolist())))
+            self.replica.check_notes(dict(enumerate(self._exchange.notes(self.replica.note).tolist())))
 
     def _settle(self) -> None:
         """Without elastic(): the optimizer has made one step since the last backward pass."""

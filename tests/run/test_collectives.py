@@ -168,20 +168,20 @@ def training(tmp_path: Path, config: Config, objective: str) -> tuple[RunFolder,
 def test_a_server_is_told_who_its_workers_are_and_workers_where_it_is(tmp_path: Path, objective: str, k: str) -> None:
     config = Config(job=JobSection(id=4, workers=3, slots=64, window=8, collective="server"))
     _, made = training(tmp_path, config, objective)
-    program = made.server(Commands(network=Settings(), topology=tmp_path, certificates=None))
+    program = made.programs.server(Commands(network=Settings(), topology=tmp_path, certificates=None))
     assert program is not None
     assert (program.name, program.node, program.endless) == ("job-1-server", "h9", True)
     given = server_command.make_context("server", list(program.argv[3:])).params
     assert given["workers"] == ("10.0.0.1", "10.0.0.2", "10.0.0.3")
     assert (given["address"], given["k"], given["job"], given["slots"]) == ("10.0.0.9", int(k), 4, 64)
     assert given["generation"] is None
-    assert made._summed() == ["--service", "10.0.0.9"]
+    assert made.programs._summed() == ["--service", "10.0.0.9"]
 
 
 def test_workers_of_a_ring_are_told_of_each_other(tmp_path: Path) -> None:
     _, made = training(tmp_path, Config(job=JobSection(workers=3, collective="ring")), "all")
-    assert made.server(Commands(network=Settings(), topology=tmp_path, certificates=None)) is None
-    assert made._summed() == ["--worker", "10.0.0.1", "--worker", "10.0.0.2", "--worker", "10.0.0.3"]
+    assert made.programs.server(Commands(network=Settings(), topology=tmp_path, certificates=None)) is None
+    assert made.programs._summed() == ["--worker", "10.0.0.1", "--worker", "10.0.0.2", "--worker", "10.0.0.3"]
 
 
 def test_links_are_counted_from_one_moment_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,7 +283,7 @@ def test_a_worker_that_was_too_late_too_often_is_waited_for_once() -> None:
     forced = []
     for iteration in range(1, 60):
         running.iterate(iteration)
-        if running.control_loop.included is not None:
+        if running.control_loop.inclusion.rank is not None:
             forced.append(iteration)
             assert running.control_loop.k == 4
     inclusions = [change for change in running.changes if "too late 10 times in a row" in change.reason]
@@ -310,7 +310,7 @@ def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
     assert control_loop.due(2.0)
     change = control_loop.choose(2.0)
     assert change is not None
-    assert (change.k, control_loop.included) == (3, 0)
+    assert (change.k, control_loop.inclusion.rank) == (3, 0)
     control_loop.worker_joined(0, "is back", 2.0)
     assert control_loop.k == 3
     assert control_loop.measurements.report(0, pb.Report(iteration=3, first_block_s=0.01), 3.0)
@@ -323,7 +323,7 @@ def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
 def test_inclusion_ends_with_its_worker_or_by_a_persons_word(end: str) -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, include_after=5)
     iteration = 0
-    while running.control_loop.included is None:
+    while running.control_loop.inclusion.rank is None:
         iteration += 1
         running.iterate(iteration)
     if end == "lost":
@@ -332,7 +332,7 @@ def test_inclusion_ends_with_its_worker_or_by_a_persons_word(end: str) -> None:
     else:
         running.control_loop.set_objective("fixed:2", running.now_s)
         assert running.control_loop.k == 2
-    assert running.control_loop.included is None
+    assert running.control_loop.inclusion.rank is None
 
 
 def test_nobody_is_included_by_default() -> None:

@@ -1,0 +1,89 @@
+"""The programs of one job in one trial, as its hosts run them: its workers, its server, one worker alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kofn.config.objectives import check_objective
+from kofn.config.schema import CONTROL_PLANE, Config
+from kofn.host.collectives.job_collective import load_collective
+from kofn.results.folder import JobFolder, TrialFolder
+from kofn.run.commands import ENVIRONMENT, Commands
+from kofn.run.network import ROOT, EmulatedHost, ProcessSpec
+
+
+class JobPrograms:
+    """`hosts` are the workers' by rank; `server`: the host of the job's parameter server, if it has one.
+
+    `prefix` tells a job's processes from another job's.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: TrialFolder,
+        *,
+        hosts: Sequence[tuple[str, EmulatedHost]],
+        server: tuple[str, EmulatedHost] | None,
+        prefix: str,
+    ) -> None:
+        self.hosts = hosts
+        self._config, self._folder, self._server, self._prefix = config, folder, server, prefix
+        self.workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
+        """Their processes, by rank."""
+
+    def process(self, name: str) -> str:
+        """The process that an event's name means."""
+        return name if name in CONTROL_PLANE else self._prefix + name
+
+    def server(self, commands: Commands) -> ProcessSpec | None:
+        """The parameter server's process, where there is one: it is to run before the workers, and after them."""
+        if self._server is None:
+            return None
+        node, host = self._server
+        workers = self._config.job.workers
+        fixed = check_objective(self._folder.objective, workers, "run.trials")
+        k = fixed.k if fixed else workers
+        argv = commands.server(self._config.job, host.ip, self._addresses, k)
+        name, log = self.process("server"), self._folder.log("server")
+        return ProcessSpec(name=name, node=node, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT, endless=True)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The workers' hosts by rank, then the parameter server's, if there is one."""
+        return [node for node, _ in (*self.hosts, *([self._server] if self._server else []))]
+
+    def alone(self, commands: Commands, job: JobFolder) -> ProcessSpec:
+        """One worker that trains without the others, beside the last trial."""
+        job.alone.path.mkdir(parents=True, exist_ok=True)
+        argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
+        return ProcessSpec(name=self.process("alone"), node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
+
+    def worker(self, commands: Commands, job: JobFolder, rank: int) -> ProcessSpec:
+        """The worker of this rank."""
+        argv, more = self._worker(commands, job, rank)
+        log, env = self._folder.log(f"worker-{rank}"), {**ENVIRONMENT, **more}
+        node, _ = self.hosts[rank]
+        return ProcessSpec(name=self.workers[rank], node=node, argv=argv, log=log, cwd=Path.cwd(), env=env)
+
+    def _worker(self, commands: Commands, job: JobFolder, rank: int) -> tuple[list[str], dict[str, str]]:
+        """A worker's command line, and what its environment has beside every process's."""
+        (node, host), metrics, torch = self.hosts[rank], self._folder.metrics(rank), self._config.torch
+        if torch.script is None:
+            return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
+        argv = commands.torchrun(torch, rank, self._config.job.workers, self._addresses[0])
+        environment = commands.torch_environment(job.effective, rank, f"{node}-eth0", host.management, metrics)
+        environment["KOFN_WORKERS"] = ",".join(self._addresses)
+        return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
+
+    def _summed(self) -> list[str]:
+        """What tells a worker who sums, where it is not the switch."""
+        if self._server is not None:
+            return ["--service", self._server[1].ip]
+        if not load_collective(self._config.job.collective).ledger:
+            return [part for address in self._addresses for part in ("--worker", address)]
+        return []
+
+    @property
+    def _addresses(self) -> list[str]:
+        """The workers' on the data network, by rank."""
+        return [host.ip for _, host in self.hosts]
