@@ -103,44 +103,44 @@ class TableControls(Controls):
     def insert_member(self, member: Member) -> None:
         """Add a member to an action profile.  Raises InvalidEntry, EntryExists, TableFull."""
         with self._lock:
-            self._now.rows.insert_member(member)
+            self._now.rows.profiles.insert_member(member)
 
     def modify_member(self, member: Member) -> None:
         """Give a member another action or other parameters.  Raises InvalidEntry, EntryNotFound."""
         with self._lock:
-            self._now.rows.modify_member(member)
+            self._now.rows.profiles.modify_member(member)
 
     def delete_member(self, profile: str, member_id: int) -> None:
         """Remove a member.  Raises InvalidEntry, EntryNotFound, StillUsed."""
         with self._lock:
-            self._now.rows.profile(profile).remove_member(member_id)
+            self._now.rows.profiles.profile(profile).remove_member(member_id)
 
     def members(self, profile: str) -> list[Member]:
         """The members of an action profile, without those of entries' action sets."""
         with self._lock:
-            return [member for member, _ in self._now.rows.profile(profile).members.values()]
+            return [member for member, _ in self._now.rows.profiles.profile(profile).members.values()]
 
     def insert_member_group(self, group: MemberGroup) -> None:
         """Add a group to an action profile with a selector.  Raises InvalidEntry, EntryExists, EntryNotFound."""
         with self._lock:
-            self._now.rows.insert_member_group(group)
+            self._now.rows.profiles.insert_group(group)
 
     def modify_member_group(self, group: MemberGroup) -> None:
         """Give a group other members.  Raises InvalidEntry, EntryNotFound."""
         with self._lock:
-            self._now.rows.modify_member_group(group)
+            self._now.rows.profiles.modify_group(group)
 
     def delete_member_group(self, profile: str, group_id: int) -> None:
         """Remove a group.  Raises InvalidEntry, EntryNotFound, StillUsed."""
         with self._lock:
-            self._now.rows.delete_member_group(profile, group_id)
+            self._now.rows.profiles.delete_group(profile, group_id)
 
     def member_groups(self, profile: str) -> list[MemberGroup]:
         """The groups of an action profile, without those of entries' action sets."""
         with self._lock:
-            return [group for group, _ in self._now.rows.profile(profile).groups.values()]
+            return [group for group, _ in self._now.rows.profiles.profile(profile).groups.values()]
 
     def profile_use(self, profile: str) -> tuple[int, int]:
         """All groups and action sets together: how many members they have, and the sum of the weights."""
         with self._lock:
-            return self._now.rows.profile(profile).use()
+            return self._now.rows.profiles.profile(profile).use()

@@ -16,8 +16,8 @@ from kofn.switch.state.tables import refuse_const
 T = TypeVar("T")
 
 
-class Controls:
-    """The methods that change and read tables, cells, groups and sessions."""
+class TableControls:
+    """The methods that change and read tables and action profiles."""
 
     _around: CallContext
     _controlled: Controlled
@@ -73,7 +73,9 @@ class Controls:
         """Add a group to an action profile."""
         named(self._controlled.profiles, "action profile", group.profile).insert_group(group)
 
-    # Counters and registers
+
+class CellControls(TableControls):
+    """The methods that change and read counters, registers and meters."""
 
     def count(self, table: str, key: Key, priority: int = 0) -> Count:
         """The direct counter of an entry."""
@@ -131,7 +133,9 @@ class Controls:
             raise InvalidEntry(f"table {table} has no direct meter")
         known.row(key, priority).meter.configure(config)
 
-    # Multicast and clones
+
+class Controls(CellControls):
+    """The methods that change and read multicast groups, clone sessions and value sets, and all others."""
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
         """Make or replace a multicast group."""

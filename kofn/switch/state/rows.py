@@ -1,4 +1,4 @@
-"""The tables and action profiles of a loaded program: what the control plane writes, carried out in the native part.
+"""The tables of a loaded program: what the control plane writes, carried out in the native part.
 
 Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
 """
@@ -10,10 +10,11 @@ from kofn.switch.compiler.codegen.matching import numbered
 from kofn.switch.compiler.ir.program import Program, Table
 from kofn.switch.errors import InvalidEntry, SwitchError
 from kofn.switch.native import Words, limbs_array, runtime
-from kofn.switch.state.entries import ActionSet, Entry, Key, Member, MemberGroup
+from kofn.switch.state.entries import Entry, Key
 from kofn.switch.state.idle import IdleTimeouts
 from kofn.switch.state.named import named
-from kofn.switch.state.profiles import Held, ProfileState, Written
+from kofn.switch.state.profile_rows import ProfileRows
+from kofn.switch.state.profiles import Held
 from kofn.switch.state.table_entries import TableEntries
 from kofn.switch.state.tables import TableState, const_key, refuse_const
 
@@ -24,7 +25,7 @@ NO_IDLE_TIMEOUT = "idle_timeout_ns must be set to 0 for tables which do not supp
 
 
 class Rows:
-    """Entries, default actions, members and groups of one instance of a program."""
+    """Entries and default actions of one instance of a program; `profiles`: its action profiles."""
 
     def __init__(self, program: Program, core: int, instance: int) -> None:
         """Install the program's own entries and default actions."""
@@ -37,8 +38,7 @@ class Rows:
             table.name: TableEntries(TableState(table), core, instance, self._numbers.get(table.name))
             for table in program.tables
         }
-        self._profiles = {profile.name: ProfileState(program, profile) for profile in program.profiles.values()}
-        self._profile_numbers = {name: number for number, name in enumerate(program.profiles)}
+        self.profiles = ProfileRows(program, core, instance)
         self.idle = IdleTimeouts(self._now_us)
         for entries in (self._tables[name] for name in self._numbers):
             self._write_default(entries.state)
@@ -81,7 +81,7 @@ class Rows:
         try:
             place = entries.insert(stored, entry, action, words, held)
         except SwitchError:
-            self._release(entries.state, held)
+            self._release(entries.state.table, held)
             raise
         self._watch(entry, place)
 
@@ -94,7 +94,7 @@ class Rows:
         action, words, held = self._action(entries.state, entry, before)
         entries.modify(place, entry, action, words, held)
         self._watch(entry, place)
-        self._release(entries.state, before)
+        self._release(entries.state.table, before)
 
     def delete(self, table: str, key: Key, priority: int) -> int:
         """See Engine.delete; returns the place that the entry had."""
@@ -105,7 +105,7 @@ class Rows:
         held = entries.held(place)
         entries.delete(place, stored)
         self.idle.forget(table, place)
-        self._release(entries.state, held)
+        self._release(entries.state.table, held)
         return place
 
     def insert_plain(self, plans: Words, request: bytes, at: int) -> tuple[int, int]:
@@ -125,10 +125,12 @@ class Rows:
             return action.id, state.words(action, entry.parameters), None
         if entry.via is None:
             raise InvalidEntry(f"table {state.table.name} has an action profile: an entry needs a member, group or set")
-        held, members, choices = self._profiles[state.table.profile].hold(entry.via, replaced)
-        if isinstance(entry.via, ActionSet):
-            self._write_set(state.table.profile, held, members, choices)
+        held = self.profiles.hold(state.table.profile, entry.via, replaced)
         return held.kind, [held.number], held
+
+    def _release(self, table: Table, held: Held | None) -> None:
+        if held is not None:
+            self.profiles.release(str(table.profile), held)
 
     def entries(self, table: str, key: Key | None) -> list[Entry]:
         entries = self.table(table)
@@ -198,52 +200,3 @@ class Rows:
 
     def _now_us(self) -> int:
         return int(self._native.core_now_us(self._core))
-
-    # Action profiles
-
-    def profile(self, name: str) -> ProfileState:
-        """The action profile of that name.  Raises UnknownObject."""
-        return named(self._profiles, "action profile", name)
-
-    def insert_member(self, member: Member) -> None:
-        self._write_member(member.profile, self.profile(member.profile).add_member(member))
-
-    def modify_member(self, member: Member) -> None:
-        self._write_member(member.profile, self.profile(member.profile).change_member(member))
-
-    def insert_member_group(self, group: MemberGroup) -> None:
-        self._write_group(group.profile, *self.profile(group.profile).add_group(group))
-
-    def modify_member_group(self, group: MemberGroup) -> None:
-        self._write_group(group.profile, *self.profile(group.profile).change_group(group))
-
-    def delete_member_group(self, profile: str, group_id: int) -> None:
-        self._write_group(profile, self.profile(profile).remove_group(group_id), [])
-
-    def _write_set(self, profile: str, held: Held, members: list[Written], choices: list[int]) -> None:
-        for member in members:
-            self._write_member(profile, member)
-        self._write_group(profile, held.number, choices)
-
-    def _write_member(self, profile: str, member: Written) -> None:
-        number, words = self._profile_numbers[profile], limbs_array(member.words)
-        _check_memory(
-            self._native.profile_set_member(self._core, self._instance, number, member.number, member.action, words)
-        )
-
-    def _write_group(self, profile: str, number: int, choices: list[int]) -> None:
-        members = (ctypes.c_uint32 * max(1, len(choices)))(*choices)
-        place = self._profile_numbers[profile]
-        _check_memory(self._native.profile_set_group(self._core, self._instance, place, number, members, len(choices)))
-
-    def _release(self, state: TableState, held: Held | None) -> None:
-        if held is not None:
-            profile = str(state.table.profile)
-            self._profiles[profile].release(held)
-            if isinstance(held.via, ActionSet):
-                self._write_group(profile, held.number, [])
-
-
-def _check_memory(result: int) -> None:
-    if result < 0:
-        raise SwitchError("not enough memory for the action profile")

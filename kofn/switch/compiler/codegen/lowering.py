@@ -9,27 +9,19 @@ one loop, a "kernel".  The rules of the operators are tables: a new operator is 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from kofn.switch.compiler.analysis.bounds import Bounds, Ranges
-from kofn.switch.compiler.codegen.block import Block
-from kofn.switch.compiler.codegen.layout import HeaderRef, Layout, limbs, literal, mask_of
+from kofn.switch.compiler.analysis.bounds import Bounds
+from kofn.switch.compiler.codegen.layout import HeaderRef, limbs, literal, mask_of
+from kofn.switch.compiler.codegen.references import References, word_of
 from kofn.switch.compiler.ir.expressions import (
     Argument,
     Constant,
-    Element,
-    ElementField,
     Expression,
     FieldOf,
-    HeaderOf,
-    LastField,
-    LastUnionField,
     Lookahead,
     Operation,
-    StackOf,
     Truth,
-    UnionStackOf,
 )
-from kofn.switch.compiler.ir.program import Field, Parameter, Place
-from kofn.switch.errors import ProgramError
+from kofn.switch.compiler.ir.program import Field
 
 LIMBS_MAX = 256
 WORD = Bounds(0, mask_of(64))
@@ -41,83 +33,12 @@ def within(inner: Bounds | None, outer: Bounds) -> bool:
     return inner is not None and outer.low <= inner.low and inner.high <= outer.high
 
 
-class Lowering:
+class Lowering(References):
     """Turns the expressions of one function into C; statements they need go to the block first."""
 
     NARROW: ClassVar[Mapping[str, Callable[["Lowering", tuple[Expression, ...], int], str]]]
     WIDE: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...], int], None]]]
     TRUTH: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...]], str]]]
-
-    def __init__(
-        self,
-        layout: Layout,
-        block: Block,
-        *,
-        place: Place,
-        parameters: tuple[Parameter, ...] = (),
-        kept: bool = True,
-    ) -> None:
-        """`parameters` are those of the action around, found in C through `p`; `place` is for refusals.
-
-        Unless `kept`, the fields of all invalid headers read as 0, also of those that keep them.
-        """
-        self.layout = layout
-        self.block = block
-        self.place = place
-        self.ranges = Ranges(layout.program, parameters)
-        self._kept = kept
-        self._offsets = [sum(limbs(item.width) for item in parameters[:i]) for i in range(len(parameters))]
-
-    def refuse(self, what: str) -> ProgramError:
-        """The error for something that is not executed."""
-        return ProgramError(f"{self.place}: {what} is not executed")
-
-    # Headers and fields
-
-    def header(self, expression: Expression) -> HeaderRef:
-        """A header operand in C."""
-        match expression:
-            case HeaderOf(name):
-                return self.layout.header(name)
-            case Element(stack, index):
-                return self.layout.element(stack, self._index(stack, index))
-            case _:
-                raise self.refuse(f"{type(expression).__name__} as a header")
-
-    def field(self, expression: Expression) -> tuple[HeaderRef, Field] | None:
-        """The header and field of a field operand, None for other operands."""
-        match expression:
-            case FieldOf(header, name) if name != "$valid$":
-                ref = self.layout.header(header)
-                return ref, ref.type.field(name)
-            case ElementField(stack, index, name):
-                ref = self.layout.element(stack, self._index(stack, index))
-                return ref, ref.type.field(name)
-            case LastField(stack, name):
-                ref = self.layout.element(stack, self._last(stack))
-                return ref, ref.type.field(name)
-            case LastUnionField(stack, member, name):
-                ref = self.layout.union_member(stack, member, self._last(stack))
-                return ref, ref.type.field(name)
-            case _:
-                return None
-
-    def _index(self, stack: str, index: Expression) -> str:
-        depth = self.layout.depth(stack)
-        if isinstance(index, Constant):
-            return str(min(index.value, depth))
-        name = self.block.name("index")
-        value = self.exact_amount(index)
-        self.block.add(f"const uint64_t {name} = {value} < {depth} ? {value} : {depth};")
-        return name
-
-    def _last(self, stack: str) -> str:
-        depth, following = self.layout.depth(stack), self.layout.next_index(stack)
-        return f"({following} ? {following} - 1 : {depth})"
-
-    def argument(self, index: int) -> str:
-        """Pointer to an action's parameter."""
-        return f"(p + {self._offsets[index]})"
 
     # Up to 64 bits
 
@@ -143,7 +64,7 @@ class Lowering:
 
     def _load(self, ref: HeaderRef, field: Field, bits: int) -> str:
         member = ref.field(field) + ("[0]" if field.width > 64 else "")
-        readable = self._condition(ref)
+        readable = self.condition(ref)
         value = f"(uint64_t){member}" if readable == "1" else f"({readable} ? (uint64_t){member} : 0)"
         if field.signed and field.width < 64 and bits > field.width:
             return f"sign_extend({value}, {field.width})"
@@ -224,16 +145,7 @@ class Lowering:
         partial = field.signed and field.width % 64 and limbs(field.width) == count
         if field.width <= 64 or limbs(field.width) < count or partial:
             return None
-        return self._readable(ref, field)
-
-    def _condition(self, ref: HeaderRef) -> str:
-        """When a header's fields read as what they hold."""
-        return ref.readable if self._kept else ref.valid
-
-    def _readable(self, ref: HeaderRef, field: Field) -> str:
-        """Pointer to the limbs of a field."""
-        readable = self._condition(ref)
-        return ref.field(field) if readable == "1" else f"({readable} ? {ref.field(field)} : wide_zero)"
+        return self.readable(ref, field)
 
     def store(self, to: str, expression: Expression, bits: int) -> None:
         """Statements that compute limbs(bits) limbs at the pointer `to`."""
@@ -273,7 +185,7 @@ class Lowering:
         if found is None:
             raise self.refuse(f"{expression} as a wide number")
         ref, field = found
-        source = self._readable(ref, field)
+        source = self.readable(ref, field)
         self.block.add(f"wide_copy({name}, {source}, {own});", f"wide_sign_extend({name}, {own}, {field.width});")
 
     # Conditions
@@ -299,17 +211,7 @@ class Lowering:
                 return f"({self.truth(condition)} ? {self.truth(then)} : {self.truth(otherwise)})"
             case Operation(op, operands) if op in self.TRUTH:
                 return self.TRUTH[op](self, op, operands)
-        raise self.refuse(f"{self._word(expression)} as a condition")
-
-    @staticmethod
-    def _word(expression: Expression) -> str:
-        match expression:
-            case Operation(op):
-                return f"operator {op}"
-            case FieldOf(header, field):
-                return f"{header}.{field}"
-            case _:
-                return type(expression).__name__
+        raise self.refuse(f"{word_of(expression)} as a condition")
 
     # Assignments
 
@@ -317,7 +219,7 @@ class Lowering:
         """`target = value`, cut to the target's width."""
         found = self.field(target)
         if found is None:
-            raise self.refuse(f"an assignment to {self._word(target)}")
+            raise self.refuse(f"an assignment to {word_of(target)}")
         ref, field = found
         if field.width <= 64:
             number = f"(uint64_t){self.truth(value)}" if self.is_truth(value) else self.masked(value, field.width)
@@ -355,9 +257,3 @@ class Lowering:
         self.store(to, value, width)
         if width % 64:
             self.block.add(f"{to}[{limbs(width) - 1}] &= {literal(mask_of(width % 64))};")
-
-    def stack_name(self, expression: Expression) -> str:
-        """The name of a stack operand."""
-        if not isinstance(expression, StackOf | UnionStackOf):
-            raise self.refuse(f"{self._word(expression)} as a header stack")
-        return expression.stack

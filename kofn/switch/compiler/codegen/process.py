@@ -8,15 +8,16 @@ copies.
 from kofn.switch.compiler.codegen import tracing
 from kofn.switch.compiler.codegen.block import Block, CodeUnit
 from kofn.switch.compiler.codegen.copies import CopyWriter, clean, function
+from kofn.switch.compiler.codegen.digests import learn
 from kofn.switch.compiler.codegen.hashing import emit_update, emit_verify
-from kofn.switch.compiler.codegen.layout import META, Layout, identifier, limbs
-from kofn.switch.compiler.codegen.liveness import egress_writes, live_at_start, mentioned
-from kofn.switch.compiler.codegen.lowering import Lowering
+from kofn.switch.compiler.codegen.layout import META, Layout, identifier
+from kofn.switch.compiler.codegen.liveness import egress_writes, live_at_start
 from kofn.switch.compiler.codegen.operators import Translator
-from kofn.switch.compiler.codegen.parsing import NOWHERE
 from kofn.switch.compiler.codegen.primitives import rule_for
+from kofn.switch.compiler.codegen.queues import QueueWriter
+from kofn.switch.compiler.codegen.standard_metadata import StandardMetadata
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf
-from kofn.switch.compiler.ir.program import PORTS, PRIORITIES, LearnList, Program
+from kofn.switch.compiler.ir.program import PORTS, Program
 from kofn.switch.errors import ProgramError
 
 REPLICATION = 5  # instance_type of a multicast copy
@@ -30,15 +31,21 @@ class ProcessWriter:
         self._layout = layout
         self._unit = unit
         self._program: Program = layout.program
-        self._mentioned = mentioned(layout.program)
+        self._metadata = StandardMetadata(layout)
+        self._queues = QueueWriter(layout, self._metadata)
         self._fields, self._headers, self._stacks = egress_writes(layout.program)
         if META not in self._program.headers:
             raise ProgramError("the program has no standard_metadata: only v1model programs are executed")
 
+    @property
+    def queued(self) -> bool:
+        """Whether the program reads what only queues can say."""
+        return self._queues.read
+
     def write(self) -> list[str]:
         return [
             *self._verify(),
-            *self._learn(),
+            *learn(self._layout, self._unit),
             *self._update(),
             *self._finish(),
             *self._saved(),
@@ -105,28 +112,6 @@ class ProcessWriter:
             or self._fields & {(expression.header, expression.field), (expression.header, "$valid$")}
         )
 
-    def _learn(self) -> list[str]:
-        block = Block(self._unit)
-        block.add("(void)D;")
-        for number, digest in enumerate(self._program.digests):
-            with block.braces(f"if (D->learn == {digest.id})"):
-                self._digest(Translator(self._layout, block, place=NOWHERE), number, digest)
-        return ["static void learn(struct state *D) {", *block.lines, "}"]
-
-    def _digest(self, low: Lowering, number: int, digest: LearnList) -> None:
-        count, at = sum(limbs(width) for width in digest.widths), 0
-        low.block.add(f"uint64_t fields[{max(count, 1)}];")
-        for element, width in zip(digest.elements, digest.widths, strict=True):
-            self._digest_field(low, element, width, at)
-            at += limbs(width)
-        low.block.add(f"services(D->core)->digest(D->core, {number}, fields, {count});")
-
-    def _digest_field(self, low: Lowering, element: Expression, width: int, at: int) -> None:
-        if width > 64:
-            low.store_cut(f"(fields + {at})", element, width)
-        else:
-            low.block.add(f"fields[{at}] = {low.masked(element, width)};")
-
     # Copies
 
     def _saved(self) -> list[str]:
@@ -192,7 +177,7 @@ class ProcessWriter:
 
     def _egress_copy(self) -> list[str]:
         """One copy into the queue of `port`, or on at once; and what it does when it leaves its queue."""
-        return [*self._leave(), *self._enqueue(), *self._depart()]
+        return [*self._leave(), *self._queues.enqueue(), *self._queues.depart()]
 
     def _leave(self) -> list[str]:
         """Through egress and out of `port`; the tail is written by the first copy that gets that far."""
@@ -203,13 +188,13 @@ class ProcessWriter:
             *self._layout.set_meta("egress_port", "port"),
             *self._layout.set_meta("egress_spec", str((drop_port + 1) % PORTS)),
             *self._layout.set_meta("packet_length", "D->size"),
-            *self._timestamps("now_us(D->core)", "egress_global_timestamp"),
+            *self._metadata.timestamps("now_us(D->core)", "egress_global_timestamp"),
             "D->exit = 0;",
             *(["D->clone = 0; D->recirculate = 0;"] if copies else []),
             "egress(D);",
             asserted,
             *(["if (D->clone) clone_egress(D);"] if copies else []),
-            f"if ({self._meta('egress_spec')} == {drop_port}) "
+            f"if ({self._metadata.field('egress_spec')} == {drop_port}) "
             "{ services(D->core)->drop(D->core, DROP_EGRESS); return; }",
             "update_checksums(D);",
             *(["finish(D);", asserted] if self._program.deparser_statements else []),
@@ -217,49 +202,6 @@ class ProcessWriter:
             *self._emit(),
         ]
         return function("void leave(struct state *D, uint32_t port)", body)
-
-    def _enqueue(self) -> list[str]:
-        """Where there are no queues, a packet finds them empty; those that its priority does not have refuse it."""
-        priority = self._meta("priority") if self._read_anywhere("priority") else "0"
-        refuse = f"if ({priority} >= {self._layout.target.priority_queues}) {{"
-        refused = [refuse, "    services(D->core)->drop(D->core, DROP_PRIORITY);", "    return;", "}"]
-        body = [
-            *(refused if priority != "0" and self._layout.target.priority_queues < PRIORITIES else []),
-            *self._timestamps("now_us(D->core)", "enq_timestamp"),
-            "if (services(D->core)->enqueue) {",
-            f"    services(D->core)->enqueue(D->core, port, {priority}, D, sizeof *D, D->packet, D->length);",
-            "    return;",
-            "}",
-            *self._waited("0", "0", "0"),
-            "leave(D, port);",
-        ]
-        return function("void egress_copy(struct state *D, uint32_t port)", body)
-
-    def _waited(self, depth: str, waited_us: str, depth_left: str) -> list[str]:
-        """What the program reads of its packet's time in the queue, as C expressions."""
-        values = {"enq_qdepth": depth, "deq_timedelta": waited_us, "deq_qdepth": depth_left}
-        wanted = {field: value for field, value in values.items() if self._read_anywhere(field)}
-        return [line for field, value in wanted.items() for line in self._layout.set_meta(field, value)]
-
-    def _depart(self) -> list[str]:
-        """A packet leaves its queue, with the state that it had."""
-        copies = self._layout.copies
-        body = [
-            f"struct state *D = {'&((struct whole *)in->state)->now' if copies else 'in->state'};",
-            "memcpy(D, from->state, sizeof *D);",
-            "D->core = core; D->in = in; D->packet = from->packet; D->tail = NULL;",
-            *(["D->held = 0;"] if copies else []),
-            *self._waited("from->depth", "from->waited_us", "from->depth_left"),
-            "leave(D, from->port);",
-            *(["go_on(in->state);"] if copies else []),
-        ]
-        head = "void depart(struct core *core, struct instance *in, const struct departure *from)"
-        return function(head, body)
-
-    @property
-    def queued(self) -> bool:
-        """Whether the program reads what only queues can say."""
-        return any(map(self._read_anywhere, ("enq_qdepth", "deq_timedelta", "deq_qdepth")))
 
     def _emit(self) -> list[str]:
         held = self._layout.copies
@@ -277,10 +219,6 @@ class ProcessWriter:
             "if (D->truncate != UINT32_MAX) D->tail = NULL;",
         ]
 
-    def _meta(self, field: str) -> str:
-        """A field that v1model's standard_metadata always has; "0" if it has not."""
-        return self._layout.meta(field) or "0"
-
     def _share_tail(self) -> list[str]:
         """The first copy since the last flush writes the tail behind its head; the others copy it or refer to it."""
         return [
@@ -296,20 +234,6 @@ class ProcessWriter:
             "    tail = D->tail;",
             "}",
         ]
-
-    def _timestamps(self, source: str, *fields: str) -> list[str]:
-        """Set those that the program reads from the C expression `source`, in microseconds."""
-        wanted = [field for field in fields if self._read_anywhere(field)]
-        if not wanted:
-            return []
-        return [
-            f"const uint64_t now = services(D->core)->{source};",
-            *[line for field in wanted for line in self._layout.set_meta(field, "now")],
-        ]
-
-    def _read_anywhere(self, field: str) -> bool:
-        """Whether the program mentions a field of standard_metadata: reading the clock costs as much as a table."""
-        return (META, field) in self._mentioned
 
     # The whole
 
@@ -328,14 +252,14 @@ class ProcessWriter:
             *clean(self._layout),
             *self._layout.set_meta("ingress_port", "port"),
             *self._layout.set_meta("packet_length", "D->length"),
-            *self._timestamps("arrived_us", "ingress_global_timestamp"),
+            *self._metadata.timestamps("arrived_us", "ingress_global_timestamp"),
             *zero,
         ]
         return function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
 
     def _way(self, core: str) -> list[str]:
         """From the parser to the queues, and from there on each copy at once."""
-        group, copies = self._meta("mcast_grp"), self._layout.copies
+        group, copies = self._metadata.field("mcast_grp"), self._layout.copies
         return [
             "const uint32_t error = parse(D);",
             *tracing.parsed(self._layout),
@@ -348,7 +272,7 @@ class ProcessWriter:
             *(["if (D->resubmit) { resubmit(D); return; }"] if copies else []),
             f"if ({group} != 0) {{",
             *[f"    {line}" for line in self._multicast(core, group)],
-            f"}} else if ({self._meta('egress_spec')} == {self._layout.target.drop_port}) {{",
+            f"}} else if ({self._metadata.field('egress_spec')} == {self._layout.target.drop_port}) {{",
             f"    services({core})->drop({core}, DROP_INGRESS);",
             "} else {",
             *(f"    {line}" for line in self._unicast()),
@@ -356,8 +280,8 @@ class ProcessWriter:
         ]
 
     def _unicast(self) -> list[str]:
-        normal = self._layout.set_meta("instance_type", "0") if self._read_anywhere("instance_type") else []
-        return [*normal, f"egress_copy(D, {self._meta('egress_spec')});"]
+        normal = self._layout.set_meta("instance_type", "0") if self._metadata.mentions("instance_type") else []
+        return [*normal, f"egress_copy(D, {self._metadata.field('egress_spec')});"]
 
     def _multicast(self, core: str, group: str) -> list[str]:
         """A copy to each member of the group that the C expression `group` names; none is truncated by ingress."""

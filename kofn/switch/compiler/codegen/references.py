@@ -1,0 +1,123 @@
+"""What expressions refer to, in C: headers, fields, stacks and an action's parameters."""
+
+from kofn.switch.compiler.analysis.bounds import Ranges
+from kofn.switch.compiler.codegen.block import Block
+from kofn.switch.compiler.codegen.layout import HeaderRef, Layout, limbs
+from kofn.switch.compiler.ir.expressions import (
+    Constant,
+    Element,
+    ElementField,
+    Expression,
+    FieldOf,
+    HeaderOf,
+    LastField,
+    LastUnionField,
+    Operation,
+    StackOf,
+    UnionStackOf,
+)
+from kofn.switch.compiler.ir.program import Field, Parameter, Place
+from kofn.switch.errors import ProgramError
+
+
+class References:
+    """The operands of one function; statements they need go to the block first."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        block: Block,
+        *,
+        place: Place,
+        parameters: tuple[Parameter, ...] = (),
+        kept: bool = True,
+    ) -> None:
+        """`parameters` are those of the action around, found in C through `p`; `place` is for refusals.
+
+        Unless `kept`, the fields of all invalid headers read as 0, also of those that keep them.
+        """
+        self.layout = layout
+        self.block = block
+        self.place = place
+        self.ranges = Ranges(layout.program, parameters)
+        self._kept = kept
+        self._offsets = [sum(limbs(item.width) for item in parameters[:i]) for i in range(len(parameters))]
+
+    def refuse(self, what: str) -> ProgramError:
+        """The error for something that is not executed."""
+        return ProgramError(f"{self.place}: {what} is not executed")
+
+    def exact_amount(self, expression: Expression) -> str:
+        """Return a C expression of the whole number, at most what 64 bits hold."""
+        raise NotImplementedError
+
+    def header(self, expression: Expression) -> HeaderRef:
+        """A header operand in C."""
+        match expression:
+            case HeaderOf(name):
+                return self.layout.header(name)
+            case Element(stack, index):
+                return self.layout.element(stack, self._index(stack, index))
+            case _:
+                raise self.refuse(f"{type(expression).__name__} as a header")
+
+    def field(self, expression: Expression) -> tuple[HeaderRef, Field] | None:
+        """The header and field of a field operand, None for other operands."""
+        match expression:
+            case FieldOf(header, name) if name != "$valid$":
+                ref = self.layout.header(header)
+                return ref, ref.type.field(name)
+            case ElementField(stack, index, name):
+                ref = self.layout.element(stack, self._index(stack, index))
+                return ref, ref.type.field(name)
+            case LastField(stack, name):
+                ref = self.layout.element(stack, self._last(stack))
+                return ref, ref.type.field(name)
+            case LastUnionField(stack, member, name):
+                ref = self.layout.union_member(stack, member, self._last(stack))
+                return ref, ref.type.field(name)
+            case _:
+                return None
+
+    def _index(self, stack: str, index: Expression) -> str:
+        depth = self.layout.depth(stack)
+        if isinstance(index, Constant):
+            return str(min(index.value, depth))
+        name = self.block.name("index")
+        value = self.exact_amount(index)
+        self.block.add(f"const uint64_t {name} = {value} < {depth} ? {value} : {depth};")
+        return name
+
+    def _last(self, stack: str) -> str:
+        depth, following = self.layout.depth(stack), self.layout.next_index(stack)
+        return f"({following} ? {following} - 1 : {depth})"
+
+    def argument(self, index: int) -> str:
+        """Pointer to an action's parameter."""
+        return f"(p + {self._offsets[index]})"
+
+    def condition(self, ref: HeaderRef) -> str:
+        """When a header's fields read as what they hold."""
+        return ref.readable if self._kept else ref.valid
+
+    def readable(self, ref: HeaderRef, field: Field) -> str:
+        """Pointer to the limbs of a field."""
+        readable = self.condition(ref)
+        return ref.field(field) if readable == "1" else f"({readable} ? {ref.field(field)} : wide_zero)"
+
+    def stack_name(self, expression: Expression) -> str:
+        """The name of a stack operand."""
+        if not isinstance(expression, StackOf | UnionStackOf):
+            raise self.refuse(f"{word_of(expression)} as a header stack")
+        return expression.stack
+
+
+def word_of(expression: Expression) -> str:
+    """Return what an expression is called in an error."""
+    match expression:
+        case Operation(op):
+            return f"operator {op}"
+        case FieldOf(header, field):
+            return f"{header}.{field}"
+        case _:
+            return type(expression).__name__

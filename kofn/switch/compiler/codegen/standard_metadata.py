@@ -1,0 +1,29 @@
+"""v1model's standard_metadata, as far as a program knows it, in C."""
+
+from kofn.switch.compiler.codegen.layout import META, Layout
+from kofn.switch.compiler.codegen.liveness import mentioned
+
+
+class StandardMetadata:
+    """The fields of one program."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._mentioned = layout, mentioned(layout.program)
+
+    def field(self, field: str) -> str:
+        """A field that v1model's standard_metadata always has; "0" if it has not."""
+        return self._layout.meta(field) or "0"
+
+    def timestamps(self, source: str, *fields: str) -> list[str]:
+        """Set those that the program reads from the C expression `source`, in microseconds."""
+        wanted = [field for field in fields if self.mentions(field)]
+        if not wanted:
+            return []
+        return [
+            f"const uint64_t now = services(D->core)->{source};",
+            *[line for field in wanted for line in self._layout.set_meta(field, "now")],
+        ]
+
+    def mentions(self, field: str) -> bool:
+        """Whether the program mentions a field of standard_metadata: reading the clock costs as much as a table."""
+        return (META, field) in self._mentioned
