@@ -11,9 +11,9 @@ import msgspec
 
 from kofn.config.errors import KofnError
 from kofn.doctor.checks import Check, CheckError, CheckSkipped, by_detail
-from kofn.doctor.exchange import ProbePlan
 from kofn.doctor.lab import POLL_S, Laboratory
 from kofn.doctor.probe import ProbeStep
+from kofn.doctor.probe_blocks import ProbePlan
 from kofn.run.network import LinkCheck
 
 STEP_S = 30.0

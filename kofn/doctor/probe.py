@@ -16,7 +16,7 @@ from typing import TypeAlias
 import grpc
 import msgspec
 
-from kofn.doctor.exchange import Exchange, ProbeError, ProbePlan
+from kofn.doctor.probe_blocks import ProbeBlocks, ProbeError, ProbePlan
 from kofn.host.wire.packet import WORDS_MAX
 from kofn.rpc import kofn_pb2, kofn_pb2_grpc
 from kofn.rpc.failures import refused_handshake
@@ -108,7 +108,7 @@ async def probe(plan: ProbePlan) -> None:
         if credentials is not None:
             await step("access", lambda: intrude(plan, credentials))
         call, welcome = await attach_step(plan, line)
-        exchange = Exchange(plan=plan, generation=welcome.generation, iteration=welcome.first_iteration)
+        exchange = ProbeBlocks(plan=plan, generation=welcome.generation, iteration=welcome.first_iteration)
         try:
             alone, small, large = plan.rank, plan.workers, plan.workers + 1  # blocks
             await step("contribution", lambda: exchange.block(alone, words=1, alone=True))

@@ -20,8 +20,8 @@ from kofn.config.errors import KofnError
 from kofn.config.schema import Config
 from kofn.doctor.checks import Check, CheckError, CheckSkipped
 from kofn.doctor.echo import Echo
-from kofn.doctor.exchange import ProbeError, ProbePlan
 from kofn.doctor.probe import reach
+from kofn.doctor.probe_blocks import ProbeError, ProbePlan
 from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
 from kofn.rpc.credentials import Credentials
 from kofn.rpc.errors import SecurityError

@@ -47,7 +47,7 @@ class ProbeError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Exchange:
+class ProbeBlocks:
     """Blocks to the switch and sums back."""
 
     plan: ProbePlan
