@@ -22,9 +22,8 @@ const bit<8> EVERYONE = 255;
 
 typedef bit<2048> word_t;
 
-// Codes of `lanes` from here on are votes, one bit an element: all planes of the counts go back, or the majority.
-const bit<4> COUNTS = 4;
-const bit<4> MAJORITY = 5;
+// `lanes` of votes, one bit an element: the planes of their counts go back.
+const bit<4> VOTES = 4;
 
 enum bit<4> kind_t {
     CONTRIBUTE = 0,
@@ -152,7 +151,6 @@ struct metadata_t {
     bit<32> slot;          // index into every slot register
     word_t high;           // the top bit of every lane
     bit<4> lanes;          // that the slot's block is summed in
-    bit<16> majority;      // votes for, of those in the sum, from which on they are the majority
     bit<8> remaining;      // words still to parse
 }
 

@@ -109,7 +109,6 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             formats.write(meta.slot, slot_format);
         }
         meta.lanes = slot_format[7:4];
-        meta.majority = (slot_addends + 1) >> 1;
         // An answer describes the slot's sum; a STALE one keeps what the sender said.
         if (meta.verdict == verdict_t.CLOSED || meta.verdict == verdict_t.LATE || meta.verdict == verdict_t.FORMAT_MISMATCH) {
             hdr.kofn.members = slot_members;

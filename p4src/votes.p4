@@ -2,8 +2,7 @@
 // with carry, for all of them in one expression: (plane, carry) = (plane ^ carry, plane & carry).
 //
 // Counts go up to `room`: three planes are enough for 7 contributions, seven for 64, so none overflows. The answer is
-// COUNTS: the planes that `room` needs, the lowest first, four words apart; or MAJORITY: one bit, whether a count is at
-// least meta.majority, looked at from the lowest plane up.
+// the planes that `room` needs, the lowest first, four words apart.
 
 control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h p3, inout word_h p4, inout word_h p5, inout word_h p6, in metadata_t meta)
         (register<word_t> sums0, register<word_t> sums1, register<word_t> sums2, register<word_t> sums3, register<word_t> sums4, register<word_t> sums5, register<word_t> sums6) {
@@ -51,25 +50,13 @@ control Votes(inout word_h vote, inout word_h p1, inout word_h p2, inout word_h 
                     sums6.write(meta.slot, n6);
                 }
             }
-            if (meta.lanes == COUNTS) {
-                vote.value = n0;
-                if (meta.room >= 2) { p1.setValid(); p1.value = n1; }
-                if (meta.room >= 4) { p2.setValid(); p2.value = n2; }
-                if (meta.room >= 8) { p3.setValid(); p3.value = n3; }
-                if (meta.room >= 16) { p4.setValid(); p4.value = n4; }
-                if (meta.room >= 32) { p5.setValid(); p5.value = n5; }
-                if (meta.room >= 64) { p6.setValid(); p6.value = n6; }
-            } else {
-                word_t most = ~(word_t)0;
-                most = meta.majority[0:0] == 1 ? n0 & most : n0 | most;
-                most = meta.majority[1:1] == 1 ? n1 & most : n1 | most;
-                most = meta.majority[2:2] == 1 ? n2 & most : n2 | most;
-                most = meta.majority[3:3] == 1 ? n3 & most : n3 | most;
-                most = meta.majority[4:4] == 1 ? n4 & most : n4 | most;
-                most = meta.majority[5:5] == 1 ? n5 & most : n5 | most;
-                most = meta.majority[6:6] == 1 ? n6 & most : n6 | most;
-                vote.value = most;
-            }
+            vote.value = n0;
+            if (meta.room >= 2) { p1.setValid(); p1.value = n1; }
+            if (meta.room >= 4) { p2.setValid(); p2.value = n2; }
+            if (meta.room >= 8) { p3.setValid(); p3.value = n3; }
+            if (meta.room >= 16) { p4.setValid(); p4.value = n4; }
+            if (meta.room >= 32) { p5.setValid(); p5.value = n5; }
+            if (meta.room >= 64) { p6.setValid(); p6.value = n6; }
         }
     }
 }
@@ -86,7 +73,7 @@ control AnswerLength(inout headers_t hdr, in metadata_t meta) {
         if (meta.room >= 16) { words = words + votes; }
         if (meta.room >= 32) { words = words + votes; }
         if (meta.room >= 64) { words = words + votes; }
-        if (meta.lanes == COUNTS && words > hdr.kofn.words) {
+        if (words > hdr.kofn.words) {
             hdr.kofn.words = words;
             hdr.udp.length = UDP_AND_KOFN_LENGTH + ((bit<16>)words << 8);
             hdr.ipv4.total_length = hdr.udp.length + 20;

@@ -78,7 +78,7 @@ control Words(inout headers_t hdr, in metadata_t meta) {
 
     apply {
         if (meta.mode != mode_t.SKIP) {
-            if (meta.lanes < COUNTS) {
+            if (meta.lanes != VOTES) {
                 word00.apply(hdr.words[0], meta);
                 word01.apply(hdr.words[1], meta);
                 word02.apply(hdr.words[2], meta);

@@ -14,7 +14,7 @@ from kofn.controller.errors import LayoutError
 from kofn.controller.p4runtime.topology import TopologyHost
 from kofn.host.kernels.lanes import WIDTHS
 from kofn.host.protocol.block_layout import WORD_BITS
-from kofn.host.wire.packet import Votes
+from kofn.host.wire.packet import Lanes
 
 FLOOD_GROUP = 0x100
 """Multicast group of all ports; a job's own group is its id, 1 to 127."""
@@ -163,7 +163,7 @@ def _l2(hosts: tuple[TopologyHost, ...]) -> Iterator[fy.P4TableEntry]:
 
 def _lanes() -> Iterator[fy.P4TableEntry]:
     """One entry for each lane width; votes are counted without lanes."""
-    highs = {code: high_bits(width) for code, width in enumerate(WIDTHS)} | dict.fromkeys(Votes, 0)
+    highs = {code: high_bits(width) for code, width in enumerate(WIDTHS)} | {Lanes.VOTES: 0}
     for code, high in highs.items():
         action = fy.P4TableAction("ingress.admission.set_lanes", high=high)
         yield _entry("ingress.admission.lanes", {"hdr.kofn.lanes": code}, action)

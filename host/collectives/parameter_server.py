@@ -24,12 +24,9 @@ from kofn.host.protocol.slot_model import Answer, SlotModel
 from kofn.host.transport.datagrams import Datagrams
 from kofn.host.transport.udp import udp_socket
 from kofn.host.wire import packet as wire
-from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes, Votes
+from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_MAX, Kind, KofnHeader, Lanes
 
 log = logging.getLogger(__name__)
-
-LANES = frozenset({*Lanes, *Votes})
-"""Codes that slots sum."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +130,7 @@ class ParameterServer:
             self._rules.generation, self._learns = header.generation, False
         if header.generation != self._rules.generation:
             return "OLD_GENERATION"
-        if header.lanes not in LANES:
+        if header.lanes > Lanes.VOTES:
             return "UNKNOWN_LANES"
         return "UNKNOWN_RECIPIENT" if ranks <= header.recipient != EVERYONE else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kofn.host.errors import ProtocolError
 from kofn.host.kernels.lanes import CODES, WIDTHS, width_of
-from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Lanes, Votes
+from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Lanes
 
 WORD_BITS = 8 * WORD_BYTES
 
@@ -63,7 +63,7 @@ class BlockLayout:
 
     def sum_words_of(self, block: int, lanes_code: int) -> int:
         """Words of a block's sum in lanes of this code; ProtocolError as words_of()."""
-        return self.words_of(block, lanes_code) * (self.planes if lanes_code == Votes.COUNTS else 1)
+        return self.words_of(block, lanes_code) * (self.planes if lanes_code == Lanes.VOTES else 1)
 
     def allows(self, block: int, lanes_code: int) -> bool:
         """Whether a block may be sent in lanes of this code: there is such a block, and it takes whole words.
@@ -76,4 +76,4 @@ class BlockLayout:
             return lanes_code == Lanes.BITS_32
         width = width_of(lanes_code)
         words, rest = divmod(self.words * width, self.widest)
-        return width <= self.widest and not rest and (lanes_code != Votes.COUNTS or words <= VOTE_WORDS)
+        return width <= self.widest and not rest and (lanes_code != Lanes.VOTES or words <= VOTE_WORDS)

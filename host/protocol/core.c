@@ -39,14 +39,14 @@ static int64_t layout_words(const struct layout *layout, int64_t block, int lane
     if (block == summary_of(layout))
         return lanes ? 0 : layout->summary_words;
     const int64_t bits = layout->words * LANE_WIDTHS[lanes], words = bits / layout->widest;
-    if (LANE_WIDTHS[lanes] > layout->widest || bits % layout->widest || (lanes == KOFN_COUNTS && words > KOFN_VOTE_WORDS))
+    if (LANE_WIDTHS[lanes] > layout->widest || bits % layout->widest || (lanes == KOFN_VOTES && words > KOFN_VOTE_WORDS))
         return 0;
     return words;
 }
 
 /* Of what a sum comes in: of votes that is planes. */
 static int64_t sum_words(const struct layout *layout, int64_t block, int lanes) {
-    return layout_words(layout, block, lanes) * (lanes == KOFN_COUNTS ? layout->planes : 1);
+    return layout_words(layout, block, lanes) * (lanes == KOFN_VOTES ? layout->planes : 1);
 }
 
 static int64_t most_words(const struct layout *layout) {
@@ -182,7 +182,7 @@ int core_left_behind(const struct core *core) {
 
 int64_t core_link_bytes(const struct core *core, const uint8_t *header, int64_t size) {
     const struct header read = header_read(header);
-    const int votes = core->words[KOFN_COUNTS] && read.lanes == KOFN_COUNTS && read.recipient == KOFN_EVERYONE;
+    const int votes = core->words[KOFN_VOTES] && read.lanes == KOFN_VOTES && read.recipient == KOFN_EVERYONE;
     return KOFN_FRAME_BYTES + KOFN_HEADER_BYTES + size * (votes ? core->layout.planes : 1);
 }
 

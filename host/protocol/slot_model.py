@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from kofn.host.arrays import Fixed
 from kofn.host.wire.packet import (
@@ -18,7 +17,6 @@ from kofn.host.wire.packet import (
     Kind,
     KofnHeader,
     Lanes,
-    Votes,
     bit_of,
     count_words,
 )
@@ -102,10 +100,9 @@ class SlotModel:
     ) -> list[Answer]:
         """What is in a closed slot to each of these ranks: of a block with a recipient the sum to that one alone."""
         state, lanes = self._state(slot, header), slot.format[2]
-        planes = self.room.bit_length() if lanes == Votes.COUNTS else 1
-        if lanes in tuple(Votes):
-            voted = self._counts(slot) if lanes == Votes.COUNTS else _bits(2 * slot.values >= slot.addends)
-            sums = voted + bytes(values[planes * min(header.words, VOTE_WORDS) * WORD_BYTES :])
+        planes = self.room.bit_length() if lanes == Lanes.VOTES else 1
+        if lanes == Lanes.VOTES:
+            sums = self._counts(slot) + bytes(values[planes * min(header.words, VOTE_WORDS) * WORD_BYTES :])
         else:
             sums = to_values(slot.values, lanes)
         whole = state._replace(words=count_words(header.words, planes))
@@ -119,8 +116,8 @@ class SlotModel:
 
     def _counts(self, slot: SlotState) -> bytes:
         """Planes of counts that go up to the room."""
-        planes = self.room.bit_length()
-        return b"".join(_bits(slot.values >> plane & 1) for plane in range(planes))
+        shifts = np.arange(self.room.bit_length())[:, None]
+        return np.packbits(slot.values >> shifts & 1).tobytes()
 
     def _refusal(self, slot: SlotState, header: KofnHeader) -> Answer:
         return _answer(self._state(slot, header), Kind.FORMAT_MISMATCH, header.worker, bytes(header.words * WORD_BYTES))
@@ -142,14 +139,9 @@ def _answer(header: KofnHeader, kind: Kind, rank: int, values: bytes) -> Answer:
     return rank, header._replace(kind=kind, worker=rank), values
 
 
-def _bits(numbers: Fixed | npt.NDArray[np.bool_]) -> bytes:
-    """0 and 1 as one bit each, the first in the high bit."""
-    return np.packbits(numbers.astype(np.uint8)).tobytes()
-
-
 def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
     """A packet's lanes, of this code, as signed numbers; of votes 0 and 1."""
-    if lanes in tuple(Votes):
+    if lanes == Lanes.VOTES:
         return np.unpackbits(np.frombuffer(values[: VOTE_WORDS * WORD_BYTES], np.uint8)).astype(np.int64)
     if lanes == Lanes.BITS_4:
         octets = np.frombuffer(values, np.int8)

@@ -19,7 +19,7 @@ MEANINGS = {
     "job": "job, 1..127; 128 more: its [exact sums](#exact-sums)",
     "worker": "rank of the sender, 0..63; in answers the rank it is sent to",
     "recipient": "255: the sum goes to all workers; else to this rank, to others the header alone (reduce-scatter)",
-    "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; [votes](#votes): 4 = counts, 5 = majority",
+    "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
     "flags": (
         "CONTRIBUTE: 0, or, where the sender by now uses narrower lanes than planned, 1 + their code (2 to 5); 8 more"
         " where it was sent before, also of a PULL; RESULT: those of the contribution that closed the block; LATE:"
@@ -56,8 +56,7 @@ def c_header() -> str:
     numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": wire.WEIGHT_UNIT}
     numbers |= {"FRAME_BYTES": wire.FRAME_BYTES, "WORD_BYTES": wire.WORD_BYTES, "WORDS_MAX": wire.WORDS_MAX}
     numbers |= {"PARTS": wire.PARTS, "MEMBERS_BYTES": wire.MEMBERS_BYTES, "OTHER_WORDS": wire.Flag.OTHER_WORDS.value}
-    numbers |= {"AGAIN": wire.Flag.AGAIN.value}
-    numbers |= {"VOTE_WORDS": wire.VOTE_WORDS} | {votes.name: votes.value for votes in wire.Votes}
+    numbers |= {"AGAIN": wire.Flag.AGAIN.value, "VOTE_WORDS": wire.VOTE_WORDS, "VOTES": wire.Lanes.VOTES.value}
     numbers |= {f"AT_{name.upper()}": wire.FRAME_BYTES + start // 8 for name, start, _ in _places()}
     numbers |= {kind.name: kind.value for kind in wire.Kind}
     lines = [f"#define KOFN_{name} {number}" for name, number in numbers.items()]

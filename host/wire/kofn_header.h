@@ -18,8 +18,7 @@
 #define KOFN_OTHER_WORDS 1
 #define KOFN_AGAIN 8
 #define KOFN_VOTE_WORDS 4
-#define KOFN_COUNTS 4
-#define KOFN_MAJORITY 5
+#define KOFN_VOTES 4
 #define KOFN_AT_VERSION 42
 #define KOFN_AT_KIND 42
 #define KOFN_AT_JOB 43

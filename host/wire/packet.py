@@ -67,26 +67,19 @@ class Flag(IntEnum):
 
 
 class Lanes(IntEnum):
-    """Code of a lane's width."""
+    """The codes of lane widths, and of votes."""
 
     BITS_32 = 0
     BITS_16 = 1
     BITS_8 = 2
     BITS_4 = 3
-
-
-class Votes(IntEnum):
-    """`lanes` of blocks of one bit an element: what the switch answers with, and how many elements a packet has."""
-
-    COUNTS = 4
-    """The planes of how many bits were 1: bit p of all counts in plane p, the lowest first."""
-
-    MAJORITY = 5
-    """One bit an element: whether at least half of the bits were 1."""
+    VOTES = 4
+    """One bit an element.  Their sum is the planes of how many bits were 1: bit p of all counts in plane p, the lowest
+    first."""
 
 
 VOTE_WORDS = 4
-"""Words of a packet that are votes; further ones are room for planes, which a packet of COUNTS need not have."""
+"""Words of a packet that are votes; further ones are room for planes, which a packet need not have."""
 
 
 class KofnHeader(NamedTuple):
@@ -236,7 +229,7 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
 
 
 def count_words(words: int, planes: int) -> int:
-    """Words of the answer to a packet of COUNTS with so many words."""
+    """Words of the answer to so many words of votes."""
     return max(words, planes * min(words, VOTE_WORDS))
 
 

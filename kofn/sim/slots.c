@@ -49,10 +49,6 @@ static void add4(uint8_t *sum, const uint8_t *values, int32_t count) {
 
 /* -- votes: one bit an element; bit p of all counts is in plane p, one plane after another */
 
-static int is_votes(int lanes) {
-    return lanes == KOFN_COUNTS || lanes == KOFN_MAJORITY;
-}
-
 static int32_t vote_bytes(int32_t size) {
     return size < KOFN_VOTE_WORDS * KOFN_WORD_BYTES ? size : KOFN_VOTE_WORDS * KOFN_WORD_BYTES;
 }
@@ -72,16 +68,9 @@ static void add_votes(uint8_t *planes, const uint8_t *values, int32_t size, int3
     }
 }
 
-static uint8_t majority(const uint8_t *planes, int32_t size, int32_t count, int32_t least) {
-    uint8_t most = 0xFF;
-    for (int32_t plane = 0; plane < count; plane++)
-        most = least >> plane & 1 ? planes[plane * size] & most : planes[plane * size] | most;
-    return most;
-}
-
 static void add(struct slot *slot, const uint8_t *values, int32_t size, int32_t planes) {
     const int32_t common = size < slot->size ? size : slot->size;
-    if (is_votes(slot->lanes))
+    if (slot->lanes == KOFN_VOTES)
         add_votes(slot->values, values, vote_bytes(slot->size), planes);
     else if (slot->lanes == 0)
         add32((uint32_t *)slot->values, (const uint32_t *)values, common / 4);
@@ -145,15 +134,11 @@ static int told(const struct slots *slots, const struct slot *slot, const struct
 
 /* Where counts leave words of the packet over, these are as it brought them. */
 static void put_votes(struct slots *slots, const struct slot *slot, const uint8_t *values, struct answer *answer) {
-    const int32_t planes = planes_of(slots->room), size = vote_bytes(slot->size), counts = planes * size;
+    const int32_t counts = planes_of(slots->room) * vote_bytes(slot->size);
     memcpy(slots->votes, values, (size_t)slot->size);
-    if (slot->lanes == KOFN_COUNTS)
-        memcpy(slots->votes, slot->values, (size_t)counts);
-    else
-        for (int32_t at = 0; at < size; at++)
-            slots->votes[at] = majority(slot->values + at, size, planes, (slot->addends + 1) / 2);
+    memcpy(slots->votes, slot->values, (size_t)counts);
     answer->values = slots->votes;
-    answer->size = slot->lanes == KOFN_COUNTS && counts > slot->size ? counts : slot->size;
+    answer->size = counts > slot->size ? counts : slot->size;
     answer->header.words = (uint8_t)(answer->size / KOFN_WORD_BYTES);
 }
 
@@ -163,7 +148,7 @@ static int summed(struct slots *slots, const struct slot *slot, const struct hea
     answer->recipient = header->recipient;
     answer->values = slot->values;
     answer->size = slot->size;
-    if (is_votes(slot->lanes))
+    if (slot->lanes == KOFN_VOTES)
         put_votes(slots, slot, values, answer);
     return 1;
 }
@@ -188,7 +173,7 @@ static void enter(struct slot *slot, const struct header *header) {
 
 static void open_slot(struct slot *slot, const struct header *header, const uint8_t *values, int32_t size,
                       int32_t planes) {
-    const int votes = is_votes(header->lanes);
+    const int votes = header->lanes == KOFN_VOTES;
     const int32_t stored = votes ? planes * vote_bytes(size) : size;
     if (stored > slot->room) {
         free(slot->values);

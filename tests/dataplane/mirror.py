@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kofn.host.protocol.slot_model import Answer, SlotModel
-from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, Votes
+from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, Lanes
 from tests.dataplane.conftest import DataPlane
 from tests.dataplane.frames import frame, parse
 
@@ -57,7 +57,7 @@ class Mirror(SlotModel):
             real = answers[rank]
             assert real.header._replace(checksum=0, generation=model.generation) == model
             if model.kind in (Kind.RESULT, Kind.LATE):
-                planes = self.room.bit_length() if model.lanes == Votes.COUNTS else 1
+                planes = self.room.bit_length() if model.lanes == Lanes.VOTES else 1
                 parts = np.frombuffer(real.values.astype(">i4").tobytes(), np.uint8).reshape(planes, -1)
                 assert parts[:, : len(sums) // planes].tobytes() == sums
             Mirror.kinds[Kind(model.kind).name] += 1

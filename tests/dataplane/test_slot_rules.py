@@ -201,7 +201,7 @@ INTRUDERS = {
     "WRONG_PORT": [frame(1, header(worker=1), bytes(256)), frame(1, header(worker=200), bytes(256))],
     "UNKNOWN_JOB": [frame(1, header(job=2), bytes(256))],
     "OLD_GENERATION": [frame(1, header(generation=generation), bytes(256)) for generation in (0, GENERATION + 1)],
-    "UNKNOWN_LANES": [frame(1, header(lanes=6), bytes(256))],
+    "UNKNOWN_LANES": [frame(1, header(lanes=5), bytes(256))],
     "BAD_KIND": [frame(1, header(kind=kind), bytes(256)) for kind in (2, 3, 4, 5, 15)],
     "BAD_VERSION": [frame(1, header(version=version), bytes(256)) for version in (0, 1, 2, 4)],
     "BAD_LENGTH": [

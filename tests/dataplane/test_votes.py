@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Votes, bit_of
+from kofn.host.wire.packet import VOTE_WORDS, WORD_BYTES, Kind, KofnHeader, Lanes, bit_of
 from kofn.run.switch_identity import BMV2
 from tests.dataplane.conftest import HOSTS, DataPlane
 from tests.dataplane.frames import GENERATION, Answer, frame, parse
@@ -28,26 +28,26 @@ def votes_of(workers: int, words: int) -> np.ndarray:
     return order < counts
 
 
-def sent(bits: np.ndarray, worker: int, block: int, lanes: int, words: int) -> tuple[int, bytes]:
+def sent(bits: np.ndarray, worker: int, block: int, words: int) -> tuple[int, bytes]:
     """Port and frame of a worker's votes in a packet of so many words; what is behind them is noise."""
-    base = KofnHeader(job=1, worker=worker, lanes=lanes, words=words, block=block, slot=block)
+    base = KofnHeader(job=1, worker=worker, lanes=Lanes.VOTES, words=words, block=block, slot=block)
     body = np.packbits(bits).tobytes().ljust(words * WORD_BYTES, b"\x5a")
     return worker % HOSTS + 1, frame(worker % HOSTS + 1, base._replace(generation=GENERATION), body)
 
 
-def shapes(plane: DataPlane, workers: int, lanes: int) -> Iterator[tuple[int, int]]:
+def shapes(plane: DataPlane, workers: int) -> Iterator[tuple[int, int]]:
     """(words of votes, words) of packets that the switch under test can answer."""
-    planes = workers.bit_length() if lanes == Votes.COUNTS else 1
+    planes = workers.bit_length()
     yield VOTE_WORDS, max(VOTE_WORDS, VOTE_WORDS * planes - GROWS)
     for words in range(1, VOTE_WORDS + 1 if workers <= 8 else 1):
         if plane.switch.command[0] != BMV2 or words * (planes - 1) <= GROWS:
             yield words, words
 
 
-def closed(plane: DataPlane, votes: np.ndarray, block: int, lanes: int, words: int) -> Answer:
+def closed(plane: DataPlane, votes: np.ndarray, block: int, words: int) -> Answer:
     """What the last of all workers is answered."""
     for worker, bits in enumerate(votes):
-        received = plane.lab.exchange(*sent(bits, worker, block, lanes, words))
+        received = plane.lab.exchange(*sent(bits, worker, block, words))
         assert bool(received) == (worker == len(votes) - 1), "the last one closes the block"
     answers = [parse(one) for frames in received.values() for one in frames]
     assert len(answers) == HOSTS
@@ -57,20 +57,16 @@ def closed(plane: DataPlane, votes: np.ndarray, block: int, lanes: int, words: i
 
 def check(plane: DataPlane, workers: int, blocks: Iterator[int]) -> None:
     plane.put_job(k=workers, generation=GENERATION, slots=4096, workers=workers)
-    for lanes in Votes:
-        for vote_words, words in shapes(plane, workers, lanes):
-            votes = votes_of(workers, vote_words)
-            answer = closed(plane, votes, next(blocks), lanes, words)
-            assert (answer.kind, answer.header.count, answer.header.lanes) == (Kind.RESULT, workers, lanes)
-            assert answer.header.members == sum(bit_of(worker, 0) for worker in range(workers))
-            found = np.unpackbits(np.frombuffer(answer.values.astype(">i4").tobytes(), np.uint8)).astype(np.int64)
-            if lanes == Votes.MAJORITY:
-                assert np.array_equal(found[: votes.shape[1]], 2 * votes.sum(axis=0) >= workers)
-            else:
-                planes = workers.bit_length()
-                assert answer.header.words == max(words, planes * vote_words)
-                counted = found[: planes * votes.shape[1]].reshape(planes, -1) << np.arange(planes)[:, None]
-                assert np.array_equal(counted.sum(axis=0), votes.sum(axis=0))
+    planes = workers.bit_length()
+    for vote_words, words in shapes(plane, workers):
+        votes = votes_of(workers, vote_words)
+        answer = closed(plane, votes, next(blocks), words)
+        assert (answer.kind, answer.header.count, answer.header.lanes) == (Kind.RESULT, workers, Lanes.VOTES)
+        assert answer.header.members == sum(bit_of(worker, 0) for worker in range(workers))
+        found = np.unpackbits(np.frombuffer(answer.values.astype(">i4").tobytes(), np.uint8)).astype(np.int64)
+        assert answer.header.words == max(words, planes * vote_words)
+        counted = found[: planes * votes.shape[1]].reshape(planes, -1) << np.arange(planes)[:, None]
+        assert np.array_equal(counted.sum(axis=0), votes.sum(axis=0))
 
 
 @pytest.mark.parametrize("workers", EDGES)

@@ -29,7 +29,7 @@ from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Packed, Send
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.protocol.slot_model import SlotModel, to_numbers
-from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Votes, bit_of
+from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
 from tests.host.lab import to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
 
@@ -75,7 +75,7 @@ def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint | Vote:
 
     Narrow lanes are clipped rather than 0: the ledger must see that something was added.
     """
-    if lanes == Votes.COUNTS:
+    if lanes == Lanes.VOTES:
         vote = Vote()
         vote.exponent -= below
         return vote
@@ -88,7 +88,7 @@ def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint | Vote:
 
 def sums_in(values: bytes, lanes: int) -> np.ndarray:
     """The first sums of an answer; of votes their counts."""
-    if lanes == Votes.COUNTS:
+    if lanes == Lanes.VOTES:
         return unpack_sums(values, VOTES, LANES)[0]
     return to_numbers(values, lanes)[:LANES]
 
@@ -375,7 +375,7 @@ class World:
         for slot in self.switch.slots:
             slot.values = slot.values[:LANES]
         self.account = SwitchAccount(slots)
-        votes = planned == Votes.COUNTS
+        votes = planned == Lanes.VOTES
         lanes = (planned,) * workers if votes or not lanes else lanes
         words, widest = (1, VOTES) if votes else (WORDS, 32)
         shape = BlockLayout(blocks=blocks, words=words, widest=widest, planes=workers.bit_length())

@@ -6,14 +6,13 @@ from random import Random
 
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.fault_injection import Faults
-from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Kind, KofnHeader, Lanes, Votes
+from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Kind, KofnHeader, Lanes
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link, VirtualSwitch
 
 WORKERS, SLOTS = 3, 2
 GAMES, PACKETS = 60, 100
-LANES = [*Lanes, *Votes]
 
 Said = list[tuple[int, KofnHeader, bytes]]
 
@@ -88,14 +87,14 @@ def test_answers_are_those_of_the_slot_model() -> None:
     for game in range(GAMES):
         pair = Pair(k=random.randint(1, WORKERS))
         for _ in range(PACKETS):
-            header = drawn(random, game % len(LANES))
+            header = drawn(random, game % len(Lanes))
             pair.send(header, random.randbytes(header.words * WORD_BYTES))
             kinds += Counter((Kind(answer.kind), answer.lanes) for _, answer, _ in pair.said)
             shorts += sum(not values for _, _, values in pair.said)
             if not random.randrange(10):
                 pair.set_k(random.randint(1, WORKERS))
     answers = (Kind.RESULT, Kind.LATE, Kind.STALE, Kind.FORMAT_MISMATCH)
-    assert all(kinds[kind, lanes] > 10 for kind in answers for lanes in LANES), kinds
+    assert all(kinds[kind, lanes] > 10 for kind in answers for lanes in Lanes), kinds
     assert shorts > 100
 
 

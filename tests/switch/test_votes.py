@@ -13,7 +13,7 @@ from kofn.host.wire.packet import (
     WORD_BYTES,
     Kind,
     KofnHeader,
-    Votes,
+    Lanes,
     count_words,
     decode_header,
     encode,
@@ -36,8 +36,7 @@ def engine() -> Engine:
     engine = Engine({})
     engine.load(PROGRAM.read_bytes())
     engine.set_group(1, [Replica(port=port) for port in PORTS])
-    for lanes in Votes:
-        insert(engine, "ingress.admission.lanes", (lanes,), "ingress.admission.set_lanes", 0)
+    insert(engine, "ingress.admission.lanes", (Lanes.VOTES,), "ingress.admission.set_lanes", 0)
     for workers in range(1, 65):
         insert(
             engine, "ingress.admission.jobs", (workers,), "ingress.admission.set_job", workers, 1, 0, 1023, 1, workers
@@ -75,21 +74,17 @@ def votes_of(workers: int, words: int) -> np.ndarray:
 @pytest.mark.parametrize("workers", range(1, 65))
 def test_votes_of_any_number_of_workers(workers: int) -> None:
     planes = workers.bit_length()
-    for block, (lanes, words) in enumerate([(lanes, words) for lanes in Votes for words in (1, VOTE_WORDS, 6)]):
+    for block, words in enumerate((1, VOTE_WORDS, 6)):
         votes = votes_of(workers, min(words, VOTE_WORDS))
-        header = KofnHeader(job=workers, lanes=lanes, words=words, generation=1, iteration=workers, block=block)
+        header = KofnHeader(job=workers, lanes=Lanes.VOTES, words=words, generation=1, iteration=workers, block=block)
         for worker, bits in enumerate(votes):
             values = np.packbits(bits).tobytes().ljust(words * WORD_BYTES, b"\x5a")
             answers = contribute(header._replace(worker=worker, slot=block), values)
         late = contribute(header._replace(worker=0, slot=block), bytes(words * WORD_BYTES))
         assert [answer.kind for answer, _ in answers + late] == [Kind.RESULT, Kind.RESULT, Kind.LATE]
         for answer, sums in answers + late:
-            assert (answer.count, answer.members, answer.lanes) == (workers, 2**workers - 1, lanes)
+            assert (answer.count, answer.members, answer.lanes) == (workers, 2**workers - 1, Lanes.VOTES)
             found = np.unpackbits(np.frombuffer(sums, np.uint8)).astype(np.int64)
-            if lanes == Votes.MAJORITY:
-                assert answer.words == words
-                assert np.array_equal(found[: votes.shape[1]], 2 * votes.sum(axis=0) >= workers)
-            else:
-                assert answer.words == count_words(words, planes)
-                counts = found[: planes * votes.shape[1]].reshape(planes, -1) << np.arange(planes)[:, None]
-                assert np.array_equal(counts.sum(axis=0), votes.sum(axis=0))
+            assert answer.words == count_words(words, planes)
+            counts = found[: planes * votes.shape[1]].reshape(planes, -1) << np.arange(planes)[:, None]
+            assert np.array_equal(counts.sum(axis=0), votes.sum(axis=0))

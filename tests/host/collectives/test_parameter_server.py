@@ -102,7 +102,7 @@ def test_a_result_goes_to_every_worker_and_a_late_one_to_whom_it_is_late(table: 
         ("BAD_PART", {"part": 4}),
         ("BAD_PART", {"kind": Kind.PULL, "part": 255}),
         ("OLD_GENERATION", {"generation": 4}),
-        ("UNKNOWN_LANES", {"lanes": 6}),
+        ("UNKNOWN_LANES", {"lanes": 5}),
         ("UNKNOWN_RECIPIENT", {"recipient": 3}),
         ("MALFORMED", {"words": 2}),
         ("MALFORMED", {"version": 2}),

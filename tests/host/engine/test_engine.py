@@ -34,7 +34,7 @@ from kofn.host.wire.packet import (
     WORD_BYTES,
     Kind,
     KofnHeader,
-    Votes,
+    Lanes,
     decode_header,
     encode,
 )
@@ -433,9 +433,9 @@ def test_counts_of_votes_take_their_planes_of_the_pace_where_all_come_here(recip
     """Of sums for one a worker gets one of as many as there are workers.  The next one leaves in minutes."""
     with bench(pace=PacingRate(mbps=1e-5, burst_bytes=BURST), votes=True) as one:
         now = time.monotonic()
-        one.protocol.begin(1, now, lanes=Votes.COUNTS)
+        one.protocol.begin(1, now, lanes=Lanes.VOTES)
         one.protocol.received([recipient] * 16)
-        one.protocol.contribute_all([(block, Packed(ZEROS, 3, Votes.COUNTS, 1)) for block in range(16)], now=now)
+        one.protocol.contribute_all([(block, Packed(ZEROS, 3, Lanes.VOTES, 1)) for block in range(16)], now=now)
         for block in range(first):
             assert one.arrived().block == block
         assert one.engine.queued == 16 - first
