@@ -13,6 +13,7 @@ from kofn.extras import remedy
 from kofn.host.collectives.check import check_collective
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.errors import HostError
+from kofn.host.wire.packet import SERVICE
 from kofn.host.worker import WorkerPlace, work
 from kofn.rpc.errors import SecurityError
 
@@ -30,7 +31,7 @@ OBJECTS = 50_000
 @click.option("--address", required=True, help="This worker's own address on the management network.")
 @click.option(
     "--service",
-    default="10.0.0.254",
+    default=SERVICE,
     show_default=True,
     help="The switch's service address, or the parameter server's.",
 )

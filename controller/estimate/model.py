@@ -43,7 +43,7 @@ REFUTED = 0.01
 TESTED_EVERY = 8
 """Iterations between two tests: half of the default window is the same."""
 
-Law = Literal["poisson", "own", "rows"]
+Law = Literal["poisson", "empirical", "bootstrap"]
 """What times are drawn from: the model; each worker's own distribution; or whole iterations that were measured."""
 
 
@@ -65,8 +65,8 @@ class Estimate:
     law: Law = "poisson"  # what times are drawn from
     reason: str = ""  # why
     tested: int = 0  # the latest iteration when it was
-    own: Curves | None = None  # of all workers, under "own"
-    rows: FloatArray | None = field(default=None, repr=False)  # counts (n, iterations), under "rows"
+    own: Curves | None = None  # of all workers, under "empirical"
+    rows: FloatArray | None = field(default=None, repr=False)  # counts (n, iterations), under "bootstrap"
 
 
 def fit(
@@ -122,10 +122,10 @@ def _tested(
     """What holds of all workers together, and why; all in units of tau, bounds as they were measured."""
     independence = 1.0 if iterations is None else independence_chance(taken, cut, iterations, fits.rate, service)
     if independence <= REFUTED:
-        return "rows", f"iterations as measured: workers do not block independently (p = {independence:.2g})"
+        return "bootstrap", f"iterations as measured: workers do not block independently (p = {independence:.2g})"
     shape = shape_chance(taken[fits.poisson], cut[fits.poisson], fits.rate[fits.poisson], service)
     if shape <= REFUTED:
-        return "own", f"own distributions: blocking is not Poisson's (p = {shape:.2g})"
+        return "empirical", f"own distributions: blocking is not Poisson's (p = {shape:.2g})"
     return "poisson", f"Poisson: not refuted (shape p = {shape:.2f}, independence p = {independence:.2f})"
 
 
@@ -135,9 +135,9 @@ def _with_times(
     """With what times are drawn from where Poisson's law does not hold."""
     rate = found.lambda_s / found.event_s
     told = _told(taken, silent)
-    if found.law == "own":
+    if found.law == "empirical":
         return replace(found, own=Curves.of(np.arange(len(told)), told, cut, rate))
-    if found.law == "rows" and iterations is not None:
+    if found.law == "bootstrap" and iterations is not None:
         values = completed(told, cut & ~np.isnan(told), rate)
         rows = align(values, iterations)
         return replace(found, rows=filled(rows[:, ~np.isnan(rows).all(axis=0)], values, rate))

@@ -18,7 +18,7 @@ LATE_VERDICTS = frozenset({"LATE", "STALE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class WorkerReport:
     """The worker's half."""
 
     first_block_s: float
@@ -28,7 +28,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SwitchDigest:
     """The switch's half."""
 
     verdict: str
@@ -36,12 +36,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Both:
+class OnTimePair:
     """The first on-time event of an iteration that both saw: what the others' times are held against."""
 
     rank: int
-    said: Said
-    seen: Seen
+    said: WorkerReport
+    seen: SwitchDigest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class Views:
     workers: int
     count: list[int] = field(init=False)
     latest: list[str] = field(init=False)
-    _said: list[dict[int, Said]] = field(init=False)
-    _seen: list[dict[int, Seen]] = field(init=False)
+    _said: list[dict[int, WorkerReport]] = field(init=False)
+    _seen: list[dict[int, SwitchDigest]] = field(init=False)
     _on_time: list[int] = field(init=False)  # latest iteration that the worker finished in time
-    _reference: dict[int, Both] = field(init=False, default_factory=dict)
+    _reference: dict[int, OnTimePair] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.count, self.latest = [0] * self.workers, [""] * self.workers
@@ -65,7 +65,7 @@ class Views:
     def report(self, rank: int, iteration: int, *, first_block_s: float, sent: bool, late: bool) -> None:
         """Take the worker's half of an iteration."""
         together = self._on_time[rank] == iteration - 1
-        said = Said(first_block_s=first_block_s, sent=sent, late=late, together=together)
+        said = WorkerReport(first_block_s=first_block_s, sent=sent, late=late, together=together)
         seen = self._seen[rank].pop(iteration, None)
         if seen is not None:
             self._compare(rank, iteration, said, seen)
@@ -78,7 +78,7 @@ class Views:
     def arrival(self, rank: int, iteration: int, *, verdict: str, timestamp_us: int) -> None:
         """Take the switch's half: the first packet of the worker's first block."""
         self._missing(rank, iteration)
-        seen = Seen(verdict=verdict, timestamp_us=timestamp_us)
+        seen = SwitchDigest(verdict=verdict, timestamp_us=timestamp_us)
         said = self._said[rank].pop(iteration, None)
         if said is not None:
             self._compare(rank, iteration, said, seen)
@@ -93,7 +93,7 @@ class Views:
             if said.sent and not said.late:
                 self._disagree(rank, iteration, "it handed its first block to the network, the switch never saw it")
 
-    def _compare(self, rank: int, iteration: int, said: Said, seen: Seen) -> None:
+    def _compare(self, rank: int, iteration: int, said: WorkerReport, seen: SwitchDigest) -> None:
         """Hold both halves against each other."""
         if not said.sent:
             self._disagree(rank, iteration, f"it had no block ready, the switch saw one ({seen.verdict})")
@@ -102,9 +102,9 @@ class Views:
         elif said.together and not said.late:
             self._compare_times(rank, iteration, said, seen)
 
-    def _compare_times(self, rank: int, iteration: int, said: Said, seen: Seen) -> None:
+    def _compare_times(self, rank: int, iteration: int, said: WorkerReport, seen: SwitchDigest) -> None:
         """Both clocks measure the same lag behind another worker that started together with this one."""
-        other = self._reference.setdefault(iteration, Both(rank=rank, said=said, seen=seen))
+        other = self._reference.setdefault(iteration, OnTimePair(rank=rank, said=said, seen=seen))
         _bound(self._reference, KEPT)
         said_s = said.first_block_s - other.said.first_block_s
         seen_s = (seen.timestamp_us - other.seen.timestamp_us) * 1e-6

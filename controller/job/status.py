@@ -3,8 +3,8 @@
 import time
 from collections.abc import Sequence
 
-from kofn.controller.job.decided import decided
 from kofn.controller.job.session import JobSession
+from kofn.controller.job.status_message import status_message
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.rpc import kofn_pb2 as pb
 
@@ -14,7 +14,7 @@ _STARTED_S = time.monotonic()
 def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
     """What is known now of one of these jobs."""
     control_loop = session.control_loop
-    answer = decided(control_loop)
+    answer = status_message(control_loop)
     answer.MergeFrom(
         pb.Status(
             job=session.job.id,

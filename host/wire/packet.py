@@ -14,6 +14,9 @@ import numpy as np
 
 from kofn.host.errors import ChecksumError, WireError
 
+SERVICE = "10.0.0.254"
+"""The address at which the switch sums; mininet/topology.py, which imports nothing of kofn, has it too."""
+
 PORT = 0x4B4E
 """UDP port of the switch's service address and of every worker."""
 

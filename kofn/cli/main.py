@@ -37,11 +37,11 @@ LAZY = {
     "shell": ("kofn.cli.hosts", "shell"),
     "schedule": ("kofn.cli.schedule", "command"),
     "export": ("kofn.cli.export", "command"),
-    "k": ("kofn.cli.asked", "k"),
-    "lambda": ("kofn.cli.asked", "lambda_"),
-    "set-k": ("kofn.cli.asked", "set_k"),
-    "status": ("kofn.cli.asked", "status"),
-    "watch": ("kofn.cli.asked", "watch"),
+    "k": ("kofn.cli.query_commands", "k"),
+    "lambda": ("kofn.cli.query_commands", "lambda_"),
+    "set-k": ("kofn.cli.query_commands", "set_k"),
+    "status": ("kofn.cli.query_commands", "status"),
+    "watch": ("kofn.cli.query_commands", "watch"),
 }
 """Commands: module and name of the click command.  What is not installed is not listed."""
 

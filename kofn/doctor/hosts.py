@@ -14,20 +14,19 @@ from kofn.doctor.checks import Check, CheckError, CheckSkipped, by_detail
 from kofn.doctor.lab import POLL_S, Laboratory
 from kofn.doctor.probe import ProbeStep
 from kofn.doctor.probe_blocks import ProbePlan
+from kofn.host.wire.packet import PORT, SERVICE
 from kofn.run.network import LinkCheck
 
 STEP_S = 30.0
 COUNTED_S = 1.5
 """The controller reads the switch's counters once a second."""
 
-SERVICE = "10.0.0.254"
-
 FIREWALL = "does a firewall of this machine drop it? nft list ruleset; iptables -L"
 STEPS = {
     "gRPC": FIREWALL,
     "access": "strangers must not be answered: was the controller started with --certs?",
     "attach": "the controller's answer says why",
-    "contribution": "UDP port 19278 to 10.0.0.254 and back: tcpdump -i s1-ethN; ip neigh in the host",
+    "contribution": f"UDP port {PORT} to {SERVICE} and back: tcpdump -i s1-ethN; ip neigh in the host",
     "aggregation": "alone each worker is answered: a port is missing in the job's multicast group",
     "largest packet": "small packets pass: is the MTU 9000 at both ends of every data link? ip link",
 }

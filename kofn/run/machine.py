@@ -18,11 +18,10 @@ from pathlib import Path
 import msgspec
 
 from kofn.config.schema import WORKERS_MAX, Config
-from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES
+from kofn.host.wire.packet import HEADER_BYTES, SERVICE, WORD_BYTES
 from kofn.run.errors import RunError
 from kofn.run.topology import wanted_topology
 
-SERVICE = "10.0.0.254"
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
 ECHO_ADDRESS = "10.0.0.253"
 """At which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`.

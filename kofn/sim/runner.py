@@ -16,8 +16,8 @@ from rich.console import Console
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
-from kofn.controller.job.decided import decided
 from kofn.controller.job.journal import Journal
+from kofn.controller.job.status_message import status_message
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.forked import forked
 from kofn.host.collectives.job_collective import load_collective
@@ -47,7 +47,7 @@ from kofn.sim.schedules import SimulatedSchedule, simulate_schedules
 from kofn.sim.schedules import table as schedules_table
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import SimulatedTimes, table
-from kofn.sim.worker_model import Idler, Student, WorkerModel
+from kofn.sim.worker_model import TimingModel, TrainingModel, WorkerModel
 
 EXAMPLES = """
 \b
@@ -239,9 +239,9 @@ def simulate_times(config: Config, costs: Costs, console: Console) -> list[Simul
     """How long iterations take, and which k is chosen, for each objective; up to run.max_iterations."""
     results = []
     for objective in config.run.trials:
-        idlers = [Idler(config) for _ in range(config.job.workers)]
+        models = [TimingModel(config) for _ in range(config.job.workers)]
         begin = time.perf_counter()
-        simulation = _simulation(config, objective, idlers, costs, None)
+        simulation = _simulation(config, objective, models, costs, None)
         simulation.run(_progress(console, objective, begin))
         results.append(SimulatedTimes.of(simulation, objective, time.perf_counter() - begin))
     return results
@@ -253,8 +253,8 @@ def _simulate_trial(config: Config, entry: TrialFolder, costs: Costs, console: C
     learning = Learning(config)
     with ExitStack() as files:
         metrics = [files.enter_context(Metrics(entry.metrics(rank))) for rank in range(config.job.workers)]
-        students = [Student(config, rank, learning, lines) for rank, lines in enumerate(metrics)]
-        virtual_s = _train(config, entry, students, costs, console)
+        models = [TrainingModel(config, rank, learning, lines) for rank, lines in enumerate(metrics)]
+        virtual_s = _train(config, entry, models, costs, console)
     passed_s = time.perf_counter() - begin
     say(console, f"trial {entry.objective}: {virtual_s:.1f} s in {passed_s:.1f} s; results in {entry.path}")
 
@@ -277,32 +277,38 @@ def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
         alone.train(config, lines, lambda: now_s, wait_until)
 
 
-def _train(config: Config, entry: TrialFolder, students: list[Student], costs: Costs, console: Console) -> float:
+def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], costs: Costs, console: Console) -> float:
     """To the end, with everybody's last lines; how long it took, in virtual seconds."""
-    simulation = _simulation(config, entry.objective, students, costs, entry.decisions)
+    simulation = _simulation(config, entry.objective, models, costs, entry.decisions)
     progress = _progress(console, entry.objective, time.perf_counter())
 
     def look(control_loop: ControlLoop, virtual_s: float) -> None:
         progress(control_loop, virtual_s)
-        status = {"time": virtual_s} | document(decided(control_loop)) | {"job": config.job.id, "uptime_s": virtual_s}
+        status = (
+            {"time": virtual_s} | document(status_message(control_loop)) | {"job": config.job.id, "uptime_s": virtual_s}
+        )
         statuses.write(json.dumps(status) + "\n")
 
     with simulation.journal, entry.status.open("w") as statuses:
         simulation.run(look)
     if simulation.events:
         entry.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in simulation.events))
-    for rank, student in enumerate(students):
-        student.close(simulation.totals(rank))
+    for rank, model in enumerate(models):
+        model.close(simulation.totals(rank))
     return simulation.clock.time()
 
 
 def _simulation(
-    config: Config, objective: str, pupils: "list[Student] | list[Idler]", costs: Costs, journal: Path | None
+    config: Config,
+    objective: str,
+    models: "list[TrainingModel] | list[TimingModel]",
+    costs: Costs,
+    journal: Path | None,
 ) -> Simulation:
     config = replace(config, policy=replace(config.policy, objective=objective))
     clock = VirtualClock()
-    given: list[WorkerModel] = [*pupils]
-    return Simulation(config=config, pupils=given, costs=costs, clock=clock, journal=Journal(journal, clock.time))
+    given: list[WorkerModel] = [*models]
+    return Simulation(config=config, models=given, costs=costs, clock=clock, journal=Journal(journal, clock.time))
 
 
 def _progress(console: Console, objective: str, begin: float) -> Callable[[ControlLoop, float], None]:

@@ -35,7 +35,7 @@ class Simulation:
     """Runs until every worker has reached its goal; `config.policy.objective` chooses k."""
 
     config: Config
-    pupils: Sequence[WorkerModel]
+    models: Sequence[WorkerModel]
     costs: Costs
     clock: VirtualClock
     journal: Journal
@@ -92,7 +92,7 @@ class Simulation:
         self._links = VirtualSchedule(self.clock, config.link, self._shape)
         ranks = range(job.workers)
         self.uplinks = [self._link(rank, "send", self.switch) for rank in ranks]
-        self.workers = [Worker(around, rank, self.uplinks[rank], self.pupils[rank]) for rank in ranks]
+        self.workers = [Worker(around, rank, self.uplinks[rank], self.models[rank]) for rank in ranks]
         self.downlinks = [self._link(rank, "receive", self.workers[rank].host) for rank in ranks]
         self.switch.lead(self.downlinks)
 

@@ -57,7 +57,7 @@ class WorkerModel(Protocol):
         """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
 
 
-class Student:
+class TrainingModel:
     """Trains the configuration's model; writes the worker's metrics."""
 
     def __init__(self, config: Config, rank: int, learning: Learning, metrics: Metrics) -> None:
@@ -180,7 +180,7 @@ def nothing(blocking_s: float, *, aborted: bool) -> Work:
     )
 
 
-class Idler:
+class TimingModel:
     """Sends nothing but zeros and learns nothing: only times are asked for."""
 
     layout = BlockLayout(blocks=1, words=1, widest=32)

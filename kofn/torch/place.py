@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from kofn.host.wire.packet import SERVICE
 from kofn.torch.errors import TorchError
 from kofn.torch.rendezvous import RENDEZVOUS, fetch
-
-SERVICE = "10.0.0.254"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from topology import TopologyError, load, parse, star
+from topology import SERVICE_IP, TopologyError, load, parse, star
+
+from kofn.host.wire.packet import SERVICE
 
 DEFAULT = json.loads((Path(__file__).resolve().parents[2] / "mininet" / "topology.json").read_text())
 
@@ -132,3 +134,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_a_bad_star_is_refused(hosts: int, mbps: float) -> None:
     with pytest.raises(TopologyError, match=r"allowed|Mbit/s"):
         star(hosts, mbps)
+
+
+def test_hosts_send_to_the_address_that_the_switch_has() -> None:
+    assert str(SERVICE_IP) == SERVICE

@@ -19,7 +19,7 @@ from kofn.sim.learning import Learning
 from kofn.sim.runner import simulate_times
 from kofn.sim.simulation import Simulation
 from kofn.sim.times import SimulatedTimes
-from kofn.sim.worker_model import Student
+from kofn.sim.worker_model import TrainingModel
 
 SMALL = """
 [run]
@@ -88,26 +88,26 @@ class Trained:
         (self.entry,) = RunFolder.create(out, config.run.trials[:1]).trials[0]
         self.learning = Learning(config)
         ranks = range(config.job.workers)
-        self.students: list[Any] = [
-            Student(config, rank, self.learning, Metrics(self.entry.metrics(rank))) for rank in ranks
+        self.models: list[Any] = [
+            TrainingModel(config, rank, self.learning, Metrics(self.entry.metrics(rank))) for rank in ranks
         ]
         if other_scale:
-            encoder = self.students[-1].encoder
+            encoder = self.models[-1].encoder
             agreed = encoder._scale
             encoder._scale = lambda lanes: agreed(lanes) - other_scale
         clock = VirtualClock()
         journal = Journal(self.entry.decisions, clock.time)
-        self.simulation = Simulation(config=config, pupils=self.students, costs=costs, clock=clock, journal=journal)
+        self.simulation = Simulation(config=config, models=self.models, costs=costs, clock=clock, journal=journal)
 
     def run(self) -> "Trained":
         """To the end, and the files written."""
         with ExitStack() as files:
             files.enter_context(self.simulation.journal)
-            for student in self.students:
-                files.enter_context(student._metrics)
+            for model in self.models:
+                files.enter_context(model._metrics)
             self.simulation.run(lambda control_loop, virtual_s: None)
-            for rank, student in enumerate(self.students):
-                student.close(self.simulation.totals(rank))
+            for rank, model in enumerate(self.models):
+                model.close(self.simulation.totals(rank))
         return self
 
     def check(self) -> None:

@@ -45,7 +45,7 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: st
     compress, words = CASES[name]
     run = trained(tmp_path, compress, FAULTS + EVENTS, words, rule=rule, iterations=35)
     run.check()
-    plans = [student.encoder.plan.to_arrays() for student in run.students]
+    plans = [model.encoder.plan.to_arrays() for model in run.models]
     assert all(np.array_equal(plan[part], plans[0][part]) for plan in plans for part in plan)
     assert run.total("refused") > 0 or name not in ("int16", "int8", "int4-thrown-away"), (
         "the first iteration's scales are whoever claims the slot's"
@@ -183,7 +183,7 @@ def test_what_was_not_selected_is_pending_and_never_late(tmp_path: Path, rule: s
     path.write_text(path.read_text().replace("words = 2", "words = 1").replace("hidden = [16]", "hidden = [64]"))
     run = Trained(Config.load(path), tmp_path / "out").run()
     run.check()
-    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
+    accounts = [model.encoder.ledger.accounts.account() for model in run.models]
     for rank in (0, 1):
         of, entered = lines(run, rank, "wire_bytes"), accounts[rank].entered
         late = sum(line["late"] for line in lines(run, rank, "late")) + max(0.0, entered - ITERATIONS)

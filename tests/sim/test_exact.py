@@ -78,7 +78,7 @@ def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path)
     run.check()
     took_s = {int(str(line["iteration"])): float(str(line["iteration_s"])) for line in lines(run)}
     slow = [took_s[iteration] for iteration in range(12, 20)]
-    assert min(slow) > (run.students[0].layout.blocks - 1) * 2 * 8 * 256 / 0.4e6
+    assert min(slow) > (run.models[0].layout.blocks - 1) * 2 * 8 * 256 / 0.4e6
     assert max(took_s[iteration] for iteration in range(22, 40)) < min(slow)
 
 
@@ -91,7 +91,7 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: st
     lateness = sum(bool(line["late"]) for line in lines(run, 2))
     assert lateness > 0
     ledger = dict(np.load(run.entry.sums(2)))
-    account = run.students[2].encoder.ledger.accounts.account()
+    account = run.models[2].encoder.ledger.accounts.account()
     assert account.entered == pytest.approx(account.summed + account.waiting + account.discarded)
     assert ledger["discarded"].any() == (account.discarded > 0)
     if FAULTS in more:
@@ -105,7 +105,7 @@ def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, 
     run.check()
     discarded = [dict(np.load(run.entry.sums(rank)))["discarded"].any() for rank in range(3)]
     assert discarded == [rule == "drop"] * 3
-    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
+    accounts = [model.encoder.ledger.accounts.account() for model in run.models]
     assert [account.discarded > 0 for account in accounts] == discarded
 
 
@@ -123,7 +123,7 @@ def test_workers_have_summed_what_sums_hold(tmp_path: Path, rule: str, monkeypat
     monkeypatch.setattr(run.learning, "apply", noted)
     run.run().check()
     assert len(held) == run.config.run.max_iterations
-    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
+    accounts = [model.encoder.ledger.accounts.account() for model in run.models]
     assert sum(account.summed for account in accounts) == pytest.approx(sum(held.values()))
 
 
@@ -145,8 +145,8 @@ def with_a_slow_one(folder: Path, rule: str, **given: Any) -> Trained:
 
 def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Will hold for how many iterations the oldest of a worker's gradients has waited since it was there, each time."""
-    student, entered, found = run.students[rank], dict[int, int](), list[int]()
-    enter, settle = student.enter, student.encoder.settle
+    model, entered, found = run.models[rank], dict[int, int](), list[int]()
+    enter, settle = model.enter, model.encoder.settle
 
     def noted(work: Work, iteration: int, batch: int, current: int) -> None:
         entered.setdefault(iteration, current)
@@ -154,11 +154,11 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
     def settled(results: BlockResults, hints: Integers, times: Floats64) -> None:
         settle(results, hints, times)
-        oldest = student.encoder.ledger.accounts.account().late_since
+        oldest = model.encoder.ledger.accounts.account().late_since
         found.append(results.iteration + 1 - entered[oldest] if oldest else 0)
 
-    monkeypatch.setattr(student, "enter", noted)
-    monkeypatch.setattr(student.encoder, "settle", settled)
+    monkeypatch.setattr(model, "enter", noted)
+    monkeypatch.setattr(model.encoder, "settle", settled)
     return found
 
 
@@ -168,7 +168,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
     run = with_a_slow_one(tmp_path, rule)
     waited = waits(run, 3, monkeypatch)
     run.run().check()
-    accounts = [student.encoder.ledger.accounts.account() for student in run.students]
+    accounts = [model.encoder.ledger.accounts.account() for model in run.models]
     slow = accounts[3]
     assert slow.summed > 0
     assert slow.discarded == 0
@@ -183,7 +183,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
 def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -> None:
     run = with_a_slow_one(tmp_path, "stash").run()
     run.check()
-    slow = run.students[3].encoder.ledger.accounts.account()
+    slow = run.models[3].encoder.ledger.accounts.account()
     assert (slow.summed, slow.waiting, slow.late_since) == (0, slow.entered, 1)
     assert slow.entered > 10
 
@@ -193,7 +193,7 @@ def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
     """The slow worker's gradients are older than three iterations when they come, but for one that was quick."""
     run = with_a_slow_one(tmp_path, rule, limit=3).run()
     run.check()
-    slow = run.students[3].encoder.ledger.accounts.account()
+    slow = run.models[3].encoder.ledger.accounts.account()
     assert slow.discarded >= slow.entered - 1 > 10
     assert slow.waiting == 0
 
@@ -306,13 +306,13 @@ class Carried:
     """Which of a worker's gradients are in which sum, where there is one block: an account of its own."""
 
     def __init__(self, run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        student, drops = run.students[rank], RULES[run.config.policy.late_gradient].discards
+        model, drops = run.models[rank], RULES[run.config.policy.late_gradient].discards
         self.waiting, self.away, self.held = set[Key](), dict[int, set[Key]](), dict[int, set[Key]]()
         enter, encode, encode_part, settle = (
-            student.enter,
-            student.encoder.slices,
-            student.encoder.encode_part,
-            student.encoder.settle,
+            model.enter,
+            model.encoder.slices,
+            model.encoder.encode_part,
+            model.encoder.settle,
         )
 
         def entered(work: Work, iteration: int, batch: int, current: int) -> None:
@@ -340,10 +340,10 @@ class Carried:
             self.waiting = set() if drops else self.waiting.union(*left)
             self.away = {}
 
-        monkeypatch.setattr(student, "enter", entered)
-        monkeypatch.setattr(student.encoder, "slices", encoded)
-        monkeypatch.setattr(student.encoder, "encode_part", encoded_part)
-        monkeypatch.setattr(student.encoder, "settle", settled)
+        monkeypatch.setattr(model, "enter", entered)
+        monkeypatch.setattr(model.encoder, "slices", encoded)
+        monkeypatch.setattr(model.encoder, "encode_part", encoded_part)
+        monkeypatch.setattr(model.encoder, "settle", settled)
 
     def _send(self, part: int) -> None:
         self.away[part], self.waiting = self.waiting, set()
@@ -360,7 +360,7 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
     text = path.read_text().replace("words = 2", "words = 32")  # one block
     path.write_text(text.replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
-    assert run.students[0].layout.blocks == 1
+    assert run.models[0].layout.blocks == 1
     carried, means = [Carried(run, rank, monkeypatch) for rank in range(3)], averages(run, monkeypatch)
     run.run().check()
     (worker, *_), most, several, old = read_trial(run.entry, 3), 0, 0, 0

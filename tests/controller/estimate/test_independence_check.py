@@ -27,7 +27,7 @@ def truth(name: str) -> FloatArray:
 @pytest.mark.parametrize("name", ["a shock common to all", "halves take turns"])
 def test_what_is_common_to_workers_is_found(name: str, k: int) -> None:
     found = windows(name, 20, k)
-    assert [each.law for each in found].count("rows") >= 19
+    assert [each.law for each in found].count("bootstrap") >= 19
     assert "do not block independently" in found[0].reason
 
 
@@ -45,7 +45,7 @@ def test_a_common_shock_is_in_the_first_and_the_last_ones_time() -> None:
 @pytest.mark.parametrize("k", [8, 6, 2])
 @pytest.mark.parametrize("name", ["Poisson, 0.5 to 20", "Poisson, all alike, 4", "alike, exponential"])
 def test_independent_workers_are_called_so(name: str, k: int) -> None:
-    assert [each.law for each in windows(name, 100, k)].count("rows") <= 4
+    assert [each.law for each in windows(name, 100, k)].count("bootstrap") <= 4
 
 
 def test_the_chance_of_independent_workers_is_uniform() -> None:
@@ -73,7 +73,7 @@ def test_who_reports_late_is_compared_with_the_iteration_in_which_it_began() -> 
     iterations[3] = np.arange(3, 51, 3)
     times_s = 0.010 + shocks[iterations - 1] + 0.005 * random.poisson(0.3, (4, 16))
     found = fit(times_s, np.zeros(times_s.shape, np.bool_), None, iterations)
-    assert found.law == "rows"
+    assert found.law == "bootstrap"
     assert found.rows is not None
     assert found.rows.shape == (4, 16)
     assert np.isfinite(found.rows).all()

@@ -13,7 +13,7 @@ from tests.controller.estimate.test_independence_check import EVERYONE, truth, w
 @pytest.mark.parametrize("name", ["alike, exponential", "alike, Pareto 2", "bursts"])
 def test_workers_that_are_all_alike_but_not_poissons_are_found(name: str) -> None:
     found, real = windows(name, 40), truth(name)
-    assert [each.law for each in found].count("own") >= 25
+    assert [each.law for each in found].count("empirical") >= 25
     poisson = [expected_times(each, EVERYONE) for each in found]
     used = [law_times(each, EVERYONE, own) for each, own in zip(found, poisson, strict=True)]
     off, alone = (np.abs(np.mean(each, axis=0) / real - 1)[:-1] for each in (used, poisson))
@@ -25,7 +25,7 @@ def test_workers_that_are_all_alike_but_not_poissons_are_found(name: str) -> Non
 def test_poissons_windows_are_called_poissons(name: str) -> None:
     found = windows(name, 60) + windows(name, 60, k=6)
     laws = [each.law for each in found]
-    assert laws.count("own") <= 3
+    assert laws.count("empirical") <= 3
     assert laws.count("poisson") >= 114
     assert sum(bool((~each.poisson).any()) for each in found) <= 3
 
@@ -45,10 +45,10 @@ def test_what_was_tested_lately_is_not_tested_again() -> None:
     cut = np.zeros((8, 16), np.bool_)
     times_s = 0.010 + random.exponential(0.020, cut.shape)
     first = fit(times_s, cut, None, np.tile(np.arange(1, 17), (8, 1)))
-    assert (first.law, first.tested) == ("own", 16)
+    assert (first.law, first.tested) == ("empirical", 16)
     poisson = 0.010 + 0.005 * random.poisson(4.0, cut.shape).astype(np.float64)
     kept = fit(poisson, cut, None, np.tile(np.arange(8, 24), (8, 1)), first)
-    assert (kept.law, kept.tested) == ("own", 16)
+    assert (kept.law, kept.tested) == ("empirical", 16)
     assert kept.own is not None
     anew = fit(poisson, cut, None, np.tile(np.arange(9, 25), (8, 1)), first)
     assert (anew.law, anew.tested, anew.own) == ("poisson", 24, None)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kofn.config.schema import PolicySection
-from kofn.controller.job.decided import decided
+from kofn.controller.job.status_message import status_message
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.results.objective_notes import read_objective_notes
 from kofn.rpc import kofn_pb2 as pb
@@ -353,8 +353,8 @@ def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
 
 def test_the_latest_metric_that_is_a_number_is_in_the_status() -> None:
     control_loop = ControlLoop(workers=2, policy=PolicySection())
-    assert not decided(control_loop).HasField("metric")
+    assert not status_message(control_loop).HasField("metric")
     for iteration, metric in enumerate((0.5, 0.7, math.nan), 1):
         report = pb.Report(iteration=iteration, first_block_s=0.01, iteration_s=0.02, metric=metric)
         assert control_loop.report(0, report, float(iteration))
-    assert decided(control_loop).metric == 0.7
+    assert status_message(control_loop).metric == 0.7

@@ -11,7 +11,7 @@ from bench.synthetic import SERVICE_S
 from kofn.config.errors import ConfigError
 from kofn.config.late_rules import LatePolicy, RuleChoice
 from kofn.config.schema import PolicySection
-from kofn.controller.job.decided import decided
+from kofn.controller.job.status_message import status_message
 from kofn.controller.policy.control_loop import ControlLoop
 from kofn.controller.policy.objective import Forecast
 from kofn.rpc import kofn_pb2 as pb
@@ -105,19 +105,19 @@ def test_a_shock_common_to_all_is_predicted_and_the_sources_time_is_still_shown(
             )
         control_loop.choose(0.1 * iteration)
     assert control_loop.estimate is not None and control_loop.choice is not None
-    assert control_loop.estimate.law == "rows"
+    assert control_loop.estimate.law == "bootstrap"
     forecast = control_loop.choice.forecast
     real = np.array([0.030, 0.030, 0.031, 0.0345])  # s, the shock, and the k-th of four small ones
     np.testing.assert_allclose(forecast.predicted_s, real, rtol=0.25)
     assert forecast.expected_s[0] < 0.8 * forecast.predicted_s[0], "independent workers' first would be unblocked"
-    assert decided(control_loop).time_model == control_loop.estimate.reason
+    assert status_message(control_loop).time_model == control_loop.estimate.reason
 
 
 def test_a_shown_interval_has_what_may_hide_in_s() -> None:
     running = cluster(lambda rank, iteration: 0.100)
     for iteration in range(1, 20):
         running.iterate(iteration)
-    estimate, shown = running.control_loop.estimate, decided(running.control_loop)
+    estimate, shown = running.control_loop.estimate, status_message(running.control_loop)
     assert estimate is not None
     assert shown.hidden_s == estimate.hidden_s > 0
     assert shown.worker[1].lambda_high_s == estimate.high_s[1] + estimate.hidden_s

@@ -30,14 +30,14 @@ def predict(model: Estimate, rule: RuleName) -> Prediction:
 
 def together(rows: FloatArray) -> Estimate:
     """Whole iterations (n, iterations) were measured."""
-    return replace(estimate(rows.mean(axis=1).tolist()), law="rows", rows=rows)
+    return replace(estimate(rows.mean(axis=1).tolist()), law="bootstrap", rows=rows)
 
 
 def own(counts: FloatArray) -> Estimate:
     """Each of n workers is independent and has been seen so often (n, window)."""
     n = len(counts)
     curves = Curves.of(np.arange(n), counts, np.zeros(counts.shape, np.bool_), counts.mean(axis=1))
-    return replace(estimate(counts.mean(axis=1).tolist()), law="own", own=curves)
+    return replace(estimate(counts.mean(axis=1).tolist()), law="empirical", own=curves)
 
 
 def test_times_of_whole_iterations_are_their_means() -> None:
@@ -93,6 +93,6 @@ def test_a_straggler_stands_for_itself_alone(n: int) -> None:
 def test_another_law_is_another_simulation() -> None:
     predictor, model, everyone = Predictor(), estimate([4.0] * 4), np.ones(4, np.bool_)
     rows = np.tile(np.arange(0.0, 9.0), (4, 1))
-    for each in (model, replace(model, law="rows", rows=rows), model):
+    for each in (model, replace(model, law="bootstrap", rows=rows), model):
         predictor.predict(each, everyone, by_law(model), Beyond(overhead=1.0), "async")
     assert predictor.simulations == 3

@@ -10,7 +10,7 @@ from kofn.controller.policy.objectives.throughput import throughput_costs
 from kofn.rpc import kofn_pb2 as pb
 
 
-def decided(control_loop: ControlLoop) -> pb.Status:
+def status_message(control_loop: ControlLoop) -> pb.Status:
     """What the control loop knows of a job: measurements, model, choice."""
     estimate = control_loop.estimate
     return pb.Status(
