@@ -28,7 +28,7 @@ _OWN: Signatures = {
     "core_ask_slot": (c_int32, [_CORE]),
     "core_probe_link": (None, [_CORE]),
     "core_take_link_wait": (c_double, [_CORE, c_double]),
-    "core_leaves": (None, [_CORE, c_int64, c_int64, c_double]),
+    "core_mark_sent_at": (None, [_CORE, c_int64, c_int64, c_double]),
     "core_withdraw": (None, [_CORE, c_void_p, c_int64]),
     "core_enter": (None, [_CORE, c_uint32]),
     "core_others_reached": (None, [_CORE, c_int64]),

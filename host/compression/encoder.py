@@ -212,8 +212,8 @@ class Encoder:
             left=left.ctypes.data,
             end=left.size,
             window=self.window,
-            ahead=self.credit if self.awaits_pieces else self._lookahead,
-            apart=self._sample_stride,
+            lookahead=self.credit if self.awaits_pieces else self._lookahead,
+            sample_stride=self._sample_stride,
             scratch=scratch.ctypes.data,
         )
         found.keeps = [left, scratch, self.ledger.reduces(found, scale), self._entering.enters(found)]

@@ -319,7 +319,7 @@ static void encode(const struct ledger *ledger, const int64_t *values, int code,
 
 /* What was sent as a part in an earlier iteration, to be kept in its row until nobody may ask for it any more. */
 static int is_kept(const struct ledger *ledger, int64_t iteration, const struct sent *before) {
-    return before->iteration && (!ledger->given || *ledger->given < iteration);
+    return before->iteration && (!ledger->core || ledger->core->given < iteration);
 }
 
 /* Notes that a block was sent in an iteration as a part: `packed` has `size` bytes, or is null: then what waits is

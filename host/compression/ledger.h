@@ -22,7 +22,7 @@ struct ledger {
     uint8_t *packed;        /* (PARTS, GENERATIONS, B, room): rows, of which `sent` says what is in them */
     int64_t *values;        /* (lanes,), for those of a block that is not kept exactly */
     int64_t residual;       /* enum residual */
-    const int64_t *given;   /* where the latest iteration is that all workers have given to; NULL: nobody says */
+    const struct core *core; /* knows the latest iteration that all workers have given to; NULL: it is not known */
     double lost;            /* the sum of squares of what was lost so that residuals could be kept in fewer bits */
     int64_t busy;           /* somebody changes it: one thread at a time does, any other ends the process */
 };

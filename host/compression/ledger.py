@@ -98,8 +98,8 @@ class Ledger:
         return int(self._storage.records["entered"].min()) // PARTS
 
     def attach_protocol(self, protocol: Protocol) -> None:
-        """What was sent in an iteration need not be kept once this protocol knows that all have given to the next."""
-        self._view.given, self._protocol = protocol.given_at, protocol
+        """Keep what was sent in an iteration only until this protocol knows that all have given to the next."""
+        self._view.core, self._protocol = protocol.address, protocol
 
     def begin(self, iteration: int) -> None:
         """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""

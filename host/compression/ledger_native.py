@@ -40,7 +40,7 @@ class View(ctypes.Structure):
         *((name, c_void_p) for name in ("factors", "journal", "records", "sent", "pending", "shifts", "packed")),
         ("values", c_void_p),
         ("residual", c_int64),
-        ("given", c_void_p),
+        ("core", c_void_p),
         ("lost", c_double),
         ("busy", c_int64),
     )

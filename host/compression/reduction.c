@@ -78,7 +78,7 @@ static int64_t choose(struct reduction *reduction, int64_t most, int64_t *blocks
 
 /* What encoding leaves over, of some blocks. */
 static void look(struct reduction *reduction, int64_t block) {
-    if (reduction->encoded++ % reduction->apart)
+    if (reduction->encoded++ % reduction->sample_stride)
         return;
     ledger_left_over(reduction->ledger, reduction->iteration, &block, 1, reduction->scratch);
     double sum = 0;

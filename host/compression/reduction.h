@@ -22,8 +22,8 @@ struct reduction {
     const int64_t *missing, *level; /* by block: elements that are not there yet, and what leaves first; NULL: all is there */
     int64_t window;                 /* a block leaves once the one so many before it has closed */
     const struct packed *last;      /* goes after all others; NULL: nothing does */
-    int64_t ahead;                  /* so many contributions may wait to leave */
-    int64_t apart;                  /* the error of every so-many-th block is looked at */
+    int64_t lookahead;              /* so many contributions may wait to leave */
+    int64_t sample_stride;          /* the error of every so-many-th block is looked at */
     int64_t *scratch;               /* (lanes,) */
 
     int64_t encoded, looked_at;

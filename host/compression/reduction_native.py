@@ -21,7 +21,7 @@ class NativeReduction(ctypes.Structure):
         *((name, c_void_p) for name in ("missing", "level")),
         ("window", c_int64),
         ("last", c_void_p),
-        *((name, c_int64) for name in ("ahead", "apart")),
+        *((name, c_int64) for name in ("lookahead", "sample_stride")),
         ("scratch", c_void_p),
         *((name, c_int64) for name in ("encoded", "looked_at")),
         *((name, c_double) for name in ("error", "encode_s", "send_s", "settle_s", "average_s")),

@@ -169,7 +169,7 @@ static void send_paced(const struct port *port, const struct instruction *send, 
     struct outgoing *waits = engine->outgoing + place;
     waits->port = port, waits->request = request, waits->launch = send->launch, waits->size = send->size;
     memcpy(waits->head, send->header, sizeof waits->head);
-    core_leaves(port->core, request, send->launch, leaves_s);
+    core_mark_sent_at(port->core, request, send->launch, leaves_s);
 }
 
 static void release(struct engine *engine, double now) {
@@ -384,8 +384,8 @@ static int encode(struct port *port, double now) {
     struct packed ready[REDUCED_AT_ONCE];
     if (!reduction || reduction->iteration != core->iteration || !core->open_count || core_left_behind(core))
         return 0;
-    const int64_t room = reduction->ahead - core->waiting_count - port->engine->pacer.count;
-    const int64_t portion = (reduction->ahead + 1) / 2;
+    const int64_t room = reduction->lookahead - core->waiting_count - port->engine->pacer.count;
+    const int64_t portion = (reduction->lookahead + 1) / 2;
     const int64_t count = room > 0 ? reduction_next(reduction, ready, room < portion ? room : portion) : 0;
     if (!count)
         return 0;

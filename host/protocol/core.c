@@ -916,7 +916,7 @@ int core_timer(struct core *core, double now) {
     return 0;
 }
 
-void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s) {
+void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s) {
     struct flight *flight = core->in_flight.by_request[request];
     if (flight && flight->launch == launch)
         in_flight_leaves(&core->in_flight, flight, at_s);

@@ -60,7 +60,7 @@ struct instruction {
     int32_t hint;                       /* of DELIVER: lanes that who closed it uses by now, -1: as planned */
     int64_t iteration, block;
     double time_s;         /* of DELIVER: when the answer came */
-    int64_t launch, size;  /* of SEND: which attempt it is (core_leaves), bytes of its values */
+    int64_t launch, size;  /* of SEND: which attempt it is (core_mark_sent_at), bytes of its values */
     const uint8_t *values; /* of SEND */
     uint8_t header[KOFN_HEADER_BYTES]; /* of SEND, without checksum */
 };
@@ -209,7 +209,7 @@ void core_probe_link(struct core *core);
  * that is longer; else -1. */
 double core_take_link_wait(struct core *core, double now);
 /* What a SEND said to send waits in this host and leaves then: its answer is not waited for before. */
-void core_leaves(struct core *core, int64_t request, int64_t launch, double at_s);
+void core_mark_sent_at(struct core *core, int64_t request, int64_t launch, double at_s);
 /* In this iteration gradients come in pieces, all workers': a silence may be their computing. `level`, of each block of the
  * gradient: those of one level leave in the same order everywhere; NULL: all do. It stays there until the next begins. */
 void core_in_pieces(struct core *core, const int64_t *level);

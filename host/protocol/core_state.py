@@ -73,11 +73,6 @@ class CoreState:
         return self._state[GENERATION]
 
     @property
-    def given_at(self) -> int:
-        """The address of an int64: the latest iteration that all workers are known to have given to; 0: none."""
-        return int(self.address.value or 0) + 8 * GIVEN
-
-    @property
     def k(self) -> int:
         """In force when the newest iteration was made of which a result is known; 0: not known."""
         return self._state[K]

@@ -62,7 +62,7 @@ class PackedBlocks:
 class Send(NamedTuple):
     """Hand a packet to the network; the values of a PULL are zeros, as many as the result has.
 
-    `launch`: which attempt at its request it is, for Protocol.leaves().
+    `launch`: which attempt at its request it is, for core_mark_sent_at().
     """
 
     header: KofnHeader

@@ -98,7 +98,7 @@ static void pace(struct host *host, struct frame *frame) {
         return;
     }
     frames_add(&host->waiting, frame);
-    core_leaves(host->core, request, frame->launch, leaves_s);
+    core_mark_sent_at(host->core, request, frame->launch, leaves_s);
 }
 
 /* The host has made a packet; those that it makes in a row leave when the last one is made. */

@@ -1,6 +1,7 @@
 """Fixed point, residuals, model, stragglers: what a worker computes before anything is sent."""
 
 import contextlib
+import ctypes
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_native import checksums, factors_of, library
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.errors import GradientError, LedgerError, ProtocolError
+from kofn.host.protocol.core_state import GIVEN, STATE
 from kofn.host.protocol.results import BlockId, Result
 from kofn.host.wire.packet import PARTS, WEIGHT_MAX, WEIGHT_UNIT, bit_of
 from kofn.host.workload.model import Perceptron, load_shard, load_shards
@@ -738,8 +740,9 @@ def test_who_is_killed_over_a_refusal_has_what_waits_no_older_than_it_is() -> No
 
 def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
     """A worker that has sent in the iteration before sends in this one; all are known to have given to `given`."""
-    ledger, known = ledger_of(storage, CODEC), np.array([given])
-    protocol: Any = SimpleNamespace(given_at=known.ctypes.data, keeps=known)
+    ledger, known = ledger_of(storage, CODEC), np.zeros(STATE, np.int64)
+    known[GIVEN] = given
+    protocol: Any = SimpleNamespace(address=ctypes.c_void_p(known.ctypes.data), keeps=known)
     ledger.attach_protocol(protocol)
     ledger.begin(iteration)
     ledger.add(np.full(4, iteration, np.float32), iteration)

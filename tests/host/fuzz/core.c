@@ -176,7 +176,7 @@ static void call(struct fuzz *fuzz) {
     case 13:
         if (fuzz->sent_count) {
             const struct instruction *one = fuzz->sent + draw(fuzz, (uint64_t)fuzz->sent_count);
-            core_leaves(core, one->block * KOFN_PARTS + one->part, one->launch, fuzz->now + 0.01);
+            core_mark_sent_at(core, one->block * KOFN_PARTS + one->part, one->launch, fuzz->now + 0.01);
         }
         break;
     case 14: fuzz->sent_count = 0; break;
