@@ -31,6 +31,7 @@ from kofn.host.compression.codec import (
 )
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import Gradient
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.plan import Planner
 from kofn.host.compression.registry import load_codecs
@@ -112,7 +113,7 @@ class Way:
         codec, rows, ledger = self._codec, self._rows, self._ledger
         self._iteration += 1
         check(self._gradient)
-        ledger.add(self._gradient, self._iteration)
+        ledger.enter(Gradient.of(self._gradient, self._iteration), rows)
         scale = codec.scale(*statistics(ledger.residual.pending))
         ledger.sending(self._iteration, rows, code_of(codec.width), scale)
         self._average(results_of(ledger.noted(rows)))

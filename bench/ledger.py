@@ -18,6 +18,7 @@ from bench.tables import Row, make_parser, say, show, whole
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.encoder import SLICE
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import Gradient
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.lanes import code_of
 
@@ -57,7 +58,7 @@ class LedgerWorker:
 
     def _send(self, blocks: np.ndarray) -> None:
         ledger, iteration, numbers = self._ledger, self._iteration, blocks.tolist()
-        self._timed("add", lambda: ledger.add(self._gradient, iteration, blocks))
+        self._timed("add", lambda: ledger.enter(Gradient.of(self._gradient, iteration), blocks))
         self._timed("sending", lambda: ledger.sending(iteration, blocks, self._code, self._scale))
         self._timed("noted", lambda: ledger.noted(numbers))
 

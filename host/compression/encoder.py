@@ -18,6 +18,7 @@ from kofn.host.compression.entering_gradient import EnteringGradient
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.lane_choice import LaneChoice
 from kofn.host.compression.ledger import Ledger
+from kofn.host.compression.ledger_native import Gradient
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.own_summary import OwnSummary
 from kofn.host.compression.pieces import Pieces
@@ -127,16 +128,14 @@ class Encoder:
         pieces: Pieces | None = None,
         good: bool = False,
     ) -> None:
-        """Take a gradient, shape (elements,), for the ledger; GradientError when it is not finite.
+        """Take a gradient (ledger_native.Gradient.of) for the ledger; GradientError when it is not finite.
 
-        It was begun in `iteration`, as the worker's `batch`-th one there, and `current` is the iteration by now (None:
-        the same).  It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not
-        change.  `pieces`: what there is of it, as it comes; None: everything.  `good`: compression.codec.check has said
-        so.
+        It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not change.
+        `pieces`: what there is of it, as it comes; None: everything.  `good`: compression.codec.check has said so.
         """
         if pieces is None and not good:
             check(gradient)
-        self._entering.take(self.ledger.taken(gradient, iteration, batch=batch, current=current), pieces)
+        self._entering.take(Gradient.of(gradient, iteration, batch=batch, current=current), pieces)
 
     @property
     def awaits_pieces(self) -> bool:

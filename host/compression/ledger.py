@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kofn.host.arrays import Exponents, Fixed, Floats, Integers
+from kofn.host.arrays import Exponents, Fixed, Integers
 from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn.host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
 from kofn.host.compression.ledger_accounts import LedgerAccounts
@@ -48,8 +48,8 @@ from kofn.host.errors import CodecError, ProtocolError
 from kofn.host.kernels.lanes import width_of
 from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import PACKED, PackedBlocks
-from kofn.host.protocol.results import Result
-from kofn.host.wire.packet import PARTS, bit_of, bits_of
+from kofn.host.protocol.results import BlockResults, Result
+from kofn.host.wire.packet import PARTS
 
 
 class Ledger:
@@ -70,8 +70,6 @@ class Ledger:
     ) -> None:
         self.rank, self.age = rank, age
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
-        self._mine = bits_of(rank)
-        self._parts_by_bits = {sum(bit_of(rank, part) for part in _bits(parts)): parts for parts in range(1 << PARTS)}
         most = largest_lanes(codecs)
         self._decodes = most is None  # here, not in ledger.c
         self.native_lanes = set() if self._decodes else {code for code, codec in codecs.items() if _native(codec)}
@@ -106,33 +104,11 @@ class Ledger:
         self._storage.begun[0] = max(self.begun, iteration)
         self.sent.begin(iteration)
 
-    def add(
-        self,
-        gradient: Floats,
-        iteration: int,
-        blocks: Integers | None = None,
-        *,
-        batch: int = 0,
-        current: int | None = None,
-    ) -> None:
-        """Enter a gradient that is good (compression.codec.check), or what it has of these blocks.
-
-        Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th one
-        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).  Blocks that have it, or a later
-        one, keep what they have: it was computed before a restart.
-        """
-        chosen = np.arange(self.blocks) if blocks is None else _rows(blocks)
-        self.enter(self.taken(gradient, iteration, batch=batch, current=current), chosen)
-
-    def taken(self, gradient: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> Gradient:
-        """What add() enters, for enter() or sending(): until it is in the ledger it may not change."""
-        gradient, now = np.ascontiguousarray(gradient, np.float32), iteration if current is None else current
-        found = Gradient(gradient.ctypes.data, gradient.size, iteration * PARTS + batch, now)
-        found.keeps = gradient
-        return found
-
     def enter(self, gradient: Gradient, blocks: Integers) -> None:
-        """What it has of these blocks, as add()."""
+        """Enter what a gradient has of these blocks.
+
+        Blocks that have it, or a later one, keep what they have: it was computed before a restart.
+        """
         self._native.ledger_add(self._at, self.aged(gradient), blocks.ctypes.data, blocks.size)
 
     def aged(self, gradient: Gradient) -> Gradient:
@@ -158,7 +134,17 @@ class Ledger:
         """
         blocks = _rows(blocks)
         fresh: Integers = blocks[self.sent.of(part, iteration)["iteration"][blocks] != iteration]
-        self._encode(blocks, fresh, iteration, lanes, scale, part, gradient)
+        if lanes in self.native_lanes:
+            scale = self._checked_scale(lanes, scale, blocks.size)
+            of = blocks.ctypes.data, blocks.size, scale.ctypes.data
+            taken = None if gradient is None else self.aged(gradient)
+            self._native.ledger_send(self._at, taken, iteration, part, lanes, *of)
+        else:
+            if gradient is not None:
+                self.enter(gradient, blocks)
+            self._encode_here(fresh, iteration, lanes, scale, part)
+        if fresh.size:
+            self.sent.note(part)
         return fresh
 
     def reduces(self, reduction: NativeReduction, scale: Exponents) -> object:
@@ -184,7 +170,7 @@ class Ledger:
         """Encode blocks, of which nothing is on its way, once more, in lanes and at scales as above, and note it."""
         blocks = _rows(blocks)
         self._native.ledger_withdraw(self._at, iteration, part, blocks.ctypes.data, blocks.size)
-        self._encode(blocks, blocks, iteration, lanes, scale, part)
+        self.sending(iteration, blocks, lanes, scale, part)
 
     def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
         """Blocks as they were sent last, perhaps by an earlier process; ProtocolError for one that never was.
@@ -231,9 +217,8 @@ class Ledger:
 
     def settle_results(self, *results: Result) -> None:
         """settle() with results, one or more, of different blocks of one iteration."""
-        (iteration,) = {result.id.iteration for result in results}
-        blocks = np.array([result.id.block for result in results])
-        self.settle(iteration, blocks, np.array([self._parts_in(result) for result in results]))
+        together = BlockResults.of(results)
+        self.settle(together.iteration, together.blocks, together.parts_of(self.rank))
 
     def reconcile(self, result: Result) -> None:
         """Take a block's count back where the others' result of it has other parts of this worker's contribution.
@@ -242,45 +227,23 @@ class Ledger:
         made the result again.  What is taken back was in time once: it is as old as the newest gradient.  ProtocolError
         where the worker has sent the block in two later iterations: what it was is not kept so long.
         """
-        (iteration, block), theirs = result.id, self._parts_in(result)
+        iteration, block = result.id
         if block >= self.blocks:
             return
         settled, mine = divmod(int(self._storage.records["settled"][block]), 1 << PARTS)
-        if settled != iteration or mine == theirs or not mine:
+        ours = [part for part in range(PARTS) if mine >> part & 1]
+        theirs = [part for part in range(PARTS) if result.has(self.rank, part)]
+        if settled != iteration or not ours or ours == theirs:
             return
-        chosen, parts = np.array([block]), np.array([mine])
-        if any(self.sent.of(part, iteration)["iteration"][block] != iteration for part in _bits(mine)):
+        if any(self.sent.of(part, iteration)["iteration"][block] != iteration for part in ours):
             raise ProtocolError(
                 f"block {block} of iteration {iteration} was aggregated and is not any more, but what worker"
                 f" {self.rank} sent then is not known in iteration {self.begun}"
             )
-        decoded = self._together(iteration, chosen, parts)
+        decoded = self._together(iteration, np.array([block]), np.array([mine]))
         self._native.ledger_take_back(self._at, block, self.begun, not theirs, _address(decoded))
         if theirs:  # still to be settled
             self.settle_results(result)
-
-    def _encode(
-        self,
-        blocks: Integers,
-        fresh: Integers,
-        iteration: int,
-        lanes: int,
-        scale: Exponents,
-        part: int,
-        gradient: Gradient | None = None,
-    ) -> None:
-        """Enter a gradient, and note those blocks as on the wire that are `fresh`, with all that belongs to them."""
-        if lanes not in self.native_lanes:
-            if gradient is not None:
-                self.enter(gradient, blocks)
-            self._encode_here(fresh, iteration, lanes, scale, part)
-        else:
-            scale = self._checked_scale(lanes, scale, blocks.size)
-            of = blocks.ctypes.data, blocks.size, scale.ctypes.data
-            taken = None if gradient is None else self.aged(gradient)
-            self._native.ledger_send(self._at, taken, iteration, part, lanes, *of)
-        if fresh.size:
-            self.sent.note(part)
 
     def _checked_scale(self, lanes: int, scale: Exponents, blocks: int) -> Exponents:
         """For native code; CodecError where there is none such, or no room for so many blocks in these lanes."""
@@ -311,10 +274,6 @@ class Ledger:
         """What these parts of blocks stand for together, (blocks, elements); None: ledger.c knows all codecs."""
         return self.sent.together(iteration, blocks, parts) if self._decodes else None
 
-    def _parts_in(self, result: Result) -> int:
-        """Which parts of this worker's contribution are in a sum: bit p for part p."""
-        return self._parts_by_bits[result.members & self._mine]
-
 
 def _native(codec: Codec) -> bool:
     return packs(codec) and not codec.by_chance
@@ -322,10 +281,6 @@ def _native(codec: Codec) -> bool:
 
 def _rows(blocks: Integers) -> Integers:
     return np.ascontiguousarray(blocks, np.int64)
-
-
-def _bits(bitmap: int) -> list[int]:
-    return [part for part in range(PARTS) if bitmap >> part & 1]
 
 
 def _address(values: Fixed | None) -> int | None:

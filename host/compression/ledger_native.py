@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Mapping
 from ctypes import POINTER, c_double, c_int, c_int64, c_void_p
 from functools import cache
+from typing import Self
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from kofn.host.compression.ledger_storage import KEPT, LedgerStorage
 from kofn.host.kernels.kernel import Weights
 from kofn.host.kernels.lanes import CODES, WIDTHS
 from kofn.host.native import compiled, required
+from kofn.host.wire.packet import PARTS
 from kofn.nativebuild.library import Signatures, load_library
 
 
@@ -22,13 +24,25 @@ class Fading(ctypes.Structure):
 
 
 class Gradient(ctypes.Structure):
-    """As in ledger.h; `keeps`: what holds its values in memory."""
+    """As in ledger.h; `keeps` holds its values in memory."""
 
     _fields_ = (
         ("values", c_void_p),
         *((name, c_int64) for name in ("size", "key", "now", "open_share", "closed_share", "begun")),
     )
     keeps: Floats
+
+    @classmethod
+    def of(cls, values: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> Self:
+        """Return a good gradient (compression.codec.check), which may not change until all of it is in a ledger.
+
+        Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th one
+        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).
+        """
+        values, now = np.ascontiguousarray(values, np.float32), iteration if current is None else current
+        found = cls(values.ctypes.data, values.size, iteration * PARTS + batch, now)
+        found.keeps = values
+        return found
 
 
 class View(ctypes.Structure):

@@ -8,7 +8,7 @@ import numpy as np
 from kofn.host.arrays import Fixed, Floats, Integers, Values
 from kofn.host.compression.codec import UNIT, Codec, check, statistics
 from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums
+from kofn.host.compression.ledger_native import Gradient, checksums
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.lanes import VOTES, code_of, pack, unpack
 from kofn.host.protocol.instructions import Packed
@@ -25,6 +25,20 @@ def to_fixed(gradient: Floats) -> Fixed:
 def ledger_of(storage: LedgerStorage, codec: Codec, rank: int = 0, **given: Any) -> Ledger:
     """A worker's that knows one codec."""
     return Ledger(storage, rank, {code_of(codec.width): codec}, **given)
+
+
+def add(
+    ledger: Ledger,
+    gradient: Floats,
+    iteration: int,
+    blocks: Integers | None = None,
+    *,
+    batch: int = 0,
+    current: int | None = None,
+) -> None:
+    """Enter what a gradient has of these blocks (None: all)."""
+    chosen = np.arange(ledger.blocks) if blocks is None else np.ascontiguousarray(blocks, np.int64)
+    ledger.enter(Gradient.of(gradient, iteration, batch=batch, current=current), chosen)
 
 
 def send(ledger: Ledger, iteration: int, codec: Codec, blocks: Integers | None = None, part: int = 0) -> None:

@@ -30,7 +30,7 @@ from kofn.host.protocol.instructions import Packed, Send
 from kofn.host.protocol.results import BlockId, BlockResults, Result
 from kofn.host.protocol.slot_model import SlotModel, to_numbers
 from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
-from tests.host.lab import to_fixed
+from tests.host.lab import add, to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
 
 SWITCH = -1
@@ -468,7 +468,7 @@ class World:
         worker = self.workers[rank]
         key = worker.working, worker.batch
         values = gradient(rank, key, self.blocks * LANES)
-        worker.ledger.add(values, worker.working, batch=worker.batch, current=current)
+        add(worker.ledger, values, worker.working, batch=worker.batch, current=current)
         fixed = to_fixed(values).reshape(self.blocks, LANES)
         worker.given += fixed
         for block in range(self.blocks):

@@ -23,7 +23,7 @@ from kofn.host.wire.packet import PARTS, KofnHeader
 from kofn.results.account import Account
 from tests.host.agent.test_agent import ELEMENTS, ROOMY, SMALL, SWITCH, Cluster, address
 from tests.host.agent.test_agent import give as hand_over
-from tests.host.lab import checksums_of, to_fixed
+from tests.host.lab import add, checksums_of, to_fixed
 
 
 @contextmanager
@@ -299,7 +299,7 @@ def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
         quick = cluster.agents[0]
 
         async def begun() -> None:
-            quick.ledger.add(full(7), 0, batch=1, current=1)
+            add(quick.ledger, full(7), 0, batch=1, current=1)
             quick.ledger._storage.records["late"] = 1
             quick._exchanges.driver.contribute_pending(0.0, missed=1)
 
@@ -353,9 +353,9 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
         storage = LedgerStorage.in_file(path, job=1, rank=2, blocks=coding.layout.blocks, lanes=coding.layout.elements)
         ledger = Ledger(storage, 2, coding.codecs)
         ledger.begin(5)
-        ledger.add(full(1), 1, current=5)
+        add(ledger, full(1), 1, current=5)
         ledger.sending(5, np.arange(ledger.blocks), 0, np.full(ledger.blocks, 20), part=1)
-        ledger.add(full(1), 2, current=5)
+        add(ledger, full(1), 2, current=5)
         sent = ledger.sent.whole(5)
         assert sent.any()
         agent = Agent(

@@ -35,7 +35,7 @@ from kofn.host.workload.model import Perceptron, load_shard, load_shards
 from kofn.host.workload.optimizer import Momentum
 from kofn.host.workload.stragglers.drawn import Drawn
 from tests.host.compression.stores import MUTANTS, copied, left_by_kills, moments
-from tests.host.lab import ledger_of, noted, send, send_again, sent_values, sent_weight, to_fixed
+from tests.host.lab import add, ledger_of, noted, send, send_again, sent_values, sent_weight, to_fixed
 
 CODEC = FixedPoint(workers=4, gradient_range=16.0)
 
@@ -84,7 +84,7 @@ def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: in
     """Of what pends when a block closes without it, and what is lost is discarded."""
     storage = LedgerStorage.in_memory(blocks=1, lanes=8)
     ledger = ledger_of(storage, CODEC, age=AgeWeight(weight=share / WEIGHT_UNIT))
-    ledger.add(np.zeros(8, np.float32), 1)
+    add(ledger, np.zeros(8, np.float32), 1)
     storage.pending[0], storage.records["gradients"] = values, checksums(values[None])
     ledger.settle_results(closed(1, 0))
     assert ledger.residual.pending[0].tolist() == [value * share // WEIGHT_UNIT for value in values.tolist()]
@@ -234,7 +234,7 @@ class Twin:
             return
         self.newest = begun, batch
         for blocks in np.array(first), None, None:
-            self.ledger.add(values, begun, blocks, batch=batch, current=self.iteration)
+            add(self.ledger, values, begun, blocks, batch=batch, current=self.iteration)
         for block, expected in enumerate(self.expected):
             whole = numbers(to_fixed(values).reshape(BLOCKS, LANES)[block])
             expected.enter(whole, begun, self.iteration)
@@ -341,7 +341,7 @@ def test_two_parts_of_a_block_are_counted_together() -> None:
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
         ledger.begin(1)
         for part, value in enumerate((2, 3)):
-            ledger.add(value * ONES, 1, batch=part, current=1)
+            add(ledger, value * ONES, 1, batch=part, current=1)
             send(ledger, 1, CODEC, part=part)
             assert sent_values(ledger, CODEC, 0, part).tolist() == [value << FRACTION_BITS] * 8
             assert sent_weight(ledger, 0, part) == WEIGHT_UNIT
@@ -359,7 +359,7 @@ def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent()
     ledger = Ledger(LedgerStorage.in_memory(blocks=3, lanes=8), 0, codecs)
     ledger.begin(1)
     for part, lanes in enumerate((0, 2, 0)):
-        ledger.add(np.full(24, 1.3, np.float32), 1, batch=part, current=1)
+        add(ledger, np.full(24, 1.3, np.float32), 1, batch=part, current=1)
         scale = CODEC.exponent if lanes == 0 else 4
         ledger.sending(1, np.arange(3), lanes, np.full(3, scale), part)
     for block, parts in enumerate(((0, 1, 2), (1, 2), (0, 1))):
@@ -378,12 +378,12 @@ def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
     end_without(ledger, 1, 2)
     ledger.begin(3)
-    ledger.add(np.full(16, 8, np.float32), 1, current=3)
+    add(ledger, np.full(16, 8, np.float32), 1, current=3)
     assert ledger.sent.free == 1
     send(ledger, 3, CODEC, np.array([0]), part=1)
     assert (sent_weight(ledger, 0, 1), ledger.accounts.unsent(3).tolist()) == (64, [0, 64]), "two iterations old"
     assert ledger.sent.unsettled(3) == [0]
-    ledger.add(np.full(16, 3, np.float32), 3, current=3)
+    add(ledger, np.full(16, 3, np.float32), 3, current=3)
     send(ledger, 3, CODEC)
     sent = [sent_values(ledger, CODEC, block)[0] >> FRACTION_BITS for block in range(2)]
     assert sent == [3, 5], "where nothing is on its way both go together"
@@ -409,7 +409,7 @@ def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=limit))
         for iteration, weight in enumerate(waits, 1):
             ledger.begin(iteration)
-            ledger.add(ONES, iteration)
+            add(ledger, ONES, iteration)
             send(ledger, iteration, CODEC)
             ledger.settle_results(closed(iteration, 0))
             assert ledger.accounts.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
@@ -417,7 +417,7 @@ def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
     late = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=3))
     for begun, current, ended, weight in ((3, 4, 3, 256), (4, 8, 5, 256), (6, 8, 5, 512)):
         end_without(late, ended)
-        late.add(ONES, begun, current=current)
+        add(late, ONES, begun, current=current)
         assert late.accounts.waiting.tolist() == [weight], "one that is older when it comes is discarded alone"
     assert late.accounts.account().late_since == 3
 
@@ -426,12 +426,12 @@ def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() 
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
     ledger.begin(1)
     ledger.settle_results(closed(1, 1))
-    ledger.add(np.ones(16, np.float32), 1)
+    add(ledger, np.ones(16, np.float32), 1)
     assert ledger.accounts.waiting.tolist() == [256, 128]
     ledger.begin(4)
     ledger.settle_results(closed(3, 0))
     ledger.settle_results(closed(4, 1))
-    ledger.add(np.ones(16, np.float32), 2, current=4)
+    add(ledger, np.ones(16, np.float32), 2, current=4)
     assert ledger.accounts.waiting.tolist() == [128 + 64, 64 + 32]
     account = ledger.accounts.account()
     assert (account.entered, account.summed) == (2, 0)
@@ -443,7 +443,7 @@ def test_a_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> Non
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=AgeWeight(weight=0.5, limit=2))
     for iteration in (1, 2, 3):
         ledger.begin(iteration)
-        ledger.add(np.ones(16, np.float32), iteration)
+        add(ledger, np.ones(16, np.float32), iteration)
         send(ledger, iteration, CODEC, np.arange(1 + (iteration == 3)))
         ledger.settle_results(closed(iteration, 0, 0))
     assert ledger.accounts.waiting.tolist() == [0, 3 * 256], "what rests weighs as much as ever, however long"
@@ -454,7 +454,7 @@ def test_a_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> Non
     assert ledger.accounts.account().late_since == 3
     ledger.begin(8)
     assert not ledger.accounts.missed(2).any(), "no sum of it has closed meanwhile"
-    ledger.add(np.ones(16, np.float32), 4, current=8)
+    add(ledger, np.ones(16, np.float32), 4, current=8)
     assert ledger.accounts.waiting.tolist() == [256, 3 * 128 + 256], "nor since this one was begun"
     send(ledger, 8, CODEC, np.array([1]))
     ledger.settle_results(closed(8, 1))
@@ -467,7 +467,7 @@ def test_a_block_has_missed_two_sums_when_its_second_closes() -> None:
     missed = []
     for iteration in (1, 5, 9):
         ledger.begin(iteration)
-        ledger.add(ONES, iteration)
+        add(ledger, ONES, iteration)
         send(ledger, iteration, CODEC)
         ledger.settle_results(closed(iteration, 0))
         missed.append(ledger.accounts.missed(2).tolist())
@@ -477,7 +477,7 @@ def test_a_block_has_missed_two_sums_when_its_second_closes() -> None:
 def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
     ledger.begin(1)
-    ledger.add(ONES, 1)
+    add(ledger, ONES, 1)
     send(ledger, 1, CODEC)
     with pytest.raises(ProtocolError, match=r"block 0 of iteration 1 has a contribution of worker 0, which sent none"):
         ledger.settle_results(closed(1, 0, 0, 1))
@@ -488,7 +488,7 @@ def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() 
     ledger = ledger_of(LedgerStorage.in_memory(blocks=4, lanes=8), CODEC)
     ledger.begin(1)
     for part in (0, 1):
-        ledger.add(np.ones(32, np.float32), 1, batch=part)
+        add(ledger, np.ones(32, np.float32), 1, batch=part)
         send(ledger, 1, CODEC, part=part)
     ledger.settle(1, np.array([3, 0, 4, -1]), np.array([0b11, 0b10, 0b1, 0b1]))
     assert (ledger.accounts.waiting // WEIGHT_UNIT).tolist() == [1, 2, 2, 0]
@@ -531,7 +531,7 @@ def test_a_ledger_takes_little_more_than_what_pends_and_what_was_sent_twice(
     ledger = ledger_of(storage, codec)
     for iteration in range(1, 5):
         ledger.begin(iteration)
-        ledger.add(np.ones(blocks * lanes, np.float32), iteration)
+        add(ledger, np.ones(blocks * lanes, np.float32), iteration)
         send(ledger, iteration, codec)
         ledger.settle(iteration, np.arange(blocks), np.ones(blocks, int))
     whole = sum(getattr(storage, field.name).nbytes for field in fields(storage))
@@ -575,6 +575,7 @@ from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.protocol.results import BlockId, Result
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.ledger import Ledger
+from tests.host.lab import add
 
 def settle(block):
     members = 4 if block % 2 else 8
@@ -593,7 +594,7 @@ while True:
     for block in range(0, 32, 2):
         settle(block)
     for blocks in everything[::3], None:
-        ledger.add(gradient, iteration, blocks)
+        add(ledger, gradient, iteration, blocks)
     ledger.sending(iteration, everything, 0, scales)
     for block in range(64):
         settle(block)
@@ -666,7 +667,7 @@ def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
         for part, begun, batch in ((1, iteration - 1, 3), (0, iteration, 0), (2, iteration, 1)):
             gradient = np.random.default_rng([iteration, part]).normal(size=SIX * 2).astype(np.float32)
             for blocks in np.array([4, 2, 1]), None:
-                ledger.add(gradient, begun, blocks, batch=batch, current=iteration)
+                add(ledger, gradient, begun, blocks, batch=batch, current=iteration)
             send(ledger, iteration, CODEC, part=part)
             whole = np.flatnonzero(ledger.accounts.unsent(iteration) == 0)
             for block in np.intersect1d(whole, ledger.sent.unsettled(iteration)):
@@ -716,7 +717,7 @@ def refuse(mutant: str = "") -> None:
     end_without(ledger, 1, 2)
     ledger.begin(3)
     for begun, part in ((1, 1), (3, None)):
-        ledger.add(ONES[:2], begun, current=3)
+        add(ledger, ONES[:2], begun, current=3)
         if part:
             send(ledger, 3, CODEC, part=part)
     found = left_by_kills(
@@ -745,7 +746,7 @@ def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
     protocol: Any = SimpleNamespace(address=ctypes.c_void_p(known.ctypes.data), keeps=known)
     ledger.attach_protocol(protocol)
     ledger.begin(iteration)
-    ledger.add(np.full(4, iteration, np.float32), iteration)
+    add(ledger, np.full(4, iteration, np.float32), iteration)
     send(ledger, iteration, CODEC)
     return ledger
 
@@ -802,7 +803,7 @@ def test_weights_are_those_of_the_values_after_a_kill_at_any_store(age):
             ledger.begin(iteration)
             ledger.settle_results(closed(iteration, 1))
             for blocks in np.array([2, 1]), None:
-                ledger.add(ONES, iteration, blocks)
+                add(ledger, ONES, iteration, blocks)
             send(ledger, iteration, CODEC)
             for block in (0, 2, 3):
                 brought = sent_values(ledger, CODEC, block)[0] >> FRACTION_BITS
@@ -830,10 +831,10 @@ def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
     """Who died over its third gradient of an iteration computes the second again, which all its blocks have."""
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), CODEC)
     for batch, blocks in ((0, None), (1, None), (2, np.array([1]))):
-        ledger.add(ONES, 7, blocks, batch=batch)
+        add(ledger, ONES, 7, blocks, batch=batch)
     assert ledger.accounts.waiting.tolist() == [2 * WEIGHT_UNIT, 3 * WEIGHT_UNIT]
     for batch in (0, 1, 2):
-        ledger.add(ONES, 7, batch=batch)
+        add(ledger, ONES, 7, batch=batch)
     assert ledger.accounts.waiting.tolist() == [3 * WEIGHT_UNIT] * 2
     assert ledger.entered == 7
 
@@ -842,18 +843,18 @@ def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_su
     codec = FixedPoint(workers=64, gradient_range=2.0**20)
     ledger, most = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec), WEIGHT_MAX // WEIGHT_UNIT
     for iteration in range(1, most + 10):
-        ledger.add(ONES, iteration)
+        add(ledger, ONES, iteration)
         send(ledger, iteration, codec)
         assert sent_weight(ledger, 0) == min(iteration * WEIGHT_UNIT, WEIGHT_MAX)
         ledger.settle_results(closed(iteration, 0))
     assert 64 * PARTS * sent_weight(ledger, 0) < 2**32
-    ledger.add(ONES, most + 10)
+    add(ledger, ONES, most + 10)
     send(ledger, most + 10, codec)
     ledger.settle_results(closed(most + 10, 0, 0))
     assert ledger.accounts.waiting.tolist() == [0], "all are aggregated, whatever weight was said"
     found_closed = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec, age=DROPPED)
     found_closed.settle_results(closed(1, 0))
-    found_closed.add(ONES, 1)
+    add(found_closed, ONES, 1)
     send(found_closed, 1, codec)
     assert (found_closed.accounts.waiting.tolist(), sent_weight(found_closed, 0)) == ([0], 1)
 
@@ -864,7 +865,7 @@ def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_su
 def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC)
     for iteration in (1, 2):
-        ledger.add(np.arange(16, dtype=np.float32), iteration)
+        add(ledger, np.arange(16, dtype=np.float32), iteration)
         send(ledger, iteration, CODEC)
         for block in range(2):
             ledger.settle_results(closed(iteration, block, 0))
@@ -890,7 +891,7 @@ def test_a_result_that_the_others_made_again_with_other_parts_is_theirs(mine, th
     ledger = ledger_of(storage, CODEC)
     ledger.begin(1)
     for part, value in enumerate(values):
-        ledger.add(value * ONES, 1, batch=part)
+        add(ledger, value * ONES, 1, batch=part)
         send(ledger, 1, CODEC, part=part)
     before = copied(storage)
     ledger.settle_results(closed(1, 0, *mine), closed(1, 1, 0))
@@ -910,7 +911,7 @@ def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs(
     ledger = ledger_of(storage, CODEC)
     for iteration in (1, 2):
         ledger.begin(iteration)
-        ledger.add(ONES, iteration)
+        add(ledger, ONES, iteration)
         send(ledger, iteration, CODEC)
         if iteration == 1:
             ledger.settle_results(closed(1, 0, 0))
@@ -931,7 +932,7 @@ def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs(
 def test_what_is_taken_back_is_pending_and_never_discarded():
     storage = LedgerStorage.in_memory(blocks=1, lanes=8)
     ledger = ledger_of(storage, CODEC, age=DROPPED)
-    ledger.add(np.ones(8, np.float32), 1)
+    add(ledger, np.ones(8, np.float32), 1)
     send(ledger, 1, CODEC)
     ledger.settle_results(closed(1, 0, 0))
     ledger.reconcile(closed(1, 0))
@@ -948,10 +949,10 @@ def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
         end_without(ledger, 1)
         ledger.begin(2)
-        ledger.add(ONES, 1, current=2)
+        add(ledger, ONES, 1, current=2)
         for part in parts[:-1]:
             send(ledger, 2, CODEC, part=part)
-        ledger.add(ONES, 2)
+        add(ledger, ONES, 2)
         send(ledger, 2, CODEC)
         ledger.settle_results(closed(2, 0, 0))
         ledger.reconcile(closed(2, 0))
@@ -987,9 +988,9 @@ def test_a_restart_sends_what_was_sent(tmp_path):
     storage = LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8)
     first = ledger_of(storage, CODEC)
     first.begin(5)
-    first.add(np.ones(16, np.float32), 4, current=5)
+    add(first, np.ones(16, np.float32), 4, current=5)
     send(first, 5, CODEC, part=1)
-    first.add(np.arange(16, dtype=np.float32), 5)
+    add(first, np.arange(16, dtype=np.float32), 5)
     send(first, 5, CODEC)
     sent, packed = storage.sent.copy(), storage.packed.copy()
     again = ledger_of(LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), CODEC)
@@ -998,7 +999,7 @@ def test_a_restart_sends_what_was_sent(tmp_path):
     again.begin(5)
     assert (again.sent.free, again.accounts.unsent(5).tolist()) == (2, [0, 0])
     again.settle_results(closed(5, 1, 0))
-    again.add(np.ones(16, np.float32), 5)
+    add(again, np.ones(16, np.float32), 5)
     for part in (0, 1):
         send(again, 5, CODEC, part=part)
     assert np.array_equal(storage.sent, sent)

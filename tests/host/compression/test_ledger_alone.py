@@ -9,13 +9,13 @@ import sys, threading
 import numpy as np
 from kofn.host.compression.codecs.fixed_point import FixedPoint
 from kofn.host.compression.ledger_storage import LedgerStorage
-from tests.host.lab import ledger_of
+from tests.host.lab import add, ledger_of
 
 BLOCKS = 1024  # an addition of so many takes longer than any slice of a processor
 ledger = ledger_of(LedgerStorage.in_memory(blocks=BLOCKS, lanes=4096), FixedPoint(workers=2))
 gradient = np.ones(BLOCKS * 4096, np.float32)
 threads, times = map(int, sys.argv[1:])
-started = [threading.Thread(target=lambda: [ledger.add(gradient, 1) for _ in range(times)]) for _ in range(threads)]
+started = [threading.Thread(target=lambda: [add(ledger, gradient, 1) for _ in range(times)]) for _ in range(threads)]
 [thread.start() for thread in started]
 [thread.join() for thread in started]
 """

@@ -18,13 +18,13 @@ from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger import Ledger
-from kofn.host.compression.ledger_native import checksums
+from kofn.host.compression.ledger_native import Gradient, checksums
 from kofn.host.compression.ledger_storage import KEPT, LedgerStorage
 from kofn.host.errors import CodecError, GradientError, ProtocolError
 from kofn.host.wire.packet import WEIGHT_UNIT
 from tests.host.compression.stores import left_by_kills, moments
 from tests.host.compression.test_ledger import result, same_ledger
-from tests.host.lab import checksums_of, ledger_of, send, send_again, sent_values, sent_weight, to_fixed
+from tests.host.lab import add, checksums_of, ledger_of, send, send_again, sent_values, sent_weight, to_fixed
 
 BLOCKS, ELEMENTS, ME = 4, 8, 0
 
@@ -71,7 +71,7 @@ def test_conservation_is_exact_for_every_codec(
     aggregated, weight = np.zeros((BLOCKS, ELEMENTS), np.int64), np.zeros(BLOCKS, int)
     for iteration, gradient in enumerate(gradients, 1):
         ledger.begin(iteration)
-        ledger.add(gradient, iteration)
+        add(ledger, gradient, iteration)
         weight += WEIGHT_UNIT
         chosen = np.array(sorted(data.draw(st.sets(st.integers(0, BLOCKS - 1), min_size=1))))
         send(ledger, iteration, codec, chosen)
@@ -121,7 +121,7 @@ def live(
         ledger.begin(iteration)
         gradient = np.random.default_rng(iteration).normal(size=BLOCKS * 2).astype(np.float32)
         for blocks in np.arange(BLOCKS)[::2], None:
-            ledger.add(gradient, iteration, blocks)
+            add(ledger, gradient, iteration, blocks)
         lanes = 1 + 2 * (iteration % 2)
         scale = codecs[lanes].scale(*statistics(ledger.residual.pending))
         chosen = np.array([block for block in range(BLOCKS) if (iteration + block) % 3])
@@ -192,7 +192,7 @@ def test_native_code_encodes_and_decodes_as_codecs_do(
     for ledger in ledgers:
         ledger.begin(1)
         for part, (code, gradient) in enumerate(zip(codes.tolist(), given, strict=True)):
-            entering = ledger.taken(gradient, 1, batch=part)
+            entering = Gradient.of(gradient, 1, batch=part)
             fresh = [ledger.sending(1, np.arange(3), code, scales, part, entering) for _ in range(2)]
             assert [blocks.tolist() for blocks in fresh] == [[0, 1, 2], []]
         assert np.array_equal(ledger.left_over(np.arange(3), 1), left(ledger, codes, scales))
@@ -227,7 +227,7 @@ def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
     codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
     storage = LedgerStorage.in_memory(blocks=2, lanes=4)
     ledger = Ledger(storage, ME, codecs)
-    ledger.add(np.full(8, 1.3, np.float32), 1)
+    add(ledger, np.full(8, 1.3, np.float32), 1)
     ledger.sending(1, np.array([0, 1]), 1, np.array([1, 1]))
     ledger.send_again(np.array([1]), 1, 3, np.array([0, 0]))
     again = Ledger(storage, ME, codecs)
@@ -242,7 +242,7 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
     codec = CODECS["int8"]()
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), codec, feedback=False)
     for iteration in (1, 2, 3):
-        ledger.add(np.ones(8, np.float32), iteration)
+        add(ledger, np.ones(8, np.float32), iteration)
         send(ledger, iteration, codec, np.array([0]))
         ledger.settle_results(result(iteration, 0, 0b1))
     assert ledger.accounts.waiting.tolist() == [0, 3 * WEIGHT_UNIT]
@@ -256,7 +256,7 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
 def test_a_summary_block_is_not_in_the_books() -> None:
     codec = CODECS["int8"]()
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), codec)
-    ledger.add(np.ones(8, np.float32), 1)
+    add(ledger, np.ones(8, np.float32), 1)
     send(ledger, 1, codec)
     before = ledger.accounts.totals()
     for block in (2, 3):

@@ -15,7 +15,7 @@ from kofn.host.compression.codecs.onebit import OneBit
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from tests.host.compression.test_ledger import result
-from tests.host.lab import checksums_of, ledger_of, send, to_fixed
+from tests.host.lab import add, checksums_of, ledger_of, send, to_fixed
 
 BLOCKS, LANES = 3, 64
 
@@ -51,13 +51,13 @@ def int8(values: Values) -> Values:
 def test_it_is_rounded_and_the_rest_is_discarded(residual: Residual, oracle: Any, gradient: Values) -> None:
     """float32 has 24 bits, so that rounding it once more on the way changes nothing."""
     ledger, fixed = made(residual), to_fixed(gradient).reshape(BLOCKS, LANES)
-    ledger.add(gradient, 1)
+    add(ledger, gradient, 1)
     assert np.array_equal(ledger.residual.pending, oracle(fixed))
     totals = ledger.accounts.totals()
     assert totals.conserved
     assert np.array_equal(totals.discarded, checksums_of(ledger, (fixed - oracle(fixed)).ravel()))
     assert ledger.residual.lost_norm == pytest.approx(UNIT * np.linalg.norm((fixed - oracle(fixed)).astype(np.float64)))
-    ledger.add(np.zeros_like(gradient), 2)
+    add(ledger, np.zeros_like(gradient), 2)
     assert np.array_equal(ledger.residual.pending, oracle(fixed)), "what is rounded stays"
 
 
@@ -68,7 +68,7 @@ def test_feedback_goes_on_but_for_what_is_discarded(residual: Residual) -> None:
     for iteration in range(1, 200):
         gradient = np.random.default_rng(iteration).normal(0.3, 1, BLOCKS * LANES).astype(np.float32)
         ledger.begin(iteration)
-        ledger.add(gradient, iteration)
+        add(ledger, gradient, iteration)
         given += to_fixed(gradient)
         send(ledger, iteration, OneBit())
         before = ledger.residual.pending

@@ -21,7 +21,7 @@ from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeA
 from kofn.host.protocol.results import BlockId, Result
 from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
-from tests.host.lab import ledger_of, noted, send
+from tests.host.lab import add, ledger_of, noted, send
 from tests.host.protocol.specification.both import Both as Protocol
 
 WORDS, LANES = 1, 64
@@ -97,7 +97,7 @@ class Cluster:
         if worker.protocol.iteration != iteration:
             return
         gradient = self.numbers.uniform(-0.5, 0.5, self.blocks * LANES).astype(np.float32)
-        worker.ledger.add(gradient, iteration)
+        add(worker.ledger, gradient, iteration)
         send(worker.ledger, iteration, worker.codec)
         worker.computed = iteration
         for block in worker.protocol.missing:
