@@ -26,7 +26,6 @@ from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.engine.engine import SharedProtocol, Traffic
 from kofn.host.errors import AgentError
 from kofn.host.protocol.results import Result
@@ -273,11 +272,4 @@ def encoder_of(
     ledger_file: Path | None = None,
 ) -> Encoder:
     """Return a worker's encoder, whose ledger is in this file, or in memory."""
-    layout = coding.layout
-    sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
-    storage = (
-        LedgerStorage.in_memory(**sizes, residual=compress.residual)
-        if ledger_file is None
-        else LedgerStorage.in_file(ledger_file, job=job.id, rank=rank, **sizes, residual=compress.residual)
-    )
-    return Encoder.of(coding, compress, storage, rank)
+    return Encoder.of(coding, compress, rank, job=job.id, file=ledger_file)

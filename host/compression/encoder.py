@@ -5,6 +5,7 @@ The agent drives it over real sockets, kofn/sim/ in virtual time.  It knows noth
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -82,15 +83,19 @@ class Encoder:
         self._fresh = np.zeros(coding.layout.total, np.bool_)
 
     @classmethod
-    def of(cls, coding: JobCoding, compress: CompressSection, storage: LedgerStorage, rank: int) -> Self:
-        """For worker `rank`, whose ledger is in this storage."""
-        ledger = Ledger(storage, rank, coding.codecs, feedback=compress.error_feedback)
-        rate = (
-            None
-            if compress.ratio_control == "off"
-            else RateEstimator(compress.ratio_control, stability=compress.rate_stability)
-        )
-        return cls(coding, ledger, rate)
+    def of(
+        cls, coding: JobCoding, compress: CompressSection, rank: int, *, job: int = 0, file: Path | None = None
+    ) -> Self:
+        """Return the encoder of worker `rank`, whose ledger is in this file, or in memory."""
+        layout, rate = coding.layout, None
+        sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
+        if file is None:
+            storage = LedgerStorage.in_memory(**sizes, residual=compress.residual)
+        else:
+            storage = LedgerStorage.in_file(file, job=job, rank=rank, **sizes, residual=compress.residual)
+        if compress.ratio_control != "off":
+            rate = RateEstimator(compress.ratio_control, stability=compress.rate_stability)
+        return cls(coding, Ledger(storage, rank, coding.codecs, feedback=compress.error_feedback), rate)
 
     @property
     def blocks(self) -> list[int]:

@@ -23,7 +23,6 @@ from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.codec import UNIT
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.sample import norm2
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
@@ -148,19 +147,8 @@ class LockstepSwitch:
         majority: bool = False,
     ) -> None:
         self.coding = JobCoding.of(job, compress, elements)
-        layout = self.coding.layout
-        self.encoders = [
-            Encoder.of(
-                self.coding,
-                compress,
-                LedgerStorage.in_memory(
-                    blocks=layout.blocks, lanes=layout.elements, width=layout.widest, residual=compress.residual
-                ),
-                rank,
-            )
-            for rank in range(job.workers)
-        ]
-        self._slots = SlotModel(workers=job.workers, k=k, slots=layout.total)
+        self.encoders = [Encoder.of(self.coding, compress, rank) for rank in range(job.workers)]
+        self._slots = SlotModel(workers=job.workers, k=k, slots=self.coding.layout.total)
         self._team, self._average, self._k, self._majority = team, average, k, majority
         self._given2, self._expanding = 0.0, list[float]()
         self._random, self._iteration = np.random.default_rng([seed, 99]), 0

@@ -21,7 +21,6 @@ from kofn.controller.policy.control_loop import ControlLoop
 from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.instructions import Packed, Send
 from kofn.host.protocol.results import BlockId, BlockResults, Result
@@ -94,9 +93,7 @@ def measure(config: Config) -> Costs:
 def _measure(config: Config) -> Costs:
     learning = Learning(config)
     coding = learning.coding
-    shape = coding.layout
-    storage = LedgerStorage.in_memory(blocks=shape.blocks, lanes=shape.elements, width=shape.widest)
-    encoder = Encoder.of(coding, config.compress, storage, 0)
+    encoder = Encoder.of(coding, config.compress, 0)
     gradient = learning.gradient(0, 1)[1]
     numbers = iter(range(1, 10_000))
 

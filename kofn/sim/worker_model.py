@@ -12,7 +12,6 @@ from kofn.host.compression.age_weight import AgeWeight
 from kofn.host.compression.alignment import Direction
 from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.job_coding import JobCoding
-from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.compression.plan import Planner
 from kofn.host.kernels.sample import norm2
 from kofn.host.protocol.block_layout import BlockLayout
@@ -64,12 +63,9 @@ class TrainingModel:
         self._config, self._rank, self._learning, self._metrics = config, rank, learning, metrics
         job, compress = config.job, config.compress
         self._coding = JobCoding.of(job, compress, learning.elements, follows=True)
-        self.layout = layout = self._coding.layout
+        self.layout = self._coding.layout
         self.direction = NOWHERE
-        storage = LedgerStorage.in_memory(
-            blocks=layout.blocks, lanes=layout.elements, width=layout.widest, residual=compress.residual
-        )
-        self.encoder = Encoder.of(self._coding, compress, storage, rank)
+        self.encoder = Encoder.of(self._coding, compress, rank)
         self.encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
         self._blocking = load_stragglers(config, rank)
         self._metric = metric_of(config)
