@@ -104,7 +104,7 @@ class Encoder:
         return blocks if self._layout.summary is None else [*blocks, self._layout.summary]
 
     def begin(self, iteration: int) -> None:
-        """The iteration of `plan` begins."""
+        """Begin the iteration of `plan`."""
         self.ledger.begin(iteration)
         self.lanes.begin(self.plan)
         self.summary.begin()
@@ -152,7 +152,7 @@ class Encoder:
         self._entering.finish()
 
     def encode(self, iteration: int) -> None:
-        """What this iteration sends of the ledger."""
+        """Encode what this iteration sends of the ledger."""
         for _ in self.slices(iteration):
             pass
 
@@ -170,7 +170,7 @@ class Encoder:
         self.meter.look_at_steps(lanes, scale, self.plan.blocks, self.summary.magnitudes)
         left, size = self.plan.blocks, min(self.slice_blocks, max(1, FIRST_SLICE // self._layout.elements))
         while left.size:
-            blocks, left = self._entering.next_blocks(left, self._near(left), size)
+            blocks, left = self._entering.next_blocks(left, self.plan.blocks, self.window, size)
             if not blocks.size:
                 yield []
                 continue
@@ -188,7 +188,7 @@ class Encoder:
             yield [summary_block]
 
     def _prepare(self) -> None:
-        """Before anything of a gradient is encoded."""
+        """Enter and look at what must be known before anything of a gradient is encoded."""
         if self._first_whole:
             self.enter_rest()
         self.lanes.current = self.lanes.target
@@ -197,7 +197,7 @@ class Encoder:
         self.lanes.bear(self.plan.expected or self.summary.magnitudes)
 
     def reduction(self, iteration: int) -> NativeReduction | None:
-        """What slices() and settle() do, for somebody who needs no Python for it; Sums.reduces() is still to be called.
+        """Return the native equivalent of slices() and settle(); Sums.reduces() is still to be called.
 
         None where that needs Python: for codecs that native code does not know or that leave anything to chance, for a
         ratio that follows the rate, and while pieces are awaited of what is entered before it is encoded.  In the end,
@@ -230,19 +230,12 @@ class Encoder:
 
     @property
     def _sample_stride(self) -> int:
-        """Of so many blocks one's error is looked at."""
+        """How many of the plan's blocks there are for each whose error is looked at."""
         return -(-self.plan.blocks.size * self._layout.elements // MOST)
-
-    def _near(self, left: Integers) -> Integers:
-        """Of what is left what may leave before its first: others would take the room that this one needs."""
-        blocks = self.plan.blocks
-        last = min(int(np.searchsorted(blocks, left[0])) + self.window, blocks.size) - 1
-        near: Integers = left[left <= blocks[last]]
-        return near
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
         """Encode another part of the contribution: those of the plan's blocks that are `open` and in which a gradient
-        waits that has `missed` so many sums (Ledger.missed).
+        waits that has `missed` so many sums (LedgerAccounts.missed).
 
         Returns the part and its blocks, no blocks where no part is left.  The summary block is among them where the
         part counts among the k: where `missed` is 0.
@@ -261,19 +254,19 @@ class Encoder:
         return part, blocks
 
     def packed(self, block: int, part: int = 0) -> Packed:
-        """What was encoded of a block."""
+        """Return what was encoded of a block."""
         ((_, packed),) = self.all_packed([block], part)
         return packed
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
-        """What was encoded of some, ascending."""
+        """Return what was encoded of some, ascending."""
         if not blocks or blocks[-1] != self._layout.summary:
             return self.ledger.noted(blocks, part)
         summary = PackedBlocks.of([(blocks[-1], self.summary.packed(part))])
         return self.ledger.noted(blocks[:-1], part) + summary
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
-        """A block as its slot sums it; AgentError where there is no codec for that."""
+        """Encode a block as its slot sums it; AgentError where there is no codec for that."""
         if block == self._layout.summary or lanes not in self._codecs or not 0 <= scale <= FRACTION_BITS:
             codes = ", ".join(str(int(code)) for code in self._codecs)
             raise AgentError(
@@ -319,7 +312,7 @@ class Encoder:
         return {*np.flatnonzero(self._fresh).tolist()}
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
-        """An iteration is over, with all its results by block: the next one's plan is made of them.
+        """Make the next iteration's plan: this one is over, with all its results by block.
 
         `wire_bytes`: of this worker's values that were sent in it.
         """
@@ -343,7 +336,7 @@ class Encoder:
         return Finished(results, plan, self.plan, encoding, notes)
 
     def _scale(self, lanes: int) -> Exponents:
-        """Every block's in lanes of this code: agreed on, or its own."""
+        """Return every block's scale in lanes of this code: agreed on, or its own."""
         codec, zeros = self._codecs[lanes], np.zeros(self._layout.blocks)
         known = self.plan.expected or self.summary.magnitudes or Magnitudes(mean=zeros, largest=zeros)
         if self._planner.follows and packs(codec) and codec.width == 32:

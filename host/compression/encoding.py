@@ -1,4 +1,4 @@
-"""What came of the gradients that a worker has encoded."""
+"""What encoding leaves over and loses of each iteration's gradient."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ class Encoding:
     much, and that share of the gradient's squared norm; None where lanes are as asked for.  `rate_ratio`: c, of
     compression_ratio(), when the first rate of this iteration counted; None where none did.  `lost_norm`: L2 of what
     was discarded so that residuals are kept in fewer bits, None where they are exact.  `expanding`: the share of blocks
-    whose votes have too large a step for what is left over to shrink, None without votes or agreed steps.
+    whose votes have too large a step for what is left over to shrink, None without votes or agreed steps.  `misfits`:
+    the share of elements other than 0 that became 0, or were clipped in lanes of 32 bits.
     """
 
     ratio: float
@@ -56,7 +57,7 @@ class EncodingMeter:
         self._lost_norm = residual.lost_norm
 
     def add(self, left_over: Fixed, blocks: int) -> None:
-        """So many blocks were encoded; `left_over`: a sample of what that left."""
+        """Add what the encoding of so many blocks has left over, from a sample."""
         self.error = (self.error or 0.0) + _squares(left_over, blocks * self._layout.elements)
 
     def look_at_steps(self, lanes: int, scale: Exponents, blocks: Integers, magnitudes: Magnitudes | None) -> None:
@@ -74,7 +75,7 @@ class EncodingMeter:
     def encoding(self, plan: Plan, wire_bytes: int, rate_ratio: float | None, misfits: float) -> Encoding:
         """Return what came of the gradient that was encoded in the iteration that ends."""
         assert self.error is not None
-        refused = self._planner.refused(plan)
+        refused_width, refused_error = self._planner.refused(plan) or (None, None)
         return Encoding(
             ratio=plan.ratio / summary.ONE,
             wire_bytes=wire_bytes,
@@ -83,8 +84,8 @@ class EncodingMeter:
             blocks=len(plan.blocks),
             error_norm=math.sqrt(self.error),
             residual_norm=math.sqrt(_squares(self._residual.sampled, self._residual.blocks * self._residual.elements)),
-            refused_width=refused[0] if refused else None,
-            refused_error=refused[1] if refused else None,
+            refused_width=refused_width,
+            refused_error=refused_error,
             rate_ratio=rate_ratio,
             lost_norm=self._lost(),
             expanding=self._expanding,
@@ -92,7 +93,7 @@ class EncodingMeter:
         )
 
     def _lost(self) -> float | None:
-        """Since the last call; None where residuals are exact."""
+        """Return what was lost since the last call; None where residuals are exact."""
         before, self._lost_norm = self._lost_norm, self._residual.lost_norm
         return None if self._residual.exact else math.sqrt(max(0.0, self._lost_norm**2 - before**2))
 

@@ -11,18 +11,18 @@ from kofn.host.kernels.sample import sample
 
 
 class EnteringGradient:
-    """The one that `ledger` is given now, if any; its blocks are entered as they are encoded, the others at the end."""
+    """The gradient that `ledger` is given now, if any: blocks are entered as they are encoded, the rest at the end."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.gradient: Gradient | None = None
-        """As the ledger takes it; None: all of the latest one is entered."""
+        """None: all of the latest one is in the ledger."""
         self._pieces: Pieces | None = None  # what there is of it; None: everything
         self.sample: Floats = np.zeros(0, np.float32)
         """Of the latest gradient that was entered."""
 
     def take(self, gradient: Gradient, pieces: Pieces | None) -> None:
-        """Begin another one."""
+        """Begin to enter another gradient."""
         self.gradient, self._pieces = gradient, pieces
 
     @property
@@ -39,14 +39,15 @@ class EnteringGradient:
             self.sample = sample(self.gradient.keeps).copy()
         self.gradient = None
 
-    def next_blocks(self, left: Integers, near: Integers, most: int) -> tuple[Integers, Integers]:
-        """Return up to so many that may leave next, ascending, and what is left then.
+    def next_blocks(self, left: Integers, planned: Integers, window: int, most: int) -> tuple[Integers, Integers]:
+        """Return the next `most` sendable blocks of what is left of the planned ones, ascending, and the remainder.
 
-        `near`: of what is left what may leave before its first.
+        Only blocks that may leave before the first one left: others would take the room that this one needs.
         """
         if self.gradient is None or self._pieces is None:
             return left[:most], left[most:]
-        chosen = self._pieces.choose(near, most)
+        last = min(int(np.searchsorted(planned, left[0])) + window, planned.size) - 1
+        chosen = self._pieces.choose(left[left <= planned[last]], most)
         return left[chosen], np.delete(left, chosen)
 
     def enters(self, reduction: NativeReduction) -> object:

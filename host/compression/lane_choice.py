@@ -11,7 +11,7 @@ from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES
 
 
 class LaneChoice:
-    """Of one iteration after another; `rate`: of the link, which the ratio follows; None: it follows none."""
+    """The lanes of one iteration after another; `rate`: of the link, which the ratio follows; None: it follows none."""
 
     def __init__(self, coding: JobCoding, rate: RateEstimator | None) -> None:
         self.rate = rate
@@ -26,25 +26,25 @@ class LaneChoice:
         self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
 
     def begin(self, plan: Plan) -> None:
-        """An iteration by this plan begins."""
-        self.current, self.rate_ratio = plan.lanes, None
-        self.target = plan.lanes
+        """Begin the iteration of this plan."""
+        self.current = self.target = plan.lanes
+        self.rate_ratio = None
         if self.rate is not None:
             self.rate.begin(len(plan.blocks) * self._block_bytes)
             self._look(self.rate)
 
     def bear(self, expected: Magnitudes | None) -> None:
-        """A gradient of these magnitudes is encoded: in lanes that do not leave over too much of it."""
+        """Find the narrowest lanes that do not leave over too much of a gradient of these magnitudes."""
         if self.rate is not None:
             self._narrowest = self._planner.narrowest(expected)
 
     def hear(self, codes: Iterable[int]) -> None:
-        """Slots sum in lanes of these codes, and others wish for them."""
+        """Go to the narrowest of the lanes that slots sum in, or that other workers wish for, by their codes."""
         if len(self._codecs) > 1:
             self.target = max([self.target, *(code for code in codes if code in self._codecs)])
 
     def answered(self, rate: RateEstimator, block: int, size: int, now: float) -> None:
-        """This worker's contribution of so many bytes has an answer, which says something of the rate."""
+        """Take what the answer to this worker's contribution of so many bytes says of the rate."""
         gradient_bytes = 0 if block == self._summary else self._block_bytes
         rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
         self._look(rate)

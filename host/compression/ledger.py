@@ -112,7 +112,7 @@ class Ledger:
         self._native.ledger_add(self._at, self.aged(gradient), blocks.ctypes.data, blocks.size)
 
     def aged(self, gradient: Gradient) -> Gradient:
-        """With what is left of it by now."""
+        """Return the gradient with what is left of it by now."""
         age = gradient.now - gradient.key // PARTS
         gradient.open_share, gradient.closed_share = self.age.at(max(0, age)), self.age.at(max(0, age + 1))
         gradient.begun = self.begun
@@ -144,19 +144,19 @@ class Ledger:
                 self.enter(gradient, blocks)
             self._encode_here(fresh, iteration, lanes, scale, part)
         if fresh.size:
-            self.sent.note(part)
+            self.sent.current.add(part)
         return fresh
 
     def reduces(self, reduction: NativeReduction, scale: Exponents) -> object:
-        """Have a reduction encode at these scales, as sending(), and settle: what it needs to be kept in memory."""
+        """Have a reduction encode at these scales, as sending(), and settle; return what must be kept in memory."""
         scale = self._checked_scale(reduction.lanes, scale, 1)
         reduction.ledger, reduction.rank, reduction.fading = self._at, self.rank, self._fading
         reduction.scale = scale.ctypes.data
-        self.sent.note(0)
+        self.sent.current.add(0)
         return self, scale
 
     def reconsider(self, reduction: NativeReduction) -> None:
-        """Old gradients weigh something else by now."""
+        """Have a reduction weigh old gradients as they weigh by now."""
         reduction.fading = self._fading
         if reduction.gradient.values:
             reduction.gradient = self.aged(reduction.gradient)
@@ -173,7 +173,7 @@ class Ledger:
         self.sending(iteration, blocks, lanes, scale, part)
 
     def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
-        """Blocks as they were sent last, perhaps by an earlier process; ProtocolError for one that never was.
+        """Return blocks as they were sent last, perhaps by an earlier process; ProtocolError for one that never was.
 
         Their values are the ledger's: they change when the block is encoded anew, and not before the second iteration
         after this one.  The weight that a contribution says that it brings is at most WEIGHT_MAX, and at least 1: after
@@ -252,7 +252,7 @@ class Ledger:
         return np.ascontiguousarray(scale, np.int64)
 
     def _encode_here(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int) -> None:
-        """With a codec that native code does not know."""
+        """Encode and note blocks with a codec that native code does not know."""
         if not blocks.size:
             return
         scales = scale[blocks]
@@ -271,7 +271,7 @@ class Ledger:
             )
 
     def _together(self, iteration: int, blocks: Integers, parts: Integers) -> Fixed | None:
-        """What these parts of blocks stand for together, (blocks, elements); None: ledger.c knows all codecs."""
+        """Return the values of these parts of blocks together, (blocks, elements); None: ledger.c knows all codecs."""
         return self.sent.together(iteration, blocks, parts) if self._decodes else None
 
 

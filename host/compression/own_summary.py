@@ -27,7 +27,7 @@ class OwnSummary:
         self._packed: dict[int, bytes] = {}  # by part
 
     def begin(self) -> None:
-        """Nothing of the iteration is packed yet."""
+        """Forget what was packed in the iteration before."""
         self._packed.clear()
 
     def look(self, residual: Residual) -> None:

@@ -34,7 +34,7 @@ class Residual:
         return self.values(slice(None))
 
     def values(self, blocks: Integers | slice | list[int]) -> Fixed:
-        """What is pending of blocks, (B, elements)."""
+        """Return what is pending of blocks, (B, elements)."""
         if self.exact:
             exact: Fixed = self._storage.pending[blocks]
             return exact
