@@ -5,7 +5,7 @@ No socket and no clock: the agent drives it over UDP and an event loop, kofn/sim
     driver.begin(1, now)
     encoder.enter(gradient, 1)
     driver.contribute(1, 0, now)         # -> effects.send()
-    driver.packets_in(packets, now)      # -> effects.delivered(), effects.completed()
+    driver.follow(instructions, now)     # -> effects.delivered(), effects.completed()
     driver.advance(1)                    # -> effects.next_iteration(): driver.end(), driver.begin(2, now)
 """
 
@@ -31,7 +31,6 @@ from kofn.host.protocol.instructions import (
 )
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import Part
-from kofn.host.wire.packet import KofnHeader
 
 
 class Sender(Protocol):
@@ -252,11 +251,8 @@ class Driver:
 
     # -- events
 
-    def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> None:
-        self.follow(self.protocol.packets_in(packets, now), now)
-
     def follow(self, instructions: Sequence[Instruction], now: float) -> None:
-        """As packets_in(), where somebody else has given packets to the protocol, which wants this done."""
+        """Do what the protocol wants done after packets have come."""
         self._follow(instructions, now)
         self._narrow(now)
 

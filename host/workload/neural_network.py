@@ -154,11 +154,6 @@ class NeuralNetwork(LayeredModel):
     def weight(self, layer: int) -> Floats:
         return self._kinds[layer].weight(self._inputs[layer], self._errors[layer])
 
-    @property
-    def held_bytes(self) -> int:
-        """Of activations and error terms."""
-        return sum(array.nbytes for held in (self._inputs, self._errors) for array in held.values())
-
     def gradient(self, examples: Examples) -> tuple[float, Floats]:
         """The loss over a batch and its gradient, shape of `parameters`."""
         self.begin(examples)

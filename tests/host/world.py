@@ -491,7 +491,7 @@ class World:
     def deliver_together(self, rank: int, packets: list[Packet]) -> None:
         """A worker takes packets (already taken from the bag) at once."""
         taken = [(packet.header, packet.values) for packet in packets]
-        self.driver(rank).packets_in(taken, self.now)
+        self.driver(rank).follow(self.workers[rank].protocol.packets_in(taken, self.now), self.now)
         self.advance(rank)
 
     def time_out(self, rank: int) -> None:
