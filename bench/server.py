@@ -22,7 +22,7 @@ from bench.tables import Row, make_parser, say, show, whole
 from kofn.config.schema import WORKERS_MAX
 from kofn.host.collectives.parameter_server import ParameterServer
 from kofn.host.kernels.lanes import pack
-from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.protocol.slots import NativeSlots
 from kofn.host.transport.udp import udp_socket
 from kofn.host.wire import packet as wire
 from kofn.host.wire.packet import WORD_LANES, Kind, KofnHeader
@@ -40,7 +40,7 @@ class Bench:
         self._opened, self._sender = udp_socket(OWN, PORT), udp_socket(SENDER, PORT)
         self._opened.setblocking(False)
         self._sender.connect((OWN, PORT))
-        self._rules = SlotModel(workers=workers, k=workers, slots=2 * BATCH)
+        self._rules = NativeSlots.open(workers=workers, k=workers, slots=2 * BATCH)
         self._server = ParameterServer(self._opened, self._rules, 1, [SENDER] * workers)
         self._values = pack(np.arange(words * WORD_LANES, dtype=np.int32), 32)
         self._iteration = 0

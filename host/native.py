@@ -1,4 +1,4 @@
-"""host's C, compiled: the protocol core, the ledger, the engine, the pacer and datagrams, as ctypes calls them."""
+"""host's C, compiled: protocol core, slots, ledger, engine, pacer and datagrams, as ctypes calls them."""
 
 import ctypes
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from kofn.nativebuild.library import Signatures, compile_texts, load_library
 HERE = Path(__file__).parent
 FOLDERS = [HERE / name for name in ("wire", "protocol", "compression", "engine")]
 
-_CORE = _ENGINE = _PORT = c_void_p
+_CORE = _ENGINE = _PORT = _SLOTS = c_void_p
 _OWN: Signatures = {
     "core_open": (_CORE, [c_int32, c_int32, c_void_p, c_int64, c_int64, c_double, c_int64, c_int64, c_uint64]),
     "core_close": (None, [_CORE]),
@@ -44,6 +44,9 @@ _OWN: Signatures = {
     "core_done": (None, [_CORE]),
     "core_next_results": (c_int64, [_CORE, c_int64]),
     "core_results": (c_int64, [_CORE, c_int64, c_void_p, c_void_p]),
+    "slots_open": (_SLOTS, [c_int32, c_int32, c_int64]),
+    "slots_close": (None, [_SLOTS]),
+    "slots_put": (c_void_p, [_SLOTS, c_char_p, c_char_p, c_int32, c_void_p, c_void_p]),
     "engine_open": (_ENGINE, [c_void_p, c_void_p, c_int64, c_int32, c_double, c_int64, c_double, c_int32]),
     "engine_close": (None, [_ENGINE]),
     "engine_port": (_PORT, [_ENGINE, c_int64]),

@@ -1,9 +1,8 @@
 """`python -m kofn.host.collectives.parameter_server`: a parameter server, which is a switch that is a host.
 
-It answers packets by the switch's rules (protocol.slot_model, docs/explanation/protocol.md), so workers are the same
-with either; sums are NumPy's.  What it sends to all workers it sends to one after another, all through its own link:
-that is what a switch saves.  (Source: the rate-adaptive compression document's architecture: workers, a switch that
-forwards, server.)
+It answers packets by the switch's rules (protocol.slots, docs/explanation/protocol.md), so workers are the same with
+either.  What it sends to all workers it sends to one after another, all through its own link: that is what a switch
+saves.  (Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
 """
 
 import logging
@@ -20,7 +19,7 @@ import click
 
 from kofn.config.schema import JOB_MOST
 from kofn.host.errors import ChecksumError, HostError, WireError
-from kofn.host.protocol.slot_model import Answer, SlotModel
+from kofn.host.protocol.slots import Answer, NativeSlots
 from kofn.host.transport.datagrams import Datagrams
 from kofn.host.transport.udp import udp_socket
 from kofn.host.wire import packet as wire
@@ -51,7 +50,7 @@ class ParameterServer:
     """
 
     def __init__(
-        self, opened: socket.socket, rules: SlotModel, job: int, addresses: Sequence[str], *, learns: bool = False
+        self, opened: socket.socket, rules: NativeSlots, job: int, addresses: Sequence[str], *, learns: bool = False
     ) -> None:
         self.counts = Counts()
         self._socket, self._rules, self._job, self._learns = opened, rules, job, learns
@@ -100,7 +99,7 @@ class ParameterServer:
     def _refuse(self, error: WireError) -> None:
         self.counts.dropped["BAD_CHECKSUM" if isinstance(error, ChecksumError) else "MALFORMED"] += 1
 
-    def _answers(self, header: KofnHeader, values: bytes | memoryview, sender: int) -> list[Answer]:
+    def _answers(self, header: KofnHeader, values: bytes, sender: int) -> list[Answer]:
         """What the rules say to a packet from this address."""
         reason = self._unwelcome(header, sender)
         if reason is None:
@@ -169,7 +168,7 @@ def main(
     try:
         if k > len(workers):
             raise HostError(f"--k is {k}: 1 to {len(workers)}, the number of workers, is allowed")
-        rules = SlotModel(workers=len(workers), k=k, slots=slots)
+        rules = NativeSlots.open(workers=len(workers), k=k, slots=slots)
         rules.generation = generation or 0
         opened = udp_socket(address, port)
         server = ParameterServer(opened, rules, job, workers, learns=generation is None)

@@ -1,7 +1,7 @@
 """All workers of a sharded training in one process, each a thread, step by step together.
 
-Encoders, ledgers and codecs are the workers' own; blocks are summed by the slots' rules (host.protocol.slot_model), the
-switch's oracle.  There is no network, and a seed says who is late: the same seed is the same training.
+Encoders, ledgers and codecs are the workers' own; blocks are summed one after another in one slot of
+host.protocol.slots.  There is no network, and a seed says who is late: the same seed is the same training.
 """
 
 import math
@@ -26,7 +26,7 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.kernels.sample import norm2
 from kofn.host.protocol.instructions import Packed
 from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.protocol.slot_model import Answer, SlotModel
+from kofn.host.protocol.slots import Answer, NativeSlots
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader
 from kofn.host.zero.shards import Shards, Unit
 from kofn.host.zero.two_sided import Bytes
@@ -148,7 +148,7 @@ class LockstepSwitch:
     ) -> None:
         self.coding = JobCoding.of(job, compress, elements)
         self.encoders = [Encoder.of(self.coding, compress, rank) for rank in range(job.workers)]
-        self._slots = SlotModel(workers=job.workers, k=k, slots=self.coding.layout.total)
+        self._slots = NativeSlots.open(workers=job.workers, k=k, slots=1)
         self._team, self._average, self._k, self._majority = team, average, k, majority
         self._given2, self._expanding = 0.0, list[float]()
         self._random, self._iteration = np.random.default_rng([seed, 99]), 0
@@ -205,7 +205,6 @@ class LockstepSwitch:
             words=len(packed.values) // WORD_BYTES,
             iteration=self._iteration,
             block=block,
-            slot=block,
             scale=packed.scale,
             weight=packed.weight,
         )

@@ -1,8 +1,8 @@
-"""sim's C, compiled with the protocol core and the pacer that it drives, as ctypes calls it."""
+"""sim's C, compiled with the protocol core, the slots and the pacer that it drives, as ctypes calls it."""
 
 import ctypes
 import weakref
-from ctypes import c_char_p, c_double, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from kofn.nativebuild.library import Signatures, compile_texts, load_library
 HERE = Path(__file__).parent
 FOLDERS = [*native.FOLDERS, HERE]
 
-_CLOCK = _MACHINE = _LINK = _STAR = _HOST = _SLOTS = c_void_p
+_CLOCK = _MACHINE = _LINK = _STAR = _HOST = c_void_p
 _PACKET = (c_char_p, c_char_p, c_int64)
 
 SIGNATURES: Signatures = {
@@ -29,10 +29,7 @@ SIGNATURES: Signatures = {
     "link_shape": (None, [_LINK, c_double]),
     "link_put": (None, [_LINK, *_PACKET]),
     "link_arrived": (c_int64, [_LINK, c_void_p, c_void_p]),
-    "slots_open": (_SLOTS, [c_int32, c_int32, c_int64]),
-    "slots_close": (None, [_SLOTS]),
-    "slots_set_k": (None, [_SLOTS, c_int32]),
-    "star_open": (_STAR, [_MACHINE, _SLOTS, c_double, c_int64]),
+    "star_open": (_STAR, [_MACHINE, c_void_p, c_double, c_int64]),
     "star_close": (None, [_STAR]),
     "star_to": (None, [_STAR, c_int64, _LINK]),
     "star_from": (None, [_STAR, _LINK]),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kofn.host.errors import WireError
+from kofn.host.protocol.slots import NativeSlots
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.send_queue import SendQueue
 from kofn.host.wire import packet
@@ -117,8 +118,9 @@ class VirtualSwitch:
         switch_s: float,
         digest: Callable[[int, int, bool], None],
     ) -> None:
-        self._slots, self._digest, self._links = Native("slots", workers, k, slots), digest, list[Link]()
-        native = machine.native.address, self._slots.address, switch_s, clock.number_of(self._noted)
+        self._slots = NativeSlots.open(workers=workers, k=k, slots=slots)
+        self._digest, self._links = digest, list[Link]()
+        native = machine.native.address, ctypes.addressof(self._slots), switch_s, clock.number_of(self._noted)
         self.native = Native("star", *native, keeps=(machine, self._slots))
         self._noted_last = (ctypes.c_int64 * 3)()
 
@@ -129,7 +131,7 @@ class VirtualSwitch:
             self.native.call("to", rank, link.native.address)
 
     def set_k(self, k: int) -> None:
-        self._slots.call("set_k", k)
+        self._slots.k = k
 
     def take(self, header: KofnHeader, values: bytes) -> None:
         """A packet has come."""

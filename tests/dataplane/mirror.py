@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kofn.host.protocol.slot_model import Answer, SlotModel
+from kofn.host.protocol.slots import Answer
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, Lanes
 from tests.dataplane.conftest import DataPlane
 from tests.dataplane.frames import frame, parse
+from tests.host.protocol.specification.slot_model import SlotModel
 
 GENERATIONS_EACH = 1000
 
@@ -27,7 +28,7 @@ class Mirror(SlotModel):
     def __init__(self, *, workers: int, k: int, slots: int) -> None:
         Mirror.examples += 1
         self._first_generation = Mirror.examples * GENERATIONS_EACH
-        super().__init__(workers=workers, k=k, slots=slots, room=workers)
+        super().__init__(workers=workers, k=k, slots=slots)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """What the controller would bring to the switch: k, and the generation that it admits (-1: none)."""

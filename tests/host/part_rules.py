@@ -1,6 +1,6 @@
 """Several contributions of one worker to one block, aggregated and not: what any slots have to make of them.
 
-tests/host/protocol/test_slot_model.py has the slot model, tests/dataplane/test_parts.py real switches.
+tests/host/protocol/test_slots.py has the slot model and slots.c, tests/dataplane/test_parts.py real switches.
 """
 
 from dataclasses import dataclass

@@ -13,9 +13,9 @@ from kofn.config.schema import JobSection
 from kofn.host.collectives.in_network import InNetwork, Nobody
 from kofn.host.errors import CollectiveError
 from kofn.host.protocol.results import Result
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import PORT
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
 

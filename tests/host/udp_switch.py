@@ -4,9 +4,9 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.udp import udp_socket
 from kofn.host.wire import packet as wire
+from tests.host.protocol.specification.slot_model import SlotModel
 
 
 class UdpSwitch:

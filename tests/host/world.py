@@ -28,10 +28,10 @@ from kofn.host.kernels.lanes import CODES, VOTES, unpack_sums, width_of
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Packed, Send
 from kofn.host.protocol.results import BlockId, BlockResults, Result
-from kofn.host.protocol.slot_model import SlotModel, to_numbers
 from kofn.host.wire.packet import EVERYONE, PARTS, WEIGHT_UNIT, Kind, KofnHeader, Lanes, bit_of
 from tests.host.lab import add, to_fixed
 from tests.host.protocol.specification.both import Both as Protocol
+from tests.host.protocol.specification.slot_model import SlotModel, to_numbers
 
 SWITCH = -1
 LANES = 8

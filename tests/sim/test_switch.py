@@ -4,12 +4,12 @@ from collections import Counter
 from operator import itemgetter
 from random import Random
 
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.wire.packet import EVERYONE, WORD_BYTES, Kind, KofnHeader, Lanes
 from kofn.sim.clock import VirtualClock
 from kofn.sim.machine import Machine
 from kofn.sim.network import Link, VirtualSwitch
+from tests.host.protocol.specification.slot_model import SlotModel
 
 WORKERS, SLOTS = 3, 2
 GAMES, PACKETS = 60, 100

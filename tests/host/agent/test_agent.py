@@ -24,12 +24,12 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import GradientError, ProtocolError
 from kofn.host.protocol.results import BlockResults, Result
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader, encode
 from kofn.host.workload.replica import ReplicaState
 from tests.host.lab import checksums_of, to_fixed
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
 

@@ -10,8 +10,8 @@ from kofn.host.errors import ProtocolError
 from kofn.host.kernels.lanes import pack, unpack
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import EncodeAgain, Packed, Send
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WEIGHT_UNIT, Flag, Kind, KofnHeader
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.watched import Watched
 
 VALUES = np.random.default_rng(7).integers(-(2**28), 2**28, (4, 64)).astype(np.int32)

@@ -16,7 +16,7 @@ from kofn.host.agent.exchange import Contribution, Update
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
-from kofn.host.protocol.slot_model import Answer
+from kofn.host.protocol.slots import Answer
 from kofn.host.training.attempts import Attempts
 from kofn.host.transport.transport import Transport
 from kofn.host.wire.packet import PARTS, KofnHeader

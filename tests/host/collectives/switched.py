@@ -20,7 +20,6 @@ from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.p4runtime.switch_link import SwitchLink
 from kofn.host.collectives.in_network import InNetwork
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.transport.transport import Transport
 from kofn.run.switch_identity import BMV2
@@ -28,6 +27,7 @@ from tests.controller.harness import star
 from tests.controller.switches import running
 from tests.dataplane.frames import SERVICE_IP, SERVICE_MAC, host_mac
 from tests.dataplane.lab import CLONE_NEWNET, MTU
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback
 

@@ -11,7 +11,7 @@ import pytest
 
 from kofn.host.collectives.parameter_server import ParameterServer, place_of
 from kofn.host.kernels.lanes import pack, unpack
-from kofn.host.protocol.slot_model import SlotModel
+from kofn.host.protocol.slots import NativeSlots
 from kofn.host.transport.udp import udp_socket
 from kofn.host.wire import packet as wire
 from kofn.host.wire.packet import Kind, KofnHeader
@@ -28,7 +28,7 @@ class Table:
 
     def __init__(self, k: int) -> None:
         self.sockets = [udp_socket(own, PORT) for own in [*ADDRESSES, OWN]]
-        self.rules = SlotModel(workers=3, k=k, slots=16)
+        self.rules = NativeSlots.open(workers=3, k=k, slots=16)
         self.rules.generation = 5
         self.server = ParameterServer(self.sockets[-1], self.rules, 7, ADDRESSES)
 

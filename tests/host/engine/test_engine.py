@@ -22,7 +22,6 @@ from kofn.host.native import FOLDERS
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, PackedBlocks
 from kofn.host.protocol.results import Result
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.udp import may_join, socket_pair
 from kofn.host.wire.packet import (
     EVERYONE,
@@ -39,6 +38,7 @@ from kofn.host.wire.packet import (
     encode,
 )
 from kofn.nativebuild.library import compile_texts, load_library
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.watched import WatchedBeside
 from tests.waiting import until
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from kofn.host.engine.pacing_rate import BURST_PACKETS, BURST_S, PacingRate, pacing_rate
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Instruction, Packed, Send
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES, WEIGHT_UNIT, WORD_BYTES, KofnHeader
 from kofn.sim.clock import Handle, VirtualClock
 from tests.host.engine.pacer import Pacer
 from tests.host.protocol.specification.both import Both as Protocol
+from tests.host.protocol.specification.slot_model import SlotModel
 
 PAUSE_S = 4e-3
 """As in pacer.h."""

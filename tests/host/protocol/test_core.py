@@ -19,10 +19,10 @@ from kofn.host.kernels.lanes import unpack
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import AskPeers, Complete, Deliver, EncodeAgain, Instruction, Packed, Send
 from kofn.host.protocol.results import BlockId, Result
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
 from tests.host.lab import add, ledger_of, noted, send
 from tests.host.protocol.specification.both import Both as Protocol
+from tests.host.protocol.specification.slot_model import SlotModel
 
 WORDS, LANES = 1, 64
 

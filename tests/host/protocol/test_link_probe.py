@@ -6,8 +6,8 @@ import pytest
 
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Instruction, Packed, Send
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.watched import Watched
 
 SLOTS, WINDOW = 32, 8

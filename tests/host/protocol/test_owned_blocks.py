@@ -20,9 +20,9 @@ from kofn.host.errors import ProtocolError
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Complete, Deliver, Instruction, Packed, Send
 from kofn.host.protocol.results import BlockId, Result
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WORD_BYTES, Kind, KofnHeader, bit_of
 from tests.host.protocol.specification.both import Both
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.protocol.test_protocol_exhaustive import NUMBERS, Bag, explore, number_of
 from tests.host.world import SWITCH, Packet
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kofn.config.late_rules import RULES
-from kofn.host.protocol.slot_model import SlotModel
 from tests.host.mortal import Mortal
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.world import SWITCH
 
 STEPS: Counter[str] = Counter()

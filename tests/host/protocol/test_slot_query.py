@@ -5,9 +5,9 @@ import pytest
 from kofn.host.errors import ProtocolError
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Packed, Send
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import WEIGHT_UNIT, WORD_BYTES, Kind
 from tests.host.protocol.specification.both import Both as Protocol
+from tests.host.protocol.specification.slot_model import SlotModel
 
 
 def described(protocol: Protocol) -> str:

@@ -12,9 +12,9 @@ from random import Random
 
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import Instruction, Packed, Send
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.wire.packet import HEADER_BYTES, WORD_BYTES, KofnHeader
 from tests.host.protocol.specification.both import Both
+from tests.host.protocol.specification.slot_model import SlotModel
 
 LATENCY_S = 0.0001
 VALUES = Packed(bytes(WORD_BYTES), 0, 0, 1)

@@ -11,11 +11,11 @@ from kofn.config.compress import CompressSection
 from kofn.config.schema import Average, FaultSection, JobSection
 from kofn.host.collectives.block_rows import BlockRows
 from kofn.host.collectives.in_network import InNetwork
-from kofn.host.protocol.slot_model import SlotModel
 from kofn.host.transport.fault_injection import Faults
 from kofn.host.transport.transport import Transport
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import Place
+from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.teams import Others
 from tests.host.udp_switch import UdpSwitch
 from tests.loopback import loopback

@@ -1,4 +1,4 @@
-/* The switch's slots as host/protocol/slot_model.py has them, which says what the rules are: the same answers, faster. */
+/* The switch's slots at a host, by the rules of docs/explanation/protocol.md: the parameter server's and the simulation's. */
 #pragma once
 #include "header.h"
 
@@ -8,17 +8,17 @@ struct slot {
     uint32_t weight;
     int32_t count, addends, done;
     int32_t scale, words, lanes; /* its format */
-    int32_t size, room; /* of the values, in bytes, and what there is memory for */
-    uint8_t *values;
+    int32_t size; /* of the values, in bytes */
+    uint8_t values[KOFN_WORDS_MAX * KOFN_WORD_BYTES];
 };
 
 struct slots {
-    int32_t workers, k, room;
+    int32_t workers, k, room; /* the first fields: slots.py has them */
     uint32_t generation;
     int64_t count;
-    struct slot *slots;
     uint8_t zeros[KOFN_WORDS_MAX * KOFN_WORD_BYTES];
     uint8_t votes[KOFN_WORDS_MAX * KOFN_WORD_BYTES]; /* of the last answer */
+    struct slot slots[];
 };
 
 /* What the switch sends: to workers `first` to `end`, all the same but for `worker`; a sum to `recipient` alone, if that is
@@ -30,10 +30,12 @@ struct answer {
     int32_t recipient; /* KOFN_EVERYONE: all */
 };
 
-/* Of a job of `workers` workers, summing until `k` are in or as many addends as there are workers. */
+/* Of a job of `workers` workers, summing until `k` are in or as many addends as there are workers. NULL: no memory. */
 struct slots *slots_open(int32_t workers, int32_t k, int64_t count);
 void slots_close(struct slots *slots);
-void slots_set_k(struct slots *slots, int32_t k);
 /* Take a packet of a worker; whether there is an answer. */
 int slots_handle(struct slots *slots, const struct header *header, const uint8_t *values, int32_t size,
                  struct answer *answer);
+/* The same with headers as on the wire; `to`: the answer's size, first, end and recipient. Its values; NULL: there is none. */
+const uint8_t *slots_put(struct slots *slots, const uint8_t *header, const uint8_t *values, int32_t size,
+                         uint8_t *answer, int32_t *to);

@@ -1,28 +1,21 @@
 #include "slots.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-
 struct slots *slots_open(int32_t workers, int32_t k, int64_t count) {
-    struct slots *slots = wanted(sizeof *slots);
+    struct slots *slots = calloc(1, sizeof *slots + (size_t)count * sizeof *slots->slots);
+    if (!slots)
+        return NULL;
     slots->workers = slots->room = workers;
     slots->k = k;
     slots->count = count;
-    slots->slots = wanted((size_t)count * sizeof *slots->slots);
     return slots;
 }
 
 void slots_close(struct slots *slots) {
-    for (int64_t at = 0; at < slots->count; at++)
-        free(slots->slots[at].values);
-    free(slots->slots);
     free(slots);
-}
-
-void slots_set_k(struct slots *slots, int32_t k) {
-    slots->k = k;
 }
 
 /* -- lanes: big-endian numbers; what does not fit is cut off */
@@ -173,27 +166,17 @@ static void enter(struct slot *slot, const struct header *header) {
 
 static void open_slot(struct slot *slot, const struct header *header, const uint8_t *values, int32_t size,
                       int32_t planes) {
-    const int votes = header->lanes == KOFN_VOTES;
-    const int32_t stored = votes ? planes * vote_bytes(size) : size;
-    if (stored > slot->room) {
-        free(slot->values);
-        slot->values = wanted((size_t)stored);
-        slot->room = stored;
-    }
-    if (votes)
-        memset(slot->values, 0, (size_t)stored);
-    memcpy(slot->values, values, (size_t)(votes ? vote_bytes(size) : size));
-    *slot = (struct slot){
-        .generation = header->generation,
-        .iteration = header->iteration,
-        .block = header->block,
-        .scale = header->scale,
-        .words = header->words,
-        .lanes = header->lanes,
-        .size = size,
-        .room = slot->room,
-        .values = slot->values,
-    };
+    memset(slot, 0, offsetof(struct slot, values));
+    slot->generation = header->generation;
+    slot->iteration = header->iteration;
+    slot->block = header->block;
+    slot->scale = header->scale;
+    slot->words = header->words;
+    slot->lanes = header->lanes;
+    slot->size = size;
+    memcpy(slot->values, values, (size_t)size);
+    if (header->lanes == KOFN_VOTES)
+        memset(slot->values + vote_bytes(size), 0, (size_t)((planes - 1) * vote_bytes(size)));
     enter(slot, header);
 }
 
@@ -229,4 +212,18 @@ int slots_handle(struct slots *slots, const struct header *header, const uint8_t
         enter(slot, header);
     }
     return maybe_close(slots, slot, header, values, answer);
+}
+
+const uint8_t *slots_put(struct slots *slots, const uint8_t *header, const uint8_t *values, int32_t size,
+                         uint8_t *answer, int32_t *to) {
+    const struct header read = header_read(header);
+    struct answer found;
+    if (!slots_handle(slots, &read, values, size, &found))
+        return NULL;
+    header_write(&found.header, answer);
+    to[0] = found.size;
+    to[1] = found.first;
+    to[2] = found.end;
+    to[3] = found.recipient;
+    return found.values;
 }

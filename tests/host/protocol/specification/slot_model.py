@@ -1,4 +1,4 @@
-"""The slots in plain Python: docs/explanation/protocol.md's table once more, as an oracle that is obviously right.
+"""The slots in plain Python: docs/explanation/protocol.md's table once more, which slots.c and the P4 program obey.
 
 One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kofn.host.arrays import Fixed
+from kofn.host.protocol.slots import Answer
 from kofn.host.wire.packet import (
     EVERYONE,
     VOTE_WORDS,
@@ -20,8 +21,6 @@ from kofn.host.wire.packet import (
     bit_of,
     count_words,
 )
-
-Answer = tuple[int, KofnHeader, bytes]
 
 
 @dataclass(slots=True)
@@ -39,13 +38,10 @@ class SlotState:
 
 
 class SlotModel:
-    """The slots of a job of `workers` workers, summing until `k` are in or a lane's sum has no more `room`.
+    """The slots of a job of `workers` workers, summing until `k` are in or a lane's sum has no more `room`."""
 
-    Where no room is given there is some for as many contributions as workers.
-    """
-
-    def __init__(self, *, workers: int, k: int, slots: int = 4096, room: int | None = None) -> None:
-        self.workers, self.k, self.room = workers, k, workers if room is None else room
+    def __init__(self, *, workers: int, k: int, slots: int = 4096) -> None:
+        self.workers, self.k, self.room = workers, k, workers
         self.generation = 0
         self.slots = [SlotState() for _ in range(slots)]
 

@@ -1,0 +1,54 @@
+"""The switch's slots at a host, which slots.c has: a packet in, the switch's answers out."""
+
+import ctypes
+import weakref
+from ctypes import c_int32, c_uint32
+
+from kofn.host.errors import ProtocolError
+from kofn.host.native import library
+from kofn.host.wire.packet import EVERYONE, HEADER_BYTES, KofnHeader, encode_header, headers_of
+
+Answer = tuple[int, KofnHeader, bytes]
+"""The rank that it is sent to, its header and its values."""
+
+NUMBERS = 1 << 16
+"""Slots that a header can name."""
+
+
+class NativeSlots(ctypes.Structure):
+    """The slots of a job of `workers` workers: the first fields of struct slots.
+
+    A block closes when `k` contributions that count are in, or when a lane's sum has no more `room`.  Packets of
+    another `generation` are dropped.
+    """
+
+    workers: int
+    k: int
+    room: int
+    generation: int
+    _fields_ = (("workers", c_int32), ("k", c_int32), ("room", c_int32), ("generation", c_uint32))
+
+    @classmethod
+    def open(cls, *, workers: int, k: int, slots: int) -> "NativeSlots":
+        """Return empty slots of generation 0.  Raises ProtocolError, CompilerMissing."""
+        address = library().slots_open(workers, k, min(slots, NUMBERS))
+        if not address:
+            raise ProtocolError(f"no memory for {slots} slots")
+        opened = cls.from_address(address)
+        weakref.finalize(opened, library().slots_close, address)
+        return opened
+
+    def handle(self, header: KofnHeader, values: bytes) -> list[Answer]:
+        """Take a packet of a worker; return what the switch sends, all with the same values or with none."""
+        head, to = ctypes.create_string_buffer(HEADER_BYTES), (c_int32 * 4)()
+        found = library().slots_put(ctypes.addressof(self), encode_header(header), values, len(values), head, to)
+        if not found:
+            return []
+        (answer,), (size, first, end, recipient) = headers_of(head.raw), to
+        sums = ctypes.string_at(found, size)
+        return [
+            (rank, answer._replace(worker=rank), sums)
+            if recipient in (EVERYONE, rank)
+            else (rank, answer._replace(worker=rank, words=0), b"")
+            for rank in range(first, end)
+        ]
