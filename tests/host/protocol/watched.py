@@ -41,7 +41,7 @@ class Watched(Protocol):
     def leaves(self, sent: Send, at: float) -> None:
         """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
         request = request_of(sent.header.block, sent.header.part)
-        self._call("leaves", request, sent.launch, at)
+        self._call("mark_sent_at", request, sent.launch, at)
 
     @property
     def blocks(self) -> Integers:
