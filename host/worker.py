@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.agent import Agent
 from kofn.host.agent.recorder import Recorder
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.age_weight import AgeWeight
+from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.membership.member import HeldReplica, Member
@@ -100,7 +101,7 @@ def agent_of(
 ) -> Agent:
     """Whose packets a switch or a server sums; its ledger is in this file."""
     transport = _transport(config, place, coding.layout)  # first: it may fail, and leave no file
-    encoder = encoder_of(config.job, place.rank, coding, config.compress, ledger_file)
+    encoder = Encoder.of(coding, config.compress, place.rank, job=config.job.id, file=ledger_file)
     encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
     return Agent(
         config.job,

@@ -9,9 +9,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from kofn.config.compress import CompressSection
 from kofn.config.late_rules import RULES, LatePolicy, LateRule
 from kofn.config.schema import Average, JobSection
 from kofn.host.agent.data_link import DataLink
@@ -24,7 +22,6 @@ from kofn.host.agent.recorder import Recorder
 from kofn.host.arrays import Integers
 from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.encoder import Encoder
-from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.engine.engine import SharedProtocol, Traffic
 from kofn.host.errors import AgentError
@@ -262,14 +259,3 @@ def updates_of(ended: Iterable[Ended], encoder: Encoder, average: Average) -> It
         else:
             finished, sums = end
             yield aggregate(finished, encoder.coding, rank=encoder.ledger.rank, average=average, sums=sums)
-
-
-def encoder_of(
-    job: JobSection,
-    rank: int,
-    coding: JobCoding,
-    compress: CompressSection = CompressSection(),  # noqa: B008  # frozen
-    ledger_file: Path | None = None,
-) -> Encoder:
-    """Return a worker's encoder, whose ledger is in this file, or in memory."""
-    return Encoder.of(coding, compress, rank, job=job.id, file=ledger_file)

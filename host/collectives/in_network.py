@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import Average, JobSection
-from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.agent import Agent
 from kofn.host.agent.exchange import Contribution, Update
 from kofn.host.agent.gradient_stream import GradientStream
 from kofn.host.agent.iteration_wait import GIVE_UP_AFTER_S
@@ -31,6 +31,7 @@ from kofn.host.collectives.streamed_gradient import StreamedGradient, collective
 from kofn.host.collectives.work import Work, WorkOutcome
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import check
+from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.encoding import Encoding
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.compression.side_values import SideValues
@@ -116,7 +117,7 @@ class InNetwork(Communicator):
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
-            encoder_of(job, rank, self._coding, compress),
+            Encoder.of(self._coding, compress, rank),
             transport,
             average=average,
             give_up_s=timeout_s,

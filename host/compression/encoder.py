@@ -279,11 +279,11 @@ class Encoder:
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
         """Results of several blocks are here: what they hold of this worker is aggregated; the rest as in Deliver."""
-        ours = results.below(self._layout.blocks)
-        self.ledger.settle(results.iteration, ours.blocks, ours.parts_of(self.ledger.rank))
+        parts = results.parts_of(self.ledger.rank)
+        self.ledger.settle(results.iteration, results.blocks, parts)
         self.lanes.hear({*results.numbers("lanes").tolist(), *hints.tolist()})
         if (rate := self.lanes.rate) is not None:
-            counted = results.parts_of(self.ledger.rank) & 1 == 1
+            counted = parts & 1 == 1
             for block, now in zip(results.blocks[counted].tolist(), times[counted].tolist(), strict=True):
                 self.lanes.answered(rate, block, int(self.all_packed([block]).table["size"][0]), now)
 

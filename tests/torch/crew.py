@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from kofn.config.compress import CompressSection
 from kofn.config.schema import Config
-from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.agent import Agent
 from kofn.host.collectives.in_network import Nobody
+from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.errors import HostError
 from kofn.host.protocol.results import Result
@@ -48,7 +50,7 @@ class SwitchedJob:
         self.replica = replica
         self.agent = Agent(
             self.place.job,
-            encoder_of(self.place.job, self.rank, coding),
+            Encoder.of(coding, CompressSection(), self.rank),
             self.place.transport(self.rank),
             give_up_s=self.give_up_s,
         )

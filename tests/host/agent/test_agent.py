@@ -14,12 +14,13 @@ import pytest
 from kofn.config.compress import CompressSection
 from kofn.config.late_rules import LatePolicy, RuleName
 from kofn.config.schema import Average, JobSection
-from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.agent import Agent
 from kofn.host.agent.data_link import IGNORED
 from kofn.host.agent.exchange import Contribution
 from kofn.host.agent.recorder import Recorder
 from kofn.host.arrays import Floats64, Integers
 from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.engine.pacing_rate import pacing_rate
 from kofn.host.errors import GradientError, ProtocolError
@@ -73,7 +74,7 @@ class Cluster:
         self.agents = [
             Agent(
                 job,
-                encoder_of(job, rank, JobCoding.of(job, compress, elements), compress),
+                Encoder.of(JobCoding.of(job, compress, elements), compress, rank),
                 Transport(SWITCH, local=address(rank), pace=pace),
                 average=average,
                 late_policy=LatePolicy(rule, weight),
@@ -334,7 +335,7 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
     def comes(state: ReplicaState | None) -> Agent:
         transport = Transport(SWITCH, local=address(2))
         coding = JobCoding.of(job, compress, ELEMENTS)
-        agent = Agent(job, encoder_of(job, 2, coding, compress, tmp_path / "ledger"), transport)
+        agent = Agent(job, Encoder.of(coding, compress, 2, job=job.id, file=tmp_path / "ledger"), transport)
         begun = agent.ledger.begun
         for result in cluster.agents[0].protocol.results(begun - 1, begun):
             agent.ledger.settle_results(result)
@@ -371,7 +372,7 @@ def test_who_comes_back_takes_of_its_iteration_what_peers_have() -> None:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
         coding, transport = JobCoding.of(ROOMY, CompressSection(), ELEMENTS), Transport(SWITCH, local=address(2))
-        cluster.agents[2] = back = Agent(ROOMY, encoder_of(ROOMY, 2, coding), transport)
+        cluster.agents[2] = back = Agent(ROOMY, Encoder.of(coding, CompressSection(), 2), transport)
         before = ReplicaState(iteration=0, arrays={**back.encoder.plan.to_arrays()})
 
         async def ask() -> ReplicaState:
@@ -395,7 +396,7 @@ def test_what_the_others_sum_again_without_a_worker_that_has_come_back_is_pendin
 
     def started() -> Agent:
         transport = Transport(SWITCH, local=address(2))
-        return Agent(ROOMY, encoder_of(ROOMY, 2, coding, ledger_file=tmp_path / "ledger"), transport)
+        return Agent(ROOMY, Encoder.of(coding, CompressSection(), 2, job=ROOMY.id, file=tmp_path / "ledger"), transport)
 
     async def first() -> ReplicaState:
         return ReplicaState(iteration=0, arrays={**cluster.agents[2].encoder.plan.to_arrays()})

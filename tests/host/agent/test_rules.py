@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from kofn.config.compress import CompressSection
 from kofn.config.late_rules import RULES, LatePolicy, RuleName
-from kofn.host.agent.agent import Agent, encoder_of
+from kofn.host.agent.agent import Agent
 from kofn.host.agent.exchange import Contribution, Update
 from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.protocol.slots import Answer
@@ -360,7 +362,7 @@ def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule
         assert sent.any()
         agent = Agent(
             SMALL,
-            encoder_of(SMALL, 2, coding, ledger_file=path),
+            Encoder.of(coding, CompressSection(), 2, job=SMALL.id, file=path),
             Transport(SWITCH, local=address(2)),
             late_policy=LatePolicy(rule, 1.0),
         )
