@@ -129,7 +129,7 @@ static void reduce(struct caller *caller, int64_t iteration) {
         .ledger = &work->ledger, .sums = &work->sums, .mean = work->mean, .iteration = iteration,
         .fading = {256, INT64_MAX, 1}, .gradient = {work->gradient, ELEMENTS, iteration * 4, iteration, 256, 256, iteration},
         .scale = work->scale, .left = work->left, .end = BLOCKS, .missing = work->missing, .level = work->level,
-        .window = 16, .ahead = 1 + (int64_t)draw(&caller->random, 20), .apart = 3, .scratch = work->scratch,
+        .window = 16, .lookahead = 1 + (int64_t)draw(&caller->random, 20), .sample_stride = 3, .scratch = work->scratch,
     };
     port_reduce(caller->port, &work->reduction);
     for (int64_t at = 0, turn = (int64_t)draw(&caller->random, 16); at < BLOCKS; at++) {
