@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kofn.config.late_rules import GIVE_UPS, RULES
+from kofn.config.schedule import ScheduleSection
 from kofn.config.schema import Config, ModelSection, PolicySection, RunSection
 from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.compression.aggregate import Aggregate
@@ -18,6 +19,7 @@ from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.stopwatch import Times
 from kofn.host.training.loop import Training
 from kofn.host.training.metrics import Metrics
+from kofn.host.training.overlapped import OverlappedTraining
 from kofn.host.training.reducer import Reducer
 from kofn.host.wire.packet import PARTS
 from kofn.host.workload.model import Perceptron, load_shard
@@ -77,7 +79,7 @@ class FakeAgent:
         return self._aggregates(self.iteration)
 
     def _aggregates(self, iteration: int) -> list[Aggregate]:
-        mean = np.full(self.training.parameters, 0.5, np.float32)
+        mean = np.full(self.training.coding.elements, 0.5, np.float32)
         checksums = np.zeros(len(self.training.replica.results), np.int64)
         return [
             Aggregate(
@@ -240,6 +242,34 @@ def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: 
         training.run(cast(Reducer, agent), metrics, lambda report: None)
     assert agent.skips == GIVE_UPS
     assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 4)]
+
+
+class AlwaysLateInPieces(AlwaysLate):
+    """The same for a gradient that comes piece by piece."""
+
+    def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
+        assert given.stream is not None
+        while not given.stream.pieces.whole:
+            time.sleep(0.001)
+        found = super().all_reduce(given, missed)
+        given.stream.finish(found.updates[0].mean)
+        return found
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
+def test_who_was_cut_off_often_finishes_its_gradients_by_a_schedule_too(rule: str, tmp_path: Path) -> None:
+    config = Config(
+        run=RunSection(max_iterations=GIVE_UPS + 4),
+        model=ModelSection(hidden=(4,), compute_ms=1.0),
+        policy=PolicySection(late_gradient=rule),  # type: ignore[arg-type]
+        schedule=ScheduleSection(family="sequential"),
+    )
+    training = OverlappedTraining(config, 1)
+    agent = AlwaysLateInPieces(training)
+    with Metrics(tmp_path / "worker-1.jsonl") as metrics:
+        training.run(cast(Reducer, agent), metrics, lambda report: None)
+    assert agent.skips == GIVE_UPS
+    assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 5)]
 
 
 def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:
