@@ -47,15 +47,15 @@ control Admission(inout headers_t hdr, inout metadata_t meta, inout standard_met
         size = 16;
     }
 
-    action deny_owner() { meta.verdict = verdict_t.UNKNOWN_RECIPIENT; }
+    action deny_recipient() { meta.verdict = verdict_t.UNKNOWN_RECIPIENT; }
     action accept_recipient() {}
     table recipients {
         key = {
             hdr.kofn.job: exact;
             hdr.kofn.recipient: exact;
         }
-        actions = { accept_recipient; @defaultonly deny_owner; }
-        const default_action = deny_owner();
+        actions = { accept_recipient; @defaultonly deny_recipient; }
+        const default_action = deny_recipient();
         size = WORKERS;
     }
 

@@ -22,7 +22,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
     register<bit<16>>(SLOTS) counts;
     register<bit<16>>(SLOTS) addends;
     register<bit<32>>(SLOTS) weights;
-    register<bit<1>>(SLOTS) dones;
+    register<bit<1>>(SLOTS) closed;
     // scale, words, lanes: all addends of a block must agree.
     register<bit<32>>(SLOTS) formats;
 
@@ -42,7 +42,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
         counts.read(slot_count, meta.slot);
         addends.read(slot_addends, meta.slot);
         weights.read(slot_weight, meta.slot);
-        dones.read(slot_done, meta.slot);
+        closed.read(slot_done, meta.slot);
         formats.read(slot_format, meta.slot);
 
         // A packet may bring a k of its own, as owned blocks do: 1. 0 means the k of the job's entry (admission.p4).
@@ -105,7 +105,7 @@ control Slot(inout headers_t hdr, inout metadata_t meta) {
             counts.write(meta.slot, slot_count);
             addends.write(meta.slot, slot_addends);
             weights.write(meta.slot, slot_weight);
-            dones.write(meta.slot, slot_done);
+            closed.write(meta.slot, slot_done);
             formats.write(meta.slot, slot_format);
         }
         meta.lanes = slot_format[7:4];

@@ -16,10 +16,10 @@ from kofn.controller.errors import InspectionError
 from kofn.controller.p4runtime.entries import JOBS, MEMBERS
 from kofn.host.wire.packet import members_of
 
-BLOCK_IDS, CONTRIBUTORS, DONES = "ingress.slot.block_ids", "ingress.slot.members", "ingress.slot.dones"
+BLOCK_IDS, CONTRIBUTORS, CLOSED = "ingress.slot.block_ids", "ingress.slot.members", "ingress.slot.closed"
 ALL = (
     BLOCK_IDS,
-    DONES,
+    CLOSED,
     CONTRIBUTORS,
     BLOCK_IDS,
 )  # in the order in which they are read; the block_id may have changed meanwhile

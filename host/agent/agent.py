@@ -23,7 +23,7 @@ from kofn.host.arrays import Integers
 from kofn.host.compression.aggregate import aggregate
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.ledger_accounts import LedgerTotals
-from kofn.host.engine.engine import SharedProtocol, Traffic
+from kofn.host.engine.engine import EnginePort, Traffic
 from kofn.host.errors import AgentError
 from kofn.host.protocol.results import Result
 from kofn.host.stopwatch import Stopwatch, within_wait
@@ -83,15 +83,17 @@ class Agent:
         *,
         reached: int = 0,
         state: ReplicaState | None = None,
-        beside: SharedProtocol | None = None,
+        exact_port: EnginePort | None = None,
     ) -> None:
         """Listen, and begin the first iteration; `reached`: an iteration known to have begun somewhere.
 
         `state`: the peer's replica that training goes on from, with the plan of this iteration; None: at the beginning.
-        `beside`: another job's protocol, whose packets go over the same socket.
+        `exact_port`: another job's protocol, whose packets go over the same socket.
         """
         self._loop = asyncio.get_running_loop()
-        self._exchanges.start(first_iteration, generation, peer_source, reached=reached, state=state, beside=beside)
+        self._exchanges.start(
+            first_iteration, generation, peer_source, reached=reached, state=state, exact_port=exact_port
+        )
 
     async def close(self) -> None:
         """Stop listening and give the socket back."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from types import ModuleType
 
-from kofn.host.engine.engine import SharedProtocol, Traffic, WorkerEngine
+from kofn.host.engine.engine import EnginePort, Traffic, WorkerEngine
 from kofn.host.transport.transport import Transport
 from kofn.host.wire import packet as wire
 
@@ -32,19 +32,20 @@ class DataLink:
     def open(
         self,
         loop: asyncio.AbstractEventLoop,
-        protocol: SharedProtocol,
+        protocol: EnginePort,
         news: Callable[[], object],
         *,
         batch: int,
-        beside: SharedProtocol | None,
+        exact_port: EnginePort | None,
     ) -> None:
         """Begin to send and to receive; `news` is called where the protocol has any.
 
-        Up to `batch` blocks that have closed are told together; `beside`: another job's protocol on the same socket.
+        Up to `batch` blocks that have closed are told together; `exact_port`: another job's protocol, on the same
+        socket.
         """
         opened = self._transport.open(loop, self._packets)
         self._engine = WorkerEngine(
-            protocol, opened, self._transport.pace, batch=batch, beside=beside, joins=self._transport.joins
+            protocol, opened, self._transport.pace, batch=batch, exact_port=exact_port, joins=self._transport.joins
         )
         self._loop = loop
         loop.add_reader(self._engine, news)

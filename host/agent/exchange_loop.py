@@ -24,7 +24,7 @@ from kofn.host.arrays import Floats, Integers
 from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.encoder import Encoder, Finished
 from kofn.host.compression.plan import Plan
-from kofn.host.engine.engine import SharedProtocol
+from kofn.host.engine.engine import EnginePort
 from kofn.host.errors import AgentError
 from kofn.host.protocol.results import BlockResults, Result
 from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
@@ -64,7 +64,7 @@ class ExchangeLoop(Effects):
             )
         self._encoder, self._ledger, self._link = encoder, encoder.ledger, link
         self._average, self._recorder = average, recorder
-        self.protocol = SharedProtocol(
+        self.protocol = EnginePort(
             job=job.id,
             rank=encoder.ledger.rank,
             layout=layout,
@@ -100,12 +100,12 @@ class ExchangeLoop(Effects):
         *,
         reached: int = 0,
         state: ReplicaState | None = None,
-        beside: SharedProtocol | None = None,
+        exact_port: EnginePort | None = None,
     ) -> None:
         """Send and receive from now on, as Agent.start() says."""
         self._loop = asyncio.get_running_loop()
         self.missed.source = source
-        self._link.open(self._loop, self.protocol, self._news, batch=self._encoder.slice_blocks, beside=beside)
+        self._link.open(self._loop, self.protocol, self._news, batch=self._encoder.slice_blocks, exact_port=exact_port)
         self.protocol.enter(generation)
         self.protocol.others_reached(reached)
         if state is not None:

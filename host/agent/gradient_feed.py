@@ -13,7 +13,7 @@ from kofn.host.agent.iteration_wait import IterationWait
 from kofn.host.compression.aggregate import Sums
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.pieces import Pieces
-from kofn.host.engine.engine import SharedProtocol
+from kofn.host.engine.engine import EnginePort
 from kofn.host.stopwatch import Times
 
 
@@ -23,9 +23,7 @@ class GradientFeed:
     sums: Sums
     """Of the current iteration."""
 
-    def __init__(
-        self, protocol: SharedProtocol, encoder: Encoder, wait: IterationWait, more: Callable[[], object]
-    ) -> None:
+    def __init__(self, protocol: EnginePort, encoder: Encoder, wait: IterationWait, more: Callable[[], object]) -> None:
         self._protocol, self._encoder, self._wait, self._more = protocol, encoder, wait, more
         self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
         self.reduced = Times()

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from kofn.host.agent.peer_source import PeerSource
 from kofn.host.compression.ledger import Ledger
-from kofn.host.engine.engine import SharedProtocol
+from kofn.host.engine.engine import EnginePort
 from kofn.host.errors import AgentError
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.results import Result
@@ -45,7 +45,7 @@ class MissedResults:
 
     source: PeerSource
 
-    def __init__(self, protocol: SharedProtocol, ledger: Ledger, receiver: Receiver, *, private: bool) -> None:
+    def __init__(self, protocol: EnginePort, ledger: Ledger, receiver: Receiver, *, private: bool) -> None:
         self._protocol, self._ledger, self._receiver, self._private = protocol, ledger, receiver, private
         self._fetching: asyncio.Task[None] | None = None
 

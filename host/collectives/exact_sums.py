@@ -36,7 +36,7 @@ from kofn.host.collectives.exact_lanes import (
 from kofn.host.collectives.owned_bytes import OwnedBytes
 from kofn.host.collectives.peers import PeerCommunicator, Stalled
 from kofn.host.collectives.work import WorkOutcome
-from kofn.host.engine.engine import SharedProtocol
+from kofn.host.engine.engine import EnginePort
 from kofn.host.errors import CollectiveError
 from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.instructions import PACKED, AskPeers, Complete, EncodeAgain, PackedBlocks
@@ -49,10 +49,10 @@ ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
 SUMS = ("all_reduce", "reduce_scatter")
 
 
-def exact_protocol(job: JobSection, rank: int, words: int) -> SharedProtocol:
+def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
     """For ExactSums of a job that has slots for them, in blocks of so many words."""
     blocks = min(ITERATION_BLOCKS, ITERATION_BYTES // (words * WORD_BYTES))
-    return SharedProtocol(
+    return EnginePort(
         job=job.exact_id,
         rank=rank,
         layout=BlockLayout(blocks=blocks, words=words, widest=32),
@@ -74,7 +74,7 @@ class ExactSums(PeerCommunicator):
         self,
         rank: int,
         addresses: Sequence[str],
-        protocol: SharedProtocol,
+        protocol: EnginePort,
         *,
         job: int,
         iteration: int,

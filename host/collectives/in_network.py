@@ -131,7 +131,7 @@ class InNetwork(Communicator):
         self.reduced = Times()
         """What the engine's thread did for it, while the event loop waited."""
         self._loop = EventLoop()
-        self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody(), beside=exact))
+        self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody(), exact_port=exact))
         if exact is None:
             return
         exact.enter(generation)

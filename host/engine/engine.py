@@ -39,7 +39,7 @@ class Traffic:
     damaged: int = 0
 
 
-class SharedProtocol(Protocol):
+class EnginePort(Protocol):
     """A Protocol that an engine drives as well; what it wants done is told by news() alone."""
 
     engine: "WorkerEngine | None" = None
@@ -106,25 +106,25 @@ class SharedProtocol(Protocol):
 class WorkerEngine:
     """Runs until close(); the socket is connected to the switch, and stays the caller's.
 
-    Up to `batch` blocks that have closed are told together.  `beside`: of another job, whose blocks are as long; when
-    an iteration of it is complete, that is told, and its closed blocks are not.  `joins`: whether the kernel may be
-    given several packets as one, which it cuts up before the link (transport.udp).
+    Up to `batch` blocks that have closed are told together.  `exact_port`: of another job, whose blocks are as long;
+    when an iteration of it is complete, that is told, and its closed blocks are not.  `joins`: whether the kernel may
+    be given several packets as one, which it cuts up before the link (transport.udp).
 
     AgentError where there are no threads, memory or descriptors left.
     """
 
     def __init__(
         self,
-        protocol: SharedProtocol,
+        protocol: EnginePort,
         opened: socket.socket,
         pace: PacingRate | None = None,
         *,
         batch: int = 1,
-        beside: SharedProtocol | None = None,
+        exact_port: EnginePort | None = None,
         joins: bool = False,
     ) -> None:
         self._library = protocol.library
-        self._protocols = [protocol] if beside is None else [protocol, beside]
+        self._protocols = [protocol] if exact_port is None else [protocol, exact_port]
         check_lengths(self._protocols)
         cores = (ctypes.c_void_p * 2)(*[each.address for each in self._protocols])
         batches = (ctypes.c_int64 * 2)(batch, 0)

@@ -126,7 +126,7 @@ def test_two_jobs_share_a_socket_and_each_is_told_of_its_own() -> None:
     with bench(blocks=2) as one:
         one.engine.close()
         beside = WatchedBeside(job=129, rank=0, layout=one.protocol.layout, slots=4, window=2, rto_s=SOON_S)
-        one.engine = WorkerEngine(one.protocol, one.ours, batch=1, beside=beside)
+        one.engine = WorkerEngine(one.protocol, one.ours, batch=1, exact_port=beside)
         one.begin([0, 1])
         for _ in range(2):
             assert one.arrived().job == 1
@@ -153,7 +153,7 @@ def test_jobs_with_results_of_other_lengths_do_not_share_a_socket() -> None:
         longer = BlockLayout(blocks=1, words=2, widest=32)
         beside = WatchedBeside(job=129, rank=0, layout=longer, slots=4, window=2, rto_s=SOON_S)
         with pytest.raises(ProtocolError, match="results of two jobs have 1 and 2 words: as many are allowed"):
-            WorkerEngine(one.protocol, one.ours, beside=beside)
+            WorkerEngine(one.protocol, one.ours, exact_port=beside)
 
 
 # -- many

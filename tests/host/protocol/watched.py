@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kofn.host.arrays import Integers
-from kofn.host.engine.engine import SharedProtocol
+from kofn.host.engine.engine import EnginePort
 from kofn.host.protocol.core import Protocol
 from kofn.host.protocol.core_state import COUNT, GIVEN, PLACES, WAITING, array_at
 from kofn.host.protocol.instructions import Instruction, Packed, Send, request_of
@@ -66,5 +66,5 @@ class Watched(Protocol):
         return waiting
 
 
-class WatchedBeside(Watched, SharedProtocol):
-    """A SharedProtocol likewise."""
+class WatchedBeside(Watched, EnginePort):
+    """A EnginePort likewise."""
