@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from kofn.config.late_rules import RULES, LatePolicy, LateRule
 from kofn.config.schema import Average, JobSection
@@ -133,11 +133,12 @@ class Agent:
         elements = self.encoder.coding.elements
         if values is not None and values.shape != (elements,):
             raise AgentError(f"a gradient must have the shape ({elements},), got {values.shape}")
-        begun, earlier = self.iteration if given.begun is None else given.begun, list[Update]()
-        while (exchange := self._exchange(given, begun, earlier)).handed_s is None:
-            earlier += exchange.ended
+        begun = self.iteration if given.begun is None else given.begun
+        exchange = self._exchange(given, begun, ())
+        while exchange.handed_s is None:
             if not missed(exchange):
-                return Exchange(handed_s=None, age=exchange.age, missed=earlier)
+                return replace(exchange, missed=exchange.updates, ended=())
+            exchange = self._exchange(given, begun, exchange.updates)
         return exchange
 
     def catch_up(self) -> list[Update]:

@@ -98,9 +98,10 @@ class GradientExchange:
         out = None if earlier else self._mean
         given = Contribution(begun=begun, own_end=own_end, stream=stream, out=out, note=self.note)
         exchange = self._agent.all_reduce(given, missed)
-        if isinstance(exchange.updates[0], ReplicaState) and known is None:
+        whole = replace(exchange, missed=[*earlier, *exchange.missed])
+        if isinstance(whole.updates[0], ReplicaState):
             stream.finish(stream.pieces.values)
-        return replace(exchange, missed=[*earlier, *exchange.missed])
+        return whole
 
 
 def _deliver(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kofn.config.compress import CompressSection
 from kofn.config.late_rules import RULES, LatePolicy, RuleName
 from kofn.host.agent.agent import Agent
-from kofn.host.agent.exchange import Contribution, Update
+from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.encoder import Encoder
 from kofn.host.compression.ledger import Ledger
@@ -140,7 +140,14 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
             give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 3)
         late = cluster.agents[2]
-        exchange = late.all_reduce(Contribution(full(8)), lambda _: False)
+        heard_of = list[tuple[list[int], list[int]]]()
+
+        def stop(exchange: Exchange) -> bool:
+            heard_of.append((iterations(exchange.missed), iterations(exchange.ended)))
+            return False
+
+        exchange = late.all_reduce(Contribution(full(8)), stop)
+        assert heard_of == [([], [1, 2, 3])]
         assert (exchange.handed_s, iterations(exchange.missed)) == (None, [1, 2, 3]), "that may be the training's end"
         assert account(late).entered == late.traffic.packets_sent == 0
         exchange = late.all_reduce(Contribution(full(8), begun=1))

@@ -1,0 +1,30 @@
+"""One gradient after another through an agent: no network, no switch."""
+
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed: kofn/run/setup.sh torch", allow_module_level=True)
+
+from kofn.config.compress import CompressSection
+from kofn.config.schema import JobSection
+from kofn.host.agent.exchange import Exchange
+from kofn.host.compression.aggregate import Aggregate
+from kofn.host.compression.job_coding import JobCoding
+from kofn.torch.exchange import GradientExchange
+
+
+def test_a_gradient_whose_mean_is_known_may_wait_for_no_other() -> None:
+    """It is contributed late, and does not count: no iteration ends meanwhile."""
+    coding = JobCoding.of(JobSection(), CompressSection(), 4)
+    agent: Any = SimpleNamespace(iteration=2, all_reduce=lambda given, missed: Exchange(handed_s=1.0, age=1))
+    exchange = GradientExchange(agent, coding, 9)
+    known = Aggregate.of_all(1, np.ones(4, np.float32), 3, coding.planner.first())
+    found = exchange.begin(1, known).result(5)
+    assert (found.updates, found.late) == ([known], True)
+    assert (exchange.wait(0, 4) == 1).all()
+    exchange.close()
