@@ -1,4 +1,4 @@
-"""From an estimate to a k and a policy for late gradients: forecasts, costs, whether a change is worth it and sure.
+"""From an estimate to a k and a policy for late gradients: forecasts, costs, and the certainty of a gain.
 
 An *option* is a policy for late gradients and a k. Holds what the choice rests on. Knows nothing of reports, of
 who was lost, or of time.

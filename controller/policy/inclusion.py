@@ -1,4 +1,4 @@
-"""Waiting for everyone until a worker that was too late too often has been in a sum."""
+"""The inclusion of a worker that was too late too often: all are waited for until it has been in a sum."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from kofn.controller.estimate.measurements import BoolArray, Measurements
 
 
 class Inclusion:
-    """Of one worker at a time; `after`: so many times too late in a row, 0: nobody is ever included."""
+    """Includes one worker at a time, once it was too late `after` times in a row; 0: none, ever."""
 
     def __init__(self, after: int) -> None:
         self._after = after
@@ -22,7 +22,7 @@ class Inclusion:
         return rank if rows[rank] >= self._after else None
 
     def due(self, measurements: Measurements, live: BoolArray, k: int) -> bool:
-        """Return whether somebody has to be included, or has been."""
+        """Return whether a worker has to be included, or the one that is included has been in a sum."""
         if self.rank is None:
             return self.excluded(measurements, live, k) is not None
         return measurements.track[self.rank].late_in_a_row == 0

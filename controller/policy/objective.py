@@ -100,7 +100,7 @@ class Choice:
 
     @property
     def place(self) -> int:
-        """Of the policy to use among `forecasts`."""
+        """The place among `forecasts` of the policy to use."""
         return self.late_policies.index(self.late_policy)
 
     def place_of(self, late_policy: LatePolicy, k: int) -> tuple[int, int] | None:

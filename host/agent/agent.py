@@ -119,14 +119,14 @@ class Agent:
 
     @property
     def rule(self) -> LateRule:
-        """What becomes of gradients that are late."""
+        """The rule for late gradients."""
         return self._exchanges.driver.rule
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
         """Contribute a gradient and wait for the end of the iteration that it enters, if it counts there.
 
-        Where its iteration is over elsewhere, `missed` is told first of what has ended, and says whether to go on; then
-        the gradient goes to the current iteration as the rule for late ones says.  Its stream has the first mean.
+        Where its iteration is over elsewhere, `missed` hears first which iterations have ended, and returns whether to
+        go on; then the gradient enters the current iteration by the rule for late ones.  Its stream has the first mean.
         GradientError for a gradient that is not finite; AgentError when no result or no piece comes for `give_up_s`.
         """
         values = given.gradient if given.stream is None else given.stream.pieces.values
@@ -142,23 +142,23 @@ class Agent:
         return exchange
 
     def catch_up(self) -> list[Update]:
-        """Everything that the others have finished before this worker came; empty where it is not behind."""
+        """Return the updates that the others have finished before this worker came; none where it is not behind."""
         return self.skip() if self.protocol.left_behind else []
 
     def skip(self) -> list[Update]:
-        """Contribute nothing to the current iteration; returns what has ended."""
+        """Contribute nothing to the current iteration; return the updates up to its end."""
         ended = asyncio.run_coroutine_threadsafe(self._exchanges.skip(), self._loop).result()
         return [*updates_of(ended, self.encoder, self._average)]
 
     def account(self) -> Account:
-        """What became of this worker's gradients so far."""
+        """Return the account of this worker's gradients so far."""
         return self.ledger.accounts.account()
 
     def link_wait_s(self) -> float | None:
         return self.protocol.take_link_wait_s(self._loop.time())
 
     def _exchange(self, given: Contribution, begun: int, missed: Sequence[Update]) -> Exchange:
-        """Try once; the exchange is not contributed where its iteration turns out to be over."""
+        """Try once: nothing is contributed where the current iteration turns out to be over."""
         watch = Stopwatch()
         watch.turn("wait")
         call = self._exchanges.exchange(given, begun, None if missed else given.out)
@@ -196,13 +196,13 @@ class Agent:
     async def join_running(
         self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]
     ) -> ReplicaState:
-        """As Reducer: what this worker had sent before it died is settled first."""
+        """Settle what this worker had sent before it died, then go on as Reducer says."""
         state, begun = await ask(), self.ledger.begun
         await settle_restarted(self.ledger, peer_source, over=begun <= state.iteration)
         self.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own ledger was in iteration %d", state.iteration, begun)
         await self.start(state.iteration + 1, generation, peer_source, reached=begun, state=state)
-        await self._exchanges.missed.take_all()  # the switch may have been started anew since
+        await self._exchanges.missed.take_all()  # a switch that was restarted meanwhile has lost them
         return state
 
     def held(self, first: int, last: int) -> Iterable[Result]:
@@ -210,21 +210,21 @@ class Agent:
             return list(self.protocol.results(first, last))
 
     def regroup(self, generation: int) -> None:
-        """The switch has lost the job's slots: be silent until resume(); where sums are one worker's, for ever."""
+        """Be silent until resume(), as the switch has lost the job's slots; for ever where sums are one worker's."""
         self.protocol.regroup(generation)
         self._exchanges.missed.lose("the switch was started anew")
 
     async def resume(self, generation: int) -> None:
-        """As Reducer; nothing where to sum again would count gradients twice, or lose them."""
+        """Send again, as Reducer says; do nothing where a second sum would count gradients twice, or lose them."""
         if not self._private:
             await self._exchanges.resume(generation)
 
     def fail(self, error: Exception) -> None:
-        """This worker cannot go on: the training thread is told."""
+        """Have the call of the training thread raise this error."""
         self._exchanges.fail(error)
 
     def set_late_policy(self, policy: LatePolicy) -> None:
-        """As Reducer."""
+        """Treat late gradients by this policy from now on; the limit of their age stays."""
         self._exchanges.driver.rule = RULES[policy.rule]
         with self.protocol.held():
             self.ledger.age = self.ledger.age.under(policy)
@@ -234,7 +234,7 @@ class Agent:
     # -- in the end
 
     def statistics(self) -> dict[str, int]:
-        """Of the socket, the protocol and the encoder."""
+        """Return the counts of the socket and the protocol."""
         traffic = self.traffic
         counts = ("bytes_sent", "bytes_received", "packets_sent", "packets_received", "send_failures")
         statistics = asdict(self.protocol.statistics) | {name: getattr(traffic, name) for name in counts}

@@ -1,4 +1,4 @@
-"""A worker's place on the data network: the engine's thread on its socket, and what comes there and is no packet."""
+"""A worker's place on the data network: the engine's thread on its socket, and datagrams that are no packets."""
 
 import asyncio
 import importlib
@@ -18,11 +18,11 @@ IGNORED = {
     "wrong_length": "a packet whose length is not what its header says",
     "damaged": "a packet whose checksum does not fit its content",
 }
-"""What came and is no packet, by its count in Traffic."""
+"""Datagrams that are no packets, by their count in Traffic."""
 
 
 class DataLink:
-    """Moves a protocol's packets over `transport`; `packets`: what makes and reads each, as job.packets says."""
+    """Moves a protocol's packets over `transport`; `packets` names the codec of packets, as job.packets."""
 
     def __init__(self, transport: Transport, packets: str) -> None:
         self._transport, self._packets = transport, _module(packets)
@@ -38,7 +38,7 @@ class DataLink:
         batch: int,
         exact_port: EnginePort | None,
     ) -> None:
-        """Begin to send and to receive; `news` is called where the protocol has any.
+        """Begin to send and to receive; call `news` when the protocol has news.
 
         Up to `batch` blocks that have closed are told together; `exact_port`: another job's protocol, on the same
         socket.
@@ -59,7 +59,7 @@ class DataLink:
 
     @property
     def traffic(self) -> Traffic:
-        """What went over the socket."""
+        """The counts of all that went over the socket."""
         return Traffic() if self._engine is None else self._engine.traffic
 
     @property
@@ -68,12 +68,12 @@ class DataLink:
         return 0 if self._engine is None else self._engine.queued
 
     def want(self, fewer: int) -> None:
-        """Have `news` called once, when fewer than so many contributions wait."""
+        """Call `news` once, when fewer than so many contributions wait."""
         if self._engine is not None:
             self._engine.want(fewer)
 
     def warn(self) -> None:
-        """Say what was wrong with the first datagrams of each kind that were no packets."""
+        """Warn of the first datagram of each kind that is no packet."""
         traffic = self.traffic
         for name, what in IGNORED.items():
             if name not in self._ignored and getattr(traffic, name):

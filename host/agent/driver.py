@@ -93,17 +93,17 @@ class Sender(Protocol):
 
 
 class Effects(Protocol):
-    """What a driver wants done, and tells; by default nothing is."""
+    """Callbacks of a driver; those that have a body may be left out."""
 
     def send(self, packets: Sequence[Send]) -> None:
-        """Hand packets to the network, where nobody takes them from the protocol itself."""
+        """Hand packets to the network, unless an engine takes them from the protocol itself."""
         return None
 
     def delivered(self, results: BlockResults) -> None:
         """These blocks of the current iteration have closed."""
 
     def completed(self) -> None:
-        """All have: advance() goes on."""
+        """All blocks of the current iteration have closed: advance() goes on."""
         return None
 
     def next_iteration(self) -> None:
@@ -236,10 +236,10 @@ class Driver:
         return self.encoder.follow(self.protocol.results_of(self.protocol.iteration), wire_bytes)
 
     def advance(self, beyond: int | None) -> bool:
-        """Go on to the iteration that is current elsewhere, where somebody or something waits for it.
+        """Go on to the iteration that is current elsewhere, for a caller or for a late gradient.
 
-        Somebody waits until the protocol is beyond iteration `beyond`, and in one that is not over elsewhere; returns
-        whether it is.  Something waits where the rule merges: a gradient that a sum has closed without.
+        With `beyond`, go on until the protocol is beyond that iteration, and in one that is not over elsewhere; return
+        whether it is.  Without, go on while the rule merges and a gradient waits that a sum has closed without.
         """
         while beyond is not None or (self.rule.merges and self.encoder.late):
             if beyond is not None and self.protocol.iteration > beyond and not self.protocol.over:

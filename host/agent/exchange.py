@@ -1,4 +1,4 @@
-"""A gradient that a worker gives to an iteration, and what came of it."""
+"""A gradient that a worker gives to an iteration, and the outcome."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kofn.host.stopwatch import UNMEASURED, Times
 from kofn.host.workload.replica import ReplicaState
 
 Update = Aggregate | ReplicaState
-"""The end of an iteration: its mean, or a replica that replaces all updates before it, which nobody has any more."""
+"""The end of an iteration: its mean, or a replica that replaces all updates before it, which are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Contribution:
 
     `gradient`, shape (elements,); None: it was given before a restart, or `stream` has it piece by piece, and takes the
     means as they close.  `begun`: the iteration in which it was begun, None: the current one; `batch`: its number
-    there.  `stays`: nobody waits for the iteration's end; `own_end`: only for that of iteration `begun`.  `good`:
-    compression.codec.check has looked at it.  `out`, shape (elements,), apart from the gradient: the mean of iteration
-    `begun` may be made there.  `note`: what all workers hear of this one, where the job's coding has notes.
+    there.  `stays`: the call does not wait for an iteration's end; `own_end`: it waits for that of iteration `begun`
+    alone.  `good`: compression.codec.check has passed it.  `out`, shape (elements,), apart from the gradient: memory
+    for the mean of iteration `begun`.  `note`: numbers for all workers, where the job's coding has notes.
     """
 
     gradient: Floats | None = None
@@ -38,11 +38,11 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What came of a contribution.
+    """The outcome of a contribution.
 
     `handed_s`: when its first block was encoded (time.monotonic), None where it was not contributed.  `age`: how many
-    iterations had ended by then since it was begun.  `missed`: what had ended before it was contributed; `ended`: what
-    has since.  `times`: where the time of the call has gone, `reduced`: of these the engine's thread's, while the event
+    iterations had ended by then since it was begun.  `missed`: the updates before it was contributed; `ended`: those
+    since.  `times`: the parts of the last try's time; `reduced`: the engine's thread's share of them, while the event
     loop waited.
     """
 
@@ -55,7 +55,7 @@ class Exchange:
 
     @property
     def updates(self) -> list[Update]:
-        """All that has ended, in order."""
+        """All updates, in order."""
         return [*self.missed, *self.ended]
 
     @property

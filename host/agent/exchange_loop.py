@@ -1,4 +1,4 @@
-"""A worker's iterations on its event loop: gradients in, sums out, and what its driver wants done.
+"""A worker's iterations on its event loop: gradients in, sums out.
 
 Only this loop touches the protocol; the training thread calls exchange() and skip() through Agent, and waits.
 """
@@ -35,7 +35,7 @@ Ended = tuple[Finished, Sums] | ReplicaState
 
 
 class Reached(NamedTuple):
-    """What a call came to: when the first block was handed over, the gradient's age, and what has ended."""
+    """The outcome of a call: when the first block was handed over, the gradient's age, and the ends since the last."""
 
     handed_s: float | None
     age: int
@@ -102,7 +102,7 @@ class ExchangeLoop(Effects):
         state: ReplicaState | None = None,
         exact_port: EnginePort | None = None,
     ) -> None:
-        """Send and receive from now on, as Agent.start() says."""
+        """Begin to send and to receive, as Agent.start() says."""
         self._loop = asyncio.get_running_loop()
         self.missed.source = source
         self._link.open(self._loop, self.protocol, self._news, batch=self._encoder.slice_blocks, exact_port=exact_port)
@@ -133,9 +133,14 @@ class ExchangeLoop(Effects):
                 await self.gradient.open(stream, current=begun == current)
             if (values := given.gradient if pieces is None else pieces.values) is not None:
                 with watch.during("encode"):
-                    self._encoder.summary.note = given.note
                     self._encoder.enter(
-                        values, begun, batch=given.batch, current=current, pieces=pieces, good=given.good
+                        values,
+                        begun,
+                        batch=given.batch,
+                        current=current,
+                        pieces=pieces,
+                        good=given.good,
+                        note=given.note,
                     )
             if pieces is not None:
                 self.protocol.in_pieces(pieces.level)
@@ -165,7 +170,7 @@ class ExchangeLoop(Effects):
         return self._told()
 
     async def resume(self, generation: int) -> None:
-        """Everyone has regrouped: take every result that anyone has, then send what is open."""
+        """Go on after a regroup: take every result that peers have, then send the open blocks."""
         if self.protocol.iteration:
             await self.missed.take_all()
         if generation == self.protocol.generation:  # else another regroup has begun
@@ -174,7 +179,7 @@ class ExchangeLoop(Effects):
             self._look()
 
     def fail(self, error: Exception) -> None:
-        """The training thread is told that this worker cannot go on."""
+        """Have the call of the training thread raise this error."""
         self._wait.fail(error)
 
     # -- from iteration to iteration
@@ -190,7 +195,7 @@ class ExchangeLoop(Effects):
             await self._wait.wait()
 
     def next_iteration(self) -> None:
-        """As Effects: note what has ended."""
+        """End the current iteration, keep its sums for the training thread, and begin the next one."""
         self.gradient.halt()
         with self.during("decode"):
             finished = self.driver.end()
@@ -203,7 +208,7 @@ class ExchangeLoop(Effects):
             self._begin(self.protocol.iteration + 1)
 
     def _told(self) -> list[Ended]:
-        """What the training thread hears of now; it goes on in the protocol's iteration."""
+        """Return the ends that the training thread has not heard of; it goes on in the protocol's iteration."""
         ended, self._ended = self._ended, []
         if ended:
             self.iteration = self.protocol.iteration
@@ -214,20 +219,20 @@ class ExchangeLoop(Effects):
         return ended
 
     def _carry_on(self) -> None:
-        """While the training thread computes, what is late goes into the next iteration as soon as that begins here."""
+        """Merge late gradients into the next iteration as soon as that begins, while the training thread computes."""
         if not self._called:
             with self._failing():
                 self.driver.advance(None)
 
     def _look(self) -> None:
-        """After every event: say so when the iteration that the training thread works on is over."""
+        """Set `over` when the iteration that the training thread works on is over; called after every event."""
         if self.protocol.is_over(self.iteration):
             self.over.set()
 
     # -- events
 
     def _news(self) -> None:
-        """The engine has something for the encoder, or room."""
+        """Take the news of the engine: results for the encoder, or room in its queue."""
         with self._failing(), self.protocol.held():
             with self.during("receive"):
                 news = self.protocol.news()
@@ -237,38 +242,38 @@ class ExchangeLoop(Effects):
             self._link.warn()
 
     def _feed(self) -> None:
-        """There may be room for more of the gradient."""
+        """Encode more of the gradient where there is room for it."""
         with self._failing(), self.protocol.held():
             if self.driver.feed(self._loop.time()):
                 self._link.want(self._encoder.slice_blocks)
             self._look()
 
     def take_results(self, results: list[Result]) -> None:
-        """As Receiver."""
+        """Take results that peers have sent."""
         with self._failing(), self.protocol.held():
             self.driver.results_in(results, self._loop.time())
             self._feed()
 
     def halt(self) -> None:
-        """As Receiver."""
+        """Have the engine leave the ledger alone."""
         self.gradient.halt()
 
     def jump(self, state: ReplicaState) -> None:
-        """As Receiver."""
+        """Go on after a peer's replica."""
         self._ended.append(state)
         self._wait.ended()
         self._encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)
 
     def _ask_slot(self) -> None:
-        """Who is missing in a block that does not close?  Perhaps all that comes is no packet."""
+        """Ask the switch which workers are missing in a block that does not close; warn of bad datagrams."""
         self._link.warn()
         with self.protocol.held():
             self.driver.ask_slot(self._loop.time())
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """What goes wrong in a callback is the training thread's to hear."""
+        """Have the training thread hear of an error in a callback."""
         try:
             yield
         except Exception as error:  # a codec may be anybody's
@@ -277,7 +282,7 @@ class ExchangeLoop(Effects):
     # -- what the driver wants done (driver.Effects)
 
     def during(self, part: Part) -> AbstractContextManager[object]:
-        """As Effects, while it works for exchange()."""
+        """Time a part of exchange(), while that runs."""
         return UNTIMED if self._watch is None else self._watch.during(part)
 
     @property
@@ -285,7 +290,7 @@ class ExchangeLoop(Effects):
         return self._link.queued
 
     def delivered(self, results: BlockResults) -> None:
-        """As Effects: sum up."""
+        """Add results of the current iteration to its sums."""
         if results.iteration == self.protocol.iteration:  # else a replica has come instead
             self.gradient.sums.add(results)
 

@@ -36,7 +36,7 @@ class IterationWait:
         self._ended, self._put = asyncio.Event(), asyncio.Event()
 
     def ended(self) -> None:
-        """An iteration's results are complete, or a replica has come instead of them."""
+        """Wake whoever waits: an iteration's results are complete, or a replica has come instead of them."""
         self._ended.set()
 
     def fail(self, error: Exception) -> None:
@@ -68,7 +68,7 @@ class IterationWait:
         loop = asyncio.get_running_loop()
         share, since = self._protocol.share, loop.time()
         self._ended.clear()
-        while self._error is None:
+        while self._error is None and not self._ended.is_set():
             try:
                 async with asyncio.timeout(min(EXPLAIN_AFTER_S, self._give_up_s / 4)):
                     await self._ended.wait()
@@ -77,8 +77,6 @@ class IterationWait:
                     share, since = self._protocol.share, loop.time()
                 else:
                     self._explain(loop.time() - since)
-                continue
-            break
         if self._error is not None:
             raise self._error
 

@@ -26,7 +26,7 @@ from kofn.host.compression.pieces import Pieces
 from kofn.host.compression.plan import Plan
 from kofn.host.compression.rate import RateEstimator
 from kofn.host.compression.reduction_native import NativeReduction
-from kofn.host.compression.side_values import SideValues
+from kofn.host.compression.side_values import NOTHING, SideValues
 from kofn.host.compression.summary_block import Magnitudes
 from kofn.host.compression.sums_native import largest_of
 from kofn.host.errors import AgentError
@@ -132,14 +132,17 @@ class Encoder:
         current: int | None = None,
         pieces: Pieces | None = None,
         good: bool = False,
+        note: SideValues = NOTHING,
     ) -> None:
         """Take a gradient (ledger_native.Gradient.of) for the ledger; GradientError when it is not finite.
 
         It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not change.
         `pieces`: what there is of it, as it comes; None: everything.  `good`: compression.codec.check has said so.
+        `note`: what the other workers hear beside it, where the job's coding has notes.
         """
         if pieces is None and not good:
             check(gradient)
+        self.summary.note = note
         self._entering.take(Gradient.of(gradient, iteration, batch=batch, current=current), pieces)
 
     @property

@@ -3,6 +3,8 @@
 Each model has a process group of one, so that all that the workers hear of each other goes through the switch.
 """
 
+import copy
+import io
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -120,6 +122,17 @@ _making = threading.Lock()
 
 def parameters_of(model: torch.nn.Module) -> bytes:
     return b"".join(each.detach().float().numpy().tobytes() for each in model.parameters())
+
+
+def copied(model: torch.nn.Module) -> Any:
+    return copy.deepcopy(model)
+
+
+def loaded(model: torch.nn.Module) -> Any:
+    """A copy that was saved."""
+    kept = io.BytesIO()
+    torch.save(model, kept)
+    return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
 
 
 def ddp(make: Callable[[], torch.nn.Module], **given: Any) -> DistributedDataParallel:

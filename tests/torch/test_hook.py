@@ -1,6 +1,5 @@
 """The communication hook against PyTorch's own all-reduce by gloo, with all that DDP offers, through a real switch."""
 
-import io
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from kofn.host.kernels.sample import fingerprint
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
 from tests.host.collectives.switched import HOSTS
-from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, parameters_of
+from tests.torch.crew import SwitchedJob, crew, ddp, gloo_group, loaded, parameters_of
 
 BATCH, STEPS = 16, 12
 
@@ -195,12 +194,6 @@ def test_a_loss_of_any_size_trains_as_by_gloo(factor: float, tmp_path: Path) -> 
 
 def copied(model: nn.Module) -> Any:
     return AveragedModel(model)
-
-
-def loaded(model: nn.Module) -> Any:
-    kept = io.BytesIO()
-    torch.save(model, kept)
-    return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
 
 
 @pytest.mark.parametrize("copy", [copied, loaded])

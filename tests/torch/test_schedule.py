@@ -1,7 +1,6 @@
 """Backward passes in two parts, and trainings by every schedule: the bits of the usual ones."""
 
 import copy
-import io
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -26,7 +25,7 @@ from kofn.config.schema import Config
 from kofn.torch.scheduled import ScheduledSession
 from kofn.torch.split import SplitBackward, layers_of
 from tests.host.collectives.switched import HOSTS
-from tests.torch.crew import Crew, SwitchedJob, crew, parameters_of
+from tests.torch.crew import Crew, SwitchedJob, copied, crew, loaded, parameters_of
 
 STEPS = 6
 
@@ -357,16 +356,6 @@ def test_a_script_does_between_steps_what_it_does_elsewhere(name: str, tmp_path:
     with crew(tmp_path, STEPS) as workers:
         scheduled(workers, family="priority")
         workers.all(run)
-
-
-def copied(model: nn.Module) -> Any:
-    return copy.deepcopy(model)
-
-
-def loaded(model: nn.Module) -> Any:
-    kept = io.BytesIO()
-    torch.save(model, kept)
-    return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
 
 
 @pytest.mark.parametrize("copy", [copied, loaded])

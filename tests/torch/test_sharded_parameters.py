@@ -25,6 +25,7 @@ from kofn.host.collectives.communicator import Communicator
 from kofn.torch.errors import TorchError
 from kofn.torch.zero import ShardedOptimizer
 from tests.host.collectives.crews import threads
+from tests.torch.crew import copied, loaded
 from tests.torch.test_zero import Job
 
 WORDS = r"0\.weight is sharded: it can be read in its layer's passes, and anywhere in whole_parameters\(\)"
@@ -226,16 +227,6 @@ def test_other_parameters_that_are_trained_by_now(
         change(model)
         with pytest.raises(TorchError, match=words):
             optimizer.step()
-
-
-def copied(model: nn.Module) -> Any:
-    return copy.deepcopy(model)
-
-
-def loaded(model: nn.Module) -> Any:
-    kept = io.BytesIO()
-    torch.save(model, kept)
-    return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
 
 
 @pytest.mark.parametrize("take", [copied, loaded])

@@ -228,22 +228,6 @@ class AlwaysLate(FakeAgent):
         return self._aggregates(self.iteration - 1)
 
 
-@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
-def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: str, tmp_path: Path) -> None:
-    """Else it would compute for nothing for ever; the last one is not given, as nothing comes after it."""
-    config = Config(
-        run=RunSection(max_iterations=GIVE_UPS + 4),
-        model=ModelSection(hidden=(4,), compute_ms=1.0),
-        policy=PolicySection(late_gradient=rule),  # type: ignore[arg-type]
-    )
-    training = Training(config, 1)
-    agent = AlwaysLate(training)
-    with Metrics(tmp_path / "worker-1.jsonl") as metrics:
-        training.run(cast(Reducer, agent), metrics, lambda report: None)
-    assert agent.skips == GIVE_UPS
-    assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 4)]
-
-
 class AlwaysLateInPieces(AlwaysLate):
     """The same for a gradient that comes piece by piece."""
 
@@ -256,18 +240,34 @@ class AlwaysLateInPieces(AlwaysLate):
         return found
 
 
-@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
-def test_who_was_cut_off_often_finishes_its_gradients_by_a_schedule_too(rule: str, tmp_path: Path) -> None:
+def always_late(
+    rule: str, path: Path, kind: type[Training], agent_kind: type[AlwaysLate], schedule: ScheduleSection
+) -> AlwaysLate:
+    """The agent of a training after GIVE_UPS + 4 iterations."""
     config = Config(
         run=RunSection(max_iterations=GIVE_UPS + 4),
         model=ModelSection(hidden=(4,), compute_ms=1.0),
         policy=PolicySection(late_gradient=rule),  # type: ignore[arg-type]
-        schedule=ScheduleSection(family="sequential"),
+        schedule=schedule,
     )
-    training = OverlappedTraining(config, 1)
-    agent = AlwaysLateInPieces(training)
-    with Metrics(tmp_path / "worker-1.jsonl") as metrics:
+    training = kind(config, 1)
+    agent = agent_kind(training)
+    with Metrics(path / "worker-1.jsonl") as metrics:
         training.run(cast(Reducer, agent), metrics, lambda report: None)
+    return agent
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
+def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: str, tmp_path: Path) -> None:
+    """Else it would compute for nothing for ever; the last one is not given, as nothing comes after it."""
+    agent = always_late(rule, tmp_path, Training, AlwaysLate, ScheduleSection())
+    assert agent.skips == GIVE_UPS
+    assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 4)]
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
+def test_who_was_cut_off_often_finishes_its_gradients_by_a_schedule_too(rule: str, tmp_path: Path) -> None:
+    agent = always_late(rule, tmp_path, OverlappedTraining, AlwaysLateInPieces, ScheduleSection(family="sequential"))
     assert agent.skips == GIVE_UPS
     assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 5)]
 
