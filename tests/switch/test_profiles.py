@@ -214,7 +214,7 @@ def test_refused_without_a_trace(
 
 def test_what_is_fixed_of_a_group_and_of_an_indirect_table(engine: Engine) -> None:
     engine.insert_member_group(group(1, max_size=3))
-    with pytest.raises(InvalidEntry, match="max_size of group 1 is 3 for good, not 4"):
+    with pytest.raises(InvalidEntry, match="max_size of group 1 must stay 3, got 4"):
         engine.modify_member_group(group(1, max_size=4))
     with pytest.raises(EntryNotFound, match="no group 2; it has 1"):
         engine.modify_member_group(group(2))

@@ -10,7 +10,8 @@ from kofn.switch.engine.copy_controls import GROUP_MAX, INSTANCE_MAX, SESSION_MA
 from kofn.switch.state.entries import CloneSession, Replica
 
 GROUPS, INSTANCES = range(1, GROUP_MAX + 1), range(INSTANCE_MAX + 1)
-"""What standard_metadata.mcast_grp and egress_rid can be; BMv2's client takes any 32 bits, which no packet meets."""
+"""Valid values of standard_metadata.mcast_grp and egress_rid. BMv2's client takes any 32 bits, which no packet can
+have."""
 
 MIRRORS, PORTS = range(SESSION_MAX + 1), range(PORT_MAX + 1)
 
@@ -93,7 +94,7 @@ def mc_node_destroy(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def mc_dump(session: Session, words: list[str]) -> Iterator[str]:
-    """Show multicast groups; those of P4Runtime's clients have no nodes: mc_dump"""
+    """Show multicast groups; groups of P4Runtime's clients have no nodes: mc_dump"""
     check_count(words, 0)
     yield from (RULE, "MC ENTRIES")
     others = {group: replicas for group, replicas in session.engine.groups().items() if group not in session.groups}
@@ -174,7 +175,7 @@ def _ports(words: list[str]) -> list[int]:
 
 
 def _map(ports: list[int]) -> str:
-    """A bit for each port, the lowest last."""
+    """Return one bit for each port, that of the lowest port last."""
     return f"{sum(1 << port for port in ports):b}" if ports else ""
 
 

@@ -99,7 +99,7 @@ def act_prof_dump_group(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def dumped(session: Session, profile: ActionProfile) -> Iterator[str]:
-    """Its members and groups."""
+    """Yield the profile's members and groups."""
     yield from (RULE, "MEMBERS")
     for member in session.engine.members(profile.name):
         yield from (STARS, *_member(member))
@@ -181,7 +181,7 @@ def _free(taken: set[int]) -> int:
 
 
 def _of_table(name: str, command: Command) -> Command:
-    """Return a command of BMv2's older tool, which names the table instead of its action profile."""
+    """Return a command as BMv2's older tool has it, with the table's name instead of the action profile's."""
 
     def carried_out(session: Session, words: list[str]) -> Iterator[str]:
         check_count(words, 1, MANY)

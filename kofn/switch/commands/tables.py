@@ -174,7 +174,7 @@ def table_dump_entry_from_key(session: Session, words: list[str]) -> Iterator[st
 
 
 def _split(table: Table, words: list[str]) -> tuple[list[str], list[str], int]:
-    """Match fields, parameters and priority."""
+    """Return match fields, parameters and priority."""
     rest = words[:-1] if table.prioritised else words
     at = rest.index("=>") if "=>" in rest else len(rest)
     return rest[:at], rest[at + 1 :], priority_of(table, words[-1])

@@ -1,4 +1,4 @@
-"""The engine's multicast groups and clone sessions: where copies of packets go."""
+"""The engine's multicast groups and clone sessions, which say where copies of packets go."""
 
 import ctypes
 from collections.abc import Sequence

@@ -19,19 +19,19 @@ class Groups:
     """The packet replication engine as P4Runtime has it."""
 
     def __init__(self, engine: Engine) -> None:
-        """The groups are the engine's."""
+        """Take the engine that holds the groups."""
         self._engine = engine
         self._sessions = Sessions(engine)
 
     def write(self, kind: UpdateType, message: Entry) -> None:
-        """INSERT, MODIFY or DELETE a multicast group or a clone session; raises SwitchError."""
+        """INSERT, MODIFY or DELETE a multicast group or a clone session. Raise SwitchError."""
         if _kind(message) == "clone_session_entry":
             self._sessions.write(kind, message.clone_session_entry)
         else:
             self._write_group(kind, message.multicast_group_entry)
 
     def read(self, query: Entry) -> Iterator[Entry]:
-        """One multicast group or clone session (NOT_FOUND), or all of that kind for number 0."""
+        """Yield one multicast group or clone session (NOT_FOUND), or all of that kind for number 0."""
         if _kind(query) == "clone_session_entry":
             for session in self._sessions.read(query.clone_session_entry.session_id):
                 yield Entry(clone_session_entry=session)

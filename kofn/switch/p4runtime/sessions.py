@@ -1,4 +1,4 @@
-"""CloneSessionEntry: where a program's clones go; the sessions are the engine's."""
+"""CloneSessionEntry: the destinations of a program's clones."""
 
 from collections.abc import Iterator
 
@@ -17,11 +17,11 @@ class Sessions:
     """The clone sessions as P4Runtime has them."""
 
     def __init__(self, engine: Engine) -> None:
-        """The sessions are the engine's."""
+        """Take the engine that holds the sessions."""
         self._engine = engine
 
     def write(self, kind: UpdateType, entry: p4r.CloneSessionEntry) -> None:
-        """INSERT, MODIFY or DELETE a session; raises SwitchError."""
+        """INSERT, MODIFY or DELETE a session. Raise SwitchError."""
         number = entry.session_id
         check_write(kind, "clone session", number, self._engine.sessions(), SESSION_MAX)
         if kind == p4r.Update.DELETE:
@@ -30,7 +30,7 @@ class Sessions:
             self._engine.set_session(number, _session(entry))
 
     def read(self, number: int) -> Iterator[p4r.CloneSessionEntry]:
-        """One session (NOT_FOUND), or all for number 0."""
+        """Yield one session (NOT_FOUND), or all for number 0."""
         for found, session in selected("clone session", number, self._engine.sessions()):
             replicas = encode_replicas(session.replicas)
             yield p4r.CloneSessionEntry(session_id=found, replicas=replicas, packet_length_bytes=session.length)

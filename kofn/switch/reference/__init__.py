@@ -1,13 +1,13 @@
-"""The executable reference: a slow interpreter of the same model that the compiler reads, meant to be obviously right.
+"""The executable reference: a slow interpreter of the compiler's program model, meant to be obviously right.
 
-What a program means is written here as plainly as possible: integers of any size, lists, dictionaries, one packet at a
-time.  It is written from what BMv2 does (behavioral-model's bm_sim and simple_switch), shares nothing with the code
-generator but the model, and leaves to `state.tables` what an entry may be.
+It states a program's meaning as plainly as possible: integers of any size, lists, dictionaries, one packet at a time.
+It follows BMv2's behaviour (behavioral-model's bm_sim and simple_switch), shares nothing with the code generator but
+the model, and leaves the checks of entries to `state.tables`.
 
-engine, controls                       a switch as the control plane sees it, and what it changes
+engine, controls                       a switch as the control plane sees and changes it
 pipeline                               parser, ingress, queues, egress, deparser, and copies of packets
 parser, tables, profiles               their rules
-actions, header_statements, state_statements   what each primitive does; `call` is what they act on
+actions, header_statements, state_statements   the primitives; `call` holds their operands
 expressions, hashes, meters, packet    values; header instances and a packet's bytes
 """
 

@@ -1,4 +1,4 @@
-"""What the control plane does to the reference; see `engine.engine.Engine` for what each method does and raises."""
+"""The control plane's methods of the reference; see `engine.engine.Engine` for the effect and errors of each."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -51,15 +51,15 @@ class TableControls:
         return [row.entry for row in self._table(table).rows.values()]
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
-        """What happens on a miss."""
+        """Set the default action."""
         self._table(table).set_default(action, parameters)
 
     def reset_default(self, table: str) -> None:
-        """Back to the program's default action."""
+        """Return to the program's default action."""
         self._table(table).reset_default()
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        """The default action's full name and its parameters; None: nothing is done."""
+        """The default action's full name and parameters; None: a miss does nothing."""
         known = self._table(table).default
         return None if known is None else (known[0].name, known[1])
 
