@@ -64,30 +64,23 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         """Take `ports`, from port number (0..511, not the drop port) to interface name; `start` opens the interfaces.
 
         Packets sent to `cpu_port` go to `take_packet_ins`. `qdisc_bypass` sends past the interfaces' queueing
-        disciplines:
-        faster, and wrong where an interface of the switch is shaped. With `take_outgoing`, packets that others send out
-        of
-        the interfaces come in as well. Raises PortError.
+        disciplines: faster, and wrong where an interface of the switch is shaped. With `take_outgoing`, packets that
+        others send out of the interfaces come in as well. Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
 
         `faults` are injected between the interfaces and the program, if `fault_udp_port` is not 0 only in IPv4 packets
-        to
-        this UDP port. Each port and direction has its own random numbers: the same seed and frames have the same fate,
-        from
-        each `start` on.
+        to this UDP port. Each port and direction has its own random numbers: the same seed and frames have the same
+        fate, from each `start` on.
 
         With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
-        pcap
-        file X_out.pcap. `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
+        pcap file X_out.pcap. `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
 
         With `trace`, programs are compiled so that they print the ways of packets. `dump_c` is a file for each
-        program's C
-        with its P4 lines (the log has it at level debug).
+        program's C with its P4 lines (the log has it at level debug).
 
         `drop_port` is the port that drops. As in BMv2, packets are dropped unless their priority is below
-        `priority_queues`,
-        and of the packets that wait for a port those of higher priority go first. See `set_queue`.
+        `priority_queues`, and of the packets that wait for a port those of higher priority go first. See `set_queue`.
         """
         _check_ports((*ports, *(() if cpu_port is None else (cpu_port,))), drop_port)
         if cpu_port is not None and cpu_port in ports:

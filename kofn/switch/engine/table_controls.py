@@ -29,8 +29,7 @@ class TableControls(Controls):
         """Carry out the updates of a serialised WriteRequest from byte `at` on, until one is not plain.
 
         `plans` define plain updates, see runtime/writes.c. Return the number carried out, and the byte after the update
-        that
-        was not.
+        that was not.
         """
         with self._lock:
             return self._now.rows.insert_plain(plans, request, at)

@@ -2,8 +2,8 @@
 
 A bit that is s places higher counts 2^s times, and 2^16 = 1 in a sum whose carries return at its end. So a field is
 added as a number, rotated left to the place of its last bit in its 16-bit word, and a wide field as the sum of its
-limbs. Fields of invalid headers are left out, and those behind them move up. This matters only where the omitted
-fields are no whole number of words; then the generated code counts the places.
+limbs. Fields of invalid headers are left out, and those behind them move up. This matters only where the omitted fields
+are no whole number of words; then the generated code counts the places.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,10 +1,10 @@
 """Expressions to C, at the width that each needs.
 
 An expression has three forms: `narrow`, a uint64_t that is correct modulo 2^bits; `wide`, an array of limbs that is
-correct modulo 2^bits; `truth`, a C condition. Trees of wide operands that work limb by limb (fields, constants,
-& | ^ ~ + -) become one loop, a "kernel". The rules of the operators are tables: a new operator is an entry in
-`bounds.RULES` and in `operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`; `operators.Translator` is this
-class with them.
+correct modulo 2^bits; `truth`, a C condition. Trees of wide operands that work limb by limb (fields, constants, & | ^ ~
++ -) become one loop, a "kernel". The rules of the operators are tables: a new operator is an entry in `bounds.RULES`
+and in `operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`; `operators.Translator` is this class with
+them.
 """
 
 from collections.abc import Callable, Mapping

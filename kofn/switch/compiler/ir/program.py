@@ -20,8 +20,7 @@ class Target:
     """The part of a program's meaning that the switch defines.
 
     mark_to_drop selects `drop_port`. A packet is dropped unless its standard_metadata.priority is below
-    `priority_queues`.
-    `trace` asks for a program that prints its steps, `comments` for P4 lines in its C.
+    `priority_queues`. `trace` asks for a program that prints its steps, `comments` for P4 lines in its C.
     """
 
     drop_port: int = DROP_PORT
