@@ -4,15 +4,15 @@ from kofn.config.errors import KofnError
 
 
 class JobsError(KofnError):
-    """Something about a training request; the message names it and what is allowed."""
+    """A fault of a training request; the message names it and the valid values."""
 
 
 class RequestError(JobsError):
-    """A request that says something that is not allowed."""
+    """A request that contradicts itself or the rules."""
 
 
 class SplitError(JobsError):
-    """So many accelerators cannot be had of these nodes; the message has the arithmetic."""
+    """The nodes cannot take so many accelerators; the message has the arithmetic."""
 
 
 class ClusterError(JobsError):
