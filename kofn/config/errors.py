@@ -1,4 +1,4 @@
-"""Errors whose message is for the person at the terminal: what, which object, what is allowed or what to do.
+"""Errors whose message is for the person at the terminal: the fault, the object, and the valid values or the remedy.
 
 KofnError
   ConfigError     a configuration that cannot be run
@@ -8,8 +8,8 @@ KofnError
 
 
 class KofnError(Exception):
-    """Base of them all."""
+    """Base of all errors of kofn."""
 
 
 class ConfigError(KofnError):
-    """A configuration that cannot be run; the message names the field and what is allowed."""
+    """A configuration that cannot be run; the message names the field and the valid values."""
