@@ -3,7 +3,8 @@
 >>> load("[job]\\nworkers = 8", {"model": {"learning_rate": 0.05}}).model.learning_rate
 0.05
 >>> load({"job": {"workers": 65}})
-Traceback (most recent call last): kofn.config.errors.ConfigError: job.workers is 65: 1 to 64 is allowed
+Traceback (most recent call last):
+kofn.config.errors.ConfigError: job.workers is 65: 1 to 64 is allowed
 """
 
 from collections.abc import Mapping, Sequence

@@ -39,8 +39,8 @@ class Registry:
     >>> COLLECTIVES.find("ring").value
     'kofn.host.collectives.kinds.ring:ring'
     >>> COLLECTIVES.check("mesh", "job.collective")  # doctest: +ELLIPSIS
-    Traceback (most recent call last): kofn.config.errors.ConfigError: job.collective is 'mesh': ... or module:Name is
-    allowed
+    Traceback (most recent call last):
+    kofn.config.errors.ConfigError: job.collective is 'mesh': ... or module:Name is allowed
     """
 
     kind: str

@@ -6,7 +6,8 @@ keys.
 
 >>> import kofn
 >>> kofn.Config.parse("[[straggler]]\\nworkers = [0, -1]\\nmean_ms = 1")
-Traceback (most recent call last): kofn.config.errors.ConfigError: straggler[0].workers[1] is -1: 0 or more is allowed
+Traceback (most recent call last):
+kofn.config.errors.ConfigError: straggler[0].workers[1] is -1: 0 or more is allowed
 """
 
 import re
