@@ -6,6 +6,7 @@ order of iterations.
 """
 
 import atexit
+import math
 import time
 import zlib
 from collections import deque
@@ -135,6 +136,18 @@ class Session:
     @loss.setter
     def loss(self, loss: float) -> None:
         self._log.loss = loss
+
+    def log(self, **numbers: float) -> None:
+        """Record numbers of the script's own, such as `session.log(top1=0.71)`; a tensor of one element will do.
+
+        The live view and the table show the mean over the workers of the latest ones; `kofn.read(run).logged` has all,
+        each with `iteration`.
+        """
+        if self._closed:
+            raise TorchError("session.log() must come before close()")
+        found = {name: float(value) for name, value in numbers.items()}
+        logged = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        self._metrics.write(iteration=self.iteration, time=time.time(), logged=logged)
 
     def close(self) -> None:
         """Leave the job, with the other workers where the training is done; at the process's end it comes by itself."""

@@ -146,6 +146,7 @@ def test_a_worker_that_is_killed_is_started_again_by_torchrun(tmp_path: Path) ->
         found = trial(run)
     assert (found["iterations"], found["rejoins"]) == (1500, 1)
     assert found["late_by_worker"][1] > 0
+    assert found["logged"]["accuracy"] > 0.9
 
 
 @pytest.mark.timeout(300)
