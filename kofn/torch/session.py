@@ -193,7 +193,7 @@ class Session:
             self._begin()
         values = bucket.buffer()
         if values.is_sparse:
-            raise TorchError("DDP reduces a sparse gradient: dense ones are allowed, a switch sums whole blocks")
+            raise TorchError("gradients must be dense, got a sparse one: a switch sums whole blocks")
         self._whole = bucket.is_last()
         self._unreduced.reduced(last=self._whole)
         return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
