@@ -35,7 +35,7 @@ from kofn.results.event_log import LoggedEvent
 from kofn.results.provenance import Provenance
 from kofn.results.record import RunRecord
 from kofn.results.samples import Sample, SlotSample
-from kofn.results.worker_metrics import Iteration, Totals
+from kofn.results.worker_metrics import Iteration, Logged, Totals
 from kofn.web import frames
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,6 +219,8 @@ def results() -> str:
         "## worker-R.jsonl",
         "One JSON object an iteration. A key without a value is null or left out.",
         _fields(Iteration),
+        "Each call of a script's `session.log()` is a line of its own:",
+        _fields(Logged),
         'The last line of each process is `{"summary": {...}}`:',
         _fields(Totals),
         "`account` is, in both:",
