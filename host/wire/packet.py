@@ -233,11 +233,6 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
     return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
 
 
-def count_words(words: int, planes: int) -> int:
-    """Words of the answer to so many words of votes."""
-    return max(words, planes * min(words, VOTE_WORDS))
-
-
 def bit_of(rank: int, part: int) -> int:
     """A bitmap with the bit of one contribution: this part of what this rank gives to a block."""
     return 1 << part * RANKS + rank
