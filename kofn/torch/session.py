@@ -234,7 +234,7 @@ class Session:
             raise TorchError(f"iteration {iteration} begins: the job has {self._last} (run.max_iterations)")
         known = self._backlog.popleft() if self._backlog else None
         first_s, blocking_s = time.monotonic(), self._pause(iteration)
-        own_end = self._meets
+        own_end = _meets(self.model, self._passes)
         self._passes += 1
         self._begun = Begun(
             iteration=iteration,
@@ -247,18 +247,6 @@ class Session:
         )
         assert known is None or isinstance(known, Aggregate)
         self._ended = self._exchange.begin(iteration, known, own_end=own_end)
-
-    @property
-    def _meets(self) -> bool:
-        """Whether DDP makes all workers meet before this worker's next gradient.
-
-        It does once, after the first pass or, where the graph is static, the second: it rebuilds its buckets then.
-        """
-        model: Any = self.model
-        if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
-            return False
-        always = broadcasts_buffers(model) or model._join_config.enable
-        return always or self._passes <= int(model.static_graph)
 
     def _pause(self, iteration: int) -> float:
         """Be blocked as the configuration says; for how long, without what stands for a larger model."""
@@ -338,6 +326,17 @@ class Session:
         """What nobody has looked at when the training ends; an error was raised elsewhere."""
         if self._error is None and self._whole and self.replica.parts is None:
             self._settle()
+
+
+def _meets(model: Any, passes: int) -> bool:
+    """Return whether DDP makes all workers meet after the pass that begins now; `passes` have begun before.
+
+    It does once, after the first pass or, where the graph is static, the second: it rebuilds its buckets then.
+    """
+    if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
+        return False
+    always = broadcasts_buffers(model) or model._join_config.enable
+    return always or passes <= int(model.static_graph)
 
 
 def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:
