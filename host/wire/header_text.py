@@ -30,8 +30,8 @@ MEANINGS = {
     "checksum": "the Internet checksum (RFC 1071) of header and values",
     "scale": "signed; a lane of 1 means 2**-scale. The switch only compares it: all addends have the same",
     "count": (
-        "CONTRIBUTE: 1 if the packet counts among the k, 0 if it is *merged*, that is added without being counted. PULL: 1."
-        " Answers: the number of counted contributions in the sum"
+        "CONTRIBUTE: 1 if the packet counts among the k, 0 if it is *merged*, that is added without being counted."
+        " PULL: 1. Answers: the number of counted contributions in the sum"
     ),
     "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",
     "weight": (
