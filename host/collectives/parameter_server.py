@@ -167,7 +167,7 @@ def main(
     k = len(workers) if k is None else k
     try:
         if k > len(workers):
-            raise HostError(f"--k is {k}: 1 to {len(workers)}, the number of workers, is allowed")
+            raise HostError(f"--k must be 1 to {len(workers)}, the number of workers, got {k}")
         rules = NativeSlots.open(workers=len(workers), k=k, slots=slots)
         rules.generation = generation or 0
         opened = udp_socket(address, port)

@@ -1,4 +1,4 @@
-"""Errors whose message is for the person at the terminal: what, which object, what is allowed or what to do.
+"""Errors whose message is for the person at the terminal: what must hold, what was found, what to do.
 
 KofnError
   ConfigError     a configuration that cannot be run
@@ -12,4 +12,4 @@ class KofnError(Exception):
 
 
 class ConfigError(KofnError):
-    """A configuration that cannot be run; the message names the field and what is allowed."""
+    """A configuration that cannot be run; the message names the field, what must hold and what was found."""

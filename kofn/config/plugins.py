@@ -41,7 +41,7 @@ class Registry:
     'kofn.host.collectives.kinds.ring:ring'
     >>> COLLECTIVES.check("mesh", "job.collective")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    kofn.config.errors.ConfigError: job.collective is 'mesh': ... or module:Name is allowed
+    kofn.config.errors.ConfigError: job.collective must be ... or module:Name, got 'mesh'
     """
 
     kind: str
@@ -80,7 +80,7 @@ class Registry:
         """ConfigError where there is none of this name; what `module:Name` has is seen when it is loaded."""
         if self.find(name) is None:
             meant = did_you_mean(name, self.names)
-            raise ConfigError(f"{field} is {name!r}: {', '.join(self.names)} or module:Name is allowed{meant}")
+            raise ConfigError(f"{field} must be {', '.join(self.names)} or module:Name, got {name!r}{meant}")
 
     def load(self, name: str) -> Any:
         """What the name stands for; ConfigError where there is nothing, or it cannot be imported."""

@@ -4,7 +4,7 @@ from kofn.config.errors import KofnError
 
 
 class JobsError(KofnError):
-    """Something about a training request; the message names it and what is allowed."""
+    """A wrong training request; the message names the field, what must hold and what was found."""
 
 
 class RequestError(JobsError):

@@ -9,7 +9,6 @@ compiler/    JSON to C
 engine/      the running switch: program, ports, packets
 state/       what the control plane puts in: entries, profiles, value sets, meters
 p4runtime/   the P4Runtime server
-reference/   interprets the same program, slowly: for tests
 runtime/     the fixed C part; native.py calls it through ctypes
 errors.py    what can go wrong, as one tree
 """

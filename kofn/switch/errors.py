@@ -16,7 +16,7 @@ SwitchError
 
 
 class SwitchError(Exception):
-    """Base of all errors of the switch; the message says what, which object, and what is allowed."""
+    """Base of all errors of the switch; the message says which object, what must hold and what was found."""
 
 
 class ProgramError(SwitchError):
@@ -40,7 +40,7 @@ class FaultError(SwitchError):
 
 
 class InvalidEntry(SwitchError):  # noqa: N818 - says what happened
-    """An entry, action or value does not fit the program; the message names the field and what is allowed."""
+    """An entry, action or value does not fit the program; the message names the field and what must hold."""
 
 
 class UnknownObject(InvalidEntry):

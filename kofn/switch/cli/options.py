@@ -1,7 +1,7 @@
 """The command line: simple_switch_grpc's flags as a checked Options value.
 
-A fault is an OptionsError of one line that says what, which and what is allowed.  Flags of simple_switch_grpc that this
-switch does without are accepted and reported in `ignored`, or refused where ignoring them would mislead.
+A fault is an OptionsError of one line that says what must hold and what was found.  Flags of simple_switch_grpc that
+this switch does without are accepted and reported in `ignored`, or refused where ignoring them would mislead.
 """
 
 import argparse

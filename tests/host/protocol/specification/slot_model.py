@@ -19,8 +19,12 @@ from kofn.host.wire.packet import (
     KofnHeader,
     Lanes,
     bit_of,
-    count_words,
 )
+
+
+def count_words(words: int, planes: int) -> int:
+    """Return the number of words in the answer to so many words of votes."""
+    return max(words, planes * min(words, VOTE_WORDS))
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from kofn.switch.compiler.ir.expressions import (
     UnionStackOf,
 )
 from kofn.switch.compiler.ir.program import Program
-from kofn.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
+from tests.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
 
 SHIFT_MAX = 1 << 16  # what is shifted left by more has no bits that a field could hold
 INDEX_BITS = 64  # of what lastIndex of an empty stack is
