@@ -88,7 +88,7 @@ picture: setup-dev ## docs/picture.svg, the picture of the README
 screenshots: setup-dev ## docs/images/ of the live page, from the default run; needs root and chromium
 	@exec .venv/bin/python -m tests.web.screenshots
 
-header: setup-dev ## rewrite what is made from the header's fields: the C header, and docs/explanation/protocol.md's table
+header: setup-dev ## rewrite what is made from the header's fields: the C header, and docs/reference/protocol.md's table
 	@.venv/bin/python -m kofn.host.wire.header_text
 
 p4: ## rebuild p4src/build with p4c (p4c-bm2-ss on the PATH)
