@@ -1,6 +1,6 @@
 """`python -m kofn.host.collectives.parameter_server`: a parameter server, which is a switch that is a host.
 
-It answers packets by the switch's rules (protocol.slots, docs/explanation/protocol.md), so workers are the same with
+It answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers are the same with
 either.  What it sends to all workers it sends to one after another, all through its own link: that is what a switch
 saves.  (Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
 """

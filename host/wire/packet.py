@@ -1,6 +1,6 @@
 """The packet format: one table of fields, and the fast codec made from it.
 
-`KofnHeader` is the only description of the header outside of P4 (docs/explanation/protocol.md says what each field
+`KofnHeader` is the only description of the header outside of P4 (docs/reference/protocol.md says what each field
 means): `wire.scapy_layer` makes the Scapy layer from it, `wire.header_text` the C header, and a test compares it with
 kofn_h in p4c's output.  This module knows nothing of sockets, slots or what the values mean.
 """

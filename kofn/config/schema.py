@@ -31,7 +31,7 @@ from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probab
 from kofn.config.suggestion import did_you_mean
 
 WORKERS_MAX = 64
-"""A result's member bitmap has 64 bits for each part (docs/explanation/protocol.md)."""
+"""A result's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
 
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""

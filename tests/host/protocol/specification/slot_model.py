@@ -1,4 +1,4 @@
-"""The slots in plain Python: docs/explanation/protocol.md's table once more, which slots.c and the P4 program obey.
+"""The slots in plain Python: docs/reference/protocol.md's table once more, which slots.c and the P4 program obey.
 
 One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
 """
