@@ -182,7 +182,7 @@ def main() -> None:
     options = parser.parse_args()
     blocks = WORDS * WORD_BYTES * 2
     if options.elements % blocks:
-        parser.error(f"argument --elements: {options.elements}: a multiple of {blocks} is allowed")
+        parser.error(f"argument --elements must be a multiple of {blocks}, got {options.elements}")
     nearest: Rounding = "nearest"
     codecs = CODECS if options.codec is None else tuple((name, nearest) for name in options.codec)
     try:

@@ -54,7 +54,7 @@ class SoakResult:
         if self.updates < RATE_MIN * self.updates_wanted:
             yield f"{self.updates} updates of {self.updates_wanted:.0f}"
         if self.growth_mb > GROWTH_MAX_MB:
-            yield f"the switch's memory has grown by {self.growth_mb:.1f} MB, {GROWTH_MAX_MB:g} are allowed"
+            yield f"the switch's memory must grow by at most {GROWTH_MAX_MB:g} MB, it grew by {self.growth_mb:.1f} MB"
         yield from self.differences
 
 

@@ -120,7 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=whole(), default=10)
     options = parser.parse_args()
     if options.pieces > options.elements:
-        parser.error(f"--pieces is {options.pieces}: at most --elements, {options.elements}, is allowed")
+        parser.error(f"--pieces must be at most --elements, {options.elements}, got {options.pieces}")
     if min(options.compute_ms, options.mbps) <= 0:
         parser.error("--compute-ms and --mbps are above 0")
     return options

@@ -28,7 +28,7 @@ def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
         found = int(text) if re.fullmatch(r"-?[0-9]+", text, re.ASCII) else None
         if found is None or found < least or (most is not None and found > most):
             upwards = "or more" if most is None else f"to {most}"
-            raise argparse.ArgumentTypeError(f"{text!r}: a whole number, {least} {upwards}, is allowed")
+            raise argparse.ArgumentTypeError(f"must be a whole number, {least} {upwards}, got {text!r}")
         return found
 
     return read

@@ -69,7 +69,7 @@ def main(
     try:
         config = Config.load(config_path)
         if rank >= config.job.workers:
-            raise ConfigError(f"--rank is {rank}: 0 to {config.job.workers - 1} (job.workers - 1) is allowed")
+            raise ConfigError(f"--rank must be 0 to {config.job.workers - 1} (job.workers - 1), got {rank}")
         check_collective(config)
         if not load_collective(config.job.collective).ledger and len(workers) != config.job.workers:
             raise ConfigError(f"--worker is given {len(workers)} times: job.workers, {config.job.workers}, are needed")

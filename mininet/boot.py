@@ -167,7 +167,7 @@ def parse_command(line: bytes) -> dict[str, Any]:
             raise NetworkError(f"command {command['do']}: {field} is missing: {', '.join(needed)} are needed")
     for field, value in command.items():
         if field != "do" and (field not in allowed or not isinstance(value, allowed[field])):
-            raise NetworkError(f"command {command['do']}: {field} is {value!r}: {_form(allowed)} is allowed")
+            raise NetworkError(f"command {command['do']}: fields must be {_form(allowed)}, got {field} = {value!r}")
     _strings(command.get("argv", ["x"]), f"command {command['do']}: argv")
     _strings([*command.get("env", {}).values()], f"command {command['do']}: env")
     return command
@@ -206,7 +206,7 @@ def plan(options: argparse.Namespace) -> NetworkPlan:
     except ValueError as error:
         raise NetworkError(f"--management is {options.management!r}: {error}") from error
     if not 1280 <= options.mtu <= 65535:
-        raise NetworkError(f"--mtu is {options.mtu}: 1280 to 65535 is allowed")
+        raise NetworkError(f"--mtu must be 1280 to 65535, got {options.mtu}")
     return NetworkPlan(topology=wanted(options), driver=options.driver, management=management, mtu=options.mtu)
 
 

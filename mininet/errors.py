@@ -2,4 +2,4 @@
 
 
 class NetworkError(Exception):
-    """Something about the network that cannot be done: one line that says what, which, and what is allowed."""
+    """A network that cannot be built or changed: one line that says what must hold and what was found."""

@@ -96,7 +96,7 @@ class Network:
             return self.root
         if node not in self._driver.namespaces:
             allowed = ", ".join(["root", self.topology.switch, *self._driver.namespaces])
-            raise NetworkError(f"node {node!r} is unknown: {allowed} are allowed")
+            raise NetworkError(f"the node must be one of {allowed}, got {node!r}")
         return self._driver.namespaces[node]
 
     def _configure(self, host: Host) -> None:
@@ -154,7 +154,7 @@ class Network:
         """Change a link's rate in both directions; None takes the limit away."""
         hosts = {host.name: host for host in self.topology.hosts}
         if host_name not in hosts:
-            raise NetworkError(f"host {host_name!r} is unknown: {', '.join(hosts)} are allowed")
+            raise NetworkError(f"the host must be one of {', '.join(hosts)}, got {host_name!r}")
         host = hosts[host_name]
         commands = interfaces.shape_commands if self.rates[host_name] is None else interfaces.reshape_commands
         switch_end = (self.root, self.topology.switch_interface(host))

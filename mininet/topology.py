@@ -37,7 +37,7 @@ MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class TopologyError(NetworkError):
-    """A topology that cannot be built; the message names the field and what is allowed."""
+    """A topology that cannot be built; the message names the field, what must hold and what was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class _Link:
 def star(hosts: int, mbps: float | None) -> Topology:
     """Hosts h1 to hN on ports 1 to N of the switch s1, every link at `mbps` (None: not shaped)."""
     if not 1 <= hosts <= PORTS_MAX:
-        raise TopologyError(f"--hosts is {hosts}: 1 to {PORTS_MAX} is allowed")
+        raise TopologyError(f"--hosts must be 1 to {PORTS_MAX}, got {hosts}")
     rate = check_rate(mbps, "--mbps")
     made = tuple(
         Host(name=f"h{rank + 1}", ip=IPv4Interface(f"10.0.0.{rank + 1}/24"), mac=_mac(rank), port=rank + 1, mbps=rate)
@@ -133,7 +133,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise TopologyError(f"{name!r} stands twice in one table: once is allowed")
+            raise TopologyError(f"a table must name {name!r} once, got two")
     return dict(pairs)
 
 
@@ -142,7 +142,7 @@ def _table(value: Any, field: str, keys: tuple[str, ...]) -> dict[str, Any]:
         raise TopologyError(f"{field} is {value!r}: a table is needed")
     for key in value:
         if key not in keys:
-            raise TopologyError(f"{field} has {key!r}: {', '.join(keys) or 'nothing'} is allowed")
+            raise TopologyError(f"keys of {field} must be {', '.join(keys) or 'none'}, got {key!r}")
     return value
 
 
@@ -155,7 +155,7 @@ def _name(name: str, field: str) -> str:
 def _switch(value: Any) -> str:
     if not isinstance(value, dict) or len(value) != 1:
         count = len(value) if isinstance(value, dict) else repr(value)
-        raise TopologyError(f"switches has {count}: exactly one switch is allowed")
+        raise TopologyError(f"switches must have exactly one switch, got {count}")
     name = _name(next(iter(value)), "switches")
     _table(value[name], f"switches.{name}", ())
     return name
@@ -164,7 +164,7 @@ def _switch(value: Any) -> str:
 def _names(value: Any, switch: str) -> tuple[str, ...]:
     if not isinstance(value, dict) or not 1 <= len(value) <= PORTS_MAX:
         count = len(value) if isinstance(value, dict) else repr(value)
-        raise TopologyError(f"hosts has {count}: 1 to {PORTS_MAX} hosts are allowed")
+        raise TopologyError(f"hosts must have 1 to {PORTS_MAX} hosts, got {count}")
     if switch in value:
         raise TopologyError(f"hosts has {switch!r}, which is the switch: another name is needed")
     return tuple(_name(name, "hosts") for name in value)
@@ -178,11 +178,11 @@ def _links(value: Any, hosts: tuple[str, ...], switch: str) -> dict[str, _Link]:
     for index, entry in enumerate(value):
         link = _link(entry, f"links[{index}]", hosts, switch)
         if link.host in found:
-            raise TopologyError(f"links[{index}] is a second link of host {link.host}: one is allowed")
+            raise TopologyError(f"a host must have one link, got a second of {link.host} in links[{index}]")
         if link.port in ports:
             raise TopologyError(
-                f"links[{index}] ({link.host}) is on {switch}-p{link.port}, as {ports[link.port]} is: "
-                "one link a port is allowed"
+                f"a port must have one link, got two on {switch}-p{link.port}: "
+                f"links[{index}] ({link.host}) and {ports[link.port]}"
             )
         found[link.host] = link
         ports[link.port] = link.host
@@ -194,7 +194,7 @@ def _links(value: Any, hosts: tuple[str, ...], switch: str) -> dict[str, _Link]:
 
 def _link(entry: Any, field: str, hosts: tuple[str, ...], switch: str) -> _Link:
     if not isinstance(entry, list) or not 2 <= len(entry) <= 4 or not all(isinstance(end, str) for end in entry[:2]):
-        raise TopologyError(f'{field} is {entry!r}: ["host", "{switch}-pN", latency, Mbit/s] is allowed')
+        raise TopologyError(f'{field} must be ["host", "{switch}-pN", latency, Mbit/s], got {entry!r}')
     ends = entry[:2] if "-p" in entry[1] else entry[1::-1]
     host, (name, _, port) = ends[0], ends[1].rpartition("-p")
     if name != switch:
@@ -202,7 +202,7 @@ def _link(entry: Any, field: str, hosts: tuple[str, ...], switch: str) -> _Link:
     if host not in hosts:
         raise TopologyError(f"{field} has {host!r}: a host is needed there: {', '.join(hosts)}")
     if not port.isdecimal() or not 1 <= int(port) <= PORTS_MAX:
-        raise TopologyError(f"{field} has port {port!r} of {switch}: 1 to {PORTS_MAX} is allowed")
+        raise TopologyError(f"{field} must have a port 1 to {PORTS_MAX} of {switch}, got {port!r}")
     _no_latency(entry[2] if len(entry) > 2 else None, field, host)
     return _Link(host=host, port=int(port), mbps=check_rate(entry[3] if len(entry) > 3 else None, f"{field} bandwidth"))
 
@@ -211,7 +211,7 @@ def _no_latency(value: Any, field: str, host: str) -> None:
     """Links cannot delay: netem is missing from common kernels, and silently no delay would be a lie."""
     if value is not None and value not in (0, "0", "0ms"):
         raise TopologyError(
-            f"{field} ({host}) has latency {value!r}: only 0 is allowed, links cannot delay; "
+            f"{field} ({host}) must have latency 0, got {value!r}: links cannot delay; "
             "a slow worker is configured as a straggler of the run"
         )
 

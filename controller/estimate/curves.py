@@ -46,11 +46,6 @@ class Curves:
             rate=rate,
         )
 
-    @classmethod
-    def none(cls) -> Self:
-        nothing = np.empty((0, 1))
-        return cls.of(np.empty(0, np.int64), nothing, nothing.astype(np.bool_), np.empty(0))
-
     def __len__(self) -> int:
         return len(self.rank)
 

@@ -197,10 +197,10 @@ class Measurements:
     def _fault(self, rank: int, iteration: int) -> tuple[str, str] | None:
         """What is wrong with who and when, if anything: (kind, sentence)."""
         if not 0 <= rank < self.workers:
-            return "rank", f"ranks 0 to {self.workers - 1} are allowed"
+            return "rank", f"the rank must be 0 to {self.workers - 1}"
         highest = self._front + AHEAD_MAX
         if not 1 <= iteration <= highest:
-            return "iteration", f"iteration {iteration}: 1 to {highest} is allowed"
+            return "iteration", f"iteration must be 1 to {highest}, got {iteration}"
         return None
 
     def _report_fault(self, rank: int, report: pb.Report) -> tuple[str, str] | None:
@@ -209,25 +209,31 @@ class Measurements:
             return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
         for name in ("first_block_s", "catch_up_s", "link_wait_s"):
             if not 0 <= (time_s := getattr(report, name)) <= FIRST_BLOCK_MAX_S:
-                return "time", f"{name} {time_s}: 0 to {FIRST_BLOCK_MAX_S:g} is allowed"
+                return "time", f"{name} must be 0 to {FIRST_BLOCK_MAX_S:g}, got {time_s}"
         for name in ("gradient_norm2", "aggregate_norm2"):
             if not 0 <= (norm2 := getattr(report, name)) <= NORM2_MAX:
-                return "norm", f"{name} {norm2}: 0 to {NORM2_MAX:g} is allowed"
+                return "norm", f"{name} must be 0 to {NORM2_MAX:g}, got {norm2}"
         if not abs(report.gradient_agreement) <= NORM2_MAX:
-            return "norm", f"gradient_agreement {report.gradient_agreement}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
+            return (
+                "norm",
+                f"gradient_agreement must be -{NORM2_MAX:g} to {NORM2_MAX:g}, got {report.gradient_agreement}",
+            )
         if not all(abs(product) <= NORM2_MAX for product in report.aggregate_products):
-            return "norm", f"aggregate_products {report.aggregate_products}: -{NORM2_MAX:g} to {NORM2_MAX:g} is allowed"
+            return (
+                "norm",
+                f"aggregate_products must be -{NORM2_MAX:g} to {NORM2_MAX:g}, got {report.aggregate_products}",
+            )
         return self._number_fault(report.gradients, report.contributors) or self._account_fault(account_of(report))
 
     def _number_fault(self, gradients: float, contributors: float) -> tuple[str, str] | None:
         """What is wrong with how much is in an average: there is none, or each contributor has brought a gradient."""
         if contributors != 0 and not 1 <= contributors <= self.workers:
-            return "number", f"contributors {contributors}: 0, or 1 to {self.workers} is allowed"
+            return "number", f"contributors must be 0, or 1 to {self.workers}, got {contributors}"
         least, most = (1 / WEIGHT_UNIT, WEIGHT_MAX / WEIGHT_UNIT * PARTS * self.workers) if contributors else (0, 0)
         if not least <= gradients <= most:
             return (
                 "number",
-                f"gradients {gradients} of {contributors:g} contributors: {least:g} to {most:g} is allowed",
+                f"gradients of {contributors:g} contributors must be {least:g} to {most:g}, got {gradients}",
             )
         return None
 
@@ -236,7 +242,7 @@ class Measurements:
         """What is wrong with what a worker says of its gradients: all numbers are finite and none is below 0."""
         numbers = (account.entered, account.summed, account.waiting, account.discarded) if account else ()
         if not all(0 <= number < math.inf for number in numbers):
-            return "account", f"{account}: 0 or more gradients are allowed"
+            return "account", f"numbers of gradients must be 0 or more, got {account}"
         return None
 
     def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:

@@ -165,14 +165,14 @@ class JobSession:
         self.version += 1
 
     def set_objective(self, text: str, *, planned: bool = False) -> None:
-        """Follow another objective, as an event has it (planned) or an operator; ConfigError names what is allowed.
+        """Follow another objective, as an event has it (planned) or an operator; ConfigError says what must hold.
 
         Nobody has a module imported from afar.
         """
         check_objective(text, self.job.workers, "objective")
         if MODULE.fullmatch(text) and text not in self.objectives:
             raise ConfigError(
-                f"objective is {text!r}: of module:Name only what the job's configuration names is allowed"
+                f"objective must be a module:Name that the job's configuration names, got {text!r}"
                 " (run.trials, policy.objective, event.objective)"
             )
         change = self.control_loop.set_objective(text, time.monotonic())

@@ -42,7 +42,7 @@ class SlotLayout:
         """LayoutError where the job does not fit the topology or the switch."""
         if not 1 <= self.job.id <= JOB_MOST:
             raise LayoutError(
-                f"job.id is {self.job.id}: 1 to {JOB_MOST} is allowed (higher ones are those of exact sums)"
+                f"job.id must be 1 to {JOB_MOST} (higher ones are those of exact sums), got {self.job.id}"
             )
         if self.job.workers > len(self.hosts) - self.first:
             earlier = f", {self.first} of them are earlier jobs'" if self.first else ""

@@ -58,7 +58,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _number(path: Path, name: str) -> int:
     match = _HOST.fullmatch(name)
     if match is None:
-        raise TopologyError(f"{path}: host {name!r}: names h1, h2, ... are allowed")
+        raise TopologyError(f"{path}: names of hosts must be h1, h2, ..., got {name!r}")
     return int(match[1])
 
 
@@ -69,7 +69,7 @@ def _ports(path: Path, links: list[Any]) -> dict[str, int]:
     for link in links:
         name, switch, port = _link(path, link)
         if name in ports:
-            raise TopologyError(f"{path}: host {name!r} has two links: one is allowed")
+            raise TopologyError(f"{path}: host {name!r} must have one link, got two")
         if port in ports.values():
             raise TopologyError(f"{path}: link {link!r}: port {port} of {switch} is taken")
         ports[name] = port
@@ -88,7 +88,7 @@ def _link(path: Path, link: Any) -> tuple[str, str, int]:
         raise TopologyError(f"{path}: link {link!r}: [host, switch-pN] is expected, as in ['h1', 's1-p1']")
     port = int(places[0][2])
     if port > _PORT_MAX:
-        raise TopologyError(f"{path}: link {link!r}: ports 1 to {_PORT_MAX} are allowed")
+        raise TopologyError(f"{path}: link {link!r}: the port must be 1 to {_PORT_MAX}")
     return hosts[0], places[0][1], port
 
 

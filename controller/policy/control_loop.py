@@ -160,7 +160,7 @@ class ControlLoop:
         return self._choose(f"{self.goal.name}:", self.policy.margin, None if self._news() else fresh)
 
     def set_objective(self, text: str, now_s: float) -> Change | None:
-        """Follow another objective from now on; ConfigError names what is allowed."""
+        """Follow another objective from now on; ConfigError says what must hold."""
         self.chooser.follow(objective(text, self.workers))
         self.inclusion.rank = None
         if self.live.any() and self._forecast(now_s):

@@ -60,7 +60,7 @@ class ExchangeLoop(Effects):
         layout, private = encoder.coding.layout, recipients is not None
         if private and layout.total > job.slots:
             raise AgentError(
-                f"an iteration has {layout.total} blocks: at most {job.slots} (job.slots) are allowed here"
+                f"an iteration with recipients must have at most {job.slots} blocks (job.slots), got {layout.total}"
             )
         self._encoder, self._ledger, self._link = encoder, encoder.ledger, link
         self._average, self._recorder = average, recorder

@@ -1,4 +1,4 @@
-"""A collective call as every worker must make it: its kind, operation and arrays, and what of these is allowed."""
+"""A collective call as every worker must make it: its kind, operation and arrays, and the checks of these."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -69,9 +69,9 @@ def named(ranks: Iterable[int]) -> str:
 def checked_array(array: object) -> Array:
     """What is given; CollectiveError where it is no array of DTYPES in this machine's byte order."""
     if not isinstance(array, np.ndarray | np.generic):
-        raise CollectiveError(f"array is a {type(array).__name__}: a NumPy array of {', '.join(DTYPES)} is allowed")
+        raise CollectiveError(f"array must be a NumPy array of {', '.join(DTYPES)}, got a {type(array).__name__}")
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
-        raise CollectiveError(f"array is of {array.dtype}: {', '.join(DTYPES)} are allowed, in native byte order")
+        raise CollectiveError(f"array must be of {', '.join(DTYPES)} in native byte order, got {array.dtype}")
     return np.asarray(array)
 
 
@@ -81,28 +81,28 @@ def checked_out(out: Array | None, shape: tuple[int, ...], dtype: "np.dtype[Any]
         return np.empty(shape, dtype)
     if not isinstance(out, np.ndarray) or (out.dtype, out.shape) != (dtype, shape):
         found = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
-        raise CollectiveError(f"out is {found}: an array of {dtype} {shape} is allowed")
+        raise CollectiveError(f"out must be an array of {dtype} {shape}, got {found}")
     if not (out.flags.c_contiguous and out.flags.writeable):
         found = "not C-contiguous" if out.flags.writeable else "read-only"
-        raise CollectiveError(f"out is {found}: a writeable C-contiguous array is allowed")
+        raise CollectiveError(f"out must be a writeable C-contiguous array, got {found}")
     return out
 
 
 def check_op(op: Op, dtype: str) -> None:
     if op not in get_args(Op):
-        raise CollectiveError(f"op is {op!r}: 'sum' or 'mean' is allowed")
+        raise CollectiveError(f"op must be 'sum' or 'mean', got {op!r}")
     if op == "mean" and dtype not in FLOATING:
-        raise CollectiveError(f"op is 'mean' of {dtype}: 'sum' is allowed, or an array of {', '.join(FLOATING)}")
+        raise CollectiveError(f"op must be 'sum' for arrays of {dtype}, got 'mean': a mean needs {', '.join(FLOATING)}")
 
 
 def check_elements(elements: int) -> None:
     if not _is_whole(elements) or elements < 1:
-        raise CollectiveError(f"elements are {elements!r}: a whole number from 1 on is allowed")
+        raise CollectiveError(f"elements must be a whole number from 1 on, got {elements!r}")
 
 
 def check_rank(what: str, rank: int, workers: int) -> None:
     if not _is_whole(rank) or not 0 <= rank < workers:
-        raise CollectiveError(f"{what} is {rank!r}: 0 to {workers - 1} is allowed with {workers} workers")
+        raise CollectiveError(f"{what} must be 0 to {workers - 1} with {workers} workers, got {rank!r}")
 
 
 def _is_whole(number: object) -> bool:

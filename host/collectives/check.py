@@ -26,10 +26,10 @@ def _refusals(config: Config, collective: type[JobCollective]) -> Iterator[str]:
 def _of_trials(config: Config, collective: type[JobCollective]) -> Iterator[str]:
     trials = config.run.trials
     if collective.ks == "all" and trials != ("all",):
-        yield f'run.trials are {list(trials)}: only ["all"] is allowed (--trial all), every worker is in every sum'
+        yield f'run.trials must be ["all"] (--trial all), got {list(trials)}: every worker is in every sum'
     for objective in trials if collective.ks == "fixed" else ():
         if objective != "all" and check_objective(objective, config.job.workers, "run.trials") is None:
-            yield f"run.trials has {objective!r}: 'all' and 'fixed:K' are allowed, k never changes"
+            yield f"run.trials must have 'all' and 'fixed:K' alone, got {objective!r}: k never changes"
 
 
 def _without_ledger(config: Config) -> Iterator[str]:
@@ -37,28 +37,28 @@ def _without_ledger(config: Config) -> Iterator[str]:
     run, compress, job = config.run, config.compress, config.job
     if compress.codec != "int32" or compress.ratio != 1:
         yield (
-            f"compress.codec is {compress.codec!r} and compress.ratio {compress.ratio:g}: 'int32' and 1, the defaults,"
-            " are allowed, as gradients are sent as float32 whatever they are"
+            f"compress.codec must be 'int32' and compress.ratio 1, got {compress.codec!r} and {compress.ratio:g}:"
+            " gradients are sent as float32"
         )
     if config.policy.late_gradient != "auto":
         yield (
-            f"policy.late_gradient is {config.policy.late_gradient!r}: 'auto', the default, is allowed, nobody is late"
+            f"policy.late_gradient must be 'auto', the default, got {config.policy.late_gradient!r}: no worker is late"
             " where all are waited for"
         )
     if job.start_workers not in (None, job.workers):
-        yield f"job.start_workers is {job.start_workers}: {job.workers} (job.workers) is allowed, all begin together"
+        yield f"job.start_workers must be {job.workers} (job.workers), got {job.start_workers}: all begin together"
     if run.record:
-        yield "run.record is true: false is allowed, there are no contributions in fixed point to be kept"
+        yield "run.record must be false, got true: there are no contributions in fixed point to be kept"
 
 
 def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]:
     """Where packets can be lost on purpose."""
     if config.fault and not collective.faults:
-        yield "[[fault]] is given: none is allowed, faults are for kofn's own packets and here is TCP alone"
+        yield "[[fault]] must not be given: faults are for kofn's own packets, and this collective uses TCP"
     for fault in config.fault:
         if fault.where not in collective.faults:
             allowed = " or ".join(map(repr, collective.faults))
-            yield f"fault.where is {fault.where!r}: {allowed} is allowed, the switch only forwards these packets"
+            yield f"fault.where must be {allowed}, got {fault.where!r}: the switch only forwards these packets"
 
 
 def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:
@@ -69,6 +69,6 @@ def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]
     for event in config.event:
         ((action, name),) = event.actions().items()
         if action == "objective" and collective.ks != "any":
-            yield f"event.objective is {name!r}: none is allowed, k does not change"
+            yield f"event.objective must not be given, got {name!r}: k does not change"
         elif action != "objective" and name not in names:
-            yield f"event.{action} is {name!r}: {', '.join(names)} is allowed"
+            yield f"event.{action} must be {', '.join(names)}, got {name!r}"

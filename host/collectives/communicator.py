@@ -93,7 +93,7 @@ class Communicator(ABC):
 
     def __init__(self, rank: int, workers: int) -> None:
         if workers < 1:
-            raise CollectiveError(f"there are {workers} workers: at least 1 is allowed")
+            raise CollectiveError(f"workers must be 1 or more, got {workers}")
         check_rank("rank", rank, workers)
         self.rank, self.workers = rank, workers
         self._lock = threading.Lock()
@@ -154,7 +154,9 @@ class Communicator(ABC):
         given = checked_array(array)
         check_op(op, given.dtype.name)
         if given.shape[:1] != (self.workers,):
-            raise CollectiveError(f"array has shape {given.shape}: ({self.workers}, ...) is allowed, a row a worker")
+            raise CollectiveError(
+                f"array must have shape ({self.workers}, ...), a row for each worker, got {given.shape}"
+            )
         call = CollectiveCall(kind="reduce_scatter", dtype=given.dtype.name, shape=given.shape, op=op, elastic=elastic)
         return self._begin(call, given, checked_out(out, given.shape[1:], given.dtype), name)
 
@@ -302,7 +304,7 @@ class Communicator(ABC):
 
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or len(name) > NAME_MOST:
-        raise CollectiveError(f"name is {name!r}: a string of up to {NAME_MOST} characters is allowed")
+        raise CollectiveError(f"name must be a string of up to {NAME_MOST} characters, got {name!r}")
 
 
 def _in_words(error: Exception) -> str:

@@ -148,7 +148,7 @@ def check_finite(given: Array) -> None:
     """CollectiveError names the first element that is not."""
     flat = floats_of(given)
     if (bad := kernel().first_bad(flat, FLOAT32_MAX)) >= 0:
-        raise CollectiveError(f"array element {bad} is {flat[bad]}: finite numbers are allowed in a sum in the switch")
+        raise CollectiveError(f"array element {bad} must be finite in a sum in the switch, got {flat[bad]}")
 
 
 def floats_of(given: Array) -> Floats:

@@ -178,7 +178,7 @@ class InNetwork(Communicator):
         if not elastic:
             return super().begin(elements, name=name)
         if self.rows is not None:
-            raise CollectiveError("elastic is True: False is allowed here, elastic calls are reduce-scatters")
+            raise CollectiveError("elastic must be False here, got True: elastic calls are reduce-scatters")
         check_elements(elements)
         self._check_size(elements)
         call = CollectiveCall(kind="all_reduce", dtype="float32", shape=(elements,), op="mean", elastic=True)
@@ -197,9 +197,9 @@ class InNetwork(Communicator):
         if generation <= self.generation or self._closed:
             return
         reason = (
-            f"the switch was started anew: its slots are of generation {generation}, this communicator's, of generation"
-            f" {self.generation}, are gone with what was under way in them; a new communicator with generation"
-            f" {generation} is allowed, and a training begins anew"
+            f"the switch has restarted: its slots are of generation {generation}; those of this communicator, of"
+            f" generation {self.generation}, are lost with the sums in them; make a new communicator with generation"
+            f" {generation} and start the training again"
         )
         self._fail(reason)
         if self._exact is not None:
@@ -209,14 +209,14 @@ class InNetwork(Communicator):
     def _check(self, call: CollectiveCall, given: Array) -> None:
         if not call.elastic:
             raise CollectiveError(
-                f"{call} needs the workers' addresses, of which none are given: without them an elastic"
-                " all_reduce(mean) is allowed"
+                f"{call} needs the workers' addresses, got none: without them the only call is an elastic"
+                " all_reduce(mean)"
             )
         allowed = "all_reduce" if self.rows is None else "reduce_scatter"
         if (call.op, call.kind) != ("mean", allowed):
-            raise CollectiveError(f"{call} is not to be had: an elastic {allowed}(mean) is allowed")
+            raise CollectiveError(f"the call must be an elastic {allowed}(mean), got {call}")
         if call.dtype != "float32":
-            raise CollectiveError(f"array is of {call.dtype}: float32 is allowed in an elastic mean")
+            raise CollectiveError(f"array must be float32 in an elastic mean, got {call.dtype}")
         if self.rows is None:
             self._check_size(given.size)
         elif (columns := given.size // self.workers) > self.rows.columns:
@@ -356,9 +356,9 @@ def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Trans
     if rows is not None and not addresses:
         raise CollectiveError("rows are given, and no addresses: these are needed with rows")
     if addresses and transport.port != PORT:
-        raise CollectiveError("addresses are given: none are allowed with a parameter server, which has no exact sums")
+        raise CollectiveError("addresses must not be given with a parameter server, which has no exact sums")
     if addresses and len(addresses) != job.workers:
-        raise CollectiveError(f"there are {len(addresses)} addresses: {job.workers} (job.workers) are allowed")
+        raise CollectiveError(f"there must be {job.workers} addresses (job.workers), got {len(addresses)}")
     if addresses and not job.exact_slots:
         raise CollectiveError("job.exact_slots is 0: a power of two from 2 on is needed for exact sums")
 

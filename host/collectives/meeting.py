@@ -33,9 +33,7 @@ def place_of(address: str) -> tuple[str, int]:
     """Of HOST or HOST:PORT."""
     host, colon, port = address.partition(":")
     if colon and not (port.isdecimal() and 1 <= int(port) <= 65535):
-        raise CollectiveError(
-            f"the address {address!r} has the port {port!r}: HOST or HOST:PORT is allowed, with a port from 1 to 65535"
-        )
+        raise CollectiveError(f"an address must be HOST or HOST:PORT, with a port from 1 to 65535, got {address!r}")
     return host, int(port) if colon else FORWARDED_PORT
 
 
@@ -123,8 +121,8 @@ class _Reception:
         own = self._hello
         if hello != replace(own, rank=hello.rank, card=hello.card) or hello.rank not in self._missing:
             raise CollectiveError(
-                f"someone has come who is worker {hello.rank} of {hello.workers} of a {hello.kind} of job {hello.job}:"
-                f" one of {self._missing} of {own.workers} of a {own.kind} of job {own.job} is allowed"
+                f"a peer must be one of workers {self._missing} of {own.workers} of a {own.kind} of job {own.job}, got"
+                f" worker {hello.rank} of {hello.workers} of a {hello.kind} of job {hello.job}"
             )
 
     def _absent(self) -> str:

@@ -1,6 +1,6 @@
 """`python -m kofn.host.collectives.parameter_server`: a parameter server, which is a switch that is a host.
 
-It answers packets by the switch's rules (protocol.slots, docs/explanation/protocol.md), so workers are the same with
+It answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers are the same with
 either.  What it sends to all workers it sends to one after another, all through its own link: that is what a switch
 saves.  (Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
 """
@@ -167,7 +167,7 @@ def main(
     k = len(workers) if k is None else k
     try:
         if k > len(workers):
-            raise HostError(f"--k is {k}: 1 to {len(workers)}, the number of workers, is allowed")
+            raise HostError(f"--k must be 1 to {len(workers)}, the number of workers, got {k}")
         rules = NativeSlots.open(workers=len(workers), k=k, slots=slots)
         rules.generation = generation or 0
         opened = udp_socket(address, port)

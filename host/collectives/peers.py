@@ -91,7 +91,7 @@ class PeerCommunicator(Communicator, JobCollective):
 
     def _check(self, call: CollectiveCall, given: Array) -> None:
         if call.elastic:
-            raise CollectiveError(f"elastic is True: False is allowed, a {type(self).__name__} needs all workers")
+            raise CollectiveError(f"elastic must be False, got True: a {type(self).__name__} needs all workers")
 
     def fail(self, reason: str) -> None:
         """All calls end, here now, and at the others as soon as worker 0 has told them; any thread may call it."""
@@ -147,10 +147,10 @@ class PeerCommunicator(Communicator, JobCollective):
 def _check_addresses(addresses: Sequence[str]) -> None:
     listed = isinstance(addresses, Sequence) and not isinstance(addresses, str)
     if not listed or not all(isinstance(address, str) for address in addresses):
-        raise CollectiveError(f"addresses are {addresses!r}: HOST or HOST:PORT of each worker, by rank, is allowed")
+        raise CollectiveError(f"addresses must be HOST or HOST:PORT of each worker, by rank, got {addresses!r}")
 
 
 def _check_seconds(**times: float) -> None:
     for name, seconds in times.items():
         if not isinstance(seconds, Real) or not 0 < seconds < math.inf:
-            raise CollectiveError(f"{name} is {seconds!r}: a number of seconds above 0 is allowed")
+            raise CollectiveError(f"{name} must be a number of seconds above 0, got {seconds!r}")

@@ -193,9 +193,8 @@ def _unknown(result: Result, coding: JobCoding) -> str:
     """What is wrong with a result that no worker of this job makes."""
     allowed = ", ".join(str(int(code)) for code in coding.codecs)
     return (
-        f"block {result.id.block} was summed in lanes of code {result.lanes} at scale {result.scale}, in"
-        f" {len(result.values)} bytes: code {allowed}, a scale of 0 to {FRACTION_BITS} and"
-        f" {coding.layout.elements} lanes are allowed"
+        f"block {result.id.block} must be summed in {coding.layout.elements} lanes of code {allowed} at a scale of 0 to"
+        f" {FRACTION_BITS}, got code {result.lanes} at scale {result.scale} in {len(result.values)} bytes"
     )
 
 

@@ -40,7 +40,7 @@ def check(gradient: Floats, first: int = 0) -> None:
     """GradientError where an element is not finite or too large; `first`: the first one's number."""
     if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:
         raise GradientError(
-            f"gradient element {first + bad} is {gradient.flat[bad]}: finite, at most 2**20 in magnitude is allowed"
+            f"gradient element {first + bad} must be finite and at most 2**20 in magnitude, got {gradient.flat[bad]}"
         )
 
 
@@ -138,7 +138,7 @@ def shift_of(scale: Scale) -> Scale:
     """Bits of a value below a step; CodecError for a scale that no block has."""
     least, most = (scale, scale) if isinstance(scale, int) else (scale.min(initial=0), scale.max(initial=0))
     if least < 0 or most > FRACTION_BITS:
-        raise CodecError(f"a scale of {least} to {most}: 0 to {FRACTION_BITS} are allowed")
+        raise CodecError(f"scales must be 0 to {FRACTION_BITS}, got {least} to {most}")
     return FRACTION_BITS - scale
 
 

@@ -273,8 +273,8 @@ class Encoder:
         if block == self._layout.summary or lanes not in self._codecs or not 0 <= scale <= FRACTION_BITS:
             codes = ", ".join(str(int(code)) for code in self._codecs)
             raise AgentError(
-                f"block {block} is summed in lanes of code {lanes} at scale {scale}: code {codes} and a scale of"
-                f" 0 to {FRACTION_BITS} are allowed"
+                f"block {block} must be summed in lanes of code {codes} at a scale of 0 to {FRACTION_BITS}, got code"
+                f" {lanes} at scale {scale}"
             )
         scales = np.broadcast_to(np.int64(scale), self._layout.blocks)
         self.ledger.send_again(np.array([block]), iteration, lanes, scales, part)

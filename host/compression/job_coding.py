@@ -55,7 +55,7 @@ class JobCoding:
         adaptive = compress.ratio_control != "off"
         if widths[0] == VOTES and job.words > VOTE_WORDS:
             raise CodecError(
-                f"job.words is {job.words}: at most {VOTE_WORDS} are allowed where lanes are of one bit alone"
+                f"job.words must be at most {VOTE_WORDS} where lanes are of one bit alone, got {job.words}"
             )
         block_elements = job.words * WORD_BITS // widths[0]
         blocks = -(-elements // block_elements)

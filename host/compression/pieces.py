@@ -42,7 +42,7 @@ class Pieces:
         _check_whole(begin=begin)
         if not isinstance(values, np.ndarray) or values.dtype != np.float32:
             found = f"of {values.dtype}" if isinstance(values, np.ndarray) else f"a {type(values).__name__}"
-            raise GradientError(f"a piece of a gradient is {found}: a NumPy array of float32 is allowed")
+            raise GradientError(f"a piece of a gradient must be a NumPy array of float32, got {found}")
         values, end = np.ascontiguousarray(values).reshape(-1), begin + values.size
         self.check_range(begin, end)
         check(values, begin)
@@ -93,15 +93,14 @@ class Pieces:
     def check_range(self, begin: int, end: int) -> None:
         _check_whole(begin=begin, end=end)
         if not 0 <= begin < end <= self.values.size:
-            allowed = f"0 <= begin < end <= {self.values.size} is allowed"
-            raise GradientError(f"elements {begin} to {end} are no piece of this gradient: {allowed}")
+            raise GradientError(f"a piece must have 0 <= begin < end <= {self.values.size}, got {begin} to {end}")
 
     def _join(self, begin: int, end: int) -> None:
         """To the ranges that are there."""
         at = bisect_left(self._there, (begin, end))
         touching = [there for there in self._there[max(0, at - 1) : at + 1] if there[0] <= end and begin <= there[1]]
         if any(first < end and begin < last for first, last in touching):
-            raise GradientError(f"elements {begin} to {end} were put before, or some of them: once is allowed")
+            raise GradientError(f"each element must be put once: some of {begin} to {end} were put before")
         for there in touching:
             self._there.remove(there)
         edges = [begin, end, *(edge for there in touching for edge in there)]
@@ -111,4 +110,4 @@ class Pieces:
 def _check_whole(**numbers: int) -> None:
     for name, number in numbers.items():
         if not isinstance(number, Integral) or isinstance(number, bool) or not -(2**63) <= number < 2**63:
-            raise GradientError(f"{name} is {number!r}: a whole number of 64 bits is allowed")
+            raise GradientError(f"{name} must be a whole number of 64 bits, got {number!r}")

@@ -182,7 +182,7 @@ class RateEstimator:
     def __init__(self, reading: str, *, stability: float) -> None:
         """RateError where the reading is unknown."""
         if reading not in READINGS:
-            raise RateError(f"reading is {reading!r}: {', '.join(READINGS)} are allowed")
+            raise RateError(f"reading must be one of {', '.join(READINGS)}, got {reading!r}")
         self._formula, self._literal, self._stability = READINGS[reading], reading == "literal", stability
         self._stream = _Stream()
         self._total_bytes, self._delivered_bytes = 1, 0
@@ -200,7 +200,7 @@ class RateEstimator:
     def begin(self, gradient_bytes: int) -> None:
         """An iteration begins, with a gradient of so many bytes as float32 (D); the last stable rate stays."""
         if gradient_bytes < 1:
-            raise RateError(f"gradient_bytes is {gradient_bytes}: 1 or more is allowed")
+            raise RateError(f"gradient_bytes must be 1 or more, got {gradient_bytes}")
         whole = self._stream.whole()
         if whole is not None and not self._literal and not self.measured:
             self._take(whole, anew=self._provisional)

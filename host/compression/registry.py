@@ -106,7 +106,7 @@ def _checked_scale(codec: Codec, values: list[Fixed]) -> Exponents:
     if not np.array_equal(scale, again):
         raise CodecError("scale gave two answers to one question: all workers have to find the same")
     if scale.min() < 0 or scale.max() > FRACTION_BITS:
-        raise CodecError(f"scale gave {scale.min()} to {scale.max()}: 0 to {FRACTION_BITS} are allowed")
+        raise CodecError(f"scale must give 0 to {FRACTION_BITS}, got {scale.min()} to {scale.max()}")
     return scale
 
 

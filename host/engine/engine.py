@@ -183,4 +183,4 @@ def check_lengths(protocols: Sequence[Protocol]) -> None:
     """ProtocolError unless the longest results of all are of one length: a buffer takes any of them."""
     words = [each.layout.words_most for each in protocols]
     if len(set(words)) != 1:
-        raise ProtocolError(f"results of two jobs have {words[0]} and {words[1]} words: as many are allowed")
+        raise ProtocolError(f"results of both jobs must have the same number of words, got {words[0]} and {words[1]}")

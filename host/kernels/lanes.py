@@ -21,14 +21,14 @@ VOTES = 1
 def code_of(width: int) -> int:
     """The header's code of a width; CodecError for a width that no switch sums."""
     if width not in WIDTHS:
-        raise CodecError(f"a lane width of {width} bits: {', '.join(map(str, WIDTHS))} are allowed")
+        raise CodecError(f"a lane's width must be one of {', '.join(map(str, WIDTHS))} bits, got {width}")
     return WIDTHS.index(width)
 
 
 def width_of(code: int) -> int:
     """Bits of a lane of the header's code; CodecError for a code that stands for none."""
     if not 0 <= code < len(WIDTHS):
-        raise CodecError(f"lanes of code {code}: 0 to {len(WIDTHS) - 1} are allowed")
+        raise CodecError(f"the code of lanes must be 0 to {len(WIDTHS) - 1}, got {code}")
     return WIDTHS[code]
 
 

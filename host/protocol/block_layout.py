@@ -28,9 +28,9 @@ class BlockLayout:
 
     def __post_init__(self) -> None:
         if min(self.blocks, self.words, self.planes) < 1 or self.summary_words < 0:
-            raise ProtocolError(f"{self}: blocks, words, planes of 1 or more, summary_words of 0 or more are allowed")
+            raise ProtocolError(f"blocks, words and planes must be 1 or more, summary_words 0 or more, got {self}")
         if self.widest not in WIDTHS:
-            raise ProtocolError(f"widest is {self.widest}: lanes of {', '.join(map(str, WIDTHS))} bits are allowed")
+            raise ProtocolError(f"widest must be one of {', '.join(map(str, WIDTHS))} bits, got {self.widest}")
 
     @property
     def elements(self) -> int:

@@ -338,8 +338,8 @@ static int launch_owned(struct core *core, double now) {
 int core_owned(struct core *core, const int64_t *owner, int64_t span, double now) {
     const int64_t most = core->slots / 2 + 1 - span;
     if (most < 1)
-        return fail(core, "each of %" PRId64 " blocks that follow each other may be another worker's: at most %" PRId64
-                    " are allowed with %" PRId64 " slots", span, core->slots / 2, core->slots);
+        return fail(core, "blocks that may each be another worker's must be at most %" PRId64 " (half of %" PRId64
+                    " slots), got %" PRId64, core->slots / 2, core->slots, span);
     core->owner = owner;
     core->reach = most < core->window ? most : core->window;
     core->in_flight.owned = 1;
@@ -392,8 +392,8 @@ static int check_blocks(struct core *core, int64_t iteration, const int32_t *blo
         fits &= blocks[at - 1] < blocks[at];
     char text[256];
     return fits ? 0 : fail(core,
-                           "blocks of iteration %" PRId64 " are %s: one or more of 0 to %" PRId64 ", ascending, are allowed",
-                           iteration, listed(blocks, count, text, sizeof text), core->total - 1);
+                           "blocks of iteration %" PRId64 " must be one or more of 0 to %" PRId64 ", ascending, got %s",
+                           iteration, core->total - 1, listed(blocks, count, text, sizeof text));
 }
 
 static int check_begins(struct core *core, int64_t iteration, int32_t lanes) {
@@ -408,8 +408,7 @@ static int check_begins(struct core *core, int64_t iteration, int32_t lanes) {
                     listed(missing, count, text, sizeof text));
     }
     if (iteration <= core->iteration)
-        return fail(core, "iteration %" PRId64 " begins after %" PRId64 ": a later one is allowed", iteration,
-                    core->iteration);
+        return fail(core, "an iteration must come after %" PRId64 ", got %" PRId64, core->iteration, iteration);
     if (!layout_words(&core->layout, 0, lanes))
         return fail(core, "block 0 cannot be sent in lanes of code %d: it has %" PRId64 " words in lanes of %" PRId64 " bits",
                     lanes, core->layout.words, core->layout.widest);

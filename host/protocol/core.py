@@ -250,4 +250,4 @@ class Protocol(CoreState):
 def check_window(window: int, slots: int) -> None:
     """ProtocolError unless blocks that follow each other in a slot are two windows apart, or more."""
     if window < 1 or slots % (2 * window):
-        raise ProtocolError(f"window is {window}: what divides {slots // 2} (slots / 2) is allowed")
+        raise ProtocolError(f"window must divide {slots // 2} (slots / 2), got {window}")

@@ -1,4 +1,4 @@
-/* The switch's slots at a host, by the rules of docs/explanation/protocol.md: the parameter server's and the simulation's. */
+/* The switch's slots at a host, by the rules of docs/reference/protocol.md: the parameter server's and the simulation's. */
 #pragma once
 #include "header.h"
 

@@ -152,7 +152,7 @@ class OverlappedTraining(Training):
         section, layers = self._config.schedule, self._model.layers
         if section.front > len(layers):
             raise ConfigError(
-                f"schedule.front is {section.front}: 0 to {len(layers)}, all of the model's layers, is allowed"
+                f"schedule.front must be 0 to {len(layers)}, all of the model's layers, got {section.front}"
             )
         first = PassSchedule(
             "late-front" if section.family == AUTO else str(section.family), section.threshold, section.front

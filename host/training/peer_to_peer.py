@@ -128,4 +128,4 @@ def check_finite(gradient: Floats, first: int = 0, of: str = "") -> None:
     `first`: the first element's number, `of`: whose it is, for the error.
     """
     if (bad := kernel().first_bad(gradient, float(np.finfo(np.float32).max))) >= 0:
-        raise GradientError(f"gradient element {first + bad}{of} is {gradient[bad]}: finite numbers are allowed")
+        raise GradientError(f"gradient element {first + bad}{of} must be finite, got {gradient[bad]}")

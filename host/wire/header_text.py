@@ -1,4 +1,4 @@
-"""The C header and the table of docs/explanation/protocol.md, written from KofnHeader (`make header`).
+"""The C header and the table of docs/reference/protocol.md, written from KofnHeader (`make header`).
 
 `python -m kofn.host.wire.header_text` writes both; tests fail while they are stale.
 """
@@ -10,44 +10,37 @@ from kofn.host.wire import packet as wire
 
 ROOT = Path(__file__).resolve().parents[2]
 C_HEADER = ROOT / "host" / "wire" / "kofn_header.h"
-PROTOCOL = ROOT / "docs" / "explanation" / "protocol.md"
+PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
 
 MEANINGS = {
-    "version": "3 (1 had no `gradients`, 2 one contribution of each worker)",
-    "kind": "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch)",
-    "job": "job, 1..127; 128 more: its [exact sums](#exact-sums)",
-    "worker": "rank of the sender, 0..63; in answers the rank it is sent to",
-    "recipient": "255: the sum goes to all workers; else to this rank, to others the header alone (reduce-scatter)",
-    "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
-    "flags": (
-        "CONTRIBUTE: 0, or, where the sender by now uses narrower lanes than planned, 1 + their code (2 to 5); 8 more"
-        " where it was sent before, also of a PULL; RESULT: those of the contribution that closed the block; LATE:"
-        " those of what it answers; FORMAT_MISMATCH: 1 = the slot's block has another number of words"
-    ),
-    "words": "256-byte words that follow, 1..32; 0 in a RESULT or LATE without the sum",
-    "k": (
-        "counted contributions that complete a block. CONTRIBUTE: 0 = the job's k, else this one; answers: "
-        "the k in force"
-    ),
-    "generation": "of the job's slots: Unix time in seconds, or later, when they were last begun anew; always growing",
-    "iteration": "from 1 (iteration 0 is the empty slot's)",
-    "block": "block of the gradient",
-    "slot": "chosen by the host, wrapped into the job's region by the switch",
+    "version": "3",
+    "kind": "[message type](#message-types)",
+    "job": "job, 1 to 127; plus 128 for the job's [exact sums](#exact-sums)",
+    "worker": "the sender's rank, 0 to 63; in answers, the rank that the answer is sent to",
+    "recipient": "255: the sum goes to all workers. Else: to this rank alone, and to the others without values",
+    "lanes": "code of the [lane width](#lanes): 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
+    "flags": "[depends on the message type](#flags)",
+    "words": "number of 256-byte words that follow, 1 to 32; 0 in a RESULT or LATE without values",
+    "k": "counted contributions that complete the block. CONTRIBUTE: 0 means the job's k. Answers: the k in force",
+    "generation": "generation of the job's slots: Unix time in seconds of their last start, or later; always growing",
+    "iteration": "from 1 (an empty slot has iteration 0)",
+    "block": "number of the block in the gradient",
+    "slot": "index of the slot, chosen by the worker; the switch wraps it into the job's region",
     "checksum": "the Internet checksum (RFC 1071) of header and values",
-    "scale": "signed; a lane of 1 stands for 2**-scale. Opaque to the switch, equal for all addends",
+    "scale": "signed; a lane of 1 means 2**-scale. The switch only compares it: all addends have the same",
     "count": (
-        "CONTRIBUTE: how many of the k this packet is (1 from a host); 0: it is added, and counts for none of"
-        " them: *merged*. PULL: 1; answers: how many counted ones are in the sum"
+        "CONTRIBUTE: 1 if the packet counts among the k, 0 if it is *merged*, that is added without being counted."
+        " PULL: 1. Answers: the number of counted contributions in the sum"
     ),
-    "part": "0..3: number of the sender's contribution to this block; answers keep the sender's",
+    "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",
     "weight": (
-        "of the gradients in it, in units of 1/256 gradient: each weighs 1, or less if it is old. CONTRIBUTE:"
-        " 1..1,023 gradients (more say 1,023); answers: of all in the sum; PULL: anything"
+        "weight of the gradients in the values, in units of 1/256 gradient. CONTRIBUTE: at most 1,023 gradients."
+        " Answers: the weight of the sum. PULL: ignored"
     ),
-    "members": "RESULT, LATE, FORMAT_MISMATCH: bitmap of the contributions in the sum, bit 64 x part + rank",
+    "members": "RESULT, LATE, FORMAT_MISMATCH: bitmap of the contributions in the sum; bit 64 x part + rank",
 }
-"""Of every field, in Markdown."""
+"""The meaning of each field, in Markdown."""
 
 
 def c_header() -> str:
@@ -63,7 +56,7 @@ def c_header() -> str:
     return f"{C_HEAD}\n" + "\n".join(lines) + f"\n\n{_c_fields()}\n"
 
 
-C_HEAD = """// Made from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md.
+C_HEAD = """// Made from host/wire/packet.py by `make header`: the packet of docs/reference/protocol.md.
 //
 // KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
 // of each but `members`, whose bits are no integer's.
@@ -94,7 +87,7 @@ def field_table() -> str:
 
 
 def protocol() -> str:
-    """docs/explanation/protocol.md as it has to be."""
+    """Return docs/reference/protocol.md with the current table."""
     before, _, rest = PROTOCOL.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{field_table()}\n\n{END}{after}"

@@ -1,6 +1,6 @@
 """The packet format: one table of fields, and the fast codec made from it.
 
-`KofnHeader` is the only description of the header outside of P4 (docs/explanation/protocol.md says what each field
+`KofnHeader` is the only description of the header outside of P4 (docs/reference/protocol.md says what each field
 means): `wire.scapy_layer` makes the Scapy layer from it, `wire.header_text` the C header, and a test compares it with
 kofn_h in p4c's output.  This module knows nothing of sockets, slots or what the values mean.
 """
@@ -199,7 +199,9 @@ def check(header: KofnHeader, size: int, total: int) -> None:
     if header.version != VERSION:
         raise WireError(f"version {header.version}: this host speaks version {VERSION}")
     if size != HEADER_BYTES + header.words * WORD_BYTES:
-        raise WireError(f"{size} bytes with words = {header.words}: {HEADER_BYTES} + words * 256 is allowed")
+        raise WireError(
+            f"a packet must have {HEADER_BYTES} + words * 256 bytes, got {size} with words = {header.words}"
+        )
     if total:
         raise ChecksumError(f"a damaged datagram: its checksum {header.checksum:#06x} does not fit its content")
 
@@ -229,11 +231,6 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
     whole = len(data) // 4
     rest = int.from_bytes(data[4 * whole :], "little")
     return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
-
-
-def count_words(words: int, planes: int) -> int:
-    """Words of the answer to so many words of votes."""
-    return max(words, planes * min(words, VOTE_WORDS))
 
 
 def bit_of(rank: int, part: int) -> int:

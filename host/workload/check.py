@@ -19,7 +19,7 @@ def check_workload(config: Config) -> None:
     name = config.model.workload_name
     found, metric = workload_class(config), metric_of(config)
     if metric is not None and metric.percent and not 0 < metric.target <= 1:
-        raise ConfigError(f"run.target is {metric.target:g}: more than 0, at most 1 is allowed for {metric.name}")
+        raise ConfigError(f"run.target must be more than 0, at most 1 for {metric.name}, got {metric.target:g}")
     if name in WORKLOADS.built_in:
         return
     try:

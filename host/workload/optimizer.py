@@ -61,5 +61,5 @@ def fitting(given: Arrays, name: str, wanted: npt.NDArray[np.generic]) -> npt.ND
     found = given.get(name)
     if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
         what = "nothing" if found is None else f"{found.dtype} {found.shape}"
-        raise ValueError(f"a peer's {name} are {what}: {wanted.dtype} {wanted.shape} is allowed")
+        raise ValueError(f"a peer's {name} must be {wanted.dtype} {wanted.shape}, got {what}")
     return found

@@ -1,4 +1,4 @@
-"""What a sharded training is asked to do, and what of that is allowed."""
+"""The settings of a sharded training, and their checks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ STAGES, BITS = (1, 2, 3), (1, 8, 32)
 CODECS = {1: "onebit", 8: "int8", 32: "int32"}
 """compress.codec of the elastic calls, by bits; with 32 there are none."""
 
-NUMBER = "a finite number, 0 or more, is allowed"
+NUMBER = "a finite number, 0 or more"
 
 
 def is_number(value: float) -> bool:
@@ -34,17 +34,17 @@ def _are_betas(value: Any) -> bool:
 
 
 ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "optimizer": (_one_of(*get_args(OptimizerName)), "'adam' or 'lamb' is allowed"),
-    "stage": (_one_of(*STAGES), "1, 2 or 3 is allowed"),
-    "bits": (_one_of(*BITS), "1, 8 or 32 is allowed"),
-    "freeze_step": (lambda value: type(value) is int and value >= 0, "a whole number, 0 or more, is allowed"),
-    "betas": (_are_betas, "two numbers, 0 to below 1, are allowed"),
+    "optimizer": (_one_of(*get_args(OptimizerName)), "'adam' or 'lamb'"),
+    "stage": (_one_of(*STAGES), "1, 2 or 3"),
+    "bits": (_one_of(*BITS), "1, 8 or 32"),
+    "freeze_step": (lambda value: type(value) is int and value >= 0, "a whole number, 0 or more"),
+    "betas": (_are_betas, "two numbers, 0 to below 1"),
     "eps": (is_number, NUMBER),
     "weight_decay": (is_number, NUMBER),
-    "decoupled": (lambda value: isinstance(value, bool), "True or False is allowed"),
+    "decoupled": (lambda value: isinstance(value, bool), "True or False"),
     "variance_floor": (is_number, NUMBER),
-    "mask": (lambda value: isinstance(value, bool), "True or False is allowed"),
-    "residual": (_one_of(*get_args(Residual)), f"{', '.join(map(repr, get_args(Residual)))} are allowed"),
+    "mask": (lambda value: isinstance(value, bool), "True or False"),
+    "residual": (_one_of(*get_args(Residual)), f"one of {', '.join(map(repr, get_args(Residual)))}"),
 }
 """Of each setting alone: whether a value is, and what is said otherwise."""
 
@@ -76,13 +76,13 @@ class ZeroSettings:
     def __post_init__(self) -> None:
         for name, (allows, words) in ALLOWED.items():
             if not allows(value := getattr(self, name)):
-                raise ZeroError(f"{name} {'are' if name == 'betas' else 'is'} {value!r}: {words}")
+                raise ZeroError(f"{name} must be {words}, got {value!r}")
         if self.bits == 1 and self.freeze_step < 1:
             raise ZeroError(
-                f"freeze_step is {self.freeze_step!r}: 1 or more is allowed with bits = 1, the variance is frozen then"
+                f"freeze_step must be 1 or more with bits = 1, which freezes the variance, got {self.freeze_step!r}"
             )
         if self.decoupled and self.optimizer == "lamb":
-            raise ZeroError("decoupled is True with optimizer = 'lamb': False is allowed, LAMB decays in its update")
+            raise ZeroError("decoupled must be False, got True with optimizer = 'lamb': LAMB decays in its update")
 
     @property
     def votes_on_momentum(self) -> bool:

@@ -86,9 +86,9 @@ class ZeroOptimizer:
         """A unit's gradient (size,), which may be used again at once."""
         one = self.shards.units[unit]
         if unit in self._put:
-            raise ZeroError(f"unit {unit} has its gradient already: one is allowed in a step")
+            raise ZeroError(f"a unit must have one gradient a step: unit {unit} has its own already")
         if gradient.shape != (one.size,):
-            raise ZeroError(f"the gradient of unit {unit} has shape {gradient.shape}: ({one.size},) is allowed")
+            raise ZeroError(f"the gradient of unit {unit} must have shape ({one.size},), got {gradient.shape}")
         self._put.add(unit)
         if self.settings.stage > 1 and not self._now_compressed:
             self._gradient = None
@@ -256,8 +256,8 @@ class _Momentum:
 
 def _check(settings: ZeroSettings, parameters: Floats, shards: Shards, compressed: CompressedMean | None) -> None:
     if parameters.shape != (shards.elements,):
-        raise ZeroError(f"parameters have shape {parameters.shape}: ({shards.elements},) is allowed")
+        raise ZeroError(f"parameters must have shape ({shards.elements},), got {parameters.shape}")
     if settings.stage == 1 and len(shards.units) != 1:
-        raise ZeroError(f"stage is 1 with {len(shards.units)} units: 1 is allowed, all parameters are gathered at once")
+        raise ZeroError(f"stage 1 must have one unit, got {len(shards.units)}: all parameters are gathered at once")
     if (settings.bits < 32) != (compressed is not None):
-        raise ZeroError(f"bits is {settings.bits}: a CompressedMean is allowed with 1 and 8, and needed there")
+        raise ZeroError(f"a CompressedMean must be given with bits 1 and 8, and only then, got bits = {settings.bits}")

@@ -229,7 +229,7 @@ def _linked(config: Config, path: Path, rank: int, host: str | None, interface: 
     if (host is None) == (interface is None):
         raise click.UsageError("--switch HOST or --interface NAME: one of them is needed")
     if rank >= config.job.workers:
-        raise ConfigError(f"--rank is {rank}: 0 to {config.job.workers - 1} (job.workers - 1) is allowed")
+        raise ConfigError(f"--rank must be 0 to {config.job.workers - 1} (job.workers - 1), got {rank}")
     name = interface or make_tunnel(host or "", rank)
     configure(name, data_address(config, path, rank))
     click.echo(f"worker {rank}: {name}, MTU {check_mtu(name, config.job.words)}", err=True)
@@ -244,7 +244,7 @@ def _train(
     if config.torch.script is None:
         _become(commands.worker(path, rank, own, metrics, ["--interface", link]))
     if config.torch.group != "worker":
-        raise ConfigError(f"torch.group is {config.torch.group!r}: on machines of their own 'worker' is allowed")
+        raise ConfigError(f"torch.group must be 'worker' on machines of their own, got {config.torch.group!r}")
     environment = commands.torch_environment(path, rank, link, own, metrics) | {"KOFN_INTERFACE": link}
     _become(commands.torchrun(config.torch, rank, config.job.workers, "127.0.0.1"), environment)
 

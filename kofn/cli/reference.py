@@ -35,7 +35,7 @@ from kofn.results.event_log import LoggedEvent
 from kofn.results.provenance import Provenance
 from kofn.results.record import RunRecord
 from kofn.results.samples import Sample, SlotSample
-from kofn.results.worker_metrics import Iteration, Totals
+from kofn.results.worker_metrics import Iteration, Logged, Totals
 from kofn.web import frames
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def configuration() -> str:
         MADE,
         "A run is a TOML file. Every key has a default, except those marked *required*, so an empty file is the default"
         " of each key; `kofn run` without a file takes `kofn/config/default.toml`. A wrong key, type or value is an"
-        " error that names the key and what is allowed. `--set SECTION.KEY=VALUE` gives a key another value on the"
+        " error that names the key and says what must hold. `--set SECTION.KEY=VALUE` gives a key another value on the"
         " command line.",
         f"An **objective** is one of {_codes((*OBJECTIVES.built_in, 'fixed:K'))}, `RULE:K`, `module:Name`,"
         " or the name of a plug-in; a **rule**"
@@ -219,6 +219,8 @@ def results() -> str:
         "## worker-R.jsonl",
         "One JSON object an iteration. A key without a value is null or left out.",
         _fields(Iteration),
+        "Each call of a script's `session.log()` is a line of its own:",
+        _fields(Logged),
         'The last line of each process is `{"summary": {...}}`:',
         _fields(Totals),
         "`account` is, in both:",

@@ -44,12 +44,12 @@ def check_votes(workers: int, words: int, target: str) -> None:
         most = min(most, BMV2_GROWTH // (planes - 1))
         if not most:
             raise ConfigError(
-                f"job.workers is {workers}, network.target is 'bmv2': up to 7 are allowed with compress.codec ="
-                f" {ONE_BIT!r}, whose sums of more are longer than BMv2 lets an answer grow"
+                f"job.workers must be up to 7 with compress.codec = {ONE_BIT!r} and network.target = 'bmv2', got"
+                f" {workers}: sums of more are longer than BMv2 lets an answer grow"
             )
     if words > most:
         why = f", network.target = 'bmv2' and {workers} workers" if most < VOTE_WORDS else ""
-        raise ConfigError(f"job.words is {words}: 1 to {most} is allowed with compress.codec = {ONE_BIT!r}{why}")
+        raise ConfigError(f"job.words must be 1 to {most} with compress.codec = {ONE_BIT!r}{why}, got {words}")
 
 
 def limit_of(width: int, workers: int) -> int:
@@ -99,8 +99,7 @@ class CompressSection(Section, frozen=True):
         return tuple(width for name, width in fitting.items() if self.codec in (name, "auto"))
 
     def check(self, *, workers: int, words: int, target: str = "embedded") -> None:
-        """Check rules across keys. ConfigError names the key, its value and the valid ones.
-        `target` is the network's."""
+        """Check rules across keys. ConfigError names the key, the rule and the value. `target` is the network's."""
         CODECS.check(self.codec, "compress.codec")
         if self.ratio_control != "off" and self.codec != "auto":
             raise ConfigError(
@@ -108,7 +107,7 @@ class CompressSection(Section, frozen=True):
                 " or ratio_control = 'off'"
             )
         if self.pace_mbps is not None and self.pace_mbps != 0 and not MBPS[0] <= self.pace_mbps <= MBPS[1]:
-            raise ConfigError(f"compress.pace_mbps is {self.pace_mbps}: 0, or {MBPS[0]:g} to {MBPS[1]:g}, is allowed")
+            raise ConfigError(f"compress.pace_mbps must be 0 or {MBPS[0]:g} to {MBPS[1]:g}, got {self.pace_mbps}")
         if self.codec in FIXED_POINT:
             self._check_widths(workers, words)
         if self.codec == ONE_BIT:
@@ -120,8 +119,8 @@ class CompressSection(Section, frozen=True):
         if not widths:
             enough = [name for name, width in INTEGERS.items() if limit_of(width, workers)]
             raise ConfigError(
-                f"compress.codec is {self.codec!r}: its {INTEGERS[self.codec]}-bit lanes leave no bits for the sum of"
-                f" {workers} workers (job.workers); {', '.join(enough)}, onebit or auto is allowed"
+                f"compress.codec must be {', '.join(enough)}, onebit or auto, got {self.codec!r}: its"
+                f" {INTEGERS[self.codec]}-bit lanes leave no bits for the sum of {workers} workers (job.workers)"
             )
         self.check_words(widths, words)
 
@@ -130,6 +129,6 @@ class CompressSection(Section, frozen=True):
         whole = widths[0] // widths[-1]
         if words % whole:
             raise ConfigError(
-                f"job.words is {words}: a multiple of {whole} is allowed with compress.codec = {self.codec!r}, as a"
+                f"job.words must be a multiple of {whole} with compress.codec = {self.codec!r}, got {words}: a"
                 f" block in {widths[-1]}-bit lanes takes {widths[-1]} / {widths[0]} of its words"
             )

@@ -1,4 +1,4 @@
-"""Errors whose message is for the person at the terminal: the fault, the object, and the valid values or the remedy.
+"""Errors whose message is for the person at the terminal: the rule, the value found, the remedy.
 
 KofnError
   ConfigError     a configuration that cannot be run
@@ -12,4 +12,4 @@ class KofnError(Exception):
 
 
 class ConfigError(KofnError):
-    """A configuration that cannot be run; the message names the field and the valid values."""
+    """A configuration that cannot be run; the message names the field, the rule and the value found."""

@@ -4,7 +4,7 @@
 0.05
 >>> load({"job": {"workers": 65}})
 Traceback (most recent call last):
-kofn.config.errors.ConfigError: job.workers is 65: 1 to 64 is allowed
+kofn.config.errors.ConfigError: job.workers must be 1 to 64, got 65
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,9 +50,7 @@ def load(given: Given, sections: Mapping[str, Any] | None = None) -> Config:
     Relative paths in it start in the folder of the file, or in the working folder without one.
     """
     if not isinstance(given, Config | Path | str | Mapping):
-        raise ConfigError(
-            f"the configuration is a {type(given).__name__}: a Config, a path, TOML or tables are allowed"
-        )
+        raise ConfigError(f"the configuration must be a Config, a path, TOML or tables, got a {type(given).__name__}")
     settings = _plain(sections or {})
     path = path_of(given)
     if path is not None:

@@ -27,17 +27,15 @@ def check_objective(text: str, workers: int, field: str) -> Fixed | None:
     name, colon, number = text.partition(":")
     if colon and (name == "fixed" or name in RULES):
         if not (number.isdecimal() and 1 <= int(number) <= workers):
-            raise ConfigError(f"{field} is {text!r}: {allowed(workers)}")
+            raise ConfigError(f"{field} must be {allowed(workers)}, got {text!r}")
         return Fixed(int(number), RULES[name].name if name in RULES else None)
     if OBJECTIVES.find(text) is None:
         meant = did_you_mean(text, [*OBJECTIVES.names, *(f"{rule}{colon}{number}" for rule in ("fixed", *RULES))])
-        raise ConfigError(f"{field} is {text!r}: {allowed(workers)}{meant}")
+        raise ConfigError(f"{field} must be {allowed(workers)}, got {text!r}{meant}")
     return None
 
 
 def allowed(workers: int) -> str:
     """Return the known objectives as text."""
     rules = ", ".join(f"{rule}:K" for rule in RULES)
-    return (
-        f"{', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, {rules} with 1 <= K <= workers = {workers} is allowed"
-    )
+    return f"{', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, {rules} with 1 <= K <= workers = {workers}"

@@ -40,7 +40,7 @@ class Registry:
     'kofn.host.collectives.kinds.ring:ring'
     >>> COLLECTIVES.check("mesh", "job.collective")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    kofn.config.errors.ConfigError: job.collective is 'mesh': ... or module:Name is allowed
+    kofn.config.errors.ConfigError: job.collective must be ... or module:Name, got 'mesh'
     """
 
     kind: str
@@ -80,7 +80,7 @@ class Registry:
         """Raise ConfigError where there is none of this name; load() checks the Name of `module:Name`."""
         if self.find(name) is None:
             meant = did_you_mean(name, self.names)
-            raise ConfigError(f"{field} is {name!r}: {', '.join(self.names)} or module:Name is allowed{meant}")
+            raise ConfigError(f"{field} must be {', '.join(self.names)} or module:Name, got {name!r}{meant}")
 
     def load(self, name: str) -> Any:
         """Load the plug-in. Raise ConfigError where there is none, or it cannot be imported."""

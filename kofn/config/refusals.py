@@ -1,4 +1,4 @@
-"""A refusal of msgspec in the file's terms: table, key, its value, the valid values.
+"""A refusal of msgspec in the file's terms: table, key, the rule, the value found.
 
 msgspec alone decides about validity, and stops at the first invalid value; its message has the place of that value.
 This module looks up the value and its type there. It knows none of the schema's names; the schema checks bounds across
@@ -7,7 +7,7 @@ keys.
 >>> import kofn
 >>> kofn.Config.parse("[[straggler]]\\nworkers = [0, -1]\\nmean_ms = 1")
 Traceback (most recent call last):
-kofn.config.errors.ConfigError: straggler[0].workers[1] is -1: 0 or more is allowed
+kofn.config.errors.ConfigError: straggler[0].workers[1] must be 0 or more, got -1
 """
 
 import re
@@ -49,11 +49,11 @@ def refusal(error: msgspec.ValidationError, document: Mapping[str, Any], kind: t
         assert isinstance(found, inspect.StructType)
         return ConfigError(_key(key["name"], found, place, missing="missing" in key[1]))
     if isinstance(found, inspect.IntType | inspect.FloatType) and _is_number(value, found):
-        finite = ", and finite," if value == float("inf") and found.le == LARGEST else ""
-        return ConfigError(f"{place} is {value}: {bounds(found)}{finite} is allowed")
+        finite = " and finite" if value == float("inf") and found.le == LARGEST else ""
+        return ConfigError(f"{place} must be {bounds(found)}{finite}, got {value}")
     names = found.values if isinstance(found, inspect.LiteralType) else ()
     meant = did_you_mean(value, map(str, names)) if isinstance(value, str) else ""
-    return ConfigError(f"{place} is {_shown(value)}: {allowed(found)} is allowed{meant}")
+    return ConfigError(f"{place} must be {allowed(found)}, got {_shown(value)}{meant}")
 
 
 def allowed(kind: inspect.Type) -> str:
@@ -112,8 +112,8 @@ def _key(name: str, table: inspect.StructType, place: str, *, missing: bool) -> 
     fields = _fields(table)
     if missing:
         return f"{f'{place}.' if place else ''}{name} is missing: {allowed(fields[name].type)} is needed"
-    where = f"{place} has the unknown key" if place else "unknown table or key"
-    return f"{where} {name!r}: {', '.join(fields)} are allowed{did_you_mean(name, fields)}"
+    where = f"a key of {place}" if place else "a table or key"
+    return f"{where} must be one of {', '.join(fields)}, got {name!r}{did_you_mean(name, fields)}"
 
 
 def _is_number(value: Any, kind: Number) -> bool:

@@ -57,7 +57,7 @@ class ScheduleSection(Section, frozen=True):
         if self.family is None:
             return
         if self.family not in (*FAMILIES, AUTO):
-            raise ConfigError(f"schedule.family is {self.family!r}: {', '.join(FAMILIES)} and {AUTO} are allowed")
+            raise ConfigError(f"schedule.family must be {', '.join(FAMILIES)} and {AUTO}, got {self.family!r}")
         if self.front and self.family not in WITH_FRONT:
             allowed = " or ".join(WITH_FRONT)
             raise ConfigError(f"schedule.front is {self.front}, schedule.family {self.family!r}: {allowed} is needed")

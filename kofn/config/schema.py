@@ -1,8 +1,8 @@
 """The run's TOML file as typed, checked values.
 
 Every key has a default, so an empty file is a run: all workers alike (`kofn run` without a file takes default.toml,
-where one of them is blocked). A wrong key, type or bound raises ConfigError with one line that names the field and the
-valid values. This module knows nothing of processes, sockets or training.
+where one of them is blocked). A wrong key, type or bound raises ConfigError with one line that names the field, the
+rule and the value found. This module knows nothing of processes, sockets or training.
 """
 
 import math
@@ -31,7 +31,7 @@ from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probab
 from kofn.config.suggestion import did_you_mean
 
 WORKERS_MAX = 64
-"""A result's member bitmap has 64 bits for each part (docs/explanation/protocol.md)."""
+"""A result's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
 
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
@@ -178,9 +178,9 @@ class ModelSection(Section, frozen=True):
         WORKLOADS.check(self.workload_name, "model.workload")
         STRAGGLERS.check(self.straggler_source, "model.stragglers")
         if self.replay is not None and self.workload_name == "digits":
-            raise ConfigError("model.replay is given, and model.workload = 'digits': one of them is allowed")
+            raise ConfigError("model.replay and model.workload = 'digits' must not both be given")
         if self.trace is not None and self.straggler_source == "drawn":
-            raise ConfigError("model.trace is given, and model.stragglers = 'drawn': one of them is allowed")
+            raise ConfigError("model.trace and model.stragglers = 'drawn' must not both be given")
 
 
 Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
@@ -205,8 +205,8 @@ class StragglerSection(Section, frozen=True):
         most = self.burst_iterations / (1 + self.burst_iterations)
         if self.burst_share > most:
             raise ConfigError(
-                f"straggler.burst_share is {self.burst_share:g} with burst_iterations = {self.burst_iterations:g}: at"
-                f" most {most:.3g} is allowed, as an iteration without blocking comes between two bursts"
+                f"straggler.burst_share must be at most {most:.3g} with burst_iterations = {self.burst_iterations:g},"
+                f" got {self.burst_share:g}: an iteration without blocking comes between two bursts"
             )
 
 
@@ -259,19 +259,19 @@ class FaultSection(Section, frozen=True):
     def check(self, target: str) -> None:
         """Check that the fault has an effect, and a place that can cause it."""
         if self.until_s <= self.from_s:
-            raise ConfigError(f"fault.until_s is {self.until_s}: more than fault.from_s = {self.from_s} is allowed")
+            raise ConfigError(f"fault.until_s must be more than fault.from_s = {self.from_s}, got {self.until_s}")
         effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
         if not any(getattr(self, effect) for effect in effects):
             raise ConfigError(f"fault does nothing: one or more of {', '.join(effects)} above 0 are needed")
         if self.blocks is not None and self.where == "switch":
-            raise ConfigError("fault.blocks is given, fault.where 'switch': where = 'host' is allowed")
+            raise ConfigError("fault.where must be 'host' with fault.blocks, got 'switch'")
         for field in ("workers", "packets", "blocks"):
             if getattr(self, field) == ():
-                raise ConfigError(f"fault.{field} is empty: one or more numbers are allowed, or no {field} for all")
+                raise ConfigError(f"fault.{field} must have one or more numbers, got none: leave it out for all")
         if self.where == "switch" and target == "bmv2":
             raise ConfigError(
-                "fault.where is 'switch', network.target is 'bmv2': BMv2's ports have no fault layer; "
-                "where = 'host' is allowed"
+                "fault.where must be 'host' with network.target = 'bmv2', got 'switch': BMv2's ports have no fault"
+                " layer"
             )
 
 
@@ -309,7 +309,7 @@ class LinkSection(Section, frozen=True):
     def check(self) -> None:
         """Check that it names workers."""
         if not self.workers:
-            raise ConfigError("link.workers is empty: one or more numbers are allowed")
+            raise ConfigError("link.workers must have one or more numbers, got none")
 
 
 class CpuSection(Section, frozen=True):
@@ -328,7 +328,7 @@ class CpuSection(Section, frozen=True):
     def check(self) -> None:
         """Check that it names workers."""
         if not self.workers:
-            raise ConfigError("cpu.workers is empty: one or more numbers are allowed")
+            raise ConfigError("cpu.workers must have one or more numbers, got none")
 
 
 class TorchSection(Section, frozen=True):
@@ -344,22 +344,22 @@ class TorchSection(Section, frozen=True):
         if (self.script is not None) != (workload == SCRIPT):
             given = "given" if self.script is not None else "not given"
             raise ConfigError(
-                f"torch.script is {given}, model.workload is {workload!r}: {SCRIPT!r} is allowed with a script, and"
-                " only then"
+                f"model.workload must be {SCRIPT!r} with torch.script, and only then, got {workload!r} and a script"
+                f" {given}"
             )
         if self.script is not None and collective == "gloo" and self.group != "job":
             raise ConfigError(
-                f"torch.group is {self.group!r}, job.collective is 'gloo': 'job' is allowed, gloo sums in the script's"
+                f"torch.group must be 'job' with job.collective = 'gloo', got {self.group!r}: gloo sums in the script's"
                 " process group"
             )
         if self.script is not None and alone:
             raise ConfigError("run.alone must be false with torch.script, got true: no script is trained alone")
         if self.script is not None and cpu:
-            raise ConfigError("cpu is given, and torch.script: one of them is allowed, a script is torchrun's process")
+            raise ConfigError("cpu and torch.script must not both be given: a script is torchrun's process")
         allowed = [name for name, rule in RULES.items() if not (rule.gives_up or rule.repeats)]
         if self.script is not None and late not in ("auto", *allowed):
             raise ConfigError(
-                f"torch.script is given, policy.late_gradient is {late!r}: {', '.join(allowed)} are allowed"
+                f"policy.late_gradient must be one of {', '.join(allowed)} with torch.script, got {late!r}"
             )
 
 
@@ -499,19 +499,19 @@ class Config(Section, frozen=True):
     def check(self) -> None:
         """Check bounds that types cannot express, or that span fields."""
         if not NAME.fullmatch(self.run.name):
-            raise ConfigError(f"run.name is {self.run.name!r}: up to 64 letters, digits, '.', '_' and '-' are allowed")
+            raise ConfigError(f"run.name must be up to 64 letters, digits, '.', '_' and '-', got {self.run.name!r}")
         self.network.check()
         COLLECTIVES.check(self.job.collective, "job.collective")
         if self.job.slots & (self.job.slots - 1):
-            raise ConfigError(f"job.slots is {self.job.slots}: a power of two from 2 to 4096 is allowed")
+            raise ConfigError(f"job.slots must be a power of two from 2 to 4096, got {self.job.slots}")
         if self.job.slots % (2 * self.job.window):
             most = self.job.slots // 2
             raise ConfigError(
-                f"job.window is {self.job.window}: a power of two from 1 to {most} (job.slots / 2) is allowed"
+                f"job.window must be a power of two from 1 to {most} (job.slots / 2), got {self.job.window}"
             )
         if self.job.exact_slots & (self.job.exact_slots - 1) or self.job.exact_slots == 1:
             raise ConfigError(
-                f"job.exact_slots is {self.job.exact_slots}: 0, or a power of two from 2 to {SLOTS // 2} is allowed"
+                f"job.exact_slots must be 0, or a power of two from 2 to {SLOTS // 2}, got {self.job.exact_slots}"
             )
         self.model.check()
         late, alone = self.policy.late_gradient, self.run.alone
@@ -523,7 +523,7 @@ class Config(Section, frozen=True):
             check_objective(objective, self.job.workers, "run.trials")
         if (self.job.start_workers or 1) > self.job.workers:
             raise ConfigError(
-                f"job.start_workers is {self.job.start_workers}: 1 to {self.job.workers} (job.workers) is allowed"
+                f"job.start_workers must be 1 to {self.job.workers} (job.workers), got {self.job.start_workers}"
             )
         for event in self.event:
             self._check_event(event)
@@ -547,9 +547,7 @@ class Config(Section, frozen=True):
         """Check that an event is one action on an existing process."""
         given = event.actions()
         if len(given) != 1:
-            raise ConfigError(
-                f"event has {', '.join(given) or 'no action'}: exactly one of {', '.join(ACTIONS)} is allowed"
-            )
+            raise ConfigError(f"event must have exactly one of {', '.join(ACTIONS)}, got {', '.join(given) or 'none'}")
         if event.objective is not None:
             check_objective(event.objective, self.job.workers, "event.objective")
             return
@@ -557,22 +555,20 @@ class Config(Section, frozen=True):
         processes = [*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(self.job.workers))]
         if name not in processes:
             meant = did_you_mean(name, processes)
-            raise ConfigError(f"event.{action} is {name!r}: {', '.join(processes)} are allowed{meant}")
+            raise ConfigError(f"event.{action} must be one of {', '.join(processes)}, got {name!r}{meant}")
 
     def _check_shards(self) -> None:
         """Check: one shard a worker, one owner a class; the other workers have the other classes."""
         if self.shard and self.model.replay is not None:
-            raise ConfigError(
-                "shard is given, and model.replay: one of them is allowed, no image is looked at in a replay"
-            )
+            raise ConfigError("shard and model.replay must not both be given: a replay reads no image")
         if self.shard and self.model.dirichlet is not None:
-            raise ConfigError("shard is given, and model.dirichlet: one of them is allowed, each deals the images out")
+            raise ConfigError("shard and model.dirichlet must not both be given: each deals the images out")
         owners: dict[int, int] = {}
         sharing = set(range(self.job.workers))
         for shard in self.shard:
             self._check_ranks((shard.worker,), "shard.worker")
             if shard.worker not in sharing:
-                raise ConfigError(f"shard.worker {shard.worker} is there twice: one shard a worker is allowed")
+                raise ConfigError(f"a worker must have one shard, got two for shard.worker {shard.worker}")
             sharing.remove(shard.worker)
             shard.check(owners)
         left = [label for label in range(CLASSES) if label not in owners]
@@ -585,4 +581,4 @@ class Config(Section, frozen=True):
         """Check that every rank is a worker's."""
         for rank in ranks:
             if rank >= self.job.workers:
-                raise ConfigError(f"{field} has {rank}: 0 to {self.job.workers - 1} (job.workers - 1) is allowed")
+                raise ConfigError(f"{field} must be 0 to {self.job.workers - 1} (job.workers - 1), got {rank}")

@@ -38,7 +38,19 @@ def judge(claims: Iterable[Claim[T]], of: T) -> list[Verdict]:
 
 
 def lines(verdicts: Sequence[Verdict]) -> list[str]:
-    return [f"{one.answer:3}  {one.claim}: {one.numbers}" for one in verdicts]
+    """Return a line for each verdict, and NOT_SHOWN where a claim does not hold."""
+    return [f"{one.answer:3}  {one.claim}: {one.numbers}" for one in verdicts] + explanation(verdicts)
+
+
+def explanation(verdicts: Sequence[Verdict]) -> list[str]:
+    return [] if all(one.holds for one in verdicts) else [NOT_SHOWN]
+
+
+NOT_SHOWN = (
+    "NO: the trials do not show this claim, which is about speed, bytes or losses. The results are sound unless a"
+    " failure is listed. Few seeds and a busy machine make a NO more likely: repeat with more --seeds on an idle one."
+)
+"""What a NO means; follows verdicts that have one."""
 
 
 def table(verdicts: Sequence[Verdict]) -> TextTable:

@@ -18,6 +18,7 @@ from rich.console import Console
 from kofn.config.errors import ConfigError
 from kofn.config.suggestion import did_you_mean
 from kofn.experiments.findings import Find, conclude
+from kofn.experiments.kept_options import given_options, with_kept_options, write_options
 from kofn.experiments.matrix import CarryOut, Cell, CellResult, Scenario, cells, check_cells, read_cells, run_cells
 from kofn.report.table import make_console
 from kofn.results.folder import RunFolder, default_path, point_latest
@@ -75,11 +76,16 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
             help="Simulations at a time.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr."),
-        click.option("--report-only", is_flag=True, help="Run nothing: print what the results in --out show."),
+        click.option(
+            "--report-only",
+            is_flag=True,
+            help="Run nothing: print what the results in --out show, with the options that they were made with.",
+        ),
     )
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
+        @with_kept_options
         def bundled(**given: Any) -> None:
             common = {field.name: given.pop(field.name) for field in fields(Choices)}
             command(choices=Choices(**common), **given)
@@ -105,13 +111,12 @@ def conduct(
     """
     console = make_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
-        out = choices.out
         if choices.report_only:
-            check_results(out, "an experiment")
+            check_results(choices.out, "an experiment")
         wanted = scenarios()
         if not (choices.report_only or choices.simulated) and running() is not None:
             raise another_run()
-        folder = out or default_path(f"experiment-{experiment}")
+        folder = choices.out or default_path(f"experiment-{experiment}")
         matrix = cells(wanted, choices.seeds, folder)
         ran = read_cells(matrix) if choices.report_only else _run(matrix, folder, console, choices, lean=lean)
         code = conclude(f"experiment {experiment}", folder, list(ran), find, console, as_json=choices.as_json)
@@ -141,6 +146,8 @@ def _run(
     check_cells(matrix)
     trainings = sum(cell.trainings for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_options(folder, given_options())
     if choices.simulated:
         return _simulated(matrix, folder, console, choices.processes, lean=lean)
     check_machine(matrix[0].config.network.target)
@@ -153,7 +160,6 @@ def _simulated(
     """All of one number of workers with the same costs."""
     from kofn.sim.costs import known_costs  # noqa: PLC0415  # the model and its libraries
 
-    folder.mkdir(parents=True, exist_ok=True)
     by_workers = {cell.config.job.workers: cell.config for cell in matrix}
     costs = {workers: known_costs(folder / f"costs-{workers}w.json", config) for workers, config in by_workers.items()}
     for result in gone_through(matrix, folder, functools.partial(_simulate, costs), console, processes=processes):

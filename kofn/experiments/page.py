@@ -51,7 +51,7 @@ def write_page(
     elements: Iterable[Element],
 ) -> Path:
     """Write the report of a command's matrix: its question, what failed, its claims, and elements; its path."""
-    shown = (Heading("Claims"), claims.table(verdicts), *elements)
+    shown = (Heading("Claims"), claims.table(verdicts), *claims.explanation(verdicts), *elements)
     text = render(
         "experiment.html",
         "kofn.experiments",

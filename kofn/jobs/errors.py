@@ -4,7 +4,7 @@ from kofn.config.errors import KofnError
 
 
 class JobsError(KofnError):
-    """A fault of a training request; the message names it and the valid values."""
+    """A fault of a training request; the message names the field, the rule and the value found."""
 
 
 class RequestError(JobsError):

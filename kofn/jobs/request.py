@@ -216,5 +216,5 @@ class TrainingRequest(ApiStruct, frozen=True):
         start = self.spec.elastic.start_workers
         if start is not None and start > self.spec.accelerators:
             raise RequestError(
-                f"spec.elastic.startWorkers is {start}: up to {self.spec.accelerators}, spec.accelerators, is allowed"
+                f"spec.elastic.startWorkers must be up to {self.spec.accelerators}, spec.accelerators, got {start}"
             )

@@ -47,7 +47,8 @@ def brief_rows(summary: Summary) -> list[list[str]]:
         ("replicas bit-identical", identical, True),
         ("gradients conserved", lambda entry: conserved(entry) if entry.ledger else "-", True),
     ]
-    return [[label, *map(cell, summary.trials)] for label, cell, shown in rows if shown]
+    shown_rows = [[label, *map(cell, summary.trials)] for label, cell, shown in rows if shown]
+    return [*summary.logged_rows(), *shown_rows]
 
 
 def _any(summary: Summary, name: str) -> bool:

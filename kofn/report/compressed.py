@@ -88,7 +88,7 @@ class Compressed:
 def planned_ratio(line: Iteration) -> float | None:
     """The share of the gradient's bytes that was planned: what was asked for, or less where the lanes are narrower.
 
-    Where narrower lanes were refused, everything is sent in those that are allowed.
+    Where narrower lanes were refused, everything is sent in the lanes that remain.
     """
     if line.ratio is None or line.width is None:
         return None

@@ -25,6 +25,11 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def significant(value: float | None) -> str:
+    """Four digits, where it is known."""
+    return "-" if value is None else f"{value:.4g}"
+
+
 def counts(by_k: Mapping[int, int]) -> str:
     """How often each k was used."""
     return ", ".join(f"{k} ({count})" for k, count in by_k.items())

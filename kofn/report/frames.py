@@ -57,6 +57,15 @@ class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float  # likewise
 
 
+class LoggedNumber(msgspec.Struct, frozen=True, kw_only=True):
+    """A number that a script logged."""
+
+    iteration: int  # the newest whose mean was in the parameters; 0: none
+    time: float  # when it was logged
+    name: str  # as the script gave it
+    value: float | None  # none where it is not finite
+
+
 class HostLink(msgspec.Struct, frozen=True, kw_only=True):
     """The Ethernet frames of a host's link in a whole trial, as the kernel counted them."""
 
@@ -163,6 +172,7 @@ SUMMARY = (TrialSummary, DerivedValues)
 
 TABLES = {
     "metrics": FrameSchema("an iteration of a worker", (WorkerKey, Iteration)),
+    "logged": FrameSchema("a number that a script logged", (WorkerKey, LoggedNumber)),
     "k": FrameSchema(
         "a rule for late gradients and a k, from the iteration on in which they came into force", (TrialKey, InForce)
     ),

@@ -25,6 +25,7 @@ from kofn.report.frames import (
     DerivedValues,
     GradientArrival,
     HostLink,
+    LoggedNumber,
     TimelineInterval,
     TrialKey,
     TrialSetting,
@@ -106,6 +107,20 @@ class Run:
             for trial in self._trials
             for worker in trial.workers
             for line in worker.iterations
+        )
+
+    @cached_property
+    def logged(self) -> pd.DataFrame:
+        """A row for each number that a script logged (kofn.torch's session.log)."""
+        return TABLES["logged"].frame(
+            (
+                trial.worker_key(worker.rank),
+                LoggedNumber(iteration=line.iteration, time=line.time, name=name, value=value),
+            )
+            for trial in self._trials
+            for worker in trial.workers
+            for line in worker.logged
+            for name, value in line.logged.items()
         )
 
     @cached_property

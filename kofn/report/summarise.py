@@ -23,7 +23,16 @@ from kofn.results.event_log import read_event_log
 from kofn.results.folder import JobFolder, RunFolder, TrialFolder
 from kofn.results.link_bytes import read_links
 from kofn.results.objective_notes import read_objective_notes
-from kofn.results.worker_metrics import CLOSED, Iteration, Totals, WorkerMetrics, read_begun, read_trial, read_worker
+from kofn.results.worker_metrics import (
+    CLOSED,
+    Iteration,
+    Totals,
+    WorkerMetrics,
+    last_logged,
+    read_begun,
+    read_trial,
+    read_worker,
+)
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
@@ -129,6 +138,9 @@ def summarise_trial(
         memory=max((entry.memory for entry in told if entry.memory), key=lambda memory: memory.total, default=None),
         interventions=read_interventions(folder, job),
         objective_faults=tuple(note.words for note in read_objective_notes(folder.decisions, job) if note.fault),
+        logged=last_logged(
+            {name: value for line in worker.logged for name, value in line.logged.items()} for worker in workers
+        ),
         early_end=early_end,
         diverged=any(entry.reason == DIVERGED for entry in told),
     )

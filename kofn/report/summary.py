@@ -18,6 +18,7 @@ from kofn.report.formatting import (
     ratio,
     seconds,
     shares,
+    significant,
     traffic,
     weights,
 )
@@ -125,6 +126,8 @@ class TrialSummary:
     """What an event of the configuration or an operator changed while it went on, in the order of time."""
     objective_faults: tuple[str, ...] = ()
     """What an objective did in place of giving costs, and when: k stayed as it was then."""
+    logged: dict[str, float] = field(default_factory=dict)
+    """A script's own numbers (session.log), by name: the mean over the workers of what each logged last."""
     early_end: str = ""
     """Why it ended before its training did; empty: it did not."""
     diverged: bool = False
@@ -321,6 +324,7 @@ class Summary:
             ["iterations in all", *(integer(entry.iterations) for entry in self.trials)],
             ["median iteration time", *(milliseconds(entry.median_iteration_s) for entry in self.trials)],
             ["mean iteration time", *(milliseconds(entry.mean_iteration_s) for entry in self.trials)],
+            *self.logged_rows(),
             *self._times(),
             ["as predicted", *(milliseconds(entry.predicted_iteration_s) for entry in self.trials)],
             ["k used (iterations)", *(counts(entry.k_iterations) for entry in self.trials)],
@@ -355,6 +359,11 @@ class Summary:
             *(alone if self.alone else []),
             ["iterations to target", *(integer(entry.iterations_to_target) for entry in self.trials)],
         ]
+
+    def logged_rows(self) -> list[list[str]]:
+        """A row for each number that a script logged in any trial."""
+        names = dict.fromkeys(name for entry in self.trials for name in entry.logged)
+        return [[f"{name}, last", *(significant(entry.logged.get(name)) for entry in self.trials)] for name in names]
 
     def _interventions(self) -> list[list[str]]:
         """A row where anything was changed."""

@@ -1,11 +1,12 @@
 """The workers' metrics files as typed values: read whole, read as they grow, or merged into one file.
 
-The files are written by host/: one JSON object an iteration, and a last one {"summary": ...}.  A worker that was
-killed and started again goes on in the same file: there is a summary of every process that came to its end.
+The files are written by host/: one JSON object an iteration, one {"logged": ...} for each time that a script logs
+numbers, and a last one {"summary": ...}.  A worker that was killed and started again goes on in the same file: there is
+a summary of every process that came to its end.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -121,20 +122,31 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 _NUMBERS = [name for name in Totals.__struct_fields__ if name not in ("reason", "account", "memory")]
 
 
+class Logged(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of a script's own, as it gave them to session.log()."""
+
+    iteration: int  # the newest whose mean was in the parameters; 0: none
+    time: float  # when they were logged, Unix time
+    logged: dict[str, float | None]  # by name; none where a number is not finite
+
+
 class MetricsLine(msgspec.Struct, frozen=True):
-    """Tells the last line from the others."""
+    """Tells the kinds of lines apart: an iteration's has neither."""
 
     summary: Totals | None = None
+    logged: dict[str, float | None] | None = None
 
 
 _LINE = msgspec.json.Decoder(MetricsLine)
+_LOGGED = msgspec.json.Decoder(Logged)
 _ITERATION = msgspec.json.Decoder(Iteration)
 
 
-def parse(line: bytes, source: Path) -> Iteration | Totals:
-    """One line of a metrics file; ResultsError names the file."""
+def parse(line: bytes, source: Path) -> Iteration | Logged | Totals:
+    """Return one line of a metrics file; ResultsError names the file."""
     try:
-        return _LINE.decode(line).summary or _ITERATION.decode(line)
+        kind = _LINE.decode(line)
+        return kind.summary or (_ITERATION if kind.logged is None else _LOGGED).decode(line)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise ResultsError(f"{source}: not a line of worker metrics: {error}: {line[:80]!r}") from error
 
@@ -147,12 +159,13 @@ class WorkerMetrics:
     iterations: tuple[Iteration, ...]
     totals: Totals | None
     """Sums over its processes that came to their end; None where none did."""
+    logged: tuple[Logged, ...] = ()
 
 
 class Tail(LineTail):
     """Reads what was appended to a metrics file since the last time; the file may not exist yet."""
 
-    def read(self) -> Iterator[Iteration | Totals]:
+    def read(self) -> Iterator[Iteration | Logged | Totals]:
         """Every complete new line; an unfinished one waits for the next read."""
         for line in self.lines():
             yield parse(line, self.path)
@@ -170,7 +183,22 @@ def read_worker(folder: TrialFolder, rank: int) -> WorkerMetrics:
         if isinstance(line, Totals):
             totals = line if totals is None else totals.plus(line)
     iterations = tuple(line for line in lines if isinstance(line, Iteration))
-    return WorkerMetrics(rank=rank, iterations=iterations, totals=totals)
+    logged = tuple(line for line in lines if isinstance(line, Logged))
+    return WorkerMetrics(rank=rank, iterations=iterations, totals=totals, logged=logged)
+
+
+def last_logged(workers: Iterable[Mapping[str, float | None]]) -> dict[str, float]:
+    """Return the mean of each number over the workers that have it.
+
+    >>> last_logged([{"top-1": 0.5, "loss": 2.0}, {"top-1": 0.75, "loss": None}, {}])
+    {'top-1': 0.625, 'loss': 2.0}
+    """
+    found: dict[str, list[float]] = {}
+    for worker in workers:
+        for name, value in worker.items():
+            if value is not None:
+                found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def read_trial(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:

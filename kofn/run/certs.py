@@ -25,7 +25,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
         if not (job.isdecimal() and workers.isdecimal()):
             raise click.BadParameter(f"{value!r}: two numbers are expected, 1:4 for the four workers of job 1")
         if not (1 <= int(job) <= JOB_MOST and 1 <= int(workers) <= WORKERS_MAX):
-            raise click.BadParameter(f"{value!r}: jobs 1 to {JOB_MOST} with 1 to {WORKERS_MAX} workers are allowed")
+            raise click.BadParameter(f"must be a job of 1 to {JOB_MOST} and 1 to {WORKERS_MAX} workers, got {value!r}")
         if int(job) in sizes:
             raise click.BadParameter(f"{value!r}: job {int(job)} is there already, each job is given once")
         sizes[int(job)] = int(workers)

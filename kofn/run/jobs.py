@@ -80,8 +80,8 @@ def _check_rate(config: Config) -> None:
     if mbps < least:
         took_ms = 2e-3 * bits / mbps
         raise ConfigError(
-            f"network.link_mbps is {mbps:g}: a packet of {bits // 8} bytes and its result take {took_ms:.0f} ms, "
-            f"job.rto_ms is {config.job.rto_ms:g}: {least:.2g} or more is allowed, or a larger job.rto_ms, or fewer "
+            f"network.link_mbps must be {least:.2g} or more with job.rto_ms = {config.job.rto_ms:g}, got {mbps:g}: a "
+            f"packet of {bits // 8} bytes and its result take {took_ms:.0f} ms; or give a larger job.rto_ms, or fewer "
             "job.words"
         )
 
@@ -98,13 +98,13 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
     servers = sum(load_collective(job.config.job.collective).server for job in jobs)
     if sum(workers) + servers > WORKERS_MAX:
         raise ConfigError(
-            f"job.workers of all jobs are {_sum(workers)}: at most {WORKERS_MAX - servers} together are allowed, "
+            f"job.workers of all jobs must be at most {WORKERS_MAX - servers} together, got {_sum(workers)}: "
             "every one is a port of the switch" + (", and so is every parameter server" if servers else "")
         )
     slots = [job.config.job.slots for job in jobs]
     if (end := slots_end(slots)) > SLOTS:
         raise ConfigError(
-            f"job.slots of all jobs are {_sum(slots)} and end at {end}: at most {SLOTS} together are allowed, "
+            f"job.slots of all jobs must end at {SLOTS} at most, got {_sum(slots)}, which end at {end}: "
             "each job's begin at a multiple of its own"
         )
 

@@ -45,7 +45,7 @@ def planned(
     What is given otherwise than as a file is one until the end of the block.
     """
     if isinstance(trials, str) or not all(isinstance(trial, str) for trial in trials):
-        raise ConfigError(f"trials are {trials!r}: a list of objectives is allowed, ['progress', 'all'] for example")
+        raise ConfigError(f"trials must be a list of objectives, got {trials!r}: ['progress', 'all'] for example")
     with tempfile.TemporaryDirectory(prefix="kofn-") as folder:
         given = configs or [DEFAULT_CONFIG]
         own = [Path(folder) / f"{number}.toml" for number, _ in enumerate(given)]
@@ -58,7 +58,7 @@ def planned(
                 message = message.removeprefix(f"{path}: ")  # nobody knows that file
             raise ConfigError(message) from None
         if plan.shared.run.seeds > 1:
-            raise ConfigError(f"run.seeds is {plan.shared.run.seeds}: 1 is allowed here, a call for each run.seed")
+            raise ConfigError(f"run.seeds must be 1 here, got {plan.shared.run.seeds}: call once for each run.seed")
         yield plan
 
 

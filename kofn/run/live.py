@@ -14,7 +14,7 @@ from kofn.results.account import STARVED, Account
 from kofn.results.folder import TrialFolder
 from kofn.results.ranks import name_workers, ranges
 from kofn.results.tail import LineTail
-from kofn.results.worker_metrics import Iteration, Tail, Totals
+from kofn.results.worker_metrics import Iteration, Logged, Tail, Totals, last_logged
 from kofn.results.worker_state import worker_state
 from kofn.rpc import kofn_pb2
 from kofn.run.stall import LOADING, STALL_S, START_S, Scene, StalledWorker, Watch, explain, starting
@@ -45,6 +45,8 @@ class WorkerView:
     last: Iteration | None = None
     loss: float | None = None
     accuracy: float | None = None
+    logged: dict[str, float | None] = field(default_factory=dict)
+    """The latest numbers that its script logged."""
     account: Account | None = None
     late: int = 0
     finished: str = ""
@@ -59,6 +61,9 @@ class WorkerView:
             news = True
             if isinstance(line, Totals):
                 self.finished = line.reason
+                continue
+            if isinstance(line, Logged):
+                self.logged |= line.logged
                 continue
             self.last, self.finished = line, ""  # a worker that was started again goes on in the same file
             self.late += line.late
@@ -238,6 +243,8 @@ class TrialView:
         parts += [f"iteration {newest.iteration:4d}", f"loss {_number(self.loss(), '.3f')}"]
         if self._metric is not None:
             parts.append(f"{self._metric.name} {self._metric.text(self.accuracy())}")
+        logged = last_logged(worker.logged for worker in self.workers)
+        parts += [f"{name} {value:.4g}" for name, value in logged.items()]
         parts.append(f"k {newest.k} of {len(self.workers)}")
         if (expected := self.expected_s()) is not None:
             parts.append(f"E_k[T] {expected * 1e3:.1f} ms")

@@ -191,4 +191,4 @@ def ip(*arguments: str) -> str:
 def check_ports(count: int) -> None:
     """RunError for more ports than workers a job can have."""
     if not 1 <= count <= WORKERS_MAX:
-        raise RunError(f"{count} ports: 1 to {WORKERS_MAX} are allowed")
+        raise RunError(f"ports must be 1 to {WORKERS_MAX}, got {count}")

@@ -175,7 +175,7 @@ class NetworkClient:
         return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
 
     async def check(self, timeout_s: float = 80.0) -> AsyncIterator[LinkCheck]:
-        """Verify reachability and link rates, one after another; the slowest link that is allowed takes 60 s."""
+        """Verify reachability and link rates, one after another; the slowest possible link takes 60 s."""
         self._checks = 0
         await self._send(do="check")
         for number in itertools.count():

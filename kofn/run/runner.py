@@ -139,7 +139,7 @@ def command(
 def page_port(web: bool | None, port: int | None, console: Console) -> int | None:
     """Where the page is served; None: nowhere.  ConfigError where a port is given for none."""
     if web is False and port is not None:
-        raise ConfigError(f"--port {port} is given, and --no-web: one of them is allowed")
+        raise ConfigError(f"--port {port} and --no-web must not both be given")
     there = console.is_terminal and importlib.util.find_spec("uvicorn") is not None
     wanted = there if web is None and port is None else web is not False
     if not wanted:

@@ -97,8 +97,8 @@ def check_story(events: Sequence[EventSection], job: JobSection) -> None:
     needed = job.start_workers or job.workers
     if job.workers - len(late) < needed:
         raise ConfigError(
-            f"job.start_workers is {needed}, but {', '.join(sorted(late))} are started later, by an event: "
-            f"1 to {job.workers - len(late)} is allowed"
+            f"job.start_workers must be 1 to {job.workers - len(late)}, got {needed}: {', '.join(sorted(late))} are "
+            "started later, by an event"
             if job.workers > len(late)
             else "event.start is the first event of every worker: one must be there from the beginning"
         )

@@ -169,5 +169,5 @@ case $extra in
         inputs=(requirements-shell.txt)
         ready shell || install shell -r requirements-shell.txt
         ;;
-    *) fail "unknown argument '$extra': none, 'dev', 'docs', 'torch' or 'shell' is allowed" ;;
+    *) fail "the argument must be none, 'dev', 'docs', 'torch' or 'shell', got '$extra'" ;;
 esac

@@ -14,9 +14,9 @@ from kofn.run.display import say
 def check_record(path: Path, *, jobs: int = 1, seeds: int = 1) -> None:
     """ConfigError, before anything is started, where the file cannot be written, or does not say whose it is."""
     if jobs > 1:
-        raise ConfigError(f"--record-stragglers {path}: one configuration is allowed, here are {jobs}")
+        raise ConfigError(f"--record-stragglers {path} needs one configuration, got {jobs}")
     if seeds > 1:
-        raise ConfigError(f"--record-stragglers {path}: one seed is allowed, run.seeds is {seeds}")
+        raise ConfigError(f"--record-stragglers {path} needs one seed, got run.seeds = {seeds}")
     if path.exists():
         raise ConfigError(f"--record-stragglers {path} is there: choose another name, results are never overwritten")
     if not path.absolute().parent.is_dir():

@@ -9,7 +9,6 @@ compiler/    JSON to C
 engine/      the running switch: program, ports, packets
 state/       the control plane's data: entries, profiles, value sets, meters
 p4runtime/   the P4Runtime server
-reference/   interprets the same program, slowly: for tests
 runtime/     the fixed C part; native.py calls it through ctypes
 errors.py    the exceptions, as one tree
 """

@@ -16,7 +16,7 @@ SwitchError
 
 
 class SwitchError(Exception):
-    """Base of all errors of the switch; the message names the fault, the object and the valid values."""
+    """Base of all errors of the switch; the message names the object, the rule and the value found."""
 
 
 class ProgramError(SwitchError):
@@ -40,7 +40,7 @@ class FaultError(SwitchError):
 
 
 class InvalidEntry(SwitchError):  # noqa: N818 - names the cause
-    """An entry, action or value does not fit the program; the message names the field and the valid values."""
+    """An entry, action or value does not fit the program; the message names the field and the rule."""
 
 
 class UnknownObject(InvalidEntry):

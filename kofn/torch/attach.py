@@ -105,11 +105,11 @@ def _session(model: DistributedDataParallel, job: TorchJob | None) -> Session:
     if not isinstance(model, DistributedDataParallel):
         raise TorchError(f"the model is a {type(model).__name__}: a DistributedDataParallel is needed")
     if model._comm_hooks:
-        raise TorchError("the model has a communication hook: none is allowed, DDP takes one")
+        raise TorchError("the model must have no communication hook yet, DDP takes one")
     if model._delay_all_reduce_params:
-        raise TorchError("delay_all_reduce_named_params are reduced by the process group: none are allowed")
+        raise TorchError("delay_all_reduce_named_params must not be given: the process group reduces these")
     if model._use_python_reducer:
-        raise TorchError('optimize_ddp is "python_reducer", which has no buckets: True or False is allowed')
+        raise TorchError('optimize_ddp must be True or False, got "python_reducer", which has no buckets')
     group = model.process_group.rank(), model.process_group.size()
     found = job or ControlledJob(JobPlace.find(group))
     if found.config.schedule.family is not None:

@@ -55,7 +55,7 @@ class ElasticSteps:
         if self._applying:
             return
         if len(args) > 1 or keywords.get("closure"):  # args[0] is the optimizer
-            raise TorchError("step() is given a closure: none is allowed, it would need several gradients a step")
+            raise TorchError("step() must have no closure: it would need several gradients a step")
         self._own, self._updates = self._session.ended()
         self._check(self._updates[0])
         self._session.replica.begin_change()
@@ -142,7 +142,9 @@ def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
     check_optimizer(model, optimizer, scheduler)
     check_statistics(model.module)
     if model.find_unused_parameters:
-        raise TorchError("find_unused_parameters=True asks all workers after every backward pass: False is allowed")
+        raise TorchError(
+            "find_unused_parameters must be False, got True, which asks all workers after every backward pass"
+        )
     if broadcasts_buffers(model):
         raise TorchError("DDP broadcasts the model's buffers before every forward pass: broadcast_buffers=False")
 
@@ -162,12 +164,14 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
         raise TorchError(f"the scheduler is a {type(scheduler).__name__}: one of torch.optim.lr_scheduler, or None")
     if isinstance(optimizer, Joinable):
         raise TorchError(
-            f"a {type(optimizer).__name__} waits for all workers in every step: one that does not is allowed"
+            f"the optimizer must not wait for all workers in every step, as a {type(optimizer).__name__} does"
         )
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise TorchError("LBFGS needs several gradients a step: an optimizer whose step() takes no closure is allowed")
+        raise TorchError("the optimizer's step() must take no closure, got LBFGS, which needs several gradients a step")
     if isinstance(scheduler, ReduceLROnPlateau):
-        raise TorchError("ReduceLROnPlateau needs each worker's own loss: a scheduler of iterations is allowed")
+        raise TorchError(
+            "the scheduler must follow iterations, got ReduceLROnPlateau, which needs each worker's own loss"
+        )
 
 
 def epoch_of(scheduler: Any) -> Any:

@@ -56,9 +56,9 @@ class ElasticCalls:
             return CompressSection()
         given, default = config.compress, CompressSection()
         if given.codec not in (default.codec, self.codec):
-            raise TorchError(f"compress.codec is {given.codec!r}: {self.codec!r} is allowed here, or none")
+            raise TorchError(f"compress.codec must be {self.codec!r} here, or none, got {given.codec!r}")
         if (given.ratio, given.ratio_control) != (default.ratio, default.ratio_control):
-            raise TorchError("compress.ratio or ratio_control is given: none is allowed, all is sent in every step")
+            raise TorchError("compress.ratio and ratio_control must not be given: all is sent in every step")
         compress = replace(given, codec=self.codec, residual=self._residual(given.residual))
         compress.check(workers=config.job.workers, words=config.job.words)
         return compress
@@ -87,7 +87,7 @@ class ElasticCalls:
     def _residual(self, given: Residual) -> Residual:
         """Return the script's setting, or else the configuration's. Raise TorchError where they differ."""
         if "exact" not in (given, self.residual) and given != self.residual:
-            raise TorchError(f"compress.residual is {given!r}: {self.residual!r} is allowed here, or none")
+            raise TorchError(f"compress.residual must be {self.residual!r} here, or none, got {given!r}")
         return self.residual if given == "exact" else given
 
 

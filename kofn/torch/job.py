@@ -53,7 +53,7 @@ class ControlledJob:
         self.config, self.rank, self.metrics = Config.load(place.config), place.rank, place.metrics
         workers = self.config.job.workers
         if place.rank >= workers:
-            raise TorchError(f"this is worker {place.rank}: 0 to {workers - 1} (job.workers - 1) is allowed")
+            raise TorchError(f"the rank must be 0 to {workers - 1} (job.workers - 1), got {place.rank}")
         self._place, self._loop = place, EventLoop()
         self._reducer: Reducer | None = None
         self._member: Member | None = None

@@ -152,7 +152,7 @@ def units_of(model: nn.Module, stage: int) -> list[Named]:
     for name, each in named:
         if each.dtype != torch.float32 or each.device.type != "cpu":
             kind = str(each.dtype).removeprefix("torch.")
-            raise TorchError(f"{name} is of {kind} on {each.device}: float32 on the cpu is allowed")
+            raise TorchError(f"{name} must be float32 on the cpu, got {kind} on {each.device}")
     if stage == 1:
         return [named]
     if stage == 3:

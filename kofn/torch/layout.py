@@ -105,13 +105,13 @@ def _dense(tensor: torch.Tensor) -> bool:
 
 def _check(name: str, parameter: nn.Parameter) -> None:
     if parameter.device.type != "cpu":
-        raise TorchError(f"{name} is on {parameter.device}: cpu is allowed, workers sum in main memory")
+        raise TorchError(f"{name} must be on the cpu, got {parameter.device}: workers sum in main memory")
     if parameter.dtype not in DTYPES:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise TorchError(f"{name} is of {str(parameter.dtype).removeprefix('torch.')}: {allowed} are allowed")
+        raise TorchError(f"{name} must be one of {allowed}, got {str(parameter.dtype).removeprefix('torch.')}")
 
 
 def _check_modules(module: nn.Module) -> None:
     for name, each in module.named_modules():
         if getattr(each, "sparse", False):
-            raise TorchError(f"{name} has sparse gradients: sparse=False is allowed, a switch sums whole blocks")
+            raise TorchError(f"{name} must have sparse=False, got sparse gradients: a switch sums whole blocks")

@@ -107,5 +107,5 @@ def _own_address(controller: str) -> str:
 def split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise TorchError(f"{address!r} is no address: HOST:PORT is allowed, with a port up to 65535")
+        raise TorchError(f"an address must be HOST:PORT, with a port up to 65535, got {address!r}")
     return host, int(port)

@@ -68,12 +68,13 @@ def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
     if collective == "gloo" or not load_collective(collective).ledger:
         raise TorchError(f"job.collective is {collective!r}: a schedule needs a switch or a server")
     if section.front > layers:
-        raise TorchError(f"schedule.front is {section.front}: 0 to {layers}, all of the model's layers, is allowed")
+        raise TorchError(f"schedule.front must be 0 to {layers}, all of the model's layers, got {section.front}")
     found = PassSchedule(section.family, section.threshold, section.front)
     if clips and found.family.by_layer:
         whole = ", ".join(name for name, family in FAMILIES.items() if not family.by_layer)
         raise TorchError(
-            f"max_norm is of all layers' means together, and {found.name} steps layer by layer: {whole} are allowed"
+            f"max_norm is of all layers together: the schedule must be one of {whole}, got {found.name}, which steps"
+            " layer by layer"
         )
     return found
 

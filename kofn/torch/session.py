@@ -6,6 +6,7 @@ iterations.
 """
 
 import atexit
+import math
 import time
 import zlib
 from collections import deque
@@ -137,6 +138,18 @@ class Session:
     def loss(self, loss: float) -> None:
         self._log.loss = loss
 
+    def log(self, **numbers: float) -> None:
+        """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.
+
+        The live view and the table show the mean over the workers of the latest ones; `kofn.read(run).logged` has all,
+        each with `iteration`.
+        """
+        if self._closed:
+            raise TorchError("session.log() must come before close()")
+        found = {name: float(value) for name, value in numbers.items()}
+        logged = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        self._metrics.write(iteration=self.iteration, time=time.time(), logged=logged)
+
     def close(self) -> None:
         """Leave the job, with the other workers where the training is done; runs by itself at the process's end."""
         if self._closed:
@@ -181,7 +194,7 @@ class Session:
             self._begin()
         values = bucket.buffer()
         if values.is_sparse:
-            raise TorchError("DDP reduces a sparse gradient: dense ones are allowed, a switch sums whole blocks")
+            raise TorchError("gradients must be dense, got a sparse one: a switch sums whole blocks")
         self._whole = bucket.is_last()
         self._unreduced.reduced(last=self._whole)
         return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
@@ -222,7 +235,7 @@ class Session:
             raise TorchError(f"iteration {iteration} begins: the job has {self._last} (run.max_iterations)")
         known = self._backlog.popleft() if self._backlog else None
         first_s, blocking_s = time.monotonic(), self._pause(iteration)
-        own_end = self._meets
+        own_end = _meets(self.model, self._passes)
         self._passes += 1
         self._begun = Begun(
             iteration=iteration,
@@ -235,18 +248,6 @@ class Session:
         )
         assert known is None or isinstance(known, Aggregate)
         self._ended = self._exchange.begin(iteration, known, own_end=own_end)
-
-    @property
-    def _meets(self) -> bool:
-        """Return whether DDP makes all workers meet before this worker's next gradient.
-
-        It does once, after the first pass or, with a static graph, the second, when it rebuilds its buckets.
-        """
-        model: Any = self.model
-        if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
-            return False
-        always = broadcasts_buffers(model) or model._join_config.enable
-        return always or self._passes <= int(model.static_graph)
 
     def _pause(self, iteration: int) -> float:
         """Block as the configuration says, and return for how long, without the time that imitates a larger model."""
@@ -327,6 +328,17 @@ class Session:
         """Take the last mean, which no later call has taken, when the training ends without an error."""
         if self._error is None and self._whole and self.replica.parts is None:
             self._settle()
+
+
+def _meets(model: Any, passes: int) -> bool:
+    """Return whether DDP makes all workers meet after the pass that begins now; `passes` have begun before.
+
+    It does once, after the first pass or, with a static graph, the second, when it rebuilds its buckets.
+    """
+    if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
+        return False
+    always = broadcasts_buffers(model) or model._join_config.enable
+    return always or passes <= int(model.static_graph)
 
 
 def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:

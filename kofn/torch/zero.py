@@ -67,9 +67,9 @@ def zero(
         raise TorchError("the model is a DistributedDataParallel, which reduces by itself: the module in it is needed")
     check_statistics(model)
     if not is_number(lr):
-        raise TorchError(f"lr is {lr!r}: {NUMBER}")
+        raise TorchError(f"lr must be {NUMBER}, got {lr!r}")
     if through not in ("switch", "gloo"):
-        raise TorchError(f"through is {through!r}: 'switch' or 'gloo' is allowed")
+        raise TorchError(f"through must be 'switch' or 'gloo', got {through!r}")
     try:
         settings = ZeroSettings(
             optimizer=optimizer,
@@ -122,7 +122,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     def step(self, closure: Callable[[], float] | None = None) -> None:
         """Step with the mean gradient of all workers; afterwards all have the same parameters."""
         if closure is not None:
-            raise TorchError("step() is given a closure: none is allowed, it would need several gradients a step")
+            raise TorchError("step() must have no closure: it would need several gradients a step")
         self._untrained.check_trained()
         if self._settings.stage < 3 and (name := next(filter(None, (unit.written for unit in self._units)), None)):
             raise TorchError(f"{name} was written or moved since the last step: {WRITTEN}")
@@ -208,7 +208,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             raise TorchError(f"{given[0]} must be given to kofn.torch.zero(), got it in the optimizer's group")
         rate = float(group["lr"])
         if not is_number(rate):
-            raise TorchError(f"lr is {rate!r}: {NUMBER}")
+            raise TorchError(f"lr must be {NUMBER}, got {rate!r}")
         return rate
 
     def _counted(self, unit: int, left: list[int], parameter: nn.Parameter) -> None:

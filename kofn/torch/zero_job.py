@@ -52,11 +52,11 @@ class GroupZero:
 
     def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         if settings.residual != "exact":
-            raise TorchError(f'residual is {settings.residual!r} and through is "gloo": "exact" is allowed there')
+            raise TorchError(f'residual must be "exact" with through = "gloo", got {settings.residual!r}')
         if not dist.is_initialized():
             raise TorchError('through is "gloo", and there is no process group: init_process_group("gloo") is needed')
         if settings.bits == 8:
-            raise TorchError('bits is 8 and through is "gloo": 1 (two-sided) or 32 is allowed there')
+            raise TorchError('bits must be 1 (two-sided) or 32 with through = "gloo", got 8')
         self._calls = calls = GroupCalls(self._group)
         return calls, TwoSidedMean(calls, sum(units)) if settings.bits == 1 else None
 

@@ -163,8 +163,8 @@ def test_set_k_says_what_is_allowed() -> None:
         result = await kofn("set-k", "9")
         assert result.exit_code == 2
         assert result.output == (
-            f"kofn: objective is 'fixed:9': {', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, merge:K, async:K, "
-            "batch-sync:K, stash:K, abort:K, drop:K with 1 <= K <= workers = 4 is allowed\n"
+            f"kofn: objective must be {', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, merge:K, async:K, "
+            "batch-sync:K, stash:K, abort:K, drop:K with 1 <= K <= workers = 4, got 'fixed:9'\n"
         )
 
     with_controller(scenario)

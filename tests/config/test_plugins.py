@@ -50,7 +50,7 @@ def test_names_are_known_without_loading_anything() -> None:
 def test_what_is_no_name_is_told_what_there_is(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         COLLECTIVES.check(name, "job.collective")
-    assert str(raised.value).endswith(f"{', '.join(COLLECTIVES.built_in)} or module:Name is allowed")
+    assert f"must be {', '.join(COLLECTIVES.built_in)} or module:Name, got" in str(raised.value)
 
 
 def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

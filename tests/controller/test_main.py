@@ -82,7 +82,7 @@ def test_address_in_use(files: list[str]) -> None:
     [
         ("--config", "none.toml", "none.toml: No such file or directory"),
         ("--topology", "none.json", "none.json: No such file or directory"),
-        ("--objective", "fixed:3", "policy.objective is 'fixed:3'"),
+        ("--objective", "fixed:3", "workers = 2, got 'fixed:3'"),
         ("--decisions", "/nowhere/decisions.jsonl", "--decisions /nowhere/decisions.jsonl: No such file"),
         ("--log", "/nowhere/log", "--log /nowhere/log: No such file"),
     ],

@@ -169,9 +169,12 @@ def test_a_quick_matrix_is_a_part_of_it(tmp_path: Path) -> None:
 def test_settings_come_last_and_what_does_not_fit_is_named(tmp_path: Path) -> None:
     axes = Axes(collectives=("full",), workers=(4,), models=("1m",), settings=("job.window=16",))
     assert all(cell.config.job.window == 16 for cell in planned(tmp_path, axes).cells)
-    with pytest.raises(ConfigError, match=r"1m-none-4w-100m-full-int32: .*job.window is 4096"):
+    with pytest.raises(
+        ConfigError,
+        match=r"1m-none-4w-100m-full-int32: .*job.window must be a power of two from 1 to 512 .*, got 4096",
+    ):
         planned(tmp_path, replace(axes, settings=("job.window=4096",)))
-    with pytest.raises(ConfigError, match=r"--k is 5: 1 to 4"):
+    with pytest.raises(ConfigError, match=r"--k must be 1 to 4"):
         Axes(k=5).check()
 
 
@@ -242,7 +245,9 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     (own,) = models.models([], tmp_path, tmp_path)
     assert (own.name, own.elements, own.replay) == ("replay", 12, tmp_path)
     np.save(tmp_path / "b.npy", np.zeros(11, np.float32))
-    with pytest.raises(ConfigError, match=r"--replay: .*b.npy has 11 elements"):
+    with pytest.raises(
+        ConfigError, match=r"--replay: all gradients must have 12 elements, as a.npy has, got 11 in .*b.npy"
+    ):
         models.models([], tmp_path, tmp_path)
 
 
@@ -517,17 +522,17 @@ def test_a_plan_is_told_and_nothing_is_done(made_up: Runs, tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--collective", "tree"], "--collective tree: full, fixed, adaptive, "),
+        (["--collective", "tree"], "--collective must be full, fixed, adaptive, "),
         (["--collective", "gloo"], "--collective gloo: it is PyTorch's, and"),
         (["--model", "1g"], "'1g' is not one of"),
-        (["--codec", "int7"], "--codec is 'int7': int32, int16, int8, int4, auto, onebit or module:Name"),
+        (["--codec", "int7"], "--codec must be int32, int16, int8, int4, auto, onebit or module:Name, got 'int7'"),
         (["--workers", "1"], "1 is not in the range 2<=x<=64"),
         (["--mbps", "0"], "0.0 is not in the range"),
-        (["--k", "5"], "--k is 5: 1 to 4, the least of --workers, is allowed"),
+        (["--k", "5"], "--k must be 1 to 4, the least of --workers, got 5"),
         (["--codec", "int4", "--workers", "8"], "its 4-bit lanes leave no bits for the sum of 8 workers"),
         (["--quick", "--straggler", "none", "--model", "digits"], "--quick leaves nothing of what was chosen"),
         (["--replay", "nowhere"], "'nowhere' does not exist"),
-        (["--set", "job.window=4096"], "job.window is 4096"),
+        (["--set", "job.window=4096"], "job.window must be a power of two from 1 to 512 (job.slots / 2), got 4096"),
         (["--report-only"], "--report-only needs --out with the folder of a comparison, not none"),
     ],
 )

@@ -180,6 +180,20 @@ def test_report_only_says_what_is_there(folder: Path) -> None:
     assert all(claim["numbers"] in text for claim in document["claims"])
 
 
+def test_report_only_takes_the_options_that_the_results_were_made_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kofn.experiments.conduct.execute", Faked())
+    monkeypatch.setattr("kofn.experiments.conduct.check_machine", lambda _: None)
+    monkeypatch.setattr("kofn.experiments.conduct.running", lambda: None)
+    made = invoke("--out", folder, *CHOSEN, "--seeds", "1")
+    assert made.exit_code == 0, made.output
+    again = invoke("--report-only", "--out", folder, "--json")
+    assert (again.exit_code, len(json.loads(again.stdout)["scenarios"])) == (0, len(NAMES)), again.output
+    more = invoke("--report-only", "--out", folder, "--seeds", "2")
+    assert more.exit_code == 1 and "seed 2: not run yet" in more.output
+
+
 def test_report_only_names_what_is_missing(folder: Path) -> None:
     run(folder, Faked(), "one-slow", seeds=1)
     result = invoke("--out", folder, *CHOSEN, "--report-only")

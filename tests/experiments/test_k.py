@@ -231,7 +231,8 @@ def test_the_tables_fit_and_have_words_for_what_never_came() -> None:
     cells = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert cells["async:2"][1:5] == ["never", "never", "..", "never"]
     assert cells["batch-sync:4"][1] == "1234.0"
-    assert claims.lines([Verdict(claim="a", holds=False, numbers="b")]) == ["NO   a: b"]
+    assert claims.lines([Verdict(claim="a", holds=False, numbers="b")]) == ["NO   a: b", claims.NOT_SHOWN]
+    assert claims.lines([Verdict(claim="a", holds=True, numbers="b")]) == ["yes  a: b"]
 
 
 @pytest.mark.parametrize("workers", WORKERS)

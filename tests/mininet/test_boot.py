@@ -193,7 +193,7 @@ def test_a_topology_can_be_written_only(tmp_path: Path) -> None:
     assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == ""
     assert json.loads(path.read_text()) == json.loads((FOLDER / "topology.json").read_text().replace("200]", "200.0]"))
     failed = subprocess.run([*argv, "--hosts", "65"], check=False, capture_output=True, text=True)
-    assert (failed.returncode, failed.stderr) == (2, "boot.py: --hosts is 65: 1 to 64 is allowed\n")
+    assert (failed.returncode, failed.stderr) == (2, "boot.py: --hosts must be 1 to 64, got 65\n")
 
 
 @pytest.mark.long

@@ -92,5 +92,5 @@ def test_a_limit_is_taken_away_and_comes_back(commands: Commands) -> None:
 
 
 def test_an_unknown_host_is_named(commands: Commands) -> None:
-    with pytest.raises(NetworkError, match="host 'h3' is unknown: h1, h2 are allowed"):
+    with pytest.raises(NetworkError, match="the host must be one of h1, h2, got 'h3'"):
         shaped(commands, 10).shape("h3", 5)

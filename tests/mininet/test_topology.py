@@ -48,17 +48,20 @@ def test_a_mac_is_made_from_the_rank() -> None:
 
 
 BAD = {
-    "two switches": ({"switches": {"s1": {}, "s2": {}}}, "switches has 2: exactly one switch is allowed"),
-    "no switch": ({"switches": {}}, "switches has 0"),
-    "switch with a program": ({"switches": {"s1": {"runtime_json": "x"}}}, "switches.s1 has 'runtime_json'"),
-    "unknown key": ({"routers": {}}, "the topology has 'routers': hosts, switches, links is allowed"),
-    "no hosts": ({"hosts": {}}, "hosts has 0: 1 to 64 hosts are allowed"),
-    "many hosts": ({"hosts": {f"h{n}": {} for n in range(65)}}, "hosts has 65: 1 to 64 hosts are allowed"),
-    "hosts as a list": ({"hosts": ["h1"]}, "hosts has ['h1']"),
+    "two switches": ({"switches": {"s1": {}, "s2": {}}}, "switches must have exactly one switch, got 2"),
+    "no switch": ({"switches": {}}, "switches must have exactly one switch, got 0"),
+    "switch with a program": (
+        {"switches": {"s1": {"runtime_json": "x"}}},
+        "keys of switches.s1 must be none, got 'runtime_json'",
+    ),
+    "unknown key": ({"routers": {}}, "keys of the topology must be hosts, switches, links, got 'routers'"),
+    "no hosts": ({"hosts": {}}, "hosts must have 1 to 64 hosts, got 0"),
+    "many hosts": ({"hosts": {f"h{n}": {} for n in range(65)}}, "hosts must have 1 to 64 hosts, got 65"),
+    "hosts as a list": ({"hosts": ["h1"]}, "hosts must have 1 to 64 hosts, got ['h1']"),
     "host named root": ({"hosts.root": {}}, "hosts has 'root'"),
     "host named as the switch": ({"hosts.s1": {}}, "hosts has 's1', which is the switch"),
     "long name": ({"hosts.averylongname": {}}, "hosts has 'averylongname'"),
-    "host's unknown key": ({"hosts.h1.gateway": "x"}, "hosts.h1 has 'gateway': ip, mac, commands is allowed"),
+    "host's unknown key": ({"hosts.h1.gateway": "x"}, "keys of hosts.h1 must be ip, mac, commands, got 'gateway'"),
     "commands": ({"hosts.h1.commands": "reboot"}, "hosts.h1.commands is 'reboot'"),
     "no address": ({"hosts.h2.ip": None}, "hosts.h2.ip is None: an IPv4 address with its prefix"),
     "no prefix": ({"hosts.h2.ip": "10.0.0.2"}, "hosts.h2.ip is '10.0.0.2': an IPv4 address with its prefix"),
@@ -77,13 +80,13 @@ BAD = {
     "unknown switch": ({"links.0": ["h1", "s2-p1"]}, "links[0] has 's2-p1'"),
     "host to host": ({"links.0": ["h1", "h2"]}, "links[0] has 'h1': one end must be a port of the switch"),
     "switch to switch": ({"links.0": ["s1-p1", "s1-p2"]}, "links[0] has 's1-p1': a host is needed"),
-    "port 0": ({"links.0": ["h1", "s1-p0"]}, "links[0] has port '0' of s1: 1 to 64 is allowed"),
-    "port 65": ({"links.0": ["s1-p65", "h1"]}, "links[0] has port '65' of s1"),
-    "no port": ({"links.0": ["h1", "s1-p"]}, "links[0] has port '' of s1"),
-    "port twice": ({"links.1": ["h2", "s1-p1"]}, "links[1] (h2) is on s1-p1, as h1 is"),
-    "second link": ({"links.1": ["h1", "s1-p2"]}, "links[1] is a second link of host h1"),
-    "short link": ({"links.0": ["h1"]}, "links[0] is ['h1']"),
-    "latency": ({"links.0": ["h1", "s1-p1", "5ms", 10]}, "links[0] (h1) has latency '5ms': only 0 is allowed"),
+    "port 0": ({"links.0": ["h1", "s1-p0"]}, "links[0] must have a port 1 to 64 of s1, got '0'"),
+    "port 65": ({"links.0": ["s1-p65", "h1"]}, "links[0] must have a port 1 to 64 of s1, got '65'"),
+    "no port": ({"links.0": ["h1", "s1-p"]}, "links[0] must have a port 1 to 64 of s1, got ''"),
+    "port twice": ({"links.1": ["h2", "s1-p1"]}, "a port must have one link, got two on s1-p1: links[1] (h2) and h1"),
+    "second link": ({"links.1": ["h1", "s1-p2"]}, "a host must have one link, got a second of h1 in links[1]"),
+    "short link": ({"links.0": ["h1"]}, 'links[0] must be ["host", "s1-pN", latency, Mbit/s], got [\'h1\']'),
+    "latency": ({"links.0": ["h1", "s1-p1", "5ms", 10]}, "links[0] (h1) must have latency 0, got '5ms'"),
     "rate 0": ({"links.0": ["h1", "s1-p1", 0, 0]}, "links[0] bandwidth is 0: 0.1 to 100000 Mbit/s"),
     "rate true": ({"links.0": ["h1", "s1-p1", 0, True]}, "links[0] bandwidth is True"),
     "rate text": ({"links.0": ["h1", "s1-p1", 0, "fast"]}, "links[0] bandwidth is 'fast'"),
@@ -114,7 +117,7 @@ def test_a_bad_topology_is_refused_by_field(change: dict[str, object], message: 
         ("{", "not JSON"),
         ("[]", "the topology is []: a table is needed"),
         ("{}", "hosts is missing"),
-        ('{"hosts": {"h1": {}, "h1": {}}}', "'h1' stands twice"),
+        ('{"hosts": {"h1": {}, "h1": {}}}', "a table must name 'h1' once, got two"),
     ],
 )
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
@@ -132,7 +135,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("hosts", "mbps"), [(0, 1), (65, 1), (2, 0), (2, float("nan"))])
 def test_a_bad_star_is_refused(hosts: int, mbps: float) -> None:
-    with pytest.raises(TopologyError, match=r"allowed|Mbit/s"):
+    with pytest.raises(TopologyError, match=r"must be|Mbit/s"):
         star(hosts, mbps)
 
 

@@ -51,6 +51,12 @@ def test_the_default_runs_table_fits_14_rows_and_80_columns() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_a_number_that_a_script_logged_is_a_row() -> None:
+    logged = Summary(job=1, metric=None, trials=(replace(LATE, logged={"top1": 0.71236}), ALL))
+    assert rows(logged)["top1, last"] == ["0.7124", "-"]
+    assert ["top1, last", "0.7124", "-"] in logged.rows()
+
+
 def test_the_first_lines_say_what_happened() -> None:
     alone, source, progress, late = headlines(DEFAULT)
     assert alone == "One worker alone: 95.0% accuracy after 5.5 s."

@@ -47,6 +47,15 @@ def test_metrics_are_the_lines_of_the_workers(tmp_path: Path) -> None:
     assert pd.isna(row.width) and pd.isna(row.account_entered), "what the workers did not say"
 
 
+def test_what_a_script_logged_is_a_row_for_each_number(tmp_path: Path) -> None:
+    folder = two_trials(tmp_path)
+    append(folder, 1, {"iteration": 7, "time": 3.5, "logged": {"top1": 0.5, "loss": None}})
+    logged = read(tmp_path).logged
+    assert logged[["worker", "iteration", "time", "name"]].values.tolist() == [[1, 7, 3.5, "top1"], [1, 7, 3.5, "loss"]]
+    assert logged.value.iloc[0] == 0.5 and pd.isna(logged.value.iloc[1])
+    assert len(read(tmp_path).metrics) == 2 * 4 * 200, "no iteration"
+
+
 def test_arrivals_say_who_was_first_and_who_is_in_the_sum(tmp_path: Path) -> None:
     two_trials(tmp_path)
     arrivals = read(tmp_path).arrivals

@@ -45,8 +45,8 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     [
         ("3", "'3': two numbers are expected"),
         ("1:x", "'1:x': two numbers are expected"),
-        ("0:4", "'0:4': jobs 1 to 127 with 1 to 64 workers are allowed"),
-        ("1:65", "'1:65': jobs 1 to 127 with 1 to 64 workers are allowed"),
+        ("0:4", "must be a job of 1 to 127 and 1 to 64 workers, got '0:4'"),
+        ("1:65", "must be a job of 1 to 127 and 1 to 64 workers, got '1:65'"),
         ("2:3", "'2:3': job 2 is there already"),
     ],
 )

@@ -137,6 +137,16 @@ def test_the_last_line_says_why_a_worker_ended(live: TrialView, folder: RunFolde
     assert live.workers[0].finished == "target"
 
 
+def test_the_latest_numbers_that_scripts_logged_are_shown_as_means(live: TrialView, folder: RunFolder) -> None:
+    for rank, values in enumerate([(0.1, 0.5), (0.75,)]):
+        append(folder, rank, simulate().lines[rank][0])
+        append(folder, rank, *({"iteration": 1, "time": 2.0, "logged": {"top1": value}} for value in values))
+    append(folder, 2, {"iteration": 1, "time": 2.0, "logged": {"top1": None}})
+    live.poll()
+    assert "  top1 0.625  " in live.headline()
+    assert live.workers[0].iteration == 1, "no line of an iteration"
+
+
 def test_without_a_terminal_plain_lines_come_out(live: TrialView, folder: RunFolder, tmp_path: Path) -> None:
     append(folder, 0, simulate().lines[0][0])
     out = tmp_path / "out"

@@ -39,7 +39,7 @@ def test_when_there_is_a_page(web: bool | None, port: int | None, console: Conso
 
 
 def test_a_port_for_no_page() -> None:
-    with pytest.raises(ConfigError, match="--port 8080 is given, and --no-web: one of them is allowed"):
+    with pytest.raises(ConfigError, match="--port 8080 and --no-web must not both be given"):
         page_port(False, 8080, PIPE)
 
 

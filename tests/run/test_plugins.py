@@ -83,9 +83,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compress.codec=mine:broken", "codec 'mine:broken' failed: ValueError: no idea"),
         (
             "compress.codec=mine:family",
-            "job.words is 4: a multiple of 8 is allowed with compress.codec",
+            "job.words must be a multiple of 8 with compress.codec = 'mine:family', got 4",
         ),
-        ("compress.codec=mine", "compress.codec is 'mine': int32, int16, int8, int4, auto, "),
+        ("compress.codec=mine", "compress.codec must be int32, int16, int8, int4, auto, "),
         ("job.collective=gone:Ring", "collective 'gone:Ring' cannot be loaded: ModuleNotFoundError"),
         (
             "job.collective=mine:Bowl",
@@ -95,16 +95,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "job.collective=mine:Half",
             "'mine:Half' does not have _connect, _interrupt, _release: a whole class is needed",
         ),
-        ("job.collective=glo", "job.collective is 'glo': "),
+        ("job.collective=glo", "got 'glo': did you mean 'gloo'?"),
         ("model.workload=mine:Gone", "workload 'mine:Gone' cannot be loaded: AttributeError"),
         ("model.workload=mine:NUMBER", "workload 'mine:NUMBER' is a int: a class derived from"),
-        ("model.workload=digit", "model.workload is 'digit': "),
+        ("model.workload=digit", "got 'digit': did you mean 'digits'?"),
         ("model.stragglers=gone:Late", "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError"),
         ("model.stragglers=mine:Bowl", "is Bowl: a class derived from kofn.host.workload.straggler_source"),
         ("model.stragglers=trace", "model.stragglers is 'trace': model.trace is needed"),
         ("run.trials=['gone:least']", "objective 'gone:least' cannot be loaded: ModuleNotFoundError"),
         ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' is a int: an Objective, or a callable"),
-        ("run.trials=['best']", "run.trials is 'best': "),
+        ("run.trials=['best']", "run.trials must be all, progress, "),
     ],
 )
 def test_what_does_not_do_is_refused_before_anything_starts(

@@ -70,7 +70,7 @@ def test_setup_refuses_what_it_does_not_know() -> None:
         [ROOT / "kofn" / "run" / "setup.sh", "everything"], capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
-    assert "unknown argument 'everything': none, 'dev', 'docs', 'torch' or 'shell' is allowed" in result.stderr
+    assert "the argument must be none, 'dev', 'docs', 'torch' or 'shell', got 'everything'" in result.stderr
 
 
 def test_setup_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:

@@ -40,11 +40,11 @@ def test_a_record_that_cannot_be_written_is_refused_first(tmp_path: Path) -> Non
     for path, jobs, words in (
         (tmp_path / "there.csv", 1, "there.csv is there: choose another name"),
         (tmp_path / "gone" / "new.csv", 1, "gone is no folder"),
-        (tmp_path / "new.csv", 2, "one configuration is allowed, here are 2"),
+        (tmp_path / "new.csv", 2, "needs one configuration, got 2"),
     ):
         with pytest.raises(ConfigError, match=words):
             check_record(path, jobs=jobs)
-    with pytest.raises(ConfigError, match=r"one seed is allowed, run.seeds is 3"):
+    with pytest.raises(ConfigError, match=r"needs one seed, got run.seeds = 3"):
         check_record(tmp_path / "new.csv", seeds=3)
     result = CliRunner().invoke(main, ["simulate", "--record-stragglers", str(tmp_path / "there.csv")])
     assert result.exit_code == 2 and "is there" in result.stderr
@@ -81,9 +81,9 @@ def test_less_of_a_processor_is_not_simulated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("workers = []\nshare = 0.5", "cpu.workers is empty"),
-        ("workers = [4]\nshare = 0.5", "cpu.workers has 4: 0 to 3"),
-        ("workers = [1]\nshare = 0.01", r"cpu\[0\].share is 0.01: 0.05 to 1 is allowed"),
+        ("workers = []\nshare = 0.5", "cpu.workers must have one or more numbers, got none"),
+        ("workers = [4]\nshare = 0.5", "cpu.workers must be 0 to 3 .job.workers - 1., got 4"),
+        ("workers = [1]\nshare = 0.01", r"cpu\[0\].share must be 0.05 to 1, got 0.01"),
         ("workers = [1]", r"cpu\[0\].share is missing"),
     ],
 )

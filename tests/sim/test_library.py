@@ -71,6 +71,6 @@ def test_ctrl_c_ends_it_and_what_there_is_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trials", ["all", [3]])
 def test_trials_that_are_no_list_of_objectives_are_named(trials: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trials are .*: a list of objectives is allowed, \['progress', 'all'\]"):
+    with pytest.raises(ConfigError, match=r"trials must be a list of objectives, got .*: \['progress', 'all'\]"):
         kofn.simulate(CONFIG, trials=trials, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

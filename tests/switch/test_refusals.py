@@ -96,6 +96,10 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
             changed(lambda root: root["headers"][-1].update(name="pna_main_input_metadata", metadata=True)),
             "must be v1model's, got one of PNA",
         ),
+        (
+            changed(lambda root: root.update(headers=[h for h in root["headers"] if h["name"] != "standard_metadata"])),
+            "not PSA, PNA or another",
+        ),
         (changed(lambda root: root.pop("actions")), "contradicts its format: KeyError"),
         (b"not JSON", "not p4c's BMv2 JSON"),
         (b"no JSON", "not p4c's BMv2 JSON: Expecting value: line 1 column 1"),

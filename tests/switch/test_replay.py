@@ -150,7 +150,7 @@ def test_a_damaged_file_ends_the_switch(tmp_path: Path) -> None:
         (b"\x0a\x0d\x0d\x0a" + bytes(30), "not a pcap file (pcapng is none"),
         (pcap((0, b"whole")) + bytes(3), "ends inside the header of packet 2"),
         (HEADER + struct.pack("<4I", 0, 0, 2, 3) + b"ab", "packet 1 is incomplete: 2 of 3 bytes are there"),
-        (HEADER + struct.pack("<4I", 0, 0, 1 << 19, 1 << 19), "packet 1 has 524288 bytes; 262144 are allowed"),
+        (HEADER + struct.pack("<4I", 0, 0, 1 << 19, 1 << 19), "packet 1 must have at most 262144 bytes, got 524288"),
         (pcap((0, b"cut"))[:-3], "ends inside packet 1"),
     ],
 )

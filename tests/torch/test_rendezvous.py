@@ -56,7 +56,7 @@ def test_an_address_that_is_none_is_not_handed_out(
     controller: str, at: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["hand_out", "job.toml", "--controller", controller, "--at", at])
-    with pytest.raises(SystemExit, match=f"'{wrong}' is no address: HOST:PORT is allowed, with a port up to 65535"):
+    with pytest.raises(SystemExit, match=f"an address must be HOST:PORT, with a port up to 65535, got '{wrong}'"):
         main()
 
 
@@ -78,5 +78,5 @@ def test_nothing_without_the_key_or_for_another_rank(asked: dict[str, str]) -> N
 
 
 def test_an_address_that_is_none() -> None:
-    with pytest.raises(TorchError, match="'here' is no address: HOST:PORT is allowed"):
+    with pytest.raises(TorchError, match="an address must be HOST:PORT, with a port up to 65535, got 'here'"):
         JobPlace.find((0, 2), {"KOFN_RENDEZVOUS": "here"})

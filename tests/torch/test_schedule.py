@@ -429,9 +429,11 @@ def test_what_cannot_be_scheduled(tmp_path: Path) -> None:
     line = nn.Linear(4, 4)
     refused(tmp_path, line, "schedule.family is not given: one of sequential", family=None)
     refused(tmp_path, line, "schedule.family is 'auto'", family="auto")
-    refused(tmp_path, line, r"schedule.front is 2: 0 to 1, all of the model's layers", family="late-front", front=2)
-    refused(tmp_path, line, "max_norm is of all layers' means together, and priority steps", max_norm=1.0)
-    refused(tmp_path, line, "LBFGS needs several gradients a step", optimizer=torch.optim.LBFGS)
+    refused(
+        tmp_path, line, r"schedule.front must be 0 to 1, all of the model's layers, got 2", family="late-front", front=2
+    )
+    refused(tmp_path, line, "the schedule must be one of .*, got priority, which steps", max_norm=1.0)
+    refused(tmp_path, line, "got LBFGS, which needs several gradients a step", optimizer=torch.optim.LBFGS)
     refused(tmp_path, Tied(), "one and other have a parameter in common")
     refused(
         tmp_path,

@@ -66,7 +66,7 @@ class Mpi(PeerCommunicator):
         if missing := self.missing():
             raise CollectiveError(f"mpi: {missing}")
         if "mpi4py.MPI" in sys.modules:
-            raise CollectiveError("MPI is in use in this process already: one Mpi for each process is allowed")
+            raise CollectiveError("a process must have one Mpi at most: MPI is in use in this one already")
         self._host, self._sums = host, dict[Any, Any]()
         if self.rank != 0:
             return ""

@@ -52,7 +52,7 @@ class FixedPoint:
         if not self.limit:
             raise CodecError(_too_narrow(width, workers))
         if rounding not in ("nearest", "stochastic"):
-            raise CodecError(f'rounding is "{rounding}": "nearest" and "stochastic" are allowed')
+            raise CodecError(f'rounding must be "nearest" or "stochastic", got "{rounding}"')
         self.exponent = min(FRACTION_BITS, math.floor(math.log2(limit_of(32, workers) / gradient_range)))
         """The scale of 32-bit lanes."""
         self._calls = 0 if rounding == "stochastic" else None

@@ -40,8 +40,8 @@ class BlockingTrace(StragglerSource):
         ranks = {rank for _, rank in read_trace(config.model.trace)}
         if unknown := sorted(rank for rank in ranks if not 0 <= rank < config.job.workers):
             raise ConfigError(
-                f"{config.model.trace} has rank {unknown[0]}: 0 to {config.job.workers - 1} (job.workers - 1) is"
-                " allowed"
+                f"ranks of {config.model.trace} must be 0 to {config.job.workers - 1} (job.workers - 1), got"
+                f" {unknown[0]}"
             )
 
 

@@ -50,7 +50,8 @@ def load_gradients(folder: Path) -> Sequence[Floats]:
     for path, gradient in zip(files, gradients, strict=True):
         if gradient.size != gradients[0].size:
             raise ReplayError(
-                f"{path} has {gradient.size:,} elements, {files[0].name} has {gradients[0].size:,}: one size is allowed"
+                f"all gradients must have {gradients[0].size:,} elements, as {files[0].name} has, got"
+                f" {gradient.size:,} in {path}"
             )
     return gradients
 

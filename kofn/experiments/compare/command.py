@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
+from kofn.config.errors import ConfigError
 from kofn.config.section import MBPS
-from kofn.experiments.compare.comparison import Comparison, read_options
+from kofn.experiments.compare.comparison import Comparison
 from kofn.experiments.compare.models import NAMES, models
 from kofn.experiments.compare.plan import QUICK, Axes, available
 from kofn.experiments.compare.points import COLLECTIVES, STRAGGLERS
 from kofn.experiments.conduct import check_results
+from kofn.experiments.kept_options import read_options
 from kofn.report.table import make_console
 from kofn.results.folder import default_path
 from kofn.run.ending import ending
@@ -130,7 +132,10 @@ def command(
         if replay is not None:
             asked["replay"] = str(replay)
         if report_only:
-            asked = read_options(check_results(out, "a comparison")) | asked
+            kept = read_options(check_results(out, "a comparison"))
+            if kept is None:
+                raise ConfigError(f"{out}: no comparison was begun there")
+            asked = kept | asked
             replay = Path(asked["replay"]) if "replay" in asked else None
         axes, notes = _axes(asked)
         folder = out or default_path("compare")

@@ -22,6 +22,7 @@ from kofn.experiments.compare.plan import Axes, ComparisonPlan
 from kofn.experiments.compare.tables import LEGEND, arm_document, run_documents, setting_table
 from kofn.experiments.conduct import gone_through
 from kofn.experiments.findings import Findings, conclude
+from kofn.experiments.kept_options import write_options
 from kofn.experiments.matrix import CellResult, check_cells, duration, read_cells
 from kofn.experiments.trials import read_trials
 from kofn.report.table import PlainTable
@@ -29,9 +30,6 @@ from kofn.run.display import say
 from kofn.run.preconditions import check_machine
 from kofn.run.runner import execute
 from kofn.run.state import another_run, running
-
-OPTIONS = "options.json"
-"""The options with which the comparison of a folder was begun last."""
 
 QUESTION = "Parameter server, ring, all workers in the network, a fixed k, a chosen k: which is how fast?"
 
@@ -46,7 +44,7 @@ class Comparison:
     notes: Sequence[str]
     console: Console
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the command line that were given; `read_options` finds them in the folder."""
+    """Those of the command line that were given, which are kept in the folder."""
 
     def show(self, *, as_json: bool) -> None:
         """Say what would be run; nothing is, and what is not measured yet is assumed."""
@@ -71,7 +69,7 @@ class Comparison:
             if capture(model):
                 say(self.console, f"gradients of {model.title} captured in {model.replay}")
         check_cells(self._planned(self._ceilings()).cells)
-        (self.folder / OPTIONS).write_text(f"{json.dumps(self.options)}\n")
+        write_options(self.folder, self.options)
         say(self.console, "what this machine carries:")
         target, workers = self.axes.target, self.axes.workers
         ceilings = measure(self.folder, target, workers, reference, execute, self.console)
@@ -124,15 +122,6 @@ class Comparison:
             return findings(done, plan, notes)
 
         return conclude("compare", self.folder, results, find, self.console, as_json=as_json, document="compare.json")
-
-
-def read_options(folder: Path) -> dict[str, Any]:
-    """Return the options with which a folder's comparison was begun last; ConfigError where there is none."""
-    try:
-        found: dict[str, Any] = json.loads((folder / OPTIONS).read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}: no comparison was begun there: {OPTIONS} cannot be read ({error})") from error
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def findings(done: Sequence[CellResult], plan: ComparisonPlan, notes: Sequence[str]) -> Findings:

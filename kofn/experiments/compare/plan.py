@@ -61,7 +61,7 @@ class Axes:
         if GPT in self.models and importlib.util.find_spec("torch") is None:
             raise ConfigError(f"--model {GPT}: PyTorch is not installed: kofn/run/setup.sh torch, or pip install torch")
         if self.k is not None and self.k > min(self.workers):
-            raise ConfigError(f"--k is {self.k}: 1 to {min(self.workers)}, the least of --workers, is allowed")
+            raise ConfigError(f"--k must be 1 to {min(self.workers)}, the least of --workers, got {self.k}")
 
     def wants(self, point: Point) -> bool:
         """Whether a point of the axes is run: all are, but for a quick comparison."""
@@ -163,5 +163,5 @@ def _missing(collective: str) -> str:
         return ""
     if REGISTERED.find(collective) is None:
         names = ", ".join((*IN_NETWORK, *(name for name in REGISTERED.names if name != SWITCH)))
-        raise ConfigError(f"--collective {collective}: {names} or module:Name is allowed")
+        raise ConfigError(f"--collective must be {names} or module:Name, got {collective}")
     return load_collective(collective).missing()

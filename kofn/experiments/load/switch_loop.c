@@ -4,7 +4,7 @@
 //
 // A worker behind each interface keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result
 // of a block the one for the slot's next block. All are of one iteration, so the controller hears of one arrival of each
-// worker: what is measured is the sums. Packets are those of docs/explanation/protocol.md: Ethernet, IPv4, UDP, 64 bytes
+// worker: what is measured is the sums. Packets are those of docs/reference/protocol.md: Ethernet, IPv4, UDP, 64 bytes
 // of header, BYTES of values in lanes of the code LANES (0 with CHECK 1). Prints contributions a second of all workers together, how many never had a result,
 // how many results there were and how many of them were wrong. With CHECK 0 the values are always the same and nobody
 // looks at those of a result; with CHECK 1 lane l of worker w in block b of slot s is (w + 1) (l + b + s), and a

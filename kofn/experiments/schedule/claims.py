@@ -81,7 +81,7 @@ def as_predicted(arms: Arms) -> Iterator[Verdict]:
 
 
 def ranked_as_predicted(arms: Arms) -> Iterator[Verdict]:
-    """Of contenders that differ by more than the model is allowed to be wrong, it knows the faster one."""
+    """The model names the faster of two contenders that differ by more than its tolerated error."""
     for setting, contenders in arms.items():
         pairs = [
             (one, other)

@@ -8,6 +8,7 @@ import click
 
 from kofn.config.suggestion import did_you_mean
 from kofn.experiments.conduct import check_results, going_on
+from kofn.experiments.kept_options import given_options, with_kept_options, write_options
 from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE
 from kofn.experiments.zero.convergence import show, train_all, trainings
 from kofn.experiments.zero.network_contenders import NETWORK
@@ -72,7 +73,12 @@ stopped by a signal. Claims do not count: they are said.
     metavar="N",
     help="Trainings at a time.",
 )
-@click.option("--report-only", is_flag=True, help="Train nothing: what the results in --out show.")
+@click.option(
+    "--report-only",
+    is_flag=True,
+    help="Train nothing: print what the results in --out show, with the options that they were made with.",
+)
+@with_kept_options
 def zero(
     *,
     question: str | None,
@@ -115,6 +121,8 @@ def zero(
             check_results(out, "an experiment")
         folder = out or default_path("experiment-zero")
         results = ZeroResults.at(folder)
+        if not report_only:
+            write_options(folder, given_options())
         if question == "network":
             names = list(chosen) or list(NETWORK)
             sound = show_network(results, names, rates, folder, console, report_only=report_only)

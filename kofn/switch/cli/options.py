@@ -1,6 +1,6 @@
 """The command line: simple_switch_grpc's flags as a checked Options value.
 
-An OptionsError is one line with the flag, its value and the values that are valid. Flags of simple_switch_grpc that
+An OptionsError is one line with the flag, the rule and the value found. Flags of simple_switch_grpc that
 this switch does without are accepted and reported in `ignored`, or refused where ignoring them would mislead.
 """
 

@@ -68,7 +68,7 @@ class CopyControls(Controls):
         if not 0 <= number <= SESSION_MAX:
             raise InvalidEntry(f"clone session {number} is not in 0..{SESSION_MAX}")
         if session.group and session.replicas:
-            raise InvalidEntry(f"clone session {number} has a multicast group and replicas; one of both is allowed")
+            raise InvalidEntry(f"clone session {number} must have a multicast group or replicas, got both")
         if not 0 <= session.group <= GROUP_MAX or not 0 <= session.length <= LENGTH_MAX:
             raise InvalidEntry(f"{session}: group 0..{GROUP_MAX}, length 0..{LENGTH_MAX}")
         array, size = _replicas(session.replicas), len(session.replicas)

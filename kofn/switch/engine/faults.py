@@ -57,7 +57,7 @@ def parse_rule(text: str) -> FaultRule:
             raise FaultError(f"--fault {text}: {item!r} is not KEY=VALUE with one of the keys {', '.join(KEYS)}")
         name = key.replace("-", "_")
         if name in values:
-            raise FaultError(f"--fault {text}: {key} is given twice; once is allowed")
+            raise FaultError(f"--fault {text}: {key} must be given once, got two")
         values[name] = _value(text, key, value)
     if "port" not in values:
         raise FaultError(f"--fault {text}: port is missing, as in port=1,drop=0.1")
@@ -69,7 +69,7 @@ def _checked(text: str, rule: FaultRule) -> FaultRule:
         names = ", ".join(effect.replace("_", "-") for effect in EFFECTS)
         raise FaultError(f"--fault {text}: does nothing; one or more of {names} above 0 are needed")
     if rule.until_s <= rule.from_s:
-        raise FaultError(f"--fault {text}: until-s is {rule.until_s:g}; more than from-s = {rule.from_s:g} is allowed")
+        raise FaultError(f"--fault {text}: until-s must be more than from-s = {rule.from_s:g}, got {rule.until_s:g}")
     return rule
 
 
@@ -78,7 +78,7 @@ def _value(text: str, key: str, value: str) -> Any:
     try:
         return read(value)
     except ValueError:
-        raise FaultError(f"--fault {text}: {key} is {value!r}; {allowed} is allowed") from None
+        raise FaultError(f"--fault {text}: {key} must be {allowed}, got {value!r}") from None
 
 
 def _port(value: str) -> int:
@@ -125,7 +125,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str]] = {
     "jitter-ms": (_delay, "0 to 3600000"),
     "from-s": (_time, "0 or more"),
     "until-s": (_time, "0 or more"),
-    "packets": (_numbers, "one or more numbers from 1, as in 3+4,"),
+    "packets": (_numbers, "one or more numbers from 1, as in 3+4"),
 }
 
 

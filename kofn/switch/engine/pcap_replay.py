@@ -64,7 +64,7 @@ class Input:
             if captured != length:
                 raise PcapError(f"{self.path}: packet {number} is incomplete: {captured} of {length} bytes are there")
             if length > BYTES_MAX:
-                raise PcapError(f"{self.path}: packet {number} has {length} bytes; {BYTES_MAX} are allowed")
+                raise PcapError(f"{self.path}: packet {number} must have at most {BYTES_MAX} bytes, got {length}")
             data = (self._read(length, f"packet {number}") or b"") if length else b""
             if len(data) != length:
                 raise PcapError(f"{self.path}: ends inside packet {number}")

@@ -75,7 +75,9 @@ def _decode_set(profile: ActionProfile, message: p4r.ActionProfileActionSet) -> 
         actions.append(WeightedAction(action=name, parameters=parameters, weight=decode_weight(profile, one.weight)))
     size = group_size(profile, [one.weight for one in actions])
     if 0 < profile.max_group_size < size:
-        raise invalid(f"an action set of {profile.name} has size {size}; at most {profile.max_group_size} is allowed")
+        raise invalid(
+            f"the size of an action set of {profile.name} must be at most {profile.max_group_size}, got {size}"
+        )
     return ActionSet(actions=tuple(actions))
 
 
@@ -94,9 +96,11 @@ def decode_weight(profile: ActionProfile, weight: int) -> int:
             raise invalid(f"weight {weight}: clients do not set the weights of {profile.name}; leave them unset")
         return 1
     if weight < 1:
-        raise invalid(f"weight {weight} of a member of {profile.name}; 1 or more is allowed")
+        raise invalid(f"the weight of a member of {profile.name} must be 1 or more, got {weight}")
     if 0 < profile.max_member_weight < weight:
-        raise invalid(f"weight {weight} of a member of {profile.name}; 1 to {profile.max_member_weight} is allowed")
+        raise invalid(
+            f"the weight of a member of {profile.name} must be 1 to {profile.max_member_weight}, got {weight}"
+        )
     return weight
 
 
@@ -142,6 +146,4 @@ def check_total(engine: Engine, profile: ActionProfile, more: int) -> None:
     total = (members if profile.by_members else weights) + more
     if more > 0 and 0 < profile.size < total:
         counted = "members" if profile.by_members else "weights"
-        raise exhausted(
-            f"all groups of {profile.name} would have {total} {counted}; at most {profile.size} are allowed"
-        )
+        raise exhausted(f"all groups of {profile.name} must have at most {profile.size} {counted}, got {total}")

@@ -75,9 +75,9 @@ def indices(what: str, array: Array, wanted: p4r.Index | None) -> range:
     if wanted is None:
         return range(array.size)
     if wanted.index < 0:
-        raise invalid(f"index {wanted.index} of {what} {array.name} is negative; 0 to {array.size - 1} is allowed")
+        raise invalid(f"the index of {what} {array.name} must be 0 to {array.size - 1}, got {wanted.index}")
     if wanted.index >= array.size:
-        raise out_of_range(f"{what} {array.name} has no index {wanted.index}; 0 to {array.size - 1} is allowed")
+        raise out_of_range(f"the index of {what} {array.name} must be 0 to {array.size - 1}, got {wanted.index}")
     return range(wanted.index, wanted.index + 1)
 
 

@@ -17,7 +17,7 @@ GREEN = (-1, -1, -1, -1)
 def count(data: p4r.CounterData) -> Count:
     """Return the engine's count; INVALID_ARGUMENT for negative numbers."""
     if data.packet_count < 0 or data.byte_count < 0:
-        raise invalid(f"a counter cannot be {data.packet_count} packets, {data.byte_count} bytes: 0 or more is allowed")
+        raise invalid(f"a counter must be 0 or more, got {data.packet_count} packets, {data.byte_count} bytes")
     return Count(packets=data.packet_count, bytes=data.byte_count)
 
 
@@ -33,7 +33,7 @@ def decode_config(meter: Meter | DirectMeter, message: p4r.MeterConfig | None) -
     if message.eburst:
         raise unimplemented(f"eburst {message.eburst} of meter {meter.name}: excess bursts are not offered; 0 is")
     if min(message.cir, message.cburst, message.pir, message.pburst) < 0:
-        raise invalid(f"a rate or burst of meter {meter.name} is negative; 0 or more is allowed")
+        raise invalid(f"rates and bursts of meter {meter.name} must be 0 or more, got a negative one")
     if message.cir > message.pir:
         raise invalid(f"cir {message.cir} of meter {meter.name} is above pir {message.pir}")
     if meter.single_rate and (message.cir, message.cburst) != (message.pir, message.pburst):

@@ -52,7 +52,7 @@ def _exact(field: KeyField, match: p4r.FieldMatch, what: str) -> Match:
 def _lpm(field: KeyField, match: p4r.FieldMatch, what: str) -> Match:
     length = match.lpm.prefix_len
     if not 1 <= length <= field.width:
-        raise invalid(f"{what} has prefix length {length}; 1 to {field.width} is allowed, leave the field out for 0")
+        raise invalid(f"{what} must have prefix length 1 to {field.width}, got {length}: leave the field out for 0")
     value = decode(match.lpm.value, field.width, what)
     if value & ((1 << (field.width - length)) - 1):
         raise invalid(f"{what} is 0x{value:x}/{length}: bits after the prefix must be 0")

@@ -15,7 +15,7 @@ T = TypeVar("T")
 def check_write(kind: UpdateType, what: str, number: int, present: Collection[int], most: int) -> None:
     """Refuse numbers that are not 1..most, an INSERT of an existing object, and MODIFY and DELETE of a missing one."""
     if not 1 <= number <= most:
-        raise invalid(f"{what} {number} is not possible; 1 to {most} is allowed")
+        raise invalid(f"{what} must be 1 to {most}, got {number}")
     if kind != p4r.Update.INSERT:
         _check_present(what, number, present)
     elif number in present:

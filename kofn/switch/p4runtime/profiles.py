@@ -86,13 +86,13 @@ class Profiles:
     def _check_size(self, profile: ActionProfile, group: MemberGroup) -> None:
         what = f"group {group.id} of action profile {profile.name}"
         if group.max_size < 0:
-            raise invalid(f"{what} has max_size {group.max_size}; 0 (unset) or more is allowed")
+            raise invalid(f"max_size of {what} must be 0 (unset) or more, got {group.max_size}")
         if 0 < profile.max_group_size < group.max_size:
-            raise invalid(f"{what} has max_size {group.max_size}; at most {profile.max_group_size} is allowed")
+            raise invalid(f"max_size of {what} must be at most {profile.max_group_size}, got {group.max_size}")
         size = group_size(profile, [one.weight for one in group.members])
         most = group.max_size or profile.max_group_size
         if 0 < most < size:
-            raise exhausted(f"{what} has size {size}; at most {most} is allowed")
+            raise exhausted(f"the size of {what} must be at most {most}, got {size}")
         before = [one for one in self._engine.member_groups(profile.name) if one.id == group.id]
         replaced = sum(group_size(profile, [one.weight for one in old.members]) for old in before)
         check_total(self._engine, profile, size - replaced)

@@ -30,7 +30,7 @@ def _replica(what: str, replica: p4r.Replica) -> Replica:
     if replica.backup_replicas:
         raise unimplemented(f"{what}: backup replicas are not offered")
     if not 0 <= replica.instance <= INSTANCE_MAX:
-        raise invalid(f"{what}: instance {replica.instance}; 0 to {INSTANCE_MAX} is allowed")
+        raise invalid(f"{what}: instance must be 0 to {INSTANCE_MAX}, got {replica.instance}")
     return Replica(port=_port(what, replica), instance=replica.instance)
 
 

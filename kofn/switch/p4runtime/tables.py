@@ -223,7 +223,7 @@ class Tables:
         if message.HasField("time_since_last_hit"):
             raise invalid("has_time_since_last_hit must not be set in WriteRequest")  # PI's words
         if message.idle_timeout_ns < 0:
-            raise invalid(f"idle_timeout_ns {message.idle_timeout_ns}; 0 (never) or more is allowed")
+            raise invalid(f"idle_timeout_ns must be 0 (never) or more, got {message.idle_timeout_ns}")
 
 
 def priority_of(table: Table, message: p4r.TableEntry) -> int:

@@ -144,7 +144,7 @@ def _match(table: Table, field: KeyField, match: Match) -> tuple[Match, Pair]:
             return match, (value, ones)
         case Lpm(value=value, prefix_length=length), "lpm":
             if not 0 <= length <= field.width:
-                raise InvalidEntry(f"{what} has a prefix of {length} bits; 0..{field.width} are allowed")
+                raise InvalidEntry(f"{what} must have a prefix of 0..{field.width} bits, got {length}")
             return match, _masked(value, ones ^ (ones >> length), field, what)
         case Ternary(value=value, mask=mask), "ternary":
             return match, _masked(value, mask, field, what)

@@ -309,7 +309,7 @@ def test_slots_of_exact_sums_are_behind_a_job_s_own() -> None:
         ),
         (
             [JobSection(id=128, workers=2)],
-            "job.id is 128: 1 to 127 is allowed (higher ones are those of exact sums)",
+            "job.id must be 1 to 127 (higher ones are those of exact sums), got 128",
         ),
         (
             [JobSection(id=1, workers=3), JobSection(id=2, workers=2)],

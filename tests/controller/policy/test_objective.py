@@ -107,7 +107,7 @@ def test_baselines_follow_their_name_as_far_as_live_workers_allow(text: str, liv
 
 @pytest.mark.parametrize("text", ["fixed:0", "fixed:5", "fixed:", "fixed:x", "best", "", "3"])
 def test_unknown_objectives(text: str) -> None:
-    with pytest.raises(ConfigError, match="objective is"):
+    with pytest.raises(ConfigError, match="objective must be"):
         objective(text, 4)
 
 

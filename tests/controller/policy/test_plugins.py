@@ -78,8 +78,8 @@ def test_an_unknown_name_is_told_what_there_is_and_how_to_add_one(installed: Any
     with pytest.raises(ConfigError) as raised:
         Config(policy=PolicySection(objective="best")).check()
     assert str(raised.value) == (
-        f"policy.objective is 'best': {', '.join(OBJECTIVES.built_in)}, mine, module:Name, or fixed:K, merge:K, "
-        "async:K, batch-sync:K, stash:K, abort:K, drop:K with 1 <= K <= workers = 4 is allowed"
+        f"policy.objective must be {', '.join(OBJECTIVES.built_in)}, mine, module:Name, or fixed:K, merge:K, "
+        "async:K, batch-sync:K, stash:K, abort:K, drop:K with 1 <= K <= workers = 4, got 'best'"
     )
 
 
@@ -96,7 +96,7 @@ def test_one_of_the_working_folder_needs_no_package(installed: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["a:", ":b", "a b:c", "1:2", "fixed:two", "drop:all"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"objective is .*module:Name, or fixed:K"):
+    with pytest.raises(ConfigError, match=r"objective must be .*module:Name, or fixed:K"):
         objective(name, 4)
 
 

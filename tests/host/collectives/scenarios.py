@@ -214,7 +214,7 @@ def what_is_not_finite_is_refused_in_a_sum(communicator: Communicator) -> None:
     """By its place; anywhere else it travels."""
     own = np.zeros((communicator.workers, 4), np.float32)
     own[0, 3] = -np.inf
-    own[0, 2], wrong = np.nan, "array element 2 is nan: finite numbers are allowed in a sum"
+    own[0, 2], wrong = np.nan, "array element 2 must be finite in a sum in the switch, got nan"
     for dtype in FLOATING:
         for call in (communicator.all_reduce, communicator.reduce_scatter):
             with pytest.raises(CollectiveError, match=wrong):

@@ -232,7 +232,9 @@ def test_who_is_told_of_a_restart_does_not_wait_for_the_time_out(target: str) ->
         told: Any = made.communicators[1]
         told.lose_slots(found.generation + 1)
         errors = [error_of(lambda work=work: work.result(LIMIT_S)) for work in works]
-    anew = f"the switch was started anew: its slots are of generation {found.generation + 1}, this communicator's, of"
+    anew = (
+        f"the switch has restarted: its slots are of generation {found.generation + 1}; those of this communicator, of"
+    )
     assert all(error.startswith(anew) for error in errors), errors
 
 
@@ -288,11 +290,11 @@ def test_who_does_not_come_is_named_and_nothing_is_left_open() -> None:
     ("job", "port", "error"),
     [
         (JobSection(workers=2), PORT, "job.exact_slots is 0: a power of two from 2 on is needed for exact sums"),
-        (JobSection(workers=3, exact_slots=64), PORT, "there are 2 addresses: 3 (job.workers) are allowed"),
+        (JobSection(workers=3, exact_slots=64), PORT, "there must be 3 addresses (job.workers), got 2"),
         (
             JobSection(workers=2, exact_slots=64),
             FORWARDED_PORT,
-            "none are allowed with a parameter server, which has no exact sums",
+            "addresses must not be given with a parameter server, which has no exact sums",
         ),
     ],
 )

@@ -179,7 +179,7 @@ def test_the_command_serves_until_it_is_ended() -> None:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        (["--k", "2"], "--k is 2: 1 to 1, the number of workers, is allowed"),
+        (["--k", "2"], "--k must be 1 to 1, the number of workers, got 2"),
         (["--address", "192.0.2.1"], "192.0.2.1:19279: [Errno 99] Cannot assign requested address"),
     ],
 )

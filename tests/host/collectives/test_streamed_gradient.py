@@ -175,13 +175,13 @@ def test_what_is_wrong_is_said(team: Any) -> None:
     for error, words in zip(
         errors[0],
         [
-            "elements 15 to 25 were put before, or some of them: once is allowed",
-            f"elements -1 to 9 are no piece of this gradient: 0 <= begin < end <= {ELEMENTS + 100} is allowed",
+            "each element must be put once: some of 15 to 25 were put before",
+            f"a piece must have 0 <= begin < end <= {ELEMENTS + 100}, got -1 to 9",
             "were put before",
-            "elements 20 to 20 are no piece of this gradient",
-            "a piece of a gradient is of float64: a NumPy array of float32 is allowed",
-            "a piece of a gradient is a list: a NumPy array of float32 is allowed",
-            "gradient element 23 is inf: finite, at most 2**20 in magnitude is allowed",
+            "got 20 to 20",
+            "a piece of a gradient must be a NumPy array of float32, got of float64",
+            "a piece of a gradient must be a NumPy array of float32, got a list",
+            "gradient element 23 must be finite and at most 2**20 in magnitude, got inf",
         ],
         strict=True,
     ):
@@ -210,7 +210,7 @@ def test_nothing_is_done_while_a_piece_is_awaited(team: Any, monkeypatch: pytest
 def test_too_many_elements(team: Any) -> None:
     with pytest.raises(CollectiveError, match="array has 3,901 elements: this job has room for 3,900"):
         team.communicators[0].begin(ELEMENTS + 101, elastic=True)
-    with pytest.raises(CollectiveError, match="elements are 0: a whole number from 1 on is allowed"):
+    with pytest.raises(CollectiveError, match="elements must be a whole number from 1 on, got 0"):
         team.communicators[0].begin(0, elastic=True)
 
 
@@ -305,13 +305,22 @@ def test_a_piece_that_is_refused_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda gradient: gradient.put("1", np.ones(2, np.float32)), "begin is '1': a whole number of 64 bits"),
-        (lambda gradient: gradient.put(1.0, np.ones(2, np.float32)), "begin is 1.0: a whole number of 64 bits"),
-        (lambda gradient: gradient.put(True, np.ones(2, np.float32)), "begin is True: a whole number of 64 bits"),
-        (lambda gradient: gradient.priority(0, 5, "high"), "level is 'high': a whole number of 64 bits"),
-        (lambda gradient: gradient.priority(0, 5, 2**63), f"level is {2**63}: a whole number of 64 bits"),
-        (lambda gradient: gradient.priority(0, None, 1), "end is None: a whole number of 64 bits"),
-        (lambda gradient: gradient.wait("0", 5), "begin is '0': a whole number of 64 bits"),
+        (
+            lambda gradient: gradient.put("1", np.ones(2, np.float32)),
+            "begin must be a whole number of 64 bits, got '1'",
+        ),
+        (
+            lambda gradient: gradient.put(1.0, np.ones(2, np.float32)),
+            "begin must be a whole number of 64 bits, got 1.0",
+        ),
+        (
+            lambda gradient: gradient.put(True, np.ones(2, np.float32)),
+            "begin must be a whole number of 64 bits, got True",
+        ),
+        (lambda gradient: gradient.priority(0, 5, "high"), "level must be a whole number of 64 bits, got 'high'"),
+        (lambda gradient: gradient.priority(0, 5, 2**63), f"level must be a whole number of 64 bits, got {2**63}"),
+        (lambda gradient: gradient.priority(0, None, 1), "end must be a whole number of 64 bits, got None"),
+        (lambda gradient: gradient.wait("0", 5), "begin must be a whole number of 64 bits, got '0'"),
     ],
 )
 def test_what_is_no_whole_number_is_said(call: Callable[[Any], object], words: str) -> None:

@@ -244,9 +244,9 @@ def test_lanes_take_no_more_than_the_ratio_unless_they_are_the_narrowest(ratio: 
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(RateError, match="reading is 'mine': deliverable, literal are allowed"):
+    with pytest.raises(RateError, match="reading must be one of deliverable, literal, got 'mine'"):
         RateEstimator("mine", stability=0.1)
-    with pytest.raises(RateError, match="gradient_bytes is 0: 1 or more is allowed"):
+    with pytest.raises(RateError, match="gradient_bytes must be 1 or more, got 0"):
         estimator(blocks=0)
 
 

@@ -152,7 +152,7 @@ def test_jobs_with_results_of_other_lengths_do_not_share_a_socket() -> None:
     with bench() as one:
         longer = BlockLayout(blocks=1, words=2, widest=32)
         beside = WatchedBeside(job=129, rank=0, layout=longer, slots=4, window=2, rto_s=SOON_S)
-        with pytest.raises(ProtocolError, match="results of two jobs have 1 and 2 words: as many are allowed"):
+        with pytest.raises(ProtocolError, match="results of both jobs must have the same number of words, got 1 and 2"):
             WorkerEngine(one.protocol, one.ours, exact_port=beside)
 
 

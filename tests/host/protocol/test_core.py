@@ -400,7 +400,7 @@ def test_foreign_and_late_packets_change_nothing():
 
 
 def test_misuse_is_refused():
-    with pytest.raises(ProtocolError, match="window is 5: what divides 4"):
+    with pytest.raises(ProtocolError, match="window must divide 4"):
         protocol(window=5)
     p = protocol()
     p.begin(1, 0.0)

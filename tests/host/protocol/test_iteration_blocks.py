@@ -104,7 +104,7 @@ def test_a_result_of_a_block_that_is_not_sent_ends_the_worker() -> None:
 
 @pytest.mark.parametrize("blocks", [[], [1, 0], [0, 0], [0, 3], [-1, 0]])
 def test_blocks_that_cannot_be_an_iterations(blocks: list[int]) -> None:
-    with pytest.raises(ProtocolError, match=r"blocks of iteration 1 are .*: one or more of 0 to 2, ascending"):
+    with pytest.raises(ProtocolError, match=r"blocks of iteration 1 must be one or more of 0 to 2, ascending"):
         worker(blocks=3).begin(1, 0.0, blocks, lanes=1)
 
 

@@ -19,7 +19,7 @@ def config(**given: Any) -> Config:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"schedule": {"front": 9}}, r"schedule.front is 9: 0 to 2, all of the model's layers, is allowed"),
+        ({"schedule": {"front": 9}}, r"schedule.front must be 0 to 2, all of the model's layers, got 9"),
         ({"job": {"collective": "ring"}}, "job.collective 'ring': a switch or a server is needed"),
         ({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}}, "one derived from LayeredWorkload"),
     ],

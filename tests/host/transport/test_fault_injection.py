@@ -76,7 +76,7 @@ def test_a_fault_of_some_blocks_is_for_their_packets_alone() -> None:
     packets = [encode(KofnHeader(job=1, block=block, words=1), bytes(WORD_BYTES)) for block in range(7)]
     assert [len(decider.fate(packet, 0.0)) for packet in packets] == [1, 1, 0, 1, 1, 0, 1]
     assert len(decider.fate(b"no packet", 0.0)) == 1
-    with pytest.raises(ConfigError, match=r"fault\.blocks is given, fault\.where 'switch'"):
+    with pytest.raises(ConfigError, match=r"fault\.where must be 'host' with fault\.blocks, got 'switch'"):
         Config.of({"fault": [{"where": "switch", "blocks": [1], "drop": 1.0}]})
 
 
@@ -141,15 +141,15 @@ def test_a_reordered_datagram_does_not_wait_for_ever() -> None:
     [
         ("", r"fault does nothing: one or more of drop, duplicate, corrupt, reorder, delay_ms, jitter_ms above 0"),
         ("packets = [1]", "fault does nothing"),
-        ("drop = 1\npackets = []", "fault.packets is empty: one or more numbers"),
-        ("drop = 1\npackets = [0]", r"fault\[0\].packets\[0\] is 0: 1 or more is allowed"),
-        ("drop = 1\nworkers = []", "fault.workers is empty"),
-        ("corrupt = 2", r"fault\[0\].corrupt is 2: 0 to 1 is allowed"),
-        ("drop = 1\nwhere = 'router'", r"fault\[0\].where is 'router': 'host' or 'switch' is allowed"),
-        ("drop = 1\nfrom_s = 2\nuntil_s = 2", "fault.until_s is 2.0: more than fault.from_s = 2.0 is allowed"),
+        ("drop = 1\npackets = []", "fault.packets must have one or more numbers, got none"),
+        ("drop = 1\npackets = [0]", r"fault\[0\].packets\[0\] must be 1 or more, got 0"),
+        ("drop = 1\nworkers = []", "fault.workers must have one or more numbers, got none"),
+        ("corrupt = 2", r"fault\[0\].corrupt must be 0 to 1, got 2"),
+        ("drop = 1\nwhere = 'router'", r"fault\[0\].where must be 'host' or 'switch', got 'router'"),
+        ("drop = 1\nfrom_s = 2\nuntil_s = 2", "fault.until_s must be more than fault.from_s = 2.0, got 2.0"),
         (
             "drop = 1\nwhere = 'switch'\n[network]\ntarget = 'bmv2'",
-            "BMv2's ports have no fault layer; where = 'host' is allowed",
+            "fault.where must be 'host' with network.target = 'bmv2', got 'switch': BMv2's ports have no fault layer",
         ),
     ],
 )

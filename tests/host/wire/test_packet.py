@@ -64,7 +64,10 @@ def test_kinds_are_p4s(enum, names):
         (b"", "0 bytes: a kofn header has 64"),
         (bytes(63), "63 bytes"),
         (b"\x20" + bytes(63), "version 2: this host speaks version 3"),
-        (wire.encode(wire.KofnHeader(words=2), bytes(256)), "320 bytes with words = 2"),
+        (
+            wire.encode(wire.KofnHeader(words=2), bytes(256)),
+            "must have 64 \\+ words \\* 256 bytes, got 320 with words = 2",
+        ),
     ],
 )
 def test_bad_datagrams_are_named(datagram, reason, codec):

@@ -40,6 +40,8 @@ def test_a_burst_is_the_same_for_whoever_asks_and_when() -> None:
 
 
 def test_a_burst_needs_a_pause_after_it() -> None:
-    with pytest.raises(ConfigError, match=r"straggler.burst_share is 0.9 with burst_iterations = 4: at most 0.8 is"):
+    with pytest.raises(
+        ConfigError, match=r"straggler.burst_share must be at most 0.8 with burst_iterations = 4, got 0.9"
+    ):
         drawn("law = 'bursty'\nmean_ms = 4\nburst_share = 0.9\nburst_iterations = 4")
     drawn("law = 'bursty'\nmean_ms = 4\nburst_share = 0.8\nburst_iterations = 4").blocking_s(9)

@@ -117,7 +117,7 @@ def test_a_replica_that_joins_has_the_optimizers_state(users: Path) -> None:
     young.restore(from_parts(1, parts))
     assert old.apply(2, gradient, NOTHING, PLAN) == young.apply(2, gradient, NOTHING, PLAN)
     plain = Replica(load_workload(Config(), 0), Config(), 1, PLAN)
-    with pytest.raises(AgentError, match=r"a peer's parameters are float32 \(4,\)"):
+    with pytest.raises(AgentError, match=r"a peer's parameters must be float32 .*, got float32 \(4,\)"):
         plain.restore(state)
 
 
@@ -157,7 +157,7 @@ def test_without_a_metric_nothing_is_evaluated(users: Path) -> None:
 
 
 def test_a_share_is_reached_between_0_and_1() -> None:
-    with pytest.raises(ConfigError, match=r"run.target is 95: more than 0, at most 1 is allowed for accuracy"):
+    with pytest.raises(ConfigError, match=r"run.target must be more than 0, at most 1 for accuracy, got 95"):
         check_workload(Config.parse("[run]\ntarget = 95"))
 
 

@@ -88,8 +88,8 @@ def test_direct_meters_live_with_their_entries(target: Target) -> None:
 
 
 WRONG = {
-    "cell beyond the end": ("MODIFY", cell(16, STILL), "OUT_OF_RANGE", "Tables.cell_meter has no index 16; 0 to 15"),
-    "negative cell": ("MODIFY", cell(-1, STILL), "INVALID_ARGUMENT", "index -1 of meter Tables.cell_meter is negative"),
+    "cell beyond the end": ("MODIFY", cell(16, STILL), "OUT_OF_RANGE", "Tables.cell_meter must be 0 to 15, got 16"),
+    "negative cell": ("MODIFY", cell(-1, STILL), "INVALID_ARGUMENT", "meter Tables.cell_meter must be 0 to 15, got -1"),
     "inserted cell": ("INSERT", cell(1, STILL), "INVALID_ARGUMENT", "meter Tables.cell_meter can only be MODIFIED"),
     "committed above peak": (
         "MODIFY",
@@ -101,7 +101,7 @@ WRONG = {
         "MODIFY",
         cell(1, p4r.MeterConfig(cir=1, cburst=-2, pir=1, pburst=1)),
         "INVALID_ARGUMENT",
-        "a rate or burst of meter Tables.cell_meter is negative",
+        "rates and bursts of meter Tables.cell_meter must be 0 or more",
     ),
     "excess burst": ("MODIFY", cell(1, p4r.MeterConfig(eburst=1)), "UNIMPLEMENTED", "eburst 1 of meter"),
     "counts by colour": (
@@ -133,7 +133,7 @@ WRONG = {
         "INSERT",
         every("aged", priority=1, idle_timeout_ns=-1),
         "INVALID_ARGUMENT",
-        "idle_timeout_ns -1",
+        "idle_timeout_ns must be 0 (never) or more, got -1",
     ),
 }
 

@@ -118,11 +118,16 @@ WRONG = {
     "absent group": ("DELETE", group(3), "NOT_FOUND", "Tables.chosen has no group 3; it has 1"),
     "absent group member": ("INSERT", group(2, (3, 1)), "NOT_FOUND", "no member 3; it has 1"),
     "group again": ("INSERT", group(1), "ALREADY_EXISTS", "Tables.chosen has a group 1 already"),
-    "weight 0": ("INSERT", group(2, (1, 0)), "INVALID_ARGUMENT", "weight 0 of a member of Tables.chosen; 1 or more"),
+    "weight 0": (
+        "INSERT",
+        group(2, (1, 0)),
+        "INVALID_ARGUMENT",
+        "weight of a member of Tables.chosen must be 1 or more, got 0",
+    ),
     "member twice": ("INSERT", group(2, (1, 1), (1, 1)), "INVALID_ARGUMENT", "has a member twice"),
-    "max_size beyond": ("INSERT", group(2, max_size=9), "INVALID_ARGUMENT", "has max_size 9; at most 8 is allowed"),
-    "beyond max_size": ("INSERT", group(2, (1, 3), max_size=2), "RESOURCE_EXHAUSTED", "has size 3; at most 2"),
-    "beyond all groups": ("INSERT", group(2, (1, 9)), "RESOURCE_EXHAUSTED", "has size 9; at most 8 is allowed"),
+    "max_size beyond": ("INSERT", group(2, max_size=9), "INVALID_ARGUMENT", "must be at most 8, got 9"),
+    "beyond max_size": ("INSERT", group(2, (1, 3), max_size=2), "RESOURCE_EXHAUSTED", "must be at most 2, got 3"),
+    "beyond all groups": ("INSERT", group(2, (1, 9)), "RESOURCE_EXHAUSTED", "must be at most 8, got 9"),
     "other max_size": ("MODIFY", group(1, (1, 1), max_size=2), "INVALID_ARGUMENT", "max_size of group 1 is 0 for good"),
     "watched port": ("INSERT", watched(), "UNIMPLEMENTED", "a watched port of a member of Tables.chosen"),
     "absent reference": ("INSERT", entry("selected", b"\7", to_group(7)), "NOT_FOUND", "no group 7; it has 1"),
@@ -148,7 +153,7 @@ WRONG = {
         "INSERT",
         entry("selected", b"\7", to_set((b"\1", 9))),
         "INVALID_ARGUMENT",
-        "has size 9; at most 8",
+        "must be at most 8, got 9",
     ),
     "random": (
         "INSERT",
@@ -183,7 +188,7 @@ def test_all_groups_together_have_the_selectors_size(embedded: Target) -> None:
             await client.push(pipeline())
             rows = [entry("selected", bytes([a]), to_set((b"\1", 8))) for a in range(4)]
             await insert(client, *rows)
-            too_many = "all groups of Tables.chosen would have 33 weights; at most 32 are allowed"
+            too_many = "all groups of Tables.chosen must have at most 32 weights, got 33"
             more = update("INSERT", entry("selected", b"\7", to_set((b"\1", 1))))
             assert await client.outcomes(more) == [("RESOURCE_EXHAUSTED", too_many)]
             await client.write(update("MODIFY", entry("selected", b"\0", to_set((b"\1", 7)))))

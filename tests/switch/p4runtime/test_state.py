@@ -233,9 +233,13 @@ def test_a_controller_can_clear_the_switch(target: Target) -> None:
 
 
 WRONG = {
-    "counter index too high": (counter(8, packet_count=1), "OUT_OF_RANGE", f"counter {SEEN} has no index 8; 0 to 7"),
-    "counter index negative": (counter(-1, packet_count=1), "INVALID_ARGUMENT", "is negative; 0 to 7"),
-    "counter negative": (counter(0, packet_count=-1), "INVALID_ARGUMENT", "0 or more is allowed"),
+    "counter index too high": (
+        counter(8, packet_count=1),
+        "OUT_OF_RANGE",
+        f"the index of counter {SEEN} must be 0 to 7, got 8",
+    ),
+    "counter index negative": (counter(-1, packet_count=1), "INVALID_ARGUMENT", "must be 0 to 7, got -1"),
+    "counter negative": (counter(0, packet_count=-1), "INVALID_ARGUMENT", "must be 0 or more"),
     "unknown counter": (
         p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=9)),
         "INVALID_ARGUMENT",
@@ -251,9 +255,9 @@ WRONG = {
         "kind bitstring, not tuple",
     ),
     "absent group": (group(77, (1, 0)), "NOT_FOUND", "there is no multicast group 77; there are []"),
-    "group 0": (group(0, (1, 0)), "INVALID_ARGUMENT", "multicast group 0 is not possible; 1 to 65535"),
+    "group 0": (group(0, (1, 0)), "INVALID_ARGUMENT", "multicast group must be 1 to 65535, got 0"),
     "absent session": (session(77, (1, 0)), "NOT_FOUND", "there is no clone session 77; there are []"),
-    "session 0": (session(0, (1, 0)), "INVALID_ARGUMENT", "clone session 0 is not possible; 1 to 32767"),
+    "session 0": (session(0, (1, 0)), "INVALID_ARGUMENT", "clone session must be 1 to 32767, got 0"),
     "direct counter of a table without one": (
         p4r.Entity(
             direct_counter_entry=p4r.DirectCounterEntry(
@@ -285,12 +289,12 @@ def test_wrong_modifications_are_refused_by_name(embedded: Target, name: str) ->
     [
         (group(5, (600, 0)), "a port of multicast group 5 is 0x258, which does not fit bit<9>"),
         (group(5, (1, 0), (1, 0)), "has port 1 instance 0 twice"),
-        (group(5, (1, 1 << 16)), "instance 65536; 0 to 65535"),
-        (group(70000, (1, 0)), "70000 is not possible"),
+        (group(5, (1, 1 << 16)), "instance must be 0 to 65535, got 65536"),
+        (group(70000, (1, 0)), "multicast group must be 1 to 65535, got 70000"),
         (group(5, metadata=b"x"), "would be lost"),
         (session(5, (600, 0)), "a port of clone session 5 is 0x258, which does not fit bit<9>"),
         (session(5, (1, 0), (1, 0)), "clone session 5 has port 1 instance 0 twice"),
-        (session(1 << 15), "clone session 32768 is not possible; 1 to 32767"),
+        (session(1 << 15), "clone session must be 1 to 32767, got 32768"),
         (session(5, class_of_service=1), "clone session 5: class of service 1 is not offered; 0 is"),
         (session(5, packet_length_bytes=-1), "packet_length_bytes is -1; it must be 0 (all) or more"),
         (counter(0, packet_count=1), "can only be MODIFIED"),

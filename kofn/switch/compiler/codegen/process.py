@@ -18,7 +18,6 @@ from kofn.switch.compiler.codegen.queues import QueueWriter
 from kofn.switch.compiler.codegen.standard_metadata import StandardMetadata
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf
 from kofn.switch.compiler.ir.program import PORTS, Program
-from kofn.switch.errors import ProgramError
 
 REPLICATION = 5  # instance_type of a multicast copy
 COPIED_TAIL = 2048  # up to so many bytes, copying a tail is faster than sending a packet of one more part
@@ -34,8 +33,6 @@ class ProcessWriter:
         self._metadata = StandardMetadata(layout)
         self._queues = QueueWriter(layout, self._metadata)
         self._fields, self._headers, self._stacks = egress_writes(layout.program)
-        if META not in self._program.headers:
-            raise ProgramError("the program has no standard_metadata: only v1model programs are executed")
 
     @property
     def queued(self) -> bool:

@@ -1,1 +1,1 @@
-"""A P4 program, typed: the model that reader, code generator and reference share."""
+"""A P4 program, typed: the model that reader and code generator share."""

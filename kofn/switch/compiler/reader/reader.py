@@ -31,7 +31,7 @@ from kofn.switch.compiler.ir.program import (
 from kofn.switch.compiler.reader.contradictions import contradictions
 from kofn.switch.compiler.reader.expressions import header_width, read_expression
 from kofn.switch.compiler.reader.headers import read_headers, read_stacks, read_types, read_union_stacks, read_unions
-from kofn.switch.compiler.reader.linked_metadata import link_metadata
+from kofn.switch.compiler.reader.linked_metadata import STANDARD, link_metadata
 from kofn.switch.compiler.reader.meters import read_direct_meters, read_meters
 from kofn.switch.compiler.reader.older import as_p4c_writes
 from kofn.switch.compiler.reader.tables import Attached, read_pipeline
@@ -75,6 +75,8 @@ def _refuse_other_architectures(root: Json) -> None:
         architecture = item["name"].partition("_")[0]
         if item["metadata"] and architecture in ("psa", "pna"):
             raise ProgramError(f"the program must be v1model's, got one of {architecture.upper()} ({item['name']})")
+    if STANDARD not in (item["name"] for item in root["headers"]):
+        raise ProgramError(f"the program must be v1model's (not PSA, PNA or another), got one without {STANDARD}")
 
 
 def _refuse_unused(root: Json) -> None:

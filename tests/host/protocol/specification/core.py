@@ -142,7 +142,7 @@ class Protocol:
         if self._blocks.open:
             raise ProtocolError(f"iteration {iteration} begins, but {self.iteration} has open blocks: {self.missing}")
         if iteration <= self.iteration:
-            raise ProtocolError(f"iteration {iteration} begins after {self.iteration}: a later one is allowed")
+            raise ProtocolError(f"an iteration must come after {self.iteration}, got {iteration}")
         begun = iteration_blocks(self.layout, iteration, blocks, lanes, first)
         self.query.forget()
         self._history.forget(iteration)
@@ -292,8 +292,8 @@ class Protocol:
         reach = min(self._window, self._slots // 2 + 1 - span)
         if reach < 1:
             raise ProtocolError(
-                f"each of {span} blocks that follow each other may be another worker's: at most {self._slots // 2} are"
-                f" allowed with {self._slots} slots"
+                f"blocks that may each be another worker's must be at most {self._slots // 2} (half of {self._slots}"
+                f" slots), got {span}"
             )
         self._owner, self._reach = owner, reach
         self._in_flight.owned, self._in_flight.level = True, [*owner]

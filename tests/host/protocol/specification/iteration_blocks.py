@@ -69,7 +69,7 @@ def iteration_blocks(
     chosen: Sequence[int] = range(total) if blocks is None else tuple(map(int, blocks))
     if list(chosen) != sorted(set(chosen)) or not chosen or not 0 <= chosen[0] <= chosen[-1] < total:
         raise ProtocolError(
-            f"blocks of iteration {iteration} are {chosen}: one or more of 0 to {total - 1}, ascending, are allowed"
+            f"blocks of iteration {iteration} must be one or more of 0 to {total - 1}, ascending, got {chosen}"
         )
     layout.words_of(0, lanes)  # refuses lanes that no block can be sent in
     words = {code: layout.words_of(0, code) for code in CODES if layout.allows(0, code)}

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from kofn.switch.compiler.ir.expressions import FieldOf
 from kofn.switch.compiler.ir.program import Action, KeyField, Table
 from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry
-from kofn.switch.reference.call import CallContext, StateCell
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.meters import MeterCell
-from kofn.switch.reference.packet import VALID, wrap
-from kofn.switch.reference.profiles import Chosen
 from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
 from kofn.switch.state.places import Places
 from kofn.switch.state.tables import TableState, const_key
+from tests.switch.reference.call import CallContext, StateCell
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.meters import MeterCell
+from tests.switch.reference.packet import VALID, wrap
+from tests.switch.reference.profiles import Chosen
 
 Run = tuple[Action, tuple[int, ...]]
 

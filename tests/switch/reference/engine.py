@@ -8,13 +8,13 @@ from random import Random
 from kofn.switch.compiler.ir.program import Program, Target
 from kofn.switch.compiler.reader.reader import read_program
 from kofn.switch.errors import NoProgram
-from kofn.switch.reference.call import CallContext, StateCell
-from kofn.switch.reference.controls import Controls
-from kofn.switch.reference.meters import MeterCell
-from kofn.switch.reference.pipeline import Controlled, PacketRun
-from kofn.switch.reference.profiles import ReferenceProfile
-from kofn.switch.reference.tables import ReferenceTable
 from kofn.switch.state.entries import CloneSession, Digest, LogReport, Replica
+from tests.switch.reference.call import CallContext, StateCell
+from tests.switch.reference.controls import Controls
+from tests.switch.reference.meters import MeterCell
+from tests.switch.reference.pipeline import Controlled, PacketRun
+from tests.switch.reference.profiles import ReferenceProfile
+from tests.switch.reference.tables import ReferenceTable
 
 SWITCH = Target()
 

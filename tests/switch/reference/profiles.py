@@ -2,9 +2,6 @@
 
 from kofn.switch.compiler.ir.program import ActionProfile
 from kofn.switch.errors import EntryExists, EntryNotFound
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.hashes import calculate
-from kofn.switch.reference.packet import Packet
 from kofn.switch.state.entries import (
     ActionSet,
     GroupMember,
@@ -16,6 +13,9 @@ from kofn.switch.state.entries import (
     WeightedAction,
 )
 from kofn.switch.state.places import Places
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.hashes import calculate
+from tests.switch.reference.packet import Packet
 
 Chosen = Member | WeightedAction
 

@@ -11,6 +11,6 @@ actions, header_statements, state_statements   the primitives; `call` holds thei
 expressions, hashes, meters, packet    values; header instances and a packet's bytes
 """
 
-from kofn.switch.reference.engine import ReferenceEngine
+from tests.switch.reference.engine import ReferenceEngine
 
 __all__ = ["ReferenceEngine"]

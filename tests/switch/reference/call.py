@@ -6,10 +6,10 @@ from random import Random
 
 from kofn.switch.compiler.ir.expressions import Expression, Object
 from kofn.switch.compiler.ir.program import Primitive, Program, Target
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.meters import MeterCell
-from kofn.switch.reference.packet import Packet, undefined
 from kofn.switch.state.entries import LogReport
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.meters import MeterCell
+from tests.switch.reference.packet import Packet, undefined
 
 
 @dataclass(slots=True)

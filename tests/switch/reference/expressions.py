@@ -22,7 +22,7 @@ from kofn.switch.compiler.ir.expressions import (
     UnionStackOf,
 )
 from kofn.switch.compiler.ir.program import Program
-from kofn.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
+from tests.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
 
 SHIFT_MAX = 1 << 16  # larger left shifts leave no bits that a field could hold
 INDEX_BITS = 64  # width of the lastIndex of an empty stack

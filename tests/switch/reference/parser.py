@@ -7,10 +7,10 @@ from collections.abc import Mapping, Set
 
 from kofn.switch.compiler.ir.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
 from kofn.switch.compiler.ir.program import ParserState, Primitive, Program, Transition
-from kofn.switch.reference.actions import execute
-from kofn.switch.reference.call import CallContext
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.packet import Packet, undefined, wrap
+from tests.switch.reference.actions import execute
+from tests.switch.reference.call import CallContext
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.packet import Packet, undefined, wrap
 
 INT_MAX = 0x7FFFFFFF  # BMv2 takes this, which is no whole number of bytes, for a longer length
 

@@ -5,8 +5,8 @@ from functools import partial
 
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf
 from kofn.switch.compiler.ir.program import Calculation, Checksum
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
 
 
 def calculate(calculation: Calculation, scope: Scope, packet: Packet) -> int:

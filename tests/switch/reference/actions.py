@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from kofn.switch.compiler.codegen.messages import message_of
 from kofn.switch.compiler.ir.expressions import Vector
 from kofn.switch.compiler.ir.program import Primitive
-from kofn.switch.reference.call import Call, CallContext
-from kofn.switch.reference.header_statements import HEADER_STATEMENTS
-from kofn.switch.reference.packet import Packet, undefined, wrap
-from kofn.switch.reference.state_statements import STATE_STATEMENTS
 from kofn.switch.state.entries import LogReport
+from tests.switch.reference.call import Call, CallContext
+from tests.switch.reference.header_statements import HEADER_STATEMENTS
+from tests.switch.reference.packet import Packet, undefined, wrap
+from tests.switch.reference.state_statements import STATE_STATEMENTS
 
 
 def execute(

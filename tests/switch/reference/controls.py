@@ -6,12 +6,12 @@ from typing import TypeVar
 from kofn.switch.compiler.codegen.layout import mask_of
 from kofn.switch.compiler.ir.program import Array
 from kofn.switch.errors import EntryNotFound, InvalidEntry
-from kofn.switch.reference.call import CallContext, StateCell
-from kofn.switch.reference.pipeline import Controlled
-from kofn.switch.reference.tables import ReferenceTable
 from kofn.switch.state.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
 from kofn.switch.state.named import named
 from kofn.switch.state.tables import refuse_const
+from tests.switch.reference.call import CallContext, StateCell
+from tests.switch.reference.pipeline import Controlled
+from tests.switch.reference.tables import ReferenceTable
 
 T = TypeVar("T")
 

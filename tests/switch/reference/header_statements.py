@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf, StackOf, UnionOf, UnionStackOf
-from kofn.switch.reference.call import Call
-from kofn.switch.reference.packet import Instance, undefined
+from tests.switch.reference.call import Call
+from tests.switch.reference.packet import Instance, undefined
 
 
 def _assign(call: Call) -> None:

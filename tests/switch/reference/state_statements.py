@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from kofn.switch.reference.call import Call
-from kofn.switch.reference.hashes import calculate
-from kofn.switch.reference.packet import wrap
+from tests.switch.reference.call import Call
+from tests.switch.reference.hashes import calculate
+from tests.switch.reference.packet import wrap
 
 
 def _register_read(call: Call) -> None:

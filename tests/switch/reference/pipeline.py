@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from kofn.switch.compiler.ir.program import PORTS, Pipeline, Table
 from kofn.switch.errors import SwitchError
-from kofn.switch.reference.actions import execute
-from kofn.switch.reference.call import CallContext
-from kofn.switch.reference.hashes import is_wrong, update
-from kofn.switch.reference.packet import Headers, Packet, undefined, wrap
-from kofn.switch.reference.parser import Parser
-from kofn.switch.reference.profiles import Chosen, ReferenceProfile
-from kofn.switch.reference.tables import ReferenceTable
 from kofn.switch.state.entries import CloneSession, Digest, Replica, Via
+from tests.switch.reference.actions import execute
+from tests.switch.reference.call import CallContext
+from tests.switch.reference.hashes import is_wrong, update
+from tests.switch.reference.packet import Headers, Packet, undefined, wrap
+from tests.switch.reference.parser import Parser
+from tests.switch.reference.profiles import Chosen, ReferenceProfile
+from tests.switch.reference.tables import ReferenceTable
 
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6  # instance_type
 PASSES_MAX = 1000  # passes of one packet through ingress

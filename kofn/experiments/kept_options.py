@@ -1,0 +1,48 @@
+"""The options with which a folder's results were made: --report-only takes them where its command line says nothing."""
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+FILE = "options.json"
+"""In the folder of the results."""
+
+OF_ONE_CALL = ("out", "report_only", "as_json", "processes")
+"""Parameters that say nothing of which results there are."""
+
+
+def write_options(folder: Path, options: Mapping[str, Any]) -> None:
+    (folder / FILE).write_text(f"{json.dumps(options)}\n")
+
+
+def read_options(folder: Path) -> dict[str, Any] | None:
+    """Return what write_options() left in the folder, lists as tuples; None without a file that can be read."""
+    try:
+        found: dict[str, Any] = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def given_options() -> dict[str, Any]:
+    """Return the parameters that the running command's line gives."""
+    context = click.get_current_context()
+    asked = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    return {name: context.params[name] for name in context.params if name in asked and name not in OF_ONE_CALL}
+
+
+def with_kept_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a click command that has --out and --report-only: the latter takes the options that the folder keeps."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        if given["report_only"] and given["out"] is not None:
+            given |= (read_options(given["out"]) or {}) | given_options()
+        command(**given)
+
+    return wrapped
