@@ -21,7 +21,7 @@ def config(**given: Any) -> Config:
     [
         ({"schedule": {"front": 9}}, r"schedule.front must be 0 to 2, the number of layers, got 9"),
         ({"job": {"collective": "ring"}}, "needs a switch or a server, got job.collective 'ring'"),
-        ({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}}, "needs a workload derived from LayeredWorkload"),
+        ({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}}, "derived from LayeredWorkload"),
     ],
 )
 def test_what_a_schedule_needs(given: dict[str, Any], reason: str) -> None:
