@@ -158,7 +158,7 @@ static void send_paced(const struct port *port, const struct instruction *send, 
     const int64_t bytes = core_link_bytes(port->core, send->header, send->size);
     const double leaves_s = place < 0 ? -1 : pacer_send(&engine->pacer, place, bytes, now);
     if (leaves_s < 0) {
-        fail(engine, "no memory for queued packets");
+        fail(engine, "no memory for packets that wait for their turn");
         return;
     }
     if (leaves_s == 0) {
@@ -187,7 +187,7 @@ static void tell(struct port *port, const struct instruction *news) {
         const int64_t capacity = port->news_capacity ? 2 * port->news_capacity : AT_ONCE;
         void *larger = realloc(port->news, (size_t)capacity * sizeof *news);
         if (!larger) {
-            fail(port->engine, "no memory for instructions");
+            fail(port->engine, "no memory for what is to be done");
             return;
         }
         port->news = larger;
@@ -320,7 +320,7 @@ static void packets_in(struct port *port, double now) {
             engine->bodies[port->places[at]] = NULL;
     port->count = 0;
     if (!with_buffers(engine, port->core))
-        fail(engine, "no memory for received packets");
+        fail(engine, "no memory for packets that come");
 }
 
 /* Handle a batch of datagrams; returns whether there may be more. */

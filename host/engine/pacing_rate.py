@@ -11,7 +11,7 @@ CREDIT_S = 2e-3
 """Seconds of queued packets that cannot be overtaken; with fewer the engine would wake up more often."""
 
 LATE_S = 16e-3
-"""The most delay of a timer that is made up for.  Timers fire up to a millisecond late, or later if cores are shared."""
+"""The most delay of a timer that is made up for.  Timers fire up to a millisecond late, later if cores are shared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
