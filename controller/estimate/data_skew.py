@@ -1,4 +1,4 @@
-"""Which workers' data is unlike the others', measured by how gradients agree with the aggregates. No clock, no I/O.
+"""The workers whose data is unlike the others', found by the products of gradients and aggregates. No clock, no I/O.
 
 A worker reports the product of its gradient with the previous aggregate, over that aggregate's squared length. Its mean
 is the same for all workers whose data is drawn alike. A worker that alone holds some of the data disagrees as long as

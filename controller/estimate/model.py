@@ -118,7 +118,7 @@ def fit(
 def _tested(
     fits: Fits, taken: FloatArray, cut: BoolArray, iterations: NDArray[np.int64] | None, service: float
 ) -> tuple[Law, str]:
-    """Return the law that holds for all workers together, and why; all in units of tau, bounds as they were measured."""
+    """Return the law of all workers together, and the reason; all in units of tau, bounds as they were measured."""
     independence = 1.0 if iterations is None else independence_chance(taken, cut, iterations, fits.rate, service)
     if independence <= REFUTED:
         return "bootstrap", f"iterations as measured: workers do not block independently (p = {independence:.2g})"

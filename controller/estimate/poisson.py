@@ -267,7 +267,7 @@ def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> t
 
 
 def _limits(events: FloatArray, tail: float) -> tuple[FloatArray, FloatArray]:
-    """Return confidence limits of the means of total counts (n,); very many are interpolated, within 0.01 of an event."""
+    """Return confidence limits of the means of total counts (n,); very many are interpolated, to 0.01 of an event."""
     if len(events) > INTERVALS:
         roots = np.sqrt(events)
         few = np.linspace(0.0, roots.max() + 1e-9, INTERVALS)

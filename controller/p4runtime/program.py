@@ -18,7 +18,7 @@ LEAVE_S = 2.0  # within which a switch has noticed that a connection was closed
 LEAVE_EVERY_S = 0.05
 
 SwitchCredentials: TypeAlias = fy.GRPCCredentialsTLS | None
-"""None means plaintext."""
+"""Plaintext if None."""
 
 _BUILD = Path(__file__).parents[2] / "p4src" / "build"
 
