@@ -1,4 +1,4 @@
-"""Table updates at a given rate while packets run, as a controller makes them, and the resulting content of the tables."""
+"""Table updates at a given rate while packets run, as a controller makes them, and the tables' content then."""
 
 import asyncio
 import time

@@ -5,7 +5,7 @@
     boot.py ... --check-machine                        only check whether this machine has room for it
     boot.py --clean                                    end and remove what a boot.py that has died left behind
 
-It knows nothing of training, switches or controllers: it starts the processes it is told to.  When stdin ends, or on SIGTERM,
+It knows nothing of training, switches or controllers, and starts any processes.  When stdin ends, or on SIGTERM,
 SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  An
 impossible command is one line {"event": "error", "message": ...} and, after the same removal, exit code 2.
 """
