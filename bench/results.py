@@ -20,8 +20,9 @@ import msgspec
 from bench.tables import say
 from kofn.results.provenance import Provenance
 
-FOLDER = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "RESULTS.md"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "RESULTS.md"
 
 UNKNOWN = "two cores, not recorded further"
 """The machine of figures that were measured before figures had a file each."""
@@ -29,8 +30,9 @@ UNKNOWN = "two cores, not recorded further"
 INTRODUCTION = """\
 # Results
 
-`make results` prints this page from the JSON files in [bench/results](../bench/results): each has a claim, the command that measures it, what the command
-printed, the commit, the machine and the date. `python -m bench.results NAME` measures one again. A claim that does not hold stays here as **NO**.
+`make results` prints this page from the JSON files in [bench/results](../bench/results): each has a claim, the command
+that measures it, what the command printed, the commit, the machine and the date. `python -m bench.results NAME`
+measures one again. A claim that does not hold stays here as **NO**.
 """
 
 
@@ -73,7 +75,7 @@ def page(found: dict[str, Figure]) -> str:
 def measure(name: str, one: Figure) -> None:
     """Run the figure's command and write its file anew; a command that prints nothing is an error."""
     say(f"{name}: {one.command}")
-    done = subprocess.run(one.command, shell=True, cwd=FOLDER.parents[1], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(one.command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     output = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
     if not output:
         sys.exit(f"bench.results: {name}: the command printed nothing and ended with {done.returncode}")

@@ -18,7 +18,7 @@ from kofn.host.worker import WorkerPlace, work
 from kofn.rpc.errors import SecurityError
 
 OBJECTS = 50_000
-"""That are made before a look for cycles among them: packets are made of many, none of which is ever in one."""
+"""Allocations between two garbage collections: packets consist of many objects, none of them in a cycle."""
 
 
 @click.command(
@@ -35,16 +35,16 @@ OBJECTS = 50_000
     show_default=True,
     help="The switch's service address, or the parameter server's.",
 )
-@click.option("--interface", default="", help="That leads to --service.  [default: as the routes have it]")
+@click.option("--interface", default="", help="The interface towards --service.  [default: by the routes]")
 @click.option(
     "--worker",
     "workers",
     multiple=True,
     metavar="ADDRESS",
-    help="A worker's address on the data network; once for each, by rank, where workers sum among themselves.",
+    help="A worker's address on the data network, once per worker, by rank; for collectives between workers.",
 )
 @click.option(
-    "--metrics", type=click.Path(path_type=Path), required=True, help="JSON lines go here, the ledger beside."
+    "--metrics", type=click.Path(path_type=Path), required=True, help="File of JSON lines; the ledger is put beside it."
 )
 @click.option("--certs", type=click.Path(path_type=Path), help="Certificates (kofn certs); plaintext without.")
 def main(
@@ -58,13 +58,13 @@ def main(
     metrics: Path,
     certs: Path | None,
 ) -> None:
-    """One worker of a job: trains on its shard and aggregates as job.collective says.
+    """Run one worker of a job: train on its shard and aggregate as job.collective says.
 
-    Started by `kofn run` in each host of the topology. Killed and started again the same way, it goes on where it was;
-    not where workers sum among themselves, which ends with the first that is gone.
+    `kofn run` starts it in each host of the topology. A killed worker that is restarted with the same arguments
+    continues its training, except where workers sum among themselves: such a job ends with the first lost worker.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    gc.freeze()  # what is there by now stays
+    gc.freeze()  # the objects of the imports are permanent
     gc.set_threshold(OBJECTS)
     try:
         config = Config.load(config_path)
@@ -72,7 +72,7 @@ def main(
             raise ConfigError(f"--rank must be 0 to {config.job.workers - 1} (job.workers - 1), got {rank}")
         check_collective(config)
         if not load_collective(config.job.collective).ledger and len(workers) != config.job.workers:
-            raise ConfigError(f"--worker is given {len(workers)} times: job.workers, {config.job.workers}, are needed")
+            raise ConfigError(f"--worker must be given {config.job.workers} times (job.workers), got {len(workers)}")
         place = WorkerPlace(
             rank=rank,
             address=address,

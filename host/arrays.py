@@ -1,4 +1,4 @@
-"""The arrays that travel between a worker's parts, by what is in them."""
+"""The types of the arrays that a worker's parts exchange."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,10 @@ Floats64 = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 Fixed = npt.NDArray[np.int64]
-"""The ledger's unit: 2**-40 of a gradient's (`codec.FRACTION_BITS`)."""
+"""Values in the ledger's unit, 2**-40 of a gradient's (`codec.FRACTION_BITS`)."""
 
 Exponents = npt.NDArray[np.int64]
-"""Of each block: one step of a lane stands for 2**-exponent."""
+"""Each block's exponent: one step of a lane stands for 2**-exponent."""
 
 Values = npt.NDArray[np.int32]
 """Lanes of any width in host byte order: `kernels.lanes` packs them."""

@@ -1,4 +1,4 @@
-"""What can go wrong in a worker."""
+"""A worker's exceptions."""
 
 
 class HostError(Exception):
@@ -6,44 +6,44 @@ class HostError(Exception):
 
 
 class WireError(HostError):
-    """A datagram that is not a kofn packet of this version."""
+    """A datagram is not a kofn packet of this version."""
 
 
 class ChecksumError(WireError):
-    """A kofn packet whose content changed on its way."""
+    """A kofn packet was damaged on its way."""
 
 
 class GradientError(HostError):
-    """A gradient that cannot be aggregated: not finite, or too large for the fixed-point range."""
+    """A gradient cannot be aggregated: it is not finite, or too large for the fixed-point range."""
 
 
 class CodecError(HostError):
-    """A codec that does not exist, does not fit the job, or does not keep what a Codec promises."""
+    """A codec does not exist, does not fit the job, or breaks the contract of Codec."""
 
 
 class ProtocolError(HostError):
-    """The agent asked the protocol for something it must not do; says what and in which state."""
+    """The agent asked the protocol for something that its state forbids; the message names both."""
 
 
 class LedgerError(HostError):
-    """A file that should hold this worker's ledger and does not."""
+    """A file does not hold this worker's ledger."""
 
 
 class AgentError(HostError):
-    """The worker cannot go on: no controller, stopped from outside, or results that nobody holds any more."""
+    """The worker cannot continue: no controller, stopped from outside, or results that no worker holds any more."""
 
 
 class RateError(HostError):
-    """A rate was asked for that cannot be measured, of nothing or by an unknown formula."""
+    """A rate cannot be measured: there are no values, or the formula is unknown."""
 
 
 class CollectiveError(HostError):
-    """An all-reduce that cannot be done: a peer is gone or too late, or gives something else than this worker."""
+    """An all-reduce failed: a peer is gone or too late, or its call differs from this worker's."""
 
 
 class ReplayError(HostError):
-    """Recorded gradients that cannot be used; names the file."""
+    """Recorded gradients cannot be used; the message names the file."""
 
 
 class ZeroError(HostError):
-    """A sharded training that is asked for what it cannot do, or whose workers do not train the same."""
+    """A sharded training was asked for something unsupported, or its workers train different models."""

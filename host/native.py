@@ -1,4 +1,4 @@
-"""host's C, compiled: protocol core, slots, ledger, engine, pacer and datagrams, as ctypes calls them."""
+"""The compiled C of host/, for ctypes: protocol core, slots, ledger, engine, pacer and datagrams."""
 
 import ctypes
 from collections.abc import Iterator
@@ -69,10 +69,10 @@ _OWN: Signatures = {
     "datagrams_send": (
         c_int64,
         [
-            *(c_int32, c_void_p, c_int64, c_int64),  # the socket, heads and where the checksum is in them
+            *(c_int32, c_void_p, c_int64, c_int64),  # the socket; headers and the checksum's place in them
             *(c_void_p, c_void_p, c_int64),  # bodies
-            *(c_void_p, c_uint16),  # where to
-            *(c_void_p, c_void_p, c_void_p),  # what came of it, and may be joined
+            *(c_void_p, c_uint16),  # the destination
+            *(c_void_p, c_void_p, c_void_p),  # the outcome, and what may be coalesced
         ],
     ),
 }
@@ -89,19 +89,19 @@ SIGNATURES: Signatures = {**_OWN, **{f"port_{name}": _OWN[f"core_{name}"] for na
 
 @cache
 def library() -> ctypes.CDLL:
-    """All of it, with SIGNATURES; CompilerMissing, CompileError, OSError."""
+    """Return the loaded library with SIGNATURES; CompilerMissing, CompileError, OSError."""
     return load_library(compiled(), SIGNATURES)
 
 
 def compiled() -> Path:
-    """Its file, made when it is not in the cache; CompilerMissing, CompileError."""
+    """Return the library's file, compiled if the cache lacks it; CompilerMissing, CompileError."""
     files = {path.name: path.read_text() for folder in FOLDERS for path in sorted(folder.glob("*.[ch]"))}
     return compile_texts(files, [name for name in files if name.endswith(".c")])
 
 
 @contextmanager
 def required(what: str) -> Iterator[None]:
-    """Raise LedgerError where native code cannot be had within the block; `what`: "codecs are"."""
+    """Raise LedgerError if the block fails to load native code; `what`: the message's first words, "codecs are"."""
     try:
         yield
     except (BuildError, OSError) as error:

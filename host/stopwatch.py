@@ -1,4 +1,4 @@
-"""Where a call's time goes: every moment belongs to exactly one part of it."""
+"""A stopwatch that divides a call's time into parts."""
 
 import math
 import time
@@ -11,14 +11,14 @@ Part = Literal["encode", "send", "wait", "receive", "sum", "decode"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Where a call's time went, in seconds of this worker: every moment is in exactly one of these.
+    """The parts of a call's time at this worker, in seconds; every moment counts in exactly one.
 
-    encode: from the arrays to what is sent: checked, copied into one, rounded and packed where there is a codec.
-    send: handing packets or bytes to the kernel, with their headers and checksums.
-    wait: nothing to do here: for other workers, links, switch or server, a pacer's turn, and a thread's turn.
-    receive: taking packets or bytes from the kernel, checking them, and noting in the ledger what was counted.
-    sum: adding other workers' values to one's own, and dividing; 0 where another machine does it.
-    decode: from what came to the means in their shapes.
+    encode: checking the arrays, copying them into one; with a codec, rounding and packing.
+    send: handing packets or bytes to the kernel, with headers and checksums.
+    wait: waiting for other workers, links, switch or server, for the pacer, or for a thread.
+    receive: taking packets or bytes from the kernel, checking them, and noting counted blocks in the ledger.
+    sum: adding other workers' values to this worker's, and dividing; 0 where another machine sums.
+    decode: turning received values into means in their shapes.
     """
 
     encode: float = 0.0
@@ -34,11 +34,11 @@ class Times:
 
 
 UNMEASURED = Times()
-"""Of a call that nobody has timed."""
+"""The times of a call that was not measured."""
 
 
 class Stopwatch:
-    """Which part of a call goes on, and for how long each did: one at any moment, `wait` at first.
+    """Measures the parts of a call: one part runs at any moment, `wait` at first.
 
     >>> watch = Stopwatch()
     >>> before = watch.turn("send")
@@ -56,14 +56,14 @@ class Stopwatch:
         self._since_s = time.perf_counter()
 
     def turn(self, part: Part) -> Part:
-        """From now on it is this part; returns which it was."""
+        """Switch to this part; return the previous one."""
         now, before = time.perf_counter(), self._part
         self._spent_s[before] += now - self._since_s
         self._since_s, self._part = now, part
         return before
 
     def during(self, part: Part) -> "During":
-        """It is this part until the block ends, then again what it was before.
+        """Return a context manager that switches to this part, and back to the previous one at its end.
 
         >>> watch = Stopwatch()
         >>> with watch.during("encode"):
@@ -78,11 +78,11 @@ class Stopwatch:
 
 
 UNTIMED = nullcontext()
-"""In place of Stopwatch.during() where nobody measures."""
+"""Replaces Stopwatch.during() where nothing is measured."""
 
 
 class During:
-    """A block of which all time belongs to one part."""
+    """A context manager that counts its block as one part, see Stopwatch.during()."""
 
     __slots__ = ("_before", "_part", "_watch")
 
@@ -97,7 +97,7 @@ class During:
 
 
 def within_wait(outer: Times, inner: Times) -> Times:
-    """The times of one who waited while another worked for it: those of the inner one are of the outer's wait."""
+    """Return `outer` with a share of its wait replaced by `inner`: times of a thread for which the caller waited."""
     return Times(
         encode=outer.encode + inner.encode,
         send=outer.send + inner.send,

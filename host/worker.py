@@ -1,4 +1,4 @@
-"""A whole worker: join the job, train, serve peers until everybody is done, write the ledger.
+"""A whole worker: join the job, train, serve peers until all workers are done, write the ledger.
 
 The training runs in the calling thread; sockets and gRPC live on an event loop in a thread of their own.
 """
@@ -34,10 +34,10 @@ STOP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlace:
-    """Where this worker is: its rank, its management address, the controller's and who sums its gradients.
+    """A worker's rank, and the addresses of its management interface, of the controller and of the summing service.
 
-    `service`: the switch's address, or the parameter server's; `interface` leads there, where not any may; `workers`:
-    everyone's on the data network, by rank, where they sum themselves.
+    `service`: the address of the switch or the parameter server; `interface` leads there (empty: by the routes);
+    `workers`: all workers' addresses on the data network, by rank, if they sum among themselves.
     """
 
     rank: int
@@ -50,7 +50,7 @@ class WorkerPlace:
 
 @contextlib.contextmanager
 def joined(loop: EventLoop, member: Member) -> Iterator[None]:
-    """The worker as a member of its job; all undone at the end."""
+    """Join the job for the duration of the block."""
     try:
         loop.run(member.join())
         yield
@@ -59,10 +59,10 @@ def joined(loop: EventLoop, member: Member) -> Iterator[None]:
 
 
 def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | None = None) -> str:
-    """Run one worker to its end; returns why it ended ("target", "iterations" or "diverged").
+    """Run one worker to its end; return the reason of the end ("target", "iterations" or "diverged").
 
-    Killed and started again with the same arguments it goes on where it was: its ledger is in metrics_path's .ledger
-    file until it ends well, and lines are added to its metrics.
+    A killed worker that is restarted with the same arguments continues: the ledger is in metrics_path's .ledger file
+    until a regular end, and the metrics are appended.
     """
     training = training_of(config, place.rank)
     ledger_file = metrics_path.with_suffix(".ledger")
@@ -81,14 +81,14 @@ def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | N
 
 
 def training_of(config: Config, rank: int) -> Training:
-    """What the configuration's schedule asks for."""
+    """Return the training that the configuration's schedule asks for."""
     return Training(config, rank) if config.schedule.family is None else OverlappedTraining(config, rank)
 
 
 def _reducer(
     config: Config, place: WorkerPlace, training: Training, ledger_file: Path, recorder: Recorder | None
 ) -> Reducer:
-    """Who sums the gradients, as the configuration says."""
+    """Return the reducer of the configured collective."""
     collective = load_collective(config.job.collective)
     if not collective.ledger:
         connect = partial(collective.connect, place.rank, place.workers, config.job.id)
@@ -99,8 +99,8 @@ def _reducer(
 def agent_of(
     config: Config, place: WorkerPlace, coding: JobCoding, ledger_file: Path, recorder: Recorder | None = None
 ) -> Agent:
-    """Whose packets a switch or a server sums; its ledger is in this file."""
-    transport = _transport(config, place, coding.layout)  # first: it may fail, and leave no file
+    """Return an agent whose packets a switch or a server sums; its ledger is in this file."""
+    transport = _transport(config, place, coding.layout)  # first: if it fails, there is no ledger file yet
     encoder = Encoder.of(coding, config.compress, place.rank, job=config.job.id, file=ledger_file)
     encoder.ledger.age = AgeWeight(limit=config.policy.age_limit)
     return Agent(
@@ -114,7 +114,7 @@ def agent_of(
 
 
 def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transport:
-    """The worker's socket, to the switch or a server, with the pace and the faults that the run asks for."""
+    """Return the worker's socket to the switch or server, with the configured pace and faults."""
     sending, receiving = (
         Faults(config.fault, rank=place.rank, direction=direction, seed=config.run.seed)
         for direction in ("send", "receive")
@@ -129,7 +129,7 @@ def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transp
 async def member_of(
     config: Config, place: WorkerPlace, reducer: Reducer, replica: HeldReplica, certs: Path | None
 ) -> Member:
-    """The member, made where it will live: on the event loop."""
+    """Return the member; async because it must be constructed on its event loop."""
     return Member(
         reducer,
         replica,

@@ -1,1 +1,1 @@
-"""One worker of a job in the network: protocol, ledger and sockets put together."""
+"""One worker's side of a job in the network: protocol, ledger and sockets together."""

@@ -1,7 +1,7 @@
 """The agent: one worker's place in a job whose sums a switch or a server makes.
 
-It lives on one event loop, which alone touches the protocol and the socket (exchange_loop.py); the training thread
-calls `all_reduce` and waits.  The residual changes hands with the call, so nothing needs a lock.
+Only its event loop touches the protocol and the socket (exchange_loop.py).  The training thread calls `all_reduce` and
+waits.  It does not touch the residual meanwhile, so nothing needs a lock.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from kofn.results.memory import Memory
 log = logging.getLogger(__name__)
 
 STASH = LatePolicy("stash", 1.0)
-"""What is late goes with the next contribution, and weighs as much as ever."""
+"""A late gradient enters the next contribution with its full weight."""
 
 
 class Agent:
     """One worker's place in a job; its gradients go through `encoder`, and its packets over `transport`.
 
-    `average`: as model.average; `late_policy`: what becomes of late gradients, whose age has the limit that the ledger
-    has; `recorder`: keeps all that was sent and received; `give_up_s`: how long no block may close.
+    `average`: as model.average; `late_policy`: the treatment of late gradients (the ledger limits their age);
+    `recorder` keeps everything sent and received; `give_up_s`: the longest time without a closed block.
 
-    `recipients`, (blocks with the summary block,): whose each block's sum is, EVERYONE or a rank; None: everyone's.  To
-    the others of a sum that is one worker's only its members come, and no peer holds it.  So an iteration has at most
-    as many blocks as there are slots, and no worker may give to the next one before all have the results of this one.
+    `recipients`, (blocks with the summary block,): each block's recipient, EVERYONE or a rank; None: everyone.  If one
+    worker receives a block's sum, the others learn only its members, and no peer holds the sum.  So an iteration has at
+    most as many blocks as slots, and no worker may contribute to the next one before all have this one's results.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Agent:
         state: ReplicaState | None = None,
         exact_port: EnginePort | None = None,
     ) -> None:
-        """Listen, and begin the first iteration; `reached`: an iteration known to have begun somewhere.
+        """Listen, and begin the first iteration; `reached`: an iteration that another worker is known to have begun.
 
-        `state`: the peer's replica that training goes on from, with the plan of this iteration; None: at the beginning.
-        `exact_port`: another job's protocol, whose packets go over the same socket.
+        `state`: the peer's replica from which training continues, with the plan of this iteration; None: a new job.
+        `exact_port`: another job's protocol, whose packets use the same socket.
         """
         self._loop = asyncio.get_running_loop()
         self._exchanges.start(
@@ -96,7 +96,7 @@ class Agent:
         )
 
     async def close(self) -> None:
-        """Stop listening and give the socket back."""
+        """Stop listening and close the socket."""
         self._exchanges.missed.close()
         self._link.close()
 
@@ -104,12 +104,12 @@ class Agent:
 
     @property
     def iteration(self) -> int:
-        """The one that the training thread works on."""
+        """The iteration that the training thread works on."""
         return self._exchanges.iteration
 
     @property
     def over(self) -> threading.Event:
-        """Set while that is over elsewhere: its gradient comes too late."""
+        """Set while that iteration is over elsewhere: its gradient is late."""
         return self._exchanges.over
 
     @property
@@ -123,11 +123,11 @@ class Agent:
         return self._exchanges.driver.rule
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
-        """Contribute a gradient and wait for the end of the iteration that it enters, if it counts there.
+        """Contribute a gradient; if it counts, wait for the end of the iteration that it enters.
 
-        Where its iteration is over elsewhere, `missed` hears first which iterations have ended, and returns whether to
-        go on; then the gradient enters the current iteration by the rule for late ones.  Its stream has the first mean.
-        GradientError for a gradient that is not finite; AgentError when no result or no piece comes for `give_up_s`.
+        If its iteration is over elsewhere, `missed` is called with the ended iterations, and returns whether to
+        continue.  The gradient then enters the current iteration by the rule for late gradients.  Its stream gets the
+        first mean.  GradientError if it is not finite; AgentError after `give_up_s` without a result or piece.
         """
         values = given.gradient if given.stream is None else given.stream.pieces.values
         elements = self.encoder.coding.elements
@@ -142,7 +142,7 @@ class Agent:
         return exchange
 
     def catch_up(self) -> list[Update]:
-        """Return the updates that the others have finished before this worker came; none where it is not behind."""
+        """Return the updates that the others finished before this worker joined; none if it is not behind."""
         return self.skip() if self.protocol.left_behind else []
 
     def skip(self) -> list[Update]:
@@ -158,7 +158,7 @@ class Agent:
         return self.protocol.take_link_wait_s(self._loop.time())
 
     def _exchange(self, given: Contribution, begun: int, missed: Sequence[Update]) -> Exchange:
-        """Try once: nothing is contributed where the current iteration turns out to be over."""
+        """Try once; contribute nothing if the current iteration turns out to be over."""
         watch = Stopwatch()
         watch.turn("wait")
         call = self._exchanges.exchange(given, begun, None if missed else given.out)
@@ -181,50 +181,50 @@ class Agent:
 
     @property
     def generation(self) -> int:
-        """Of the slots that it speaks to."""
+        """The generation of the slots in use."""
         return self.protocol.generation
 
     async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
-        """As Reducer; AgentError where the ledger is an earlier run's."""
+        """Begin a new job, see Reducer; AgentError if the ledger belongs to an earlier run."""
         if self.ledger.begun:
             raise AgentError(
                 f"the job starts, but this worker's ledger is in iteration {self.ledger.begun} of an earlier run:"
-                " remove the file, or give another --metrics"
+                " remove the file, or choose another --metrics"
             )
         await self.start(iteration, generation, peer_source)
 
     async def join_running(
         self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]
     ) -> ReplicaState:
-        """Settle what this worker had sent before it died, then go on as Reducer says."""
+        """Settle the blocks that this worker had sent before it died, then join, see Reducer."""
         state, begun = await ask(), self.ledger.begun
         await settle_restarted(self.ledger, peer_source, over=begun <= state.iteration)
         self.protocol.statistics.resyncs += 1
         log.info("joined: parameters after iteration %d; own ledger was in iteration %d", state.iteration, begun)
         await self.start(state.iteration + 1, generation, peer_source, reached=begun, state=state)
-        await self._exchanges.missed.take_all()  # a switch that was restarted meanwhile has lost them
+        await self._exchanges.missed.take_all()  # a switch restarted meanwhile has lost them
         return state
 
     def held(self, first: int, last: int) -> Iterable[Result]:
-        with self.protocol.held():  # a result that is forgotten meanwhile makes room for others
+        with self.protocol.held():  # held: memory of a forgotten result is reused
             return list(self.protocol.results(first, last))
 
     def regroup(self, generation: int) -> None:
-        """Be silent until resume(), as the switch has lost the job's slots; for ever where sums are one worker's."""
+        """Stay silent until resume(): the switch has lost the job's slots.  With recipients the job fails."""
         self.protocol.regroup(generation)
-        self._exchanges.missed.lose("the switch was started anew")
+        self._exchanges.missed.lose("the switch was restarted")
 
     async def resume(self, generation: int) -> None:
-        """Send again, as Reducer says; do nothing where a second sum would count gradients twice, or lose them."""
+        """Retransmit, see Reducer.  With recipients, do nothing: a second sum would double or lose gradients."""
         if not self._private:
             await self._exchanges.resume(generation)
 
     def fail(self, error: Exception) -> None:
-        """Have the call of the training thread raise this error."""
+        """Raise this error in the training thread's call."""
         self._exchanges.fail(error)
 
     def set_late_policy(self, policy: LatePolicy) -> None:
-        """Treat late gradients by this policy from now on; the limit of their age stays."""
+        """Apply this policy to late gradients from now on; the limit of their age stays."""
         self._exchanges.driver.rule = RULES[policy.rule]
         with self.protocol.held():
             self.ledger.age = self.ledger.age.under(policy)
@@ -234,7 +234,7 @@ class Agent:
     # -- in the end
 
     def statistics(self) -> dict[str, int]:
-        """Return the counts of the socket and the protocol."""
+        """Return the counters of the socket and the protocol."""
         traffic = self.traffic
         counts = ("bytes_sent", "bytes_received", "packets_sent", "packets_received", "send_failures")
         statistics = asdict(self.protocol.statistics) | {name: getattr(traffic, name) for name in counts}
@@ -242,12 +242,12 @@ class Agent:
 
     @property
     def traffic(self) -> Traffic:
-        """What went over its socket."""
+        """The counters of the socket."""
         return self._link.traffic
 
     @property
     def memory(self) -> Memory:
-        """Of what is left of gradients."""
+        """The memory of pending gradients."""
         return self.ledger.accounts.memory
 
     def totals(self) -> LedgerTotals:
@@ -255,7 +255,7 @@ class Agent:
 
 
 def updates_of(ended: Iterable[Ended], encoder: Encoder, average: Average) -> Iterator[Update]:
-    """Yield what training applies, in order."""
+    """Yield the updates that training applies, in order."""
     for end in ended:
         if isinstance(end, ReplicaState):
             yield end

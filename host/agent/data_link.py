@@ -1,4 +1,4 @@
-"""A worker's place on the data network: the engine's thread on its socket, and datagrams that are no packets."""
+"""A worker's side of the data network: the engine's thread on its socket, and ignored datagrams."""
 
 import asyncio
 import importlib
@@ -18,11 +18,11 @@ IGNORED = {
     "wrong_length": "a packet whose length is not what its header says",
     "damaged": "a packet whose checksum does not fit its content",
 }
-"""Datagrams that are no packets, by their count in Traffic."""
+"""Why a datagram was ignored, keyed by its Traffic counter."""
 
 
 class DataLink:
-    """Moves a protocol's packets over `transport`; `packets` names the codec of packets, as job.packets."""
+    """Moves a protocol's packets over `transport`; `packets` names the packet codec, as job.packets."""
 
     def __init__(self, transport: Transport, packets: str) -> None:
         self._transport, self._packets = transport, _module(packets)
@@ -40,8 +40,7 @@ class DataLink:
     ) -> None:
         """Begin to send and to receive; call `news` when the protocol has news.
 
-        Up to `batch` blocks that have closed are told together; `exact_port`: another job's protocol, on the same
-        socket.
+        `batch`: the most closed blocks that one call reports; `exact_port`: another job's protocol on the same socket.
         """
         opened = self._transport.open(loop, self._packets)
         self._engine = WorkerEngine(
@@ -51,7 +50,7 @@ class DataLink:
         loop.add_reader(self._engine, news)
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         if self._engine is not None:
             self._loop.remove_reader(self._engine)
             self._engine.close()
@@ -59,21 +58,21 @@ class DataLink:
 
     @property
     def traffic(self) -> Traffic:
-        """The counts of all that went over the socket."""
+        """The counters of the socket."""
         return Traffic() if self._engine is None else self._engine.traffic
 
     @property
     def queued(self) -> int:
-        """Packets that wait for their turn to leave."""
+        """Packets that wait in the send queue."""
         return 0 if self._engine is None else self._engine.queued
 
     def want(self, fewer: int) -> None:
-        """Call `news` once, when fewer than so many contributions wait."""
+        """Call `news` once, when fewer than `fewer` contributions wait."""
         if self._engine is not None:
             self._engine.want(fewer)
 
     def warn(self) -> None:
-        """Warn of the first datagram of each kind that is no packet."""
+        """Log the first ignored datagram of each kind."""
         traffic = self.traffic
         for name, what in IGNORED.items():
             if name not in self._ignored and getattr(traffic, name):
@@ -82,5 +81,5 @@ class DataLink:
 
 
 def _module(name: str) -> ModuleType:
-    """Return wire.packet, or wire.scapy_layer (Scapy) where that is asked for."""
+    """Return the module of this packet codec: wire.packet, or wire.scapy_layer (Scapy)."""
     return wire if name == "fast" else importlib.import_module("kofn.host.wire.scapy_layer")

@@ -1,6 +1,6 @@
 """The loop around the protocol core: gradients, packets, results and timers in; packets and iteration ends out.
 
-No socket and no clock: the agent drives it over UDP and an event loop, kofn/sim/ in virtual time.
+It has no socket and no clock: the agent drives it over UDP and an event loop, kofn/sim/ in virtual time.
 
     driver.begin(1, now)
     encoder.enter(gradient, 1)
@@ -34,48 +34,47 @@ from kofn.host.stopwatch import Part
 
 
 class Sender(Protocol):
-    """What a driver needs of `compression.encoder.Encoder`."""
+    """The part of `compression.encoder.Encoder` that a driver needs."""
 
     plan: Plan
     slice_blocks: int
 
     @property
     def current_lanes(self) -> int:
-        """The code of the lanes that blocks are encoded in by now."""
+        """The code of the lanes in which blocks are now encoded."""
 
     @property
     def blocks(self) -> list[int]:
-        """All that the current iteration sends, ascending."""
+        """The blocks that the current iteration sends, ascending."""
 
     @property
     def late(self) -> bool:
-        """Whether a sum has closed without a gradient that is pending."""
+        """Whether a sum has closed without a pending gradient."""
 
     def begin(self, iteration: int) -> None:
-        """The iteration of `plan` begins."""
+        """Begin the iteration of `plan`."""
 
     def enter_rest(self) -> None:
-        """Enter what slices() have not entered of the gradient."""
+        """Enter the part of the gradient that slices() have not entered."""
 
     @property
     def awaits_pieces(self) -> bool:
-        """Whether the gradient that was entered last is still computed."""
+        """Whether the last entered gradient is still being computed."""
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """Encode what the iteration sends; the blocks of each slice as soon as it is encoded, none while its pieces are
-        awaited."""
+        """Encode the iteration's blocks; yield each slice's, or an empty list while its pieces are awaited."""
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
-        """Encode pending gradients that have `missed` so many sums as another part; return the part and its blocks."""
+        """Encode pending gradients that have missed `missed` sums as another part; return the part and its blocks."""
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
-        """What was encoded of these blocks."""
+        """Return the encoded values of these blocks."""
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         """Encode a block at the scale and in the lanes of its slot."""
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
-        """Results are here."""
+        """Note results in the ledger."""
 
     @property
     def fresh(self) -> Collection[int]:
@@ -83,48 +82,48 @@ class Sender(Protocol):
 
     @property
     def narrows(self) -> bool:
-        """Whether what has never left is to be encoded in narrower lanes."""
+        """Whether unsent blocks should be encoded in narrower lanes."""
 
     def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
-        """Encode blocks that were withdrawn anew, in narrower lanes; which may be sent."""
+        """Re-encode withdrawn blocks in narrower lanes; return those that may be sent."""
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
-        """An iteration is over, in which values of so many bytes were sent: the next one's plan."""
+        """End an iteration in which values of `wire_bytes` were sent, and make the next one's plan."""
 
 
 class Effects(Protocol):
-    """Callbacks of a driver; those that have a body may be left out."""
+    """Callbacks of a driver; those with a body are optional."""
 
     def send(self, packets: Sequence[Send]) -> None:
-        """Hand packets to the network, unless an engine takes them from the protocol itself."""
+        """Send packets; not needed where an engine takes them from the protocol."""
         return None
 
     def delivered(self, results: BlockResults) -> None:
-        """These blocks of the current iteration have closed."""
+        """Handle closed blocks of the current iteration."""
 
     def completed(self) -> None:
-        """All blocks of the current iteration have closed: advance() goes on."""
+        """Handle the closing of the current iteration's last block: advance() would go on."""
         return None
 
     def next_iteration(self) -> None:
-        """End the current iteration by end(), and begin the next one."""
+        """Call end() for the current iteration, and begin the next one."""
 
     @property
     def queued(self) -> int:
-        """Packets that wait in this host for their turn to leave."""
+        """Packets that wait in this host's send queue."""
 
     def ask_peers(self) -> None:
-        """Peers hold results of the current iteration that the switch has forgotten."""
+        """Fetch results of the current iteration from peers: the switch has forgotten them."""
 
     def during(self, part: Part) -> AbstractContextManager[object]:
-        """Around what takes time, by what it is spent on."""
+        """Return a context manager that counts its time as this part."""
 
 
 class Driver:
-    """One worker's protocol and encoder, in a job of so many workers; times in seconds, of any one clock.
+    """One worker's protocol and encoder in a job of `workers`; times in seconds of any one clock.
 
-    `slices`: as the encoder's, where it may be somebody else who encodes and contributes them: then all are empty.
-    `recipients`, (blocks,): whose each block's sum is, as of Protocol.received(); None: all workers'.
+    `slices` replaces the encoder's where an engine encodes and contributes: then all slices are empty.
+    `recipients`, (blocks,): each block's recipient, as in Protocol.received(); None: all workers.
     """
 
     def __init__(
@@ -139,22 +138,22 @@ class Driver:
     ) -> None:
         self.protocol, self.encoder = protocol, encoder
         self.rule: LateRule = RULES["stash"]
-        """For late gradients."""
+        """The rule for late gradients."""
         self._effects, self._workers, self._recipients = effects, workers, recipients
         self._begin_slices = slices or encoder.slices
-        self._slices: Iterator[list[int]] | None = None  # what is still to be encoded of the gradient
-        self._wire_bytes = 0  # sent until the current iteration began
-        self._all_closed = False  # whether the current iteration is over, with all results
+        self._slices: Iterator[list[int]] | None = None  # the gradient's slices that are not encoded yet
+        self._wire_bytes = 0  # sent before the current iteration
+        self._all_closed = False  # whether all results of the current iteration are here
 
     @property
     def may_merge(self) -> bool:
-        """Whether a late gradient may be added without being counted: where all are waited for it goes with what is."""
+        """Whether a late gradient may be added without being counted; with k = n it joins a counted contribution."""
         return self.rule.merges and self.protocol.k < self._workers
 
     # -- iterations
 
     def begin(self, iteration: int, now: float) -> None:
-        """Begin an iteration by its plan, and merge pending gradients that have missed two sums into it."""
+        """Begin an iteration by its plan, and merge into it pending gradients that have missed two sums."""
         self.finish_encoding()
         self._all_closed = False
         self.encoder.begin(iteration)
@@ -168,9 +167,9 @@ class Driver:
             self.contribute_pending(now, missed=2)
 
     def contribute(self, begun: int, batch: int, now: float, *, whole: bool) -> bool:
-        """Contribute the gradient that was entered last, begun in iteration `begun` as its `batch`-th one.
+        """Contribute the last entered gradient, the `batch`-th one of iteration `begun`; return whether it counts.
 
-        Returns whether it counts among the k.  `whole`: as feed().
+        `whole`: as in feed().
         """
         if begun < self.protocol.iteration and not self.rule.counts:
             self.encoder.enter_rest()
@@ -186,18 +185,18 @@ class Driver:
         return True
 
     def contribute_pending(self, now: float, *, missed: int) -> None:
-        """Contribute pending gradients as another part, beside the worker's own gradient of the iteration.
+        """Contribute pending gradients as another part, in addition to the worker's gradient of the iteration.
 
-        Gradients that have `missed` one sum or more are merged: they count among no k.
+        Gradients that have missed one sum or more are merged: they do not count among the k.
         """
         with self._effects.during("encode"):
             part, blocks = self.encoder.encode_part(self.protocol.iteration, self.protocol.missing, missed=missed)
         self._contribute(blocks, now, part=part, counts=not missed)
 
     def feed(self, now: float, *, whole: bool = False) -> bool:
-        """Encode and contribute slice by slice while less than a slice waits to leave; `whole`: all that is left.
+        """Encode and contribute slice by slice while less than a slice waits to leave; `whole`: to the end.
 
-        Returns whether the rest waits for room: nothing is left otherwise, or its pieces are not there yet.
+        Return whether the rest waits for room.  If not, nothing is left, or the pieces are not there yet.
         """
         ahead = self.encoder.slice_blocks
         while self._slices is not None and (whole or self.protocol.waiting_count + self._effects.queued < ahead):
@@ -213,24 +212,24 @@ class Driver:
         return self._slices is not None
 
     def _next_slice(self, slices: Iterator[list[int]]) -> list[int] | None:
-        """None: no more is sent; empty: its pieces are not there yet."""
+        """Return the next slice's blocks; empty while pieces are awaited, None when there is nothing more to send."""
         if self.protocol.over:
             return [] if self.encoder.awaits_pieces else None
         return next(slices, None)
 
     def finish_encoding(self) -> None:
-        """Enter the rest of the gradient that was contributed last, if there is one; it is not sent any more."""
+        """Enter the rest of the last contributed gradient, if any, without sending it."""
         if self._slices is not None:
             self._slices = None
             with self._effects.during("encode"):
                 self.encoder.enter_rest()
 
     def drop_encoding(self) -> None:
-        """As finish_encoding(), but leave the rest to whoever enters it."""
+        """Stop encoding without entering the rest."""
         self._slices = None
 
     def end(self) -> Finished:
-        """The current iteration is over, with results of all its blocks."""
+        """End the current iteration, whose results are all here."""
         self.finish_encoding()
         wire_bytes = self.protocol.wire_bytes - self._wire_bytes
         return self.encoder.follow(self.protocol.results_of(self.protocol.iteration), wire_bytes)
@@ -238,8 +237,8 @@ class Driver:
     def advance(self, beyond: int | None) -> bool:
         """Go on to the iteration that is current elsewhere, for a caller or for a late gradient.
 
-        With `beyond`, go on until the protocol is beyond that iteration, and in one that is not over elsewhere; return
-        whether it is.  Without, go on while the rule merges and a gradient waits that a sum has closed without.
+        With `beyond`, stop in a later iteration that is not over elsewhere; return whether one was reached.  Without,
+        go on while the rule merges and a pending gradient has missed a sum.
         """
         while beyond is not None or (self.rule.merges and self.encoder.late):
             if beyond is not None and self.protocol.iteration > beyond and not self.protocol.over:
@@ -252,7 +251,7 @@ class Driver:
     # -- events
 
     def follow(self, instructions: Sequence[Instruction], now: float) -> None:
-        """Do what the protocol wants done after packets have come."""
+        """Follow the protocol's instructions after packets have arrived."""
         self._follow(instructions, now)
         self._narrow(now)
 
@@ -261,19 +260,19 @@ class Driver:
             self._follow(self.protocol.result_in(result, now), now)
 
     def timer(self, now: float) -> None:
-        """The protocol's deadline has passed."""
+        """Handle the protocol's deadline."""
         self._follow(self.protocol.timer(now), now)
 
     def resume(self, now: float) -> None:
-        """The switch admits this job again."""
+        """Retransmit after a regroup: the switch admits this job again."""
         self._follow(self.protocol.resume(now), now)
 
     def ask_slot(self, now: float) -> None:
-        """Ask the switch who is in the first open block; `protocol.query` holds the answer."""
+        """Ask the switch for the members of the first open block; `protocol.query` holds the answer."""
         self._follow(self.protocol.ask_slot(), now)
 
     def _narrow(self, now: float) -> None:
-        """What waits is sent in narrower lanes, where these are wished for by now."""
+        """Re-encode waiting blocks in narrower lanes if the encoder wants them."""
         if self.encoder.narrows:
             withdrawn = self.protocol.withdraw(self.encoder.fresh)
             if blocks := self.encoder.narrow(withdrawn, self.protocol.iteration):
@@ -282,7 +281,7 @@ class Driver:
     # -- instructions
 
     def _follow(self, instructions: Sequence[Instruction], now: float) -> None:
-        """Do what the protocol says: neighbours of a kind are done together."""
+        """Follow instructions; consecutive ones of a kind are followed together."""
         for kind, alike in groupby(instructions, type):
             _FOLLOW[kind](self, list(alike), now)
 
@@ -297,12 +296,12 @@ class Driver:
                 self._effects.delivered(results)
 
     def _complete(self, completed: Sequence[Complete], now: float) -> None:
-        if completed[-1].iteration == self.protocol.iteration:  # else a replica has come instead
+        if completed[-1].iteration == self.protocol.iteration:  # else a replica has replaced it
             self._all_closed = True
             self._effects.completed()
 
     def _encode_again(self, wanted: Sequence[EncodeAgain], now: float) -> None:
-        """Slots sum at other scales, or in other lanes."""
+        """Encode and contribute again blocks whose slots sum at other scales or in other lanes."""
         with self._effects.during("encode"):
             for each in wanted:
                 self.encoder.reencode(each.block, self.protocol.iteration, each.scale, each.lanes, each.part)
@@ -310,7 +309,7 @@ class Driver:
             self._contribute([each.block for each in wanted if each.part == part], now, part=part, counts=counts)
 
     def _contribute(self, blocks: Sequence[int], now: float, *, part: int = 0, counts: bool = True) -> None:
-        """Hand blocks to the protocol, as they are noted in the ledger."""
+        """Hand blocks to the protocol as the ledger has noted them."""
         ready = self.encoder.all_packed(blocks, part)
         self._follow(
             self.protocol.contribute_all(ready, part=part, counts=counts, uses=self.encoder.current_lanes, now=now), now
@@ -324,4 +323,4 @@ _FOLLOW: Mapping[type[Instruction], Callable[[Driver, Any, float], None]] = {
     EncodeAgain: Driver._encode_again,
     AskPeers: lambda driver, _, now: driver._effects.ask_peers(),
 }
-"""What is done for each kind of instruction."""
+"""The method that follows each kind of instruction."""

@@ -1,4 +1,4 @@
-"""A gradient that a worker gives to an iteration, and the outcome."""
+"""A gradient that a worker contributes to an iteration, and the outcome."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ Update = Aggregate | ReplicaState
 class Contribution:
     """A gradient for the current iteration.
 
-    `gradient`, shape (elements,); None: it was given before a restart, or `stream` has it piece by piece, and takes the
-    means as they close.  `begun`: the iteration in which it was begun, None: the current one; `batch`: its number
-    there.  `stays`: the call does not wait for an iteration's end; `own_end`: it waits for that of iteration `begun`
-    alone.  `good`: compression.codec.check has passed it.  `out`, shape (elements,), apart from the gradient: memory
-    for the mean of iteration `begun`.  `note`: numbers for all workers, where the job's coding has notes.
+    `gradient`, shape (elements,); None: it was given before a restart, or `stream` delivers it in pieces and takes the
+    means as blocks close.  `begun`: the iteration in which it was begun, None: the current one; `batch`: its number
+    there.  `stays`: the call does not wait for an iteration's end; `own_end`: it waits for the end of `begun` only.
+    `good`: compression.codec.check has passed it.  `out`, shape (elements,), no overlap with the gradient: memory for
+    the mean of iteration `begun`.  `note`: numbers for all workers, if the job's coding has notes.
     """
 
     gradient: Floats | None = None
@@ -40,10 +40,9 @@ class Contribution:
 class Exchange:
     """The outcome of a contribution.
 
-    `handed_s`: when its first block was encoded (time.monotonic), None where it was not contributed.  `age`: how many
-    iterations had ended by then since it was begun.  `missed`: the updates before it was contributed; `ended`: those
-    since.  `times`: the parts of the last try's time; `reduced`: the engine's thread's share of them, while the event
-    loop waited.
+    `handed_s`: time.monotonic() when its first block was encoded, None if it was not contributed.  `age`: iterations
+    that had ended by then since it was begun.  `missed`: the updates before its contribution; `ended`: those after it.
+    `times`: the parts of the last try's time; `reduced`: the part of `times` that the engine thread spent.
     """
 
     handed_s: float | None

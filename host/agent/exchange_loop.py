@@ -31,11 +31,11 @@ from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
 from kofn.host.workload.replica import ReplicaState
 
 Ended = tuple[Finished, Sums] | ReplicaState
-"""An iteration's end: its results, or a replica that came instead of them."""
+"""An iteration's end: its results, or a replica that replaces them."""
 
 
 class Reached(NamedTuple):
-    """The outcome of a call: when the first block was handed over, the gradient's age, and the ends since the last."""
+    """The outcome of a call: when its first block was encoded, the gradient's age, and the ends since the last call."""
 
     handed_s: float | None
     age: int
@@ -44,7 +44,7 @@ class Reached(NamedTuple):
 
 
 class ExchangeLoop(Effects):
-    """The iterations of one worker; see Agent for what is given."""
+    """The iterations of one worker; Agent explains the arguments."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class ExchangeLoop(Effects):
         )
         self.missed = MissedResults(self.protocol, self._ledger, self, private=private)
         self.iteration = 0
-        """The one that the training thread works on; the protocol may be further, to merge what is late."""
+        """The iteration that the training thread works on; the protocol may be ahead, to merge late gradients."""
         self.over = threading.Event()
-        """Set while that is over elsewhere: its gradient comes too late."""
-        self._watch: Stopwatch | None = None  # while it works for exchange()
-        self._called = True  # the training thread waits for this loop, or has not begun
-        self._ended: list[Ended] = []  # what it has not heard of yet
-        self._unsure = 0  # up to this iteration the switch may have lost what the ledger has settled
+        """Set while that iteration is over elsewhere: its gradient is late."""
+        self._watch: Stopwatch | None = None  # during exchange()
+        self._called = True  # whether the training thread waits for this loop, or has not begun
+        self._ended: list[Ended] = []  # ends not yet reported to the training thread
+        self._unsure = 0  # up to this iteration the switch may have lost sums that the ledger has settled
 
     def start(
         self,
@@ -115,9 +115,9 @@ class ExchangeLoop(Effects):
         self._begin(first)
 
     async def exchange(self, given: Contribution, begun: int, into: Floats | None) -> Reached:
-        """Contribute a gradient that was begun in this iteration, unless the current one is over elsewhere.
+        """Contribute a gradient that was begun in iteration `begun`, unless the current one is over elsewhere.
 
-        `into`: where the mean of the current iteration may be made.
+        `into`: memory for the mean of the current iteration.
         """
         self._called, handed_s, stream = True, time.monotonic(), given.stream
         self._watch, self.gradient.reduced = (watch := Stopwatch()), Times()
@@ -145,7 +145,7 @@ class ExchangeLoop(Effects):
             if pieces is not None:
                 self.protocol.in_pieces(pieces.level)
             stays = given.stays or (given.own_end and begun < current)
-            with self.protocol.held():  # once it reduces, the iteration may be over before all is handed over
+            with self.protocol.held():  # once the engine reduces, the iteration may end during this call
                 counts = self.driver.contribute(begun, given.batch, self._loop.time(), whole=stays)
             self._look()
             if pieces is not None:
@@ -154,7 +154,7 @@ class ExchangeLoop(Effects):
                 await self._advance(current)
         except Exception:
             self.gradient.halt()
-            self.gradient.sums.leave()  # what comes now must not go into the caller's array
+            self.gradient.sums.leave()  # later results must not be written into the caller's array
             raise
         finally:
             self.gradient.halt()
@@ -170,7 +170,7 @@ class ExchangeLoop(Effects):
         return self._told()
 
     async def resume(self, generation: int) -> None:
-        """Go on after a regroup: take every result that peers have, then send the open blocks."""
+        """Continue after a regroup: take every result that peers have, then send the open blocks."""
         if self.protocol.iteration:
             await self.missed.take_all()
         if generation == self.protocol.generation:  # else another regroup has begun
@@ -179,7 +179,7 @@ class ExchangeLoop(Effects):
             self._look()
 
     def fail(self, error: Exception) -> None:
-        """Have the call of the training thread raise this error."""
+        """Raise this error in the training thread's call."""
         self._wait.fail(error)
 
     # -- from iteration to iteration
@@ -208,7 +208,7 @@ class ExchangeLoop(Effects):
             self._begin(self.protocol.iteration + 1)
 
     def _told(self) -> list[Ended]:
-        """Return the ends that the training thread has not heard of; it goes on in the protocol's iteration."""
+        """Return the unreported ends, and move the training thread to the protocol's iteration."""
         ended, self._ended = self._ended, []
         if ended:
             self.iteration = self.protocol.iteration
@@ -219,20 +219,20 @@ class ExchangeLoop(Effects):
         return ended
 
     def _carry_on(self) -> None:
-        """Merge late gradients into the next iteration as soon as that begins, while the training thread computes."""
+        """Merge late gradients into the next iteration as soon as it begins, while the training thread computes."""
         if not self._called:
             with self._failing():
                 self.driver.advance(None)
 
     def _look(self) -> None:
-        """Set `over` when the iteration that the training thread works on is over; called after every event."""
+        """Set `over` if the training thread's iteration is over; called after every event."""
         if self.protocol.is_over(self.iteration):
             self.over.set()
 
     # -- events
 
     def _news(self) -> None:
-        """Take the news of the engine: results for the encoder, or room in its queue."""
+        """Handle the engine's news: results for the encoder, or room in the send queue."""
         with self._failing(), self.protocol.held():
             with self.during("receive"):
                 news = self.protocol.news()
@@ -242,47 +242,47 @@ class ExchangeLoop(Effects):
             self._link.warn()
 
     def _feed(self) -> None:
-        """Encode more of the gradient where there is room for it."""
+        """Encode more of the gradient while the send queue has room."""
         with self._failing(), self.protocol.held():
             if self.driver.feed(self._loop.time()):
                 self._link.want(self._encoder.slice_blocks)
             self._look()
 
     def take_results(self, results: list[Result]) -> None:
-        """Take results that peers have sent."""
+        """Handle results from peers."""
         with self._failing(), self.protocol.held():
             self.driver.results_in(results, self._loop.time())
             self._feed()
 
     def halt(self) -> None:
-        """Have the engine leave the ledger alone."""
+        """Stop the engine's use of the ledger."""
         self.gradient.halt()
 
     def jump(self, state: ReplicaState) -> None:
-        """Go on after a peer's replica."""
+        """Continue from a peer's replica."""
         self._ended.append(state)
         self._wait.ended()
         self._encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)
 
     def _ask_slot(self) -> None:
-        """Ask the switch which workers are missing in a block that does not close; warn of bad datagrams."""
+        """Ask the switch which workers are missing in a block that does not close; log ignored datagrams."""
         self._link.warn()
         with self.protocol.held():
             self.driver.ask_slot(self._loop.time())
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Have the training thread hear of an error in a callback."""
+        """Report an error in a callback to the training thread."""
         try:
             yield
-        except Exception as error:  # a codec may be anybody's
+        except Exception as error:  # a custom codec may raise anything
             self.fail(error)
 
-    # -- what the driver wants done (driver.Effects)
+    # -- the driver's callbacks (driver.Effects)
 
     def during(self, part: Part) -> AbstractContextManager[object]:
-        """Time a part of exchange(), while that runs."""
+        """Count a part of exchange()'s time, while that runs."""
         return UNTIMED if self._watch is None else self._watch.during(part)
 
     @property
@@ -291,7 +291,7 @@ class ExchangeLoop(Effects):
 
     def delivered(self, results: BlockResults) -> None:
         """Add results of the current iteration to its sums."""
-        if results.iteration == self.protocol.iteration:  # else a replica has come instead
+        if results.iteration == self.protocol.iteration:  # else a replica has replaced it
             self.gradient.sums.add(results)
 
     def completed(self) -> None:

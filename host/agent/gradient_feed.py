@@ -1,7 +1,7 @@
-"""How an iteration's gradient reaches the protocol: encoded here slice by slice, or by the engine's thread.
+"""The way of an iteration's gradient to the protocol: encoded here slice by slice, or by the engine's thread.
 
-Where the encoder has a reduction for the engine, that encodes, sends, takes and sums up blocks without Python.  A
-gradient that is still computed comes piece by piece, and its means leave as they close.
+If the encoder has a reduction for the engine, the engine encodes, sends, receives and averages blocks without Python.
+A gradient that is still being computed arrives in pieces, and its means leave as blocks close.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from kofn.host.stopwatch import Times
 
 
 class GradientFeed:
-    """The gradients of one worker, one at a time; `more` is called on the event loop where a piece has come."""
+    """The gradients of one worker, one at a time; `more` is called on the event loop after a piece was put."""
 
     sums: Sums
-    """Of the current iteration."""
+    """The sums of the current iteration."""
 
     def __init__(self, protocol: EnginePort, encoder: Encoder, wait: IterationWait, more: Callable[[], object]) -> None:
         self._protocol, self._encoder, self._wait, self._more = protocol, encoder, wait, more
         self._stream: GradientStream | None = None  # while the current iteration's gradient is computed
         self.reduced = Times()
-        """Where the engine's time for the latest gradient has gone."""
+        """The parts of the engine's time for the latest gradient."""
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """Return the encoder's slices, or where the engine does all that is to be done, nothing for ever."""
+        """Return the encoder's slices; if the engine reduces, endlessly empty ones."""
         reduction = self._encoder.reduction(iteration)
         if reduction is None:
             return self._encoder.slices(iteration)
@@ -39,17 +39,17 @@ class GradientFeed:
         return repeat([])
 
     def halt(self) -> None:
-        """Have the engine only send and receive from now on."""
+        """Stop the engine's reduction: it only sends and receives from now on."""
         if (done := self._protocol.reduce(None)) is not None:
             self._encoder.meter.error = done.squared_error
             self.reduced = done.times
 
     async def open(self, stream: GradientStream, *, current: bool) -> None:
-        """Take its pieces as they come; of one that is not `current`, await them all."""
+        """Take the stream's pieces as they are put; if its gradient is not `current`, await them all."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
-            """A piece was put, by any thread: it is the engine's, or the event loop's."""
+            """Wake the engine or the event loop, whichever needs the new piece; called by any thread."""
             if self._protocol.reduction is None or stream.pieces.whole:
                 loop.call_soon_threadsafe(self._piece_put)
             self._protocol.wake()
@@ -68,13 +68,13 @@ class GradientFeed:
         self._more()
 
     def close(self, stream: GradientStream | None) -> None:
-        """Nothing more is taken of the gradient."""
+        """Take nothing more of the gradient."""
         self._stream = None
         if stream is not None:
             stream.tell(nobody)
 
     def follow(self) -> None:
-        """Results have come."""
+        """Pass new results to the stream."""
         if self._stream is not None:
             self._stream.follow(self.sums)
 

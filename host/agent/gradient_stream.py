@@ -1,4 +1,4 @@
-"""A gradient that an agent reduces while it is computed: pieces in, means out, in any order."""
+"""A gradient that is reduced while it is computed: pieces in, means out, in any order."""
 
 import threading
 import time
@@ -10,11 +10,11 @@ from kofn.host.compression.pieces import Pieces
 
 
 def nobody(first: int, end: int) -> object:
-    """Who is told where no engine is."""
+    """Ignore the awaited blocks: there is no engine."""
 
 
 class GradientStream:
-    """In blocks of `block_elements`; Agent.all_reduce() takes it from here.  Pieces are copied into `values`."""
+    """A gradient in blocks of `block_elements`, for Agent.all_reduce().  Pieces are copied into `values`."""
 
     def __init__(self, values: Floats, block_elements: int) -> None:
         self.pieces = Pieces(values, block_elements)
@@ -22,13 +22,16 @@ class GradientStream:
         self._changed = threading.Condition()
         self._asking = threading.Lock()
         self._await: Callable[[int, int], object] = nobody
-        self._awaited: list[tuple[int, int]] = []  # blocks, by each who waits
+        self._awaited: list[tuple[int, int]] = []  # one range of blocks per waiting thread
         self._sums: Sums | None = None
         self._mean: Floats | None = None
         self._error: BaseException | None = None
 
     def wait(self, begin: int, end: int, timeout_s: float | None = None) -> Floats:
-        """The mean of elements begin to end, once every block of these has closed; TimeoutError, or why it ended."""
+        """Wait until all blocks of elements begin to end have closed; return their mean.
+
+        TimeoutError after `timeout_s`; the error of fail() if the stream ended with one.
+        """
         self.pieces.check_range(begin, end)
         with self._changed:
             if (mean := self._known(begin, end)) is not None:
@@ -42,38 +45,38 @@ class GradientStream:
 
     @property
     def closed_s(self) -> Floats64 | None:
-        """Since when each block's mean is there, as Sums.closed_s; None: nothing has come."""
+        """When each block's mean was complete, as Sums.closed_s; None before the first result."""
         return None if self._sums is None else self._sums.closed_s
 
-    # -- for who reduces it
+    # -- for the reducer
 
     def tell(self, to: Callable[[int, int], object]) -> None:
-        """Which blocks are waited for is told there from now on, and nowhere else; the same number twice: none."""
+        """Call `to` with the awaited range of blocks from now on; an empty range: none are awaited."""
         with self._asking:
             self._await = to
         self._ask()
 
     def follow(self, sums: Sums) -> None:
-        """Results have come of the iteration that it belongs to; other sums are those of later ones."""
+        """Handle new results in `sums`; those of later iterations are ignored."""
         with self._changed:
             if self._sums is None or self._sums is sums:
                 self._sums = sums
                 self._changed.notify_all()
 
     def finish(self, mean: Floats) -> None:
-        """The iteration has ended, with this mean; the first one counts."""
+        """End the iteration with this mean; later calls are ignored."""
         with self._changed:
             self._mean = mean if self._mean is None else self._mean
             self._changed.notify_all()
 
     def fail(self, error: BaseException | None) -> None:
-        """There will be no more means."""
+        """Raise this error in all waiting threads: there will be no more means."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def _ask(self, change: Callable[[], object] = lambda: None) -> None:
-        """Tell for whom of all who wait: the last one."""
+        """Report the range of the thread that began to wait last."""
         with self._asking:
             change()
             self._await(*(self._awaited[-1] if self._awaited else (0, 0)))
@@ -84,11 +87,11 @@ class GradientStream:
             while (mean := self._known(begin, end)) is None:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if not self._changed.wait(left_s):
-                    raise TimeoutError(f"the mean of elements {begin} to {end} is not there after {timeout_s:g} s")
+                    raise TimeoutError(f"the mean of elements {begin} to {end} is incomplete after {timeout_s:g} s")
         return mean
 
     def _known(self, begin: int, end: int) -> Floats | None:
-        """None where it is not there yet."""
+        """Return the mean of these elements; None before it is complete."""
         if self._mean is not None:
             return self._mean[begin:end]
         if self._sums is not None and self._sums.closed[begin // self._size : (end - 1) // self._size + 1].all():

@@ -1,4 +1,4 @@
-"""Waiting for a gradient's pieces and for an iteration's end, and what to say when nothing comes for long."""
+"""Waiting for a gradient's pieces and for an iteration's end, with warnings and a timeout."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ GIVE_UP_AFTER_S = 60.0
 
 
 class IterationWait:
-    """Of the iterations of `protocol`, one after another; `ask` asks the switch who is missing.
+    """Waits for the iterations of `protocol`, one after another; `ask` asks the switch which workers are missing.
 
-    `give_up_s`: how long no block may close, and no piece may be put.
+    `give_up_s`: the longest time without a closed block, or without a new piece.
     """
 
     def __init__(
@@ -36,21 +36,21 @@ class IterationWait:
         self._ended, self._put = asyncio.Event(), asyncio.Event()
 
     def ended(self) -> None:
-        """Wake whoever waits: an iteration's results are complete, or a replica has come instead of them."""
+        """Wake the waiting call: an iteration's results are complete, or a replica has replaced them."""
         self._ended.set()
 
     def fail(self, error: Exception) -> None:
-        """There will be no end: who waits is told."""
+        """Raise this error in the waiting call."""
         self._error = error
         self._ended.set()
         self._put.set()
 
     def piece_put(self) -> None:
-        """Another piece of a gradient is there, perhaps the last one."""
+        """Note that another piece of the gradient was put."""
         self._put.set()
 
     async def wait_for_pieces(self, pieces: Pieces) -> None:
-        """Until every piece was put; AgentError when none comes for long."""
+        """Wait until every piece was put; AgentError after `give_up_s` without a new one."""
         since = time.monotonic()
         while not pieces.whole:
             self._put.clear()
@@ -64,7 +64,7 @@ class IterationWait:
                 raise self._error
 
     async def wait(self) -> None:
-        """Wait until something has ended; AgentError when no block closes for long."""
+        """Wait for the iteration's end; AgentError after `give_up_s` without a closed block."""
         loop = asyncio.get_running_loop()
         share, since = self._protocol.share, loop.time()
         self._ended.clear()
@@ -81,13 +81,13 @@ class IterationWait:
             raise self._error
 
     def _explain(self, waited_s: float) -> None:
-        """Who waits for what; AgentError when it takes too long."""
+        """Log the missing blocks and the switch's answer; AgentError after `give_up_s`."""
         protocol = self._protocol
         missing = protocol.missing
         text = f"iteration {protocol.iteration}: no result for blocks {missing[:8]} for {waited_s:.0f} s"
         said = protocol.query.describe(self._workers)
         if waited_s >= self._give_up_s:
             raise AgentError(f"{text}; gave up: {said}")
-        why = "the job regroups" if protocol.regrouping else f"they are asked for again and again: {said}"
+        why = "the job regroups" if protocol.regrouping else f"they are requested repeatedly: {said}"
         log.warning("%s; %s", text, why)
         self._ask()

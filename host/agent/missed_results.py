@@ -1,4 +1,4 @@
-"""Results that this worker has missed, and what of its own was counted, as the other workers know it."""
+"""Fetching from peers: results that this worker has missed, and which of its contributions were counted."""
 
 import asyncio
 from typing import Protocol
@@ -16,31 +16,31 @@ KEEP_BYTES = 64 << 20
 """Memory for results that peers may still ask for."""
 
 FETCH_BYTES = 4 << 20
-"""How much of later iterations is fetched along with a missed one."""
+"""The most bytes of later iterations that are fetched together with a missed one."""
 
 LAST_ITERATION = 2**32 - 1
 
 
 class Receiver(Protocol):
-    """Who goes on with what peers have."""
+    """The part of a worker that handles the fetched results."""
 
     def take_results(self, results: list[Result]) -> None:
-        """Results have come."""
+        """Handle results from peers."""
 
     def halt(self) -> None:
-        """The ledger is about to be settled: nothing else may touch it."""
+        """Stop all use of the ledger: it is about to be settled."""
 
     def jump(self, state: ReplicaState) -> None:
-        """Go on after a peer's iteration: nobody holds the results of the current one any more."""
+        """Continue from a peer's replica: no worker holds the results of the current iteration any more."""
 
     def fail(self, error: Exception) -> None:
-        """There will be no results."""
+        """Handle an error: there will be no results."""
 
 
 class MissedResults:
     """Fetches what `protocol` misses, for `receiver`.
 
-    `private`: each block's sum goes to one worker alone, so that nobody else has what is missing.
+    `private`: each block's sum goes to one worker only, so no peer has the missing ones.
     """
 
     source: PeerSource
@@ -50,23 +50,23 @@ class MissedResults:
         self._fetching: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """Fetch the current iteration's results, unless that is under way."""
+        """Fetch the current iteration's results, unless a fetch is under way."""
         if self._private:
             self.lose("their slots hold later ones")
         elif self._fetching is None or self._fetching.done():
             self._fetching = asyncio.get_running_loop().create_task(self._fetch())
 
     async def take_all(self) -> None:
-        """Take what peers have, from the current iteration on: it is not made again for this worker."""
+        """Take all results that peers have from the current iteration on: the switch will not sum them again."""
         async for results in self.source.fetch(self._protocol.iteration, LAST_ITERATION, everyone=True):
             self._receiver.take_results(results)
 
     def lose(self, why: str) -> None:
-        """Fail where sums are this worker's alone."""
+        """Fail if each sum goes to one worker only."""
         if self._private:
             error = (
                 f"worker {self._protocol.rank} lacks sums of iteration {self._protocol.iteration}, blocks"
-                f" {self._protocol.missing[:8]}: {why}, and a sum that goes to one worker nobody else has"
+                f" {self._protocol.missing[:8]}: {why}, and no peer holds a sum that goes to one worker"
             )
             self._receiver.fail(AgentError(error))
 
@@ -76,7 +76,7 @@ class MissedResults:
             self._fetching.cancel()
 
     async def _fetch(self) -> None:
-        """Ask until the current iteration is complete, and for some later ones while peers are at it."""
+        """Fetch until the current iteration is complete; peers also send some later ones."""
         protocol, gone = self._protocol, False
         iteration = protocol.iteration
         last = iteration + FETCH_BYTES // iteration_bytes(protocol.layout)
@@ -89,24 +89,24 @@ class MissedResults:
         if gone:
             try:
                 await self._resync(iteration)
-            except Exception as error:  # the training thread is to hear of it
+            except Exception as error:  # reported to the training thread
                 self._receiver.fail(error)
 
     async def _resync(self, iteration: int) -> None:
-        """Nobody holds this iteration's sums any more: take a whole replica instead, and only settle the ledger."""
+        """Take a whole replica and settle the ledger: no worker holds this iteration's sums any more."""
         state = await self.source.state()
         if state is None or state.iteration < iteration:
             return  # the timer asks again
         self._receiver.halt()
         await settle(self._ledger, iteration, self.source)
         if iteration != self._protocol.iteration or not self._protocol.missing:
-            return  # its results have come after all
+            return  # its results have arrived meanwhile
         self._protocol.statistics.resyncs += 1
         self._receiver.jump(state)
 
 
 async def settle(ledger: Ledger, iteration: int, source: PeerSource) -> None:
-    """Learn from peers what of an iteration's blocks was counted; AgentError when nobody can tell."""
+    """Learn from peers which of an iteration's blocks were counted; AgentError if no worker knows."""
     if ledger.sent.unsettled(iteration):
         async for results in source.fetch(iteration, iteration):
             for result in results:
@@ -115,7 +115,7 @@ async def settle(ledger: Ledger, iteration: int, source: PeerSource) -> None:
 
 
 async def settle_restarted(ledger: Ledger, source: PeerSource, *, over: bool) -> None:
-    """Settle what this worker had sent before it died, in its ledger's latest iterations; `over`: so is the last."""
+    """Settle the ledger's last two iterations, sent before this worker died; `over`: the last one has ended."""
     begun = ledger.begun
     if begun:
         async for results in source.fetch(begun - 1, begun):
@@ -127,11 +127,11 @@ async def settle_restarted(ledger: Ledger, source: PeerSource, *, over: bool) ->
 
 
 def check_settled(ledger: Ledger, iteration: int) -> None:
-    """AgentError when it is not known of a block of this iteration, which is over, whether it was counted."""
+    """AgentError if it is unknown whether a block of this ended iteration was counted."""
     if unknown := ledger.sent.unsettled(iteration):
         raise AgentError(
             f"no worker knows whether blocks {unknown[:8]} of iteration {iteration}, which this worker has sent, were"
-            " counted: it cannot go on without losing or repeating gradients"
+            " counted: it cannot continue without losing or repeating gradients"
         )
 
 
@@ -141,5 +141,5 @@ def iteration_bytes(layout: BlockLayout) -> int:
 
 
 def kept_iterations(layout: BlockLayout) -> int:
-    """Return how many iterations' results a worker keeps for its peers."""
+    """Return the number of iterations whose results a worker keeps for its peers."""
     return max(1, KEEP_BYTES // iteration_bytes(layout))

@@ -1,4 +1,4 @@
-"""What a worker wants of the others: results that it has missed, and to know what of its own was counted."""
+"""The interface for fetching results and replicas from other workers."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -8,10 +8,10 @@ from kofn.host.workload.replica import ReplicaState
 
 
 class PeerSource(Protocol):
-    """The other workers, as sources of what this one has missed."""
+    """The other workers, from which this one fetches."""
 
     def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
-        """What each one holds of iterations first..last, one by one; `everyone`: insist where one is hard to reach."""
+        """Yield each peer's results of iterations first..last; `everyone`: ask unreachable peers again."""
 
     async def state(self) -> ReplicaState | None:
-        """The replica of one of them; None when nobody has any."""
+        """Return a peer's replica; None if no peer has one."""

@@ -1,6 +1,6 @@
-"""Everything a worker sent and received, kept for checking: `run.record = true`.
+"""A record of everything a worker sent and received, for checking: `run.record = true`.
 
-Lanes as integers, so that whoever reads it can add up contributions and compare them with the switch's sums exactly.
+It has lanes as integers, so that a reader can add contributions and compare them with the switch's sums exactly.
 """
 
 from pathlib import Path
@@ -15,14 +15,14 @@ from kofn.host.kernels.lanes import unpack_sums, width_of
 from kofn.host.protocol.results import BlockResults
 
 NUMBERS = {"scales": "scale", "lanes": "lanes", "counts": "count", "weights": "weight"}
-"""Arrays of the record, and what of a result is in them."""
+"""Arrays of the record, and the field of a result that each holds."""
 
 
 class Recorder:
-    """Collects in memory; `save` writes one .npz with, for I iterations of B blocks of L elements and P parts:
+    """Collects in memory; `save` writes one .npz.  For I iterations of B blocks of L elements and P parts it has:
 
-    iterations (I,); sent (I, P, B, L) int32: what this worker sent, 0 where it sent nothing; and the results: sums
-    (I, B, L) int32, scales, lanes, counts, weights (I, B), members (I, P, B) uint64, 0 in blocks that were left out.
+    iterations (I,); sent (I, P, B, L) int32, 0 where this worker sent nothing; and the results: sums (I, B, L) int32,
+    scales, lanes, counts, weights (I, B), members (I, P, B) uint64, 0 in omitted blocks.
     """
 
     def __init__(self, coding: JobCoding) -> None:
@@ -34,7 +34,7 @@ class Recorder:
         self._members: list[npt.NDArray[np.uint64]] = []
 
     def add(self, sent: Values, results: BlockResults) -> None:
-        """One finished iteration: what was sent, shape (P, B, L), 0 where nothing was, and its results."""
+        """Add a finished iteration: the sent lanes, shape (P, B, L), 0 where nothing was sent, and its results."""
         self._sent.append(sent)
         self._iterations.append(results.iteration)
         self._sums.append(self._sums_of(results))
@@ -54,7 +54,7 @@ class Recorder:
         )
 
     def _sums_of(self, results: BlockResults) -> Values:
-        """Of one iteration, shape (B, L)."""
+        """Return one iteration's sums, shape (B, L)."""
         elements = self._coding.layout.elements
         sums = np.zeros((self._coding.layout.blocks, elements), np.int32)
         for result in results:
@@ -63,7 +63,7 @@ class Recorder:
         return sums
 
     def _by_block(self, results: BlockResults, of: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What there is of each result in the places of their blocks, shape (B, ...), 0 in others."""
+        """Return `of`, one row per result, as one row per block, shape (B, ...); 0 in blocks without a result."""
         numbers = np.zeros((self._coding.layout.blocks, *of.shape[1:]), of.dtype)
         numbers[results.blocks] = of
         return numbers

@@ -1,1 +1,1 @@
-"""The thread that moves a worker's packets, in C; pacing."""
+"""The C thread that moves a worker's packets; pacing."""

@@ -7,15 +7,15 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { AT_ONCE = 64, JOINED_BYTES = 65000 }; /* the kernel cuts up as many, and an IPv4 packet has little more */
+enum { AT_ONCE = 64, JOINED_BYTES = 65000 }; /* what the kernel segments: 64 datagrams, little more than 65,000 bytes */
 
-/* Bytes of each datagram of those that go as one. */
+/* The size of each datagram of a coalesced message. */
 union cut {
     char room[CMSG_SPACE(sizeof(uint16_t))];
     struct cmsghdr head;
 };
 
-/* What one system call takes. */
+/* The arguments of one system call. */
 struct batch {
     struct mmsghdr messages[AT_ONCE];
     struct iovec parts[AT_ONCE][2];
@@ -28,7 +28,7 @@ static void put_parts(struct batch *batch, int64_t at, void *head, int64_t head_
     batch->parts[at][1] = (struct iovec){body, (size_t)size};
 }
 
-/* A message of `joined` datagrams, whose parts are there from `at` on. */
+/* Set up a message of `joined` datagrams, whose parts begin at `at`. */
 static struct msghdr *put_message(struct batch *batch, int64_t message, int64_t at, int64_t joined, int placed) {
     struct msghdr *put = &batch->messages[message].msg_hdr;
     memset(put, 0, sizeof *put);
@@ -45,7 +45,7 @@ static inline int64_t at_most(int64_t number, int64_t limit) {
     return number < limit ? number : limit;
 }
 
-/* The one's complement sum of 16-bit words (RFC 1071), not folded: wider words have the same. */
+/* The one's complement sum of 16-bit words (RFC 1071), not folded; wider words have the same sum. */
 static uint64_t sum_of(const uint8_t *data, int64_t size) {
     const int64_t whole = size / 4;
     uint64_t sum = 0;
@@ -82,7 +82,7 @@ int64_t datagrams_receive(int socket, uint8_t *heads, int64_t head, uint8_t *con
     return done;
 }
 
-/* Into each head, at byte `checksum`; bodies that follow each other are often the same. */
+/* Write checksums into the heads, at byte `checksum`; consecutive datagrams often share a body. */
 static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_t *const *bodies, const int64_t *sizes,
                     int64_t count) {
     uint64_t body = 0;
@@ -96,7 +96,7 @@ static void fill_in(uint8_t *heads, int64_t head, int64_t checksum, const uint8_
     }
 }
 
-/* How many of some datagrams can go as one: all are as long as the first, but for the last one, which may be shorter. */
+/* The number of first datagrams that can be coalesced: all have the first one's size, but the last one may be shorter. */
 static int64_t alike(int64_t head, const int64_t *sizes, int64_t count) {
     int64_t found = 1, bytes = head + sizes[0];
     while (found < count && sizes[found - 1] == sizes[0] && sizes[found] <= sizes[0] &&
@@ -113,7 +113,7 @@ static void cut_into(struct msghdr *message, union cut *cut, int64_t size) {
     message->msg_controllen = sizeof *cut;
 }
 
-/* Messages of datagrams whose parts are there, and in `joined` how many are in each. How many messages. */
+/* Set up messages of datagrams whose parts are set; `joined` gets the datagrams of each. Returns the number of messages. */
 static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *sizes, int64_t count, int placed, int joins,
                             int64_t *joined) {
     int64_t messages = 0;
@@ -126,7 +126,7 @@ static int64_t put_messages(struct batch *batch, int64_t head, const int64_t *si
     return messages;
 }
 
-/* Whether the kernel has refused a message because it is not one datagram. */
+/* Whether the kernel has refused a message because it is coalesced. */
 static int cannot_join(int64_t joined, int error) {
     return joined > 1 && (error == EIO || error == EINVAL || error == EMSGSIZE || error == EOPNOTSUPP);
 }

@@ -1,20 +1,20 @@
-/* Many datagrams at a time between a socket and memory, with the Internet checksum over each of them.
+/* Batches of datagrams between a socket and memory, each with an Internet checksum.
  *
- * A datagram is a head, which has a 16-bit checksum somewhere, and a body. Knows nothing else of what is in them.
+ * A datagram is a head, which contains a 16-bit checksum, and a body. This module knows nothing else of their contents.
  */
 #pragma once
 #include <stdint.h>
 
-/* At most `most` datagrams that are there: heads one after another, bodies of `room` bytes at `bodies`. `sizes`: of whole
- * datagrams, however long; `sums`: 0 where the checksum fits; `senders`: IPv4 addresses as on the wire, or null. Returns
- * how many have come. */
+/* Receive at most `most` waiting datagrams: heads one after another, bodies of `room` bytes at `bodies`. `sizes` gets the whole
+ * datagrams' sizes, even if they are cut; `sums`: 0 for a valid checksum; `senders`: IPv4 addresses as on the wire, or null.
+ * Returns the number of datagrams. */
 int64_t datagrams_receive(int socket, uint8_t *heads, int64_t head, uint8_t *const *bodies, int64_t room, int64_t most,
                           int64_t *sizes, uint16_t *sums, uint32_t *senders);
 
-/* Datagrams with their checksums filled in, to where the socket is connected to, or to `places` (addresses as on the
- * wire) at `port` (likewise). What the kernel cannot take is passed over, and `error` says why the last one was.
- * Returns how many it took, and in `left` which. `joins`: whether the kernel may be given several to one end as one, which
- * it cuts up again before the link; becomes 0 where it cannot. */
+/* Fill in checksums and send datagrams to the connected peer, or to `places` (addresses as on the wire) at `port` (likewise).
+ * Datagrams that the kernel refuses are skipped; `error` gets the errno of the last one. Returns the number that it accepted;
+ * `left` marks them. `joins`: whether datagrams to one peer may be coalesced, which the kernel segments before the link;
+ * becomes 0 if the kernel refuses. */
 int64_t datagrams_send(int socket, uint8_t *heads, int64_t head, int64_t checksum, const uint8_t *const *bodies,
                        const int64_t *sizes, int64_t count, const uint32_t *places, uint16_t port, uint8_t *left,
                        int32_t *joins, int32_t *error);

@@ -13,13 +13,13 @@
 #include "datagrams.h"
 
 enum { AT_ONCE = 64, LEAVING = 256, PORTS = 2 };
-enum { FEW = 8 }; /* a batch of closed blocks has at least this share of its full size, where more may close */
-enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* of so many in flight answers gather so long, from the first one on */
+enum { FEW = 8 }; /* while more may close, at least 1 / FEW of a full batch of closed blocks is reported at a time */
+enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* with so many requests in flight, wait so long after the first answer */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
-#define LEAST_WAIT_S 50e-6 /* nothing is waited for less: the poll's own time */
-#define TELL_S 5e-3        /* so long a block that has closed waits for others at most, to be told together */
+#define LEAST_WAIT_S 50e-6 /* the shortest wait: the poll's own time */
+#define TELL_S 5e-3        /* the longest time that a closed block waits for others, to be reported together */
 
-/* A core, and what its caller is told. */
+/* A core, and the news for its caller. */
 struct port {
     struct engine *engine;
     struct core *core;
@@ -27,31 +27,31 @@ struct port {
     struct instruction *news;
     int64_t news_count, news_capacity;
     int told;         /* news_fd is readable */
-    int64_t batch;    /* so many blocks that have closed are told together, where more are open; 0: none are told */
-    double tell_by_s; /* when they are told in any case; INFINITY: there are none */
-    int64_t wanted;   /* that fewer contributions than that wait; 0: nobody asks */
-    int64_t behind;   /* the iteration in which it was said that the others are further */
+    int64_t batch;    /* closed blocks that are reported together while more are open; 0: none are reported */
+    double tell_by_s; /* the deadline for reporting them; INFINITY: none are closed */
+    int64_t wanted;   /* signal when fewer contributions wait; 0: no request */
+    int64_t behind;   /* the iteration in which the others were last reported to be ahead */
     struct reduction *reduction; /* NULL: the caller encodes, settles and averages */
-    int64_t averaged;            /* blocks that it has averaged and not told */
-    int64_t awaited, awaited_end; /* blocks whose means somebody waits for, from the first that is not there; equal: none */
+    int64_t averaged;            /* blocks that it has averaged since the last report */
+    int64_t awaited, awaited_end; /* blocks whose means are awaited, from the first missing one on; equal: none */
 
-    struct packet packets[AT_ONCE]; /* that have come together */
+    struct packet packets[AT_ONCE]; /* a batch of received packets */
     int64_t places[AT_ONCE], count;
 };
 
-/* A packet on its way out: what is needed to send it if its request is still in flight. */
+/* A packet in the send queue, with the data to send it if its request is still in flight. */
 struct outgoing {
     const struct port *port;
     int64_t request, launch, size;
     uint8_t head[KOFN_HEADER_BYTES];
-    int64_t next; /* unused one */
+    int64_t next; /* the next unused entry */
 };
 
 struct engine {
     struct port ports[PORTS];
-    int64_t ports_count, room; /* bytes of the longest result, the same for all */
+    int64_t ports_count, room; /* bytes of the longest result, the same for all ports */
     int socket, wake_fd;
-    int32_t joins; /* the kernel may be given several packets as one */
+    int32_t joins; /* packets may be coalesced */
     int running;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -60,14 +60,14 @@ struct engine {
     struct traffic traffic;
 
     struct pacer pacer;
-    struct outgoing *outgoing; /* that wait for the pacer */
+    struct outgoing *outgoing; /* packets that wait for the pacer */
     int64_t outgoing_capacity, unused;
 
-    double read_s; /* what had come by then is read */
+    double read_s; /* all datagrams that arrived before this time are read */
     uint8_t *bodies[AT_ONCE];
     uint8_t heads[AT_ONCE * KOFN_HEADER_BYTES];
 
-    struct leaving { /* as soon as the cores are free for others */
+    struct leaving { /* packets to send once the lock is released */
         int64_t count;
         uint8_t heads[LEAVING * KOFN_HEADER_BYTES];
         const uint8_t *bodies[LEAVING];
@@ -109,7 +109,7 @@ static void flush(struct engine *engine) {
     leaving->count = 0;
 }
 
-/* The values of a request that is in flight as it was; those of a PULL and of a slot query are zeros. */
+/* The values of a request if this launch is still in flight, else NULL; zeros for PULLs and slot queries. */
 static const uint8_t *values_of(const struct core *core, int64_t request, int64_t launch) {
     const struct flight *flight = core->in_flight.by_request[request];
     if (!launch)
@@ -129,7 +129,7 @@ static void leave(const struct port *port, int64_t request, int64_t launch, cons
         flush(port->engine);
 }
 
-/* A place for a packet that waits, -1 without memory. */
+/* An entry for a waiting packet; -1 without memory. */
 static int64_t place_for(struct engine *engine) {
     if (engine->unused < 0) {
         const int64_t before = engine->outgoing_capacity, capacity = before ? 2 * before : AT_ONCE;
@@ -180,7 +180,7 @@ static void release(struct engine *engine, double now) {
     engine->pacer.rings_s = INFINITY;
 }
 
-/* -- what the core wants done */
+/* -- the core's instructions */
 
 static void tell(struct port *port, const struct instruction *news) {
     if (port->news_count == port->news_capacity) {
@@ -198,15 +198,14 @@ static void tell(struct port *port, const struct instruction *news) {
         port->tell_by_s = 0;
 }
 
-/* Whether blocks that have closed are told now: fewer at a time as fewer are open, down to a few, and at once where no more
- * can close. */
+/* Whether to report the closed blocks now: in smaller batches as fewer blocks are open, and at once if no more can close. */
 static int enough(const struct port *port, double now) {
     const int64_t open = port->core->open_count / 2, few = port->batch / FEW;
     const int64_t wanted = open < few ? few : open < port->batch ? open : port->batch;
     return port->news_count + port->averaged >= wanted || port->tell_by_s <= now || !port->core->in_flight.count;
 }
 
-/* How many of the first news are blocks that its reduction settles, at most as many as that takes. */
+/* The number of first news that the reduction can settle in one call. */
 static int64_t closed_first(const struct port *port) {
     int64_t count = 0;
     while (port->reduction && count < port->news_count && count < REDUCED_AT_ONCE && port->news[count].kind == DELIVER &&
@@ -215,17 +214,17 @@ static int64_t closed_first(const struct port *port) {
     return count;
 }
 
-/* Whether fewer contributions wait than somebody asks for. */
+/* Whether fewer contributions wait than port_want() asked for. */
 static int has_room(const struct port *port) {
     return port->core->waiting_count + port->engine->pacer.count < port->wanted;
 }
 
-/* Whether anything has happened that is told with more of its kind. */
+/* Whether there are news that are reported in batches. */
 static int is_any(const struct port *port) {
     return (port->averaged && port->awaited < port->awaited_end) || (port->news_count && !closed_first(port));
 }
 
-/* Whether the last of the means that somebody waits for has come. */
+/* Whether all awaited means are complete. */
 static int has_come(struct port *port) {
     if (!port->reduction || port->awaited == port->awaited_end)
         return 0;
@@ -235,7 +234,7 @@ static int has_come(struct port *port) {
     return port->awaited == port->awaited_end;
 }
 
-/* Make news_fd readable where there is something to say. */
+/* Make news_fd readable if there is something to report. */
 static void say(struct port *port, double now) {
     const struct core *core = port->core;
     const int behind = core_left_behind(core) && port->behind != core->iteration;
@@ -279,7 +278,7 @@ static void follow_all(struct engine *engine, double now) {
 
 /* -- in */
 
-/* Whether a datagram is a packet, whose header is read. */
+/* Whether a datagram is a valid packet; reads its header. */
 static int is_packet(struct engine *engine, const uint8_t *head, int64_t size, uint16_t sum, struct header *header) {
     struct traffic *traffic = &engine->traffic;
     if (size < KOFN_HEADER_BYTES)
@@ -291,11 +290,11 @@ static int is_packet(struct engine *engine, const uint8_t *head, int64_t size, u
     if (values != header->words * KOFN_WORD_BYTES)
         return traffic->wrong_length++, 0;
     if (values > engine->room)
-        return traffic->wrong_length++, 0; /* of another job; where it is ours, the slot says so when it is asked */
+        return traffic->wrong_length++, 0; /* another job's; if it is this job's, a slot query will tell */
     return sum ? (traffic->damaged++, 0) : 1;
 }
 
-/* Whose job it is; what is nobody's is counted by the first. */
+/* The port of the packet's job; the first one counts packets of unknown jobs. */
 static struct port *port_of(struct engine *engine, const struct header *header) {
     for (int64_t at = 1; at < engine->ports_count; at++)
         if (engine->ports[at].core->job == header->job)
@@ -303,7 +302,7 @@ static struct port *port_of(struct engine *engine, const struct header *header) 
     return engine->ports;
 }
 
-/* A buffer for each body; whether there was memory. */
+/* Provide a buffer for each body; returns whether there was memory. */
 static int with_buffers(struct engine *engine, struct core *core) {
     for (int at = 0; at < AT_ONCE; at++)
         if (!engine->bodies[at] && !(engine->bodies[at] = core_buffer(core)))
@@ -311,7 +310,7 @@ static int with_buffers(struct engine *engine, struct core *core) {
     return 1;
 }
 
-/* What has come for a core, which gives a buffer for each that it has kept. */
+/* Pass the received packets to their core, and get a new buffer for each one that it keeps. */
 static void packets_in(struct port *port, double now) {
     struct engine *engine = port->engine;
     if (port->count && core_packets_in(port->core, port->packets, port->count, now))
@@ -324,7 +323,7 @@ static void packets_in(struct port *port, double now) {
         fail(engine, "no memory for packets that come");
 }
 
-/* All that has come; whether there may be more. */
+/* Handle a batch of datagrams; returns whether there may be more. */
 static int receive(struct engine *engine) {
     int64_t sizes[AT_ONCE];
     uint16_t sums[AT_ONCE];
@@ -351,16 +350,16 @@ static int receive(struct engine *engine) {
     return came == AT_ONCE && !engine->error[0];
 }
 
-/* -- what reductions do */
+/* -- reductions */
 
-/* The first news are done. */
+/* Remove the first news. */
 static void forget(struct port *port, int64_t count) {
     port->news_count -= count;
     if (count && port->news_count)
         memmove(port->news, port->news + count, (size_t)port->news_count * sizeof *port->news);
 }
 
-/* Whether any blocks had closed. */
+/* Settle and average closed blocks; returns whether there were any. */
 static int settle(struct port *port) {
     const int64_t count = closed_first(port);
     int64_t blocks[REDUCED_AT_ONCE];
@@ -372,12 +371,12 @@ static int settle(struct port *port) {
         results[at] = history_one(&port->core->history, port->news[at].iteration, blocks[at]);
     }
     if (!reduction_closed(port->reduction, blocks, results, count))
-        return port->reduction = NULL, 1; /* the caller learns why */
+        return port->reduction = NULL, 1; /* the caller will find the error */
     port->averaged += count;
     return forget(port, count), 1;
 }
 
-/* Whether there was anything to encode, and room for it. */
+/* Encode and contribute a portion; returns whether there was anything to encode, and room for it. */
 static int encode(struct port *port, double now) {
     struct reduction *reduction = port->reduction;
     const struct core *core = port->core;
@@ -396,7 +395,7 @@ static int encode(struct port *port, double now) {
     return 1;
 }
 
-/* What is due leaves, and a portion of what there is to do beside packets; whether there may be more. */
+/* Release due packets and do a portion of the reductions' work; returns whether there may be more. */
 static int reduce(struct engine *engine) {
     pthread_mutex_lock(&engine->lock);
     const double now = clock_s();
@@ -414,11 +413,11 @@ static int reduce(struct engine *engine) {
 
 /* -- the thread */
 
-/* What is due by now, and what callers have left; when something is due next. */
+/* Run due timers and follow the callers' instructions; returns the next deadline. */
 static double look(struct engine *engine) {
     const double now = clock_s();
     for (struct port *port = engine->ports; port < engine->ports + engine->ports_count; port++)
-        if (core_deadline_s(port->core) <= engine->read_s && core_timer(port->core, now)) /* by now more may have come */
+        if (core_deadline_s(port->core) <= engine->read_s && core_timer(port->core, now)) /* later answers are unread */
             fail(engine, core_error(port->core));
     follow_all(engine, now);
     double due_s = engine->pacer.rings_s;
@@ -444,7 +443,7 @@ static void *run(void *argument) {
     pthread_setname_np(pthread_self(), "kofn-engine");
     struct pollfd waited[] = {{.fd = engine->socket, .events = POLLIN}, {.fd = engine->wake_fd, .events = POLLIN}};
     for (;;) {
-        while (receive(engine) | reduce(engine)) /* all that has come is read before a timeout fires */
+        while (receive(engine) | reduce(engine)) /* read all datagrams before a timeout fires */
             ;
         pthread_mutex_lock(&engine->lock);
         const double due_s = look(engine);
@@ -465,7 +464,7 @@ static void *run(void *argument) {
 
 /* -- for callers */
 
-/* One that its holder can take again. */
+/* Make a recursive lock. */
 static void lock_open(pthread_mutex_t *lock) {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
@@ -568,9 +567,9 @@ int64_t port_queued(const struct port *port) {
     return port->engine->pacer.byte_s > 0 ? port->engine->pacer.count + port->core->urgent_count : 0;
 }
 
-/* -- one at a time */
+/* -- with the lock held */
 
-/* Let the thread go on, which may have something to do. */
+/* Unlock, and wake the thread if it may have something to do. */
 static void leave_core(struct port *port) {
     const int wake = port->core->instructions_count > 0 || has_room(port);
     pthread_mutex_unlock(&port->engine->lock);

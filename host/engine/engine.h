@@ -1,70 +1,68 @@
-/* The engine: one thread that moves a worker's packets, and nobody else's business.
+/* The engine: one thread that moves a worker's packets.
  *
  *     socket --> cores --> pacer --> socket         (thread, without Python)
  *                  |
- *                  '--> instructions, news_fd readable --> whoever encodes and decodes
+ *                  '--> instructions, news_fd readable --> the caller encodes and decodes
  *
- * A core is the thread's and its callers', one at a time: callers call the functions of its port below, which are the core's
- * while the thread does not. What the core wants sent, the thread sends; everything else it wants is for the caller, who
- * reads `news_fd` and takes it.
- * What is for the caller the thread can do as well, as long as it has a reduction: it encodes while few contributions wait, and
- * settles and averages what has closed, between packets. The caller holds the thread where it wants to touch these itself.
- * A packet's values are read when it leaves, and only if its request was in flight as it was when the core was last looked
- * at. So they may change once the core has let go of the request and has heard of something that was received after that.
+ * The thread and the callers share a core, one at a time: callers use the functions of its port below, which lock out the
+ * thread. The thread follows the core's SEND instructions; the caller waits for `news_fd` and takes the others.
+ * While a port has a reduction, the thread does the caller's work too, between packets: it encodes while few contributions
+ * wait, and settles and averages closed blocks. A caller that touches the reduction must hold the thread.
+ * A packet's values are read when it leaves, and only if its launch was still in flight when the core was last locked. So they
+ * may change after the core has dropped the request and has then handled a later datagram.
  */
 #pragma once
 #include "core.h"
 #include "pacer.h"
 #include "reduction.h"
 
-/* What went over the socket: UDP payload. */
+/* Counters of the socket: UDP payload. */
 struct traffic {
     int64_t bytes_sent, bytes_received, packets_sent, packets_received;
     int64_t send_failures;
-    int64_t short_packets, other_version, wrong_length, damaged; /* that came, and are no packets */
+    int64_t short_packets, other_version, wrong_length, damaged; /* ignored datagrams */
 };
 
 struct engine;
 struct port;
 
-/* On a socket that is connected to the switch; NULL without memory, threads or descriptors. Of one core or two, of different
- * jobs and with results of the same length; each packet is its job's. Up to `batches` closed blocks of each are told
- * together, 0: none of them are. Not paced where `mbps` is 0. `joins`: as datagrams_send()'s. The cores stay their
- * opener's, who closes them after the engine. */
+/* Open an engine on a socket that is connected to the switch; NULL without memory, threads or descriptors. It drives one core
+ * or two, of different jobs and with longest results of the same length. Up to `batches` closed blocks of each are reported
+ * together; 0: none are. `mbps` 0: unpaced. `joins`: as in datagrams_send(). The caller keeps the cores, and closes them after
+ * the engine. */
 struct engine *engine_open(struct core *const *cores, const int64_t *batches, int64_t count, int socket, double mbps,
                            int64_t burst_bytes, double late_s, int32_t joins);
-/* Stop, and join the thread; what waits is lost. The socket stays open. */
+/* Stop the thread; waiting packets are lost. The socket stays open. */
 void engine_close(struct engine *engine);
-/* Of a core: in it one calls it, and hears of it. */
+/* The port of the core number `at`, for calls to it and news of it. */
 struct port *engine_port(struct engine *engine, int64_t at);
-/* Why the thread has ended; empty: it has not. */
+/* The error that has ended the thread; empty: none. */
 const char *engine_error(const struct engine *engine);
-/* Whether that is what a core said. */
+/* Whether this is a core's error. */
 int engine_error_is_cores(const struct engine *engine);
 const struct traffic *engine_traffic(const struct engine *engine);
 
-/* Readable when there are instructions, or an error; when the others have left this worker behind; when fewer packets wait
- * than was asked for; and when blocks of a reduction have closed for which somebody waits. */
+/* Readable when there are instructions or an error; when the other workers are ahead; when fewer packets wait than port_want()
+ * asked for; and when awaited means of a reduction are complete. */
 int port_news_fd(const struct port *port);
-/* As core_take(), SEND not among it: since the last time. -1: the thread has ended, engine_error() says why. */
+/* As core_take(), without SEND; -1: the thread has ended with engine_error(). */
 int64_t port_take(struct port *port, struct instruction *into, struct result *results, int64_t room);
-/* Packets that wait in this host for their turn to leave. */
+/* Packets that wait in the send queue. */
 int64_t port_queued(const struct port *port);
-/* Say so once, when fewer than so many contributions wait, for the pacer or the window. */
+/* Signal news_fd once, when fewer than `fewer` contributions wait for the pacer or the window. */
 void port_want(struct port *port, int64_t fewer);
-/* From now on what a reduction can do is done by the thread, until it is another one; NULL: nothing is. It stays the
- * caller's. What is wrong with a result is left to the caller. */
+/* Let the thread run this reduction from now on; NULL: none. The caller keeps it, and handles erroneous results. */
 void port_reduce(struct port *port, struct reduction *reduction);
-/* Somebody waits for the means of blocks `first` to `end` of a reduction: that all are there is told at once, and what else
- * closes meanwhile soon. The same number twice: nobody does, and nothing is told before the end. */
+/* Await the means of blocks `first` to `end` of a reduction: their completion is reported at once, other closed blocks soon.
+ * The same number twice: await none; then nothing is reported before the end. */
 void port_await(struct port *port, int64_t first, int64_t end);
-/* More of its gradient is there. */
+/* Note that the reduction's gradient has another piece. */
 void port_wake(struct port *port);
-/* The thread waits until the same number of port_release(). */
+/* Lock out the thread until as many calls of port_release(). */
 void port_hold(struct port *port);
 void port_release(struct port *port);
 
-/* -- the core's, while the thread does not call it */
+/* -- the core's functions, with the thread locked out */
 
 int port_begin(struct port *port, int64_t iteration, double now, const int32_t *blocks, int64_t count, int64_t first,
                int32_t lanes);

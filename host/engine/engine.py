@@ -5,8 +5,8 @@
     ...
     def news(): follow(protocol.news())
 
-What the protocol wants sent, the engine sends; anything else is the protocol's news(), whenever the engine is readable,
-unless it is done by the engine as well: while it has a reduction, news are what that cannot do.
+The engine sends the protocol's packets; all other instructions are the protocol's news(), when the engine is readable.
+While a port has a reduction, the engine follows those that the reduction can handle.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from kofn.host.protocol.instructions import Instruction
 
 @dataclass(slots=True)
 class Traffic:
-    """What went over the socket: UDP payload bytes and packets; of what came, how much was no packet, and why."""
+    """Counters of the socket: UDP payload bytes, packets, and ignored datagrams by reason."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -40,44 +40,44 @@ class Traffic:
 
 
 class EnginePort(Protocol):
-    """A Protocol that an engine drives as well; what it wants done is told by news() alone."""
+    """A Protocol that an engine may drive; its instructions then come from news() only."""
 
     engine: "WorkerEngine | None" = None
     port: ctypes.c_void_p | None = None
     reduction: NativeReduction | None = None
-    """What the engine's thread does beside packets; its ledger and its sums may be touched within held() alone."""
+    """The engine thread's additional work; its ledger and sums may be touched only within held()."""
 
     def fileno(self) -> int:
-        """Readable when there is news."""
+        """Return a file descriptor that is readable when there is news."""
         found: int = self._call("news_fd")
         return found
 
     def news(self) -> list[Instruction]:
-        """What is to be done since the last time; AgentError, ProtocolError when the engine has stopped."""
+        """Take the new instructions; AgentError or ProtocolError if the engine has stopped."""
         return [] if self.engine is None else self._taken("take")
 
     def reduce(self, reduction: NativeReduction | None) -> NativeReduction | None:
-        """From now on the engine's thread does this, and nothing else; returns what it has done until now."""
+        """Let the engine's thread run this reduction (None: none) from now on; return the previous one."""
         done, self.reduction = self.reduction, reduction
         if reduction is not None:
-            self._kept.append(reduction)  # what it has contributed may be sent again until the next begin()
+            self._kept.append(reduction)  # its contributions may be retransmitted until the next begin()
         if self.engine is not None and done is not reduction:
             self._call("reduce", reduction and ctypes.addressof(reduction))
         return done
 
     def await_means(self, first: int, end: int) -> None:
-        """Somebody waits for the means of these blocks of a reduction; the same number twice: nobody does."""
+        """Await the means of these blocks of a reduction; the same number twice: await none."""
         if self.engine is not None:
             self._call("await", first, end)
 
     def wake(self) -> None:
-        """The gradient that is reduced has another piece."""
+        """Note that the reduction's gradient has another piece."""
         if self.engine is not None and self.reduction is not None:
             self._call("wake")
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """The engine's thread waits meanwhile, or it would reduce."""
+        """Lock out the engine's thread for the duration of the block."""
         if self.engine is None:
             yield
             return
@@ -88,13 +88,13 @@ class EnginePort(Protocol):
             self._call("release")
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """The port's function of this name, which calls the core while the engine's thread does not."""
+        """Call the port's function of this name, which locks out the engine's thread."""
         if self.engine is None:
             return super()._call(name, *arguments)
         return getattr(self.library, f"port_{name}")(self.port, *arguments)
 
     def _take(self) -> list[Instruction]:
-        """The engine takes it."""
+        """Return nothing: news() has the instructions."""
         return []
 
     def _fail(self) -> NoReturn:
@@ -104,13 +104,13 @@ class EnginePort(Protocol):
 
 
 class WorkerEngine:
-    """Runs until close(); the socket is connected to the switch, and stays the caller's.
+    """An engine that runs until close(); its socket is connected to the switch, and the caller closes it.
 
-    Up to `batch` blocks that have closed are told together.  `exact_port`: of another job, whose blocks are as long;
-    when an iteration of it is complete, that is told, and its closed blocks are not.  `joins`: whether the kernel may
-    be given several packets as one, which it cuts up before the link (transport.udp).
+    Up to `batch` closed blocks are reported together.  `exact_port`: another job with blocks of the same length; only
+    complete iterations of it are reported, not closed blocks.  `joins`: whether packets may be coalesced
+    (transport.udp).
 
-    AgentError where there are no threads, memory or descriptors left.
+    AgentError without threads, memory or descriptors.
     """
 
     def __init__(
@@ -140,16 +140,16 @@ class WorkerEngine:
         self._news_fd = protocol.fileno()
 
     def fileno(self) -> int:
-        """Readable when there is news of the protocol."""
+        """Return a file descriptor that is readable when the protocol has news."""
         return self._news_fd
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """The function of engine.h of this name."""
+        """Call the function of engine.h of this name."""
         return getattr(self._library, f"engine_{name}")(self._engine, *arguments)
 
     @property
     def error(self) -> HostError | None:
-        """Why the thread has ended; None: it has not."""
+        """The error that has ended the thread; None if it runs."""
         said: str = self._call("error").decode()
         if not said:
             return None
@@ -157,12 +157,12 @@ class WorkerEngine:
 
     @property
     def queued(self) -> int:
-        """Packets that wait in this host for their turn to leave."""
+        """Packets that wait in the send queue."""
         queued: int = self._protocols[0]._call("queued")
         return queued
 
     def want(self, fewer: int) -> None:
-        """Be readable once, when fewer than so many contributions wait for the pacer or the window."""
+        """Become readable once, when fewer than `fewer` contributions wait for the pacer or the window."""
         self._protocols[0]._call("want", fewer)
 
     @property
@@ -170,7 +170,7 @@ class WorkerEngine:
         return Traffic(*self._traffic)
 
     def close(self) -> None:
-        """End the thread; what waits is lost.  A second time it does nothing."""
+        """End the thread; waiting packets are lost.  Further calls do nothing."""
         if self._end.alive:
             for each in self._protocols:
                 each.engine = None
@@ -180,7 +180,7 @@ class WorkerEngine:
 
 
 def check_lengths(protocols: Sequence[Protocol]) -> None:
-    """ProtocolError unless the longest results of all are of one length: a buffer takes any of them."""
+    """ProtocolError unless the longest results of all have one length: buffers are shared."""
     words = [each.layout.words_most for each in protocols]
     if len(set(words)) != 1:
         raise ProtocolError(f"results of both jobs must have the same number of words, got {words[0]} and {words[1]}")

@@ -1,13 +1,13 @@
 /* A token bucket: packets leave this host at a given rate, in order, with bursts of a few packets.
  *
- * Without it a whole window goes at once into the link's queue, where it delays and drops others' packets. Pure logic:
- * times are passed in, in seconds. A packet is a number of its owner's, and its size.
+ * Without it a whole window enters the link's queue at once, where it delays and drops others' packets. Pure logic: times are
+ * passed in, in seconds. A packet is a number that the caller chooses, and a size.
  */
 #pragma once
 #include <stdint.h>
 
-/* What waits leaves together, as much as is due after such a pause: a wake-up costs a worker as much as some packets. A
- * bucket that is smaller than what leaves in the pause would lose rate. */
+/* Waiting packets that are due within such a pause leave together: a wake-up costs as much as some packets. A bucket smaller
+ * than the bytes of one pause would lose rate. */
 #define PAUSE_S 4e-3
 
 struct paced {
@@ -15,11 +15,11 @@ struct paced {
 };
 
 struct pacer {
-    double byte_s;  /* of the rate; 0: not paced */
-    double burst_s; /* that what leaves at once takes at the rate */
-    double late_s;  /* what waits while the bucket is full, because nobody looks, leaves later in addition: so much */
-    double full_s;  /* when the bucket is full again: whoever has nothing that waits then loses rate */
-    double rings_s; /* when something that waits leaves; INFINITY: nothing does */
+    double byte_s;  /* time of a byte at the rate; 0: unpaced */
+    double burst_s; /* time of a whole bucket at the rate */
+    double late_s;  /* the most time of a late wake-up that waiting packets make up for */
+    double full_s;  /* when the bucket is full again; an idle sender loses rate from then on */
+    double rings_s; /* when the next waiting packets leave; INFINITY: none wait */
     struct paced *queue;
     int64_t first, count, capacity, queued_bytes;
 };
@@ -27,14 +27,14 @@ struct pacer {
 void pacer_open(struct pacer *pacer, double mbps, int64_t burst_bytes, double late_s);
 void pacer_close(struct pacer *pacer);
 
-/* When so many bytes may have left, from `now` on; later than that if more is taken before. */
+/* When `size` bytes may leave, from `now` on, unless more is taken before. */
 double pacer_due_s(const struct pacer *pacer, int64_t size, double now);
-/* So many bytes leave, which have waited for it or not. */
+/* Take `size` bytes out of the bucket; `waited`: whether they waited for it. */
 void pacer_take(struct pacer *pacer, int64_t size, double now, int waited);
-/* Let a packet of so many bytes go, now (0) or in its turn: when it is expected to leave, up to PAUSE_S before it does. -1
- * without memory. */
+/* Send a packet of `size` bytes. Returns 0 if it may leave now; else it is queued, and the result is its expected time, up to
+ * PAUSE_S early. -1 without memory. */
 double pacer_send(struct pacer *pacer, int64_t packet, int64_t size, double now);
-/* The next packet that has waited and may go by now; -1: none may. */
+/* The next queued packet that may leave now; -1: none. */
 int64_t pacer_release(struct pacer *pacer, double now);
-/* After pacer_send() and pacer_release(): sets `rings_s`. */
+/* Set `rings_s`, after pacer_send() and pacer_release(). */
 void pacer_set(struct pacer *pacer, double now);

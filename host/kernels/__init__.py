@@ -1,1 +1,1 @@
-"""Arithmetic on whole arrays, in C where it can be compiled."""
+"""Arithmetic on whole arrays, in C."""

@@ -1,12 +1,11 @@
-/* The arithmetic of host/kernels/kernel.py once more, in one pass each: the same integers and the same floats, bit for bit.
+/* The arithmetic of host/kernels/kernel.py, one pass over the data each.
  *
- * Blocks are rows of `lanes` values; `shift` (0 to 41) and `factor` have one number for each row. Arrays do not overlap.
- * Right shifts of negative numbers are arithmetic (gcc, clang), as in NumPy. Wrap-around is meant where it can happen:
- * it is written in unsigned numbers.
+ * Blocks are rows of `lanes` values; `shift` (0 to 41) and `factor` have one number per row. Arrays do not overlap.
+ * Right shifts of negative numbers are arithmetic (gcc, clang), as in NumPy. Intended wrap-around uses unsigned numbers.
  */
 #include "values.h"
 
-/* The first float that is not finite or above `most` in magnitude, -1: none. */
+/* Index of the first float that is not finite or above `most` in magnitude; -1: none. */
 int64_t kernel_first_bad(const float *gradient, int64_t size, float most) {
     const int64_t chunk = 4096;
     for (int64_t begin = 0; begin < size; begin += chunk) {
@@ -21,7 +20,7 @@ int64_t kernel_first_bad(const float *gradient, int64_t size, float most) {
     return -1;
 }
 
-/* Lanes: values in steps of 2**shift, to the nearest, half a step up. */
+/* Round values to lanes in steps of 2**shift: to the nearest, half a step up. */
 void kernel_round(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
                   int32_t *out) {
     for (int64_t row = 0; row < rows; row++)
@@ -30,7 +29,7 @@ void kernel_round(const int64_t *values, int64_t rows, int64_t lanes, const int6
 
 enum { CHUNK_LANES = 1024, CHANCE_BITS = 16, IN_A_DRAW = 64 / CHANCE_BITS };
 
-/* Mixes a number to 64 bits: murmur3's finaliser. */
+/* Hash a number to 64 bits: murmur3's finaliser. */
 static inline uint64_t mixed(uint64_t bits) {
     bits ^= bits >> 33;
     bits *= 0xFF51AFD7ED558CCDu;
@@ -39,8 +38,8 @@ static inline uint64_t mixed(uint64_t bits) {
     return bits ^ bits >> 33;
 }
 
-/* Lanes of a row whose first is element `first`, up or down by chance, so that the mean is the value to 2**-16 of a step:
- * a draw for each four elements, a chunk's at a time. */
+/* Stochastic rounding of a row that begins at element `first`: the mean is the value, to 2**-16 of a step. Each draw serves
+ * four elements; draws are made chunk by chunk. */
 static void round_by_chance(const int64_t *values, int64_t first, int64_t lanes, int by, int64_t limit, uint32_t seed,
                             int32_t *out) {
     union {
@@ -67,12 +66,12 @@ void kernel_round_by_chance(const int64_t *values, int64_t rows, int64_t lanes, 
         round_by_chance(values + row * lanes, row * lanes, lanes, (int)shift[row], limit, seed, out + row * lanes);
 }
 
-/* 1 for 0 and more. */
+/* Votes: 1 for values >= 0, else 0. */
 void kernel_votes(const int64_t *values, int64_t size, int32_t *out) {
     vote_all(values, size, out);
 }
 
-/* What lanes stand for, less `base`: of votes that is what all of them come to if none is for. */
+/* The values of lanes, minus `base`, which for votes is the value of all votes cast. */
 void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t *shift, const int64_t *base,
                    int64_t *values) {
     for (int64_t row = 0; row < rows; row++, values += lanes, in += lanes) {
@@ -83,7 +82,7 @@ void kernel_spread(const int32_t *in, int64_t rows, int64_t lanes, const int64_t
     }
 }
 
-/* Values times a factor for each row, as floats. */
+/* Multiply values by their row's factor, as floats. */
 void kernel_scale(const int64_t *values, int64_t rows, int64_t lanes, const double *factor, float *out) {
     for (int64_t row = 0; row < rows; row++, values += lanes, out += lanes)
         for (int64_t i = 0; i < lanes; i++)
@@ -99,7 +98,7 @@ void kernel_step(const float *restrict gradient, int64_t size, float rate, float
     }
 }
 
-/* Of each row's magnitudes: the sum, high and low halves apart so that it cannot overflow, and the largest. */
+/* The sum and the largest of each row's magnitudes; the sum's high and low halves are separate, so it cannot overflow. */
 void kernel_magnitudes(const int64_t *values, int64_t rows, int64_t lanes, uint64_t *high, uint64_t *low,
                        uint64_t *largest) {
     for (int64_t row = 0; row < rows; row++, values += lanes) {
@@ -122,7 +121,7 @@ void kernel_unpack(const void *in, int64_t size, int width, int is_signed, int32
     unpack(in, size, width, is_signed, lanes);
 }
 
-/* Rows from the first on that have the same number, at most a chunk of them: they are done as one. */
+/* The number of first rows with the same number, at most a chunk's: they are handled as one. */
 static int64_t alike(const int64_t *number, int64_t rows, int64_t lanes) {
     int64_t most = CHUNK_LANES / lanes, found = 1;
     while (found < rows && found < most && number[found] == number[0])
@@ -130,8 +129,8 @@ static int64_t alike(const int64_t *number, int64_t rows, int64_t lanes) {
     return found;
 }
 
-/* kernel_round (seed < 0) or kernel_round_by_chance, and packed while the lanes are in the cache. `buffer` has room for
- * a row and for CHUNK_LANES lanes. */
+/* kernel_round (seed < 0) or kernel_round_by_chance, then pack while the lanes are in the cache. `buffer` has room for a row
+ * and for CHUNK_LANES lanes. */
 void kernel_encode(const int64_t *values, int64_t rows, int64_t lanes, const int64_t *shift, int64_t limit,
                    int64_t seed, int width, int32_t *buffer, uint8_t *packed) {
     for (int64_t row = 0, run; row < rows; row += run) {
@@ -145,12 +144,12 @@ void kernel_encode(const int64_t *values, int64_t rows, int64_t lanes, const int
     }
 }
 
-/* kernel_votes, and packed. */
+/* kernel_votes, then pack. */
 void kernel_encode_votes(const int64_t *values, int64_t size, uint8_t *packed) {
     pack_votes(values, size, packed);
 }
 
-/* Lanes of 32 bits of blocks that are each somewhere. */
+/* Unpack 32-bit lanes of blocks at separate addresses. */
 void kernel_gather(const uint8_t *const *places, int64_t rows, int64_t lanes, int32_t *out) {
     for (int64_t row = 0; row < rows; row++)
         unpack(places[row], lanes, 32, 1, out + row * lanes);

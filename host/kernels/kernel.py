@@ -1,6 +1,6 @@
-"""The arithmetic on whole gradients that costs time: rounding, lanes, means.  kernel.c through ctypes.
+"""The expensive arithmetic on whole gradients: rounding, lanes, means; kernel.c through ctypes.
 
-Blocks are rows: arrays of values and lanes are (B, L) or (L,), numbers for each block (B, 1) or single numbers.  Knows
+Blocks are rows: arrays of values and lanes are (B, L) or (L,), numbers per block (B, 1) or scalars.  This module knows
 nothing of units and codecs.
 """
 
@@ -26,7 +26,7 @@ PER_BLOCK = int | Integers
 Addresses = npt.NDArray[np.uint64]
 
 Weights = npt.NDArray[np.uint64]
-"""Of the lanes of a block."""
+"""Weights of a block's lanes."""
 
 _allocate = ctypes.pythonapi.PyBytes_FromStringAndSize
 _allocate.restype, _allocate.argtypes = py_object, [c_char_p, c_ssize_t]
@@ -34,10 +34,10 @@ _address = ctypes.pythonapi.PyBytes_AsString
 _address.restype, _address.argtypes = c_void_p, [py_object]
 
 CHUNK_LANES = 1024
-"""The same number as in kernel.c."""
+"""The constant of the same name in kernel.c."""
 
 ROWS = [c_void_p, c_int64, c_int64]
-"""The array, blocks, lanes of a block."""
+"""An array, its blocks, the lanes of a block."""
 
 SIGNATURES: Signatures = {
     "kernel_first_bad": (c_int64, [c_void_p, c_int64, c_float]),
@@ -57,41 +57,41 @@ SIGNATURES: Signatures = {
 
 
 class Kernel:
-    """Every step.  Only step() and averaged() change arguments; results are new arrays."""
+    """The steps of kernel.c.  Only step() and averaged() change arguments; results are new arrays."""
 
     def __init__(self) -> None:
         self._library = load_library(compile_file(SOURCE, include=INCLUDE), SIGNATURES)
 
     def first_bad(self, gradient: Floats, most: float) -> int:
-        """The first float that is not finite or above `most` in magnitude; -1: none."""
+        """Return the index of the first float that is not finite or above `most` in magnitude; -1: none."""
         gradient = np.ascontiguousarray(gradient, np.float32)
         return int(self._library.kernel_first_bad(gradient.ctypes.data, gradient.size, most))
 
     def round(self, values: Integers, shift: PER_BLOCK, limit: int) -> Values:
-        """Values in steps of 2**shift, to the nearest (half a step up), clipped to -limit..limit."""
+        """Round values to steps of 2**shift, to the nearest (half a step up), clipped to -limit..limit."""
         return self._lanes("kernel_round", values, shift, limit)
 
     def round_by_chance(self, values: Integers, shift: PER_BLOCK, limit: int, seed: int) -> Values:
-        """The same, up or down by chance: the mean is the value, to 2**-16 of a step; `seed`: 32 bits."""
+        """Round stochastically: the mean is the value, to 2**-16 of a step; `seed`: 32 bits."""
         return self._lanes("kernel_round_by_chance", values, shift, limit, seed)
 
     def _lanes(self, name: str, values: Integers, shift: PER_BLOCK, *numbers: int) -> Values:
-        """int64 to int32, block by block."""
+        """Call a function that turns int64 values into int32 lanes, block by block."""
         values, by = np.ascontiguousarray(values, np.int64), _blocks(values, shift)
         lanes = np.empty(values.shape, np.int32)
         getattr(self._library, name)(*_rows(values), by.ctypes.data, *numbers, lanes.ctypes.data)
         return lanes
 
     def votes(self, values: Integers) -> Values:
-        """1 for values of 0 and more, else 0."""
+        """Return 1 for values >= 0, else 0."""
         values, lanes = np.ascontiguousarray(values, np.int64), np.empty(values.shape, np.int32)
         self._library.kernel_votes(values.ctypes.data, values.size, lanes.ctypes.data)
         return lanes
 
     def spread(self, lanes: Values, shift: PER_BLOCK, votes: PER_BLOCK | None = None) -> Integers:
-        """Lanes times 2**shift.
+        """Return lanes times 2**shift.
 
-        `votes`: where a lane is how many of so many votes are for something, what it is worth: 2 * lane - votes.
+        `votes`: if a lane counts the ones among this many votes, its value is 2 * lane - votes.
         """
         lanes, by, base = np.ascontiguousarray(lanes, np.int32), *_lines(_blocks(lanes, shift), votes)
         values = np.empty(lanes.shape, np.int64)
@@ -99,23 +99,23 @@ class Kernel:
         return values
 
     def scaled(self, values: Integers, factor: float | Floats64) -> Floats:
-        """Values times `factor`, in float64 and then rounded."""
+        """Return values times `factor`, computed in float64 and then rounded."""
         values, by = np.ascontiguousarray(values, np.int64), _blocks(values, factor, np.float64)
         scaled = np.empty(values.shape, np.float32)
         self._library.kernel_scale(*_rows(values), by.ctypes.data, scaled.ctypes.data)
         return scaled
 
     def step(self, gradient: Floats, velocity: Floats, parameters: Floats, *, rate: float, momentum: float) -> None:
-        """velocity = momentum * velocity + gradient; parameters -= rate * velocity.
+        """Set velocity = momentum * velocity + gradient, then parameters -= rate * velocity.
 
-        All are (N,), the latter two in one piece; it changes these, each product and each sum rounded to float32.
+        All are (N,), the latter two contiguous; each product and each sum is rounded to float32.
         """
         gradient = np.ascontiguousarray(gradient, np.float32)
         changed = (velocity.ctypes.data, parameters.ctypes.data)
         self._library.kernel_step(gradient.ctypes.data, gradient.size, rate, momentum, *changed)
 
     def magnitudes(self, values: Integers) -> tuple[Floats64, Floats64]:
-        """Of each block the mean and the largest magnitude (B,): the exact ones, rounded to float64."""
+        """Return the mean and the largest magnitude of each block, (B,): exact values, rounded to float64."""
         values = np.ascontiguousarray(values, np.int64)
         found = np.empty((3, len(values)), np.uint64)
         self._library.kernel_magnitudes(*_rows(values), *(row.ctypes.data for row in found))
@@ -123,20 +123,20 @@ class Kernel:
         return mean_of(high, low, values.shape[1]), largest.astype(np.float64)
 
     def pack(self, lanes: Values, width: int) -> bytes:
-        """Of each lane the low `width` bits, as on the wire."""
+        """Pack the low `width` bits of each lane, as on the wire."""
         lanes = np.ascontiguousarray(lanes, np.int32)
         packed, at = _new_bytes(lanes.size * width // 8)
         self._library.kernel_pack(lanes.ctypes.data, lanes.size, width, at)
         return packed
 
     def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
-        """Lanes of `width` bits each, shape (lanes,)."""
+        """Unpack lanes of `width` bits, shape (lanes,)."""
         packed, lanes = np.frombuffer(data, np.uint8), np.empty(len(data) * 8 // width, np.int32)
         self._library.kernel_unpack(packed.ctypes.data, lanes.size, width, signed, lanes.ctypes.data)
         return lanes
 
     def encode(self, values: Integers, shift: Integers, limit: int, seed: int | None, width: int) -> bytes:
-        """round(), or with a seed round_by_chance(), and pack(), of blocks of whole bytes."""
+        """Apply round(), or with a seed round_by_chance(), and pack() to blocks of whole bytes."""
         values, by, buffer = np.ascontiguousarray(values, np.int64), _blocks(values, shift), _buffer(values.shape[1])
         packed, at = _new_bytes(values.size * width // 8)
         chance = -1 if seed is None else seed
@@ -144,14 +144,14 @@ class Kernel:
         return packed
 
     def encode_votes(self, values: Integers) -> bytes:
-        """votes() and pack(), of blocks of whole bytes."""
+        """Apply votes() and pack() to blocks of whole bytes."""
         values = np.ascontiguousarray(values, np.int64)
         packed, at = _new_bytes(values.size // 8)
         self._library.kernel_encode_votes(values.ctypes.data, values.size, at)
         return packed
 
     def gathered(self, places: Addresses, lanes: int) -> Values:
-        """Lanes of 32 bits of blocks at these addresses (B,), shape (B, lanes)."""
+        """Unpack 32-bit lanes of blocks at these addresses (B,), shape (B, lanes)."""
         found = np.empty((len(places), lanes), np.int32)
         self._library.kernel_gather(places.ctypes.data, *found.shape, found.ctypes.data)
         return found
@@ -159,12 +159,12 @@ class Kernel:
     def averaged(
         self, total: Integers, blocks: Integers, factor: Floats64, *, weights: Weights, mean: Floats
     ) -> Integers:
-        """Blocks of these numbers (B, L), scaled(), to their places in `mean` (N,), as far as it has these.
+        """Write scaled() sums (B, L) of these blocks to their places in `mean` (N,); elements beyond N are dropped.
 
-        Returns the sum of each block's values times `weights` (L,), modulo 2**64: shape (B,).
+        Return the sum of each block's values times `weights` (L,), modulo 2**64: shape (B,).
         """
         lanes, found = total.shape[1], self.scaled(total, factor)
-        complete = mean.size // lanes  # blocks; the last one may be longer than what is left of the mean
+        complete = mean.size // lanes  # blocks; the last one may exceed the mean
         rows, rest = mean[: complete * lanes].reshape(-1, lanes), mean[complete * lanes :]
         there = blocks < complete
         if there.any():
@@ -176,20 +176,20 @@ class Kernel:
 
 
 def rows_of(blocks: list[int]) -> slice | list[int]:
-    """What one or more rows of an array are had with: where they are neighbours a slice, so that nothing is copied."""
+    """Return an index of these rows: a slice if they are consecutive, so that NumPy makes no copy."""
     first, end = blocks[0], blocks[0] + len(blocks)
     return slice(first, end) if blocks == list(range(first, end)) else blocks
 
 
 def mean_of(high: npt.NDArray[np.integer], low: npt.NDArray[np.integer], lanes: int) -> Floats64:
-    """The mean of `lanes` magnitudes whose upper and lower 32 bits are summed apart; one rounding for the sum."""
+    """Return the mean of `lanes` magnitudes from the sums of their upper and lower 32 bits; the sum is rounded once."""
     total = high.astype(np.float64) * 2.0**32 + low.astype(np.float64)
     mean: Floats64 = total / lanes
     return mean
 
 
 def _lines(shift: Integers, votes: PER_BLOCK | None) -> tuple[Integers, Integers]:
-    """Return shift and base of each block: a lane is worth `lane << shift` less the base."""
+    """Return shift and base of each block: a lane's value is `lane << shift` minus the base."""
     if votes is None:
         return shift, np.zeros_like(shift)
     return shift + 1, np.ascontiguousarray(np.broadcast_to(votes << shift, shift.shape))
@@ -201,7 +201,7 @@ def _buffer(lanes: int) -> Values:
 
 
 def _new_bytes(size: int) -> tuple[bytes, int]:
-    """Return new bytes, which the caller fills before it gives them away, and their address."""
+    """Return new bytes and their address; the caller must fill them before passing them on."""
     new: bytes = _allocate(None, size)
     return new, _address(new)
 
@@ -221,6 +221,6 @@ def _blocks(array: npt.NDArray[Any], number: Any, kind: type = np.int64) -> npt.
 
 @cache
 def kernel() -> Kernel:
-    """The compiled steps, compiled when they are not in the cache; LedgerError where they cannot be had."""
+    """Return the steps, compiled if the cache lacks them; LedgerError if they are unavailable."""
     with required("codecs are"):
         return Kernel()

@@ -1,6 +1,6 @@
-"""Lanes on the wire: 32, 16, 8, 4 bits or one each, two's complement or unsigned, big-endian, the first one highest.
+"""Lanes on the wire: 32, 16, 8, 4 bits or 1 bit, two's complement or unsigned, big-endian, the first one highest.
 
-Knows nothing of what the lanes stand for (compression.codec) and nothing of packets (wire.packet).
+This module knows neither the meaning of lanes (compression.codec) nor packets (wire.packet).
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from kofn.host.errors import CodecError
 from kofn.host.kernels.kernel import kernel
 
 WIDTHS = (32, 16, 8, 4, 1)
-"""Bits of a lane, by the header's `lanes` code.  A lane of one bit is a vote, and the sum of votes their count."""
+"""Bits of a lane, by the header's `lanes` code.  A 1-bit lane is a vote, and votes are summed to counts."""
 
 CODES = range(len(WIDTHS))
 
@@ -19,47 +19,47 @@ VOTES = 1
 
 
 def code_of(width: int) -> int:
-    """The header's code of a width; CodecError for a width that no switch sums."""
+    """Return the header's code of a width; CodecError for a width that no switch sums."""
     if width not in WIDTHS:
         raise CodecError(f"a lane's width must be one of {', '.join(map(str, WIDTHS))} bits, got {width}")
     return WIDTHS.index(width)
 
 
 def width_of(code: int) -> int:
-    """Bits of a lane of the header's code; CodecError for a code that stands for none."""
+    """Return the width of the header's code in bits; CodecError for an unknown code."""
     if not 0 <= code < len(WIDTHS):
         raise CodecError(f"the code of lanes must be 0 to {len(WIDTHS) - 1}, got {code}")
     return WIDTHS[code]
 
 
 def pack(lanes: Values, width: int) -> bytes:
-    """Lanes as on the wire, in C order; of each its low `width` bits.  CodecError unless they fill whole bytes."""
+    """Pack the low `width` bits of each lane as on the wire, in C order.  CodecError unless they fill whole bytes."""
     code_of(width)
     if lanes.size * width % 8:
-        raise CodecError(f"{lanes.size} lanes of {width} bits: whole bytes are needed")
+        raise CodecError(f"lanes of {width} bits must fill whole bytes, got {lanes.size} of them")
     return kernel().pack(lanes, width)
 
 
 def unpack(data: bytes | memoryview, width: int, *, signed: bool = True) -> Values:
-    """The lanes of a packet's values or of several one after another, shape (bytes * 8 / width,); as pack()."""
+    """Return the lanes of one or several packets' values, shape (bytes * 8 / width,); CodecError as in pack()."""
     code_of(width)
     if len(data) * 8 % width:
-        raise CodecError(f"{len(data)} bytes: a whole number of lanes of {width} bits is needed")
+        raise CodecError(f"values must be a whole number of lanes of {width} bits, got {len(data)} bytes")
     return kernel().unpack(data, width, signed=signed)
 
 
 def unpack_sums(data: bytes | memoryview, width: int, elements: int, blocks: int = 1, *, signed: bool = True) -> Values:
-    """The lanes of so many blocks' sums, one after another, shape (blocks, elements).
+    """Return the lanes of the sums of consecutive blocks, shape (blocks, elements).
 
-    Votes come as planes: bit p of all counts of a block in its plane p, the lowest first.  CodecError unless all blocks
-    have all elements.
+    Votes come as planes: a block's plane p has bit p of all its counts, the lowest plane first.  CodecError unless all
+    blocks are complete.
     """
     per_block, left = divmod(8 * len(data), blocks * width)
     planes, over = divmod(per_block, elements)
     if left or over or not planes or (planes > 1 and width != VOTES):
         raise CodecError(
-            f"{blocks} blocks in lanes of {width} bits are {len(data)} bytes: {blocks * elements * width // 8} are"
-            f" needed{', or a multiple of it' if width == VOTES else ''}"
+            f"{blocks} blocks in lanes of {width} bits must be {blocks * elements * width // 8} bytes"
+            f"{' or a multiple' if width == VOTES else ''}, got {len(data)}"
         )
     lanes = unpack(data, width, signed=signed and width != VOTES).reshape(blocks, planes, elements)
     return (

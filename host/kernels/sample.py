@@ -1,4 +1,4 @@
-"""What is asked of whole vectors: a sample of their elements, their norm, and whether two are the same."""
+"""Samples, norms and fingerprints of whole vectors."""
 
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ import xxhash
 from kofn.host.arrays import Floats
 
 MOST = 1 << 14
-"""Elements that are looked at."""
+"""The most elements of a sample."""
 
 RUN = 64
 
@@ -17,7 +17,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def sample(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Of values (N,) all, or where they are more MOST of them: runs at even distances, which touch few cache lines."""
+    """Return values (N,), or a sample if there are more than MOST: runs at even distances, for few cache lines."""
     if values.size <= MOST:
         return values
     runs = MOST // RUN
@@ -26,15 +26,15 @@ def sample(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def norm2(values: Floats) -> float:
-    """The sum of squares to six digits; of more than MOST values it is estimated from a sample."""
+    """Return the sum of squares to six digits; with more than MOST values, estimated from a sample."""
     looked_at = sample(values)
     return float(np.dot(looked_at, looked_at)) * (values.size / looked_at.size)
 
 
 def fingerprint(*parameters: npt.NDArray[Any]) -> str:
-    """64 bits of a hash over the parameters' bytes: equal on two replicas when they are bit-identical.
+    """Return a 64-bit hash of the parameters' bytes: bit-identical replicas have the same.
 
-    Several arrays have that of one that is made of them.
+    Several arrays have the hash of their concatenation.
     """
     found = xxhash.xxh3_64()
     for part in parameters:

@@ -1,1 +1,1 @@
-"""A worker as a member of its job: its line to the controller and to its peers."""
+"""A worker's membership in its job: connections to the controller and to peers."""

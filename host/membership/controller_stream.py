@@ -1,6 +1,6 @@
-"""A worker's line to the controller: attach, report, finish; and attach again whenever the line breaks.
+"""A worker's stream to the controller: attach, report, finish; attach again whenever the stream breaks.
 
-While the controller is away training goes on with the k in the switch; only the reports are lost.
+While the controller is away, training continues with the k in the switch; only reports are lost.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.Co
 class ControllerStream:
     """One worker's Attach streams, one after another.
 
-    `hello` says who and where the worker is now; `hear` gets every message after the first Welcome but Stop; `fail` is
-    told when another process has taken this worker's place.
+    `hello` returns the worker's current Hello; `hear` gets every message after the first Welcome except Stop; `fail` is
+    called when another process has taken this worker's place.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ControllerStream:
         self._keeper: asyncio.Task[None] | None = None
         self._finished: kofn_pb2.WorkerMessage | None = None
         self.stopped = asyncio.Event()
-        """Set when the controller says Stop."""
+        """Set when the controller sends Stop."""
 
     async def attach(self) -> kofn_pb2.Welcome:
-        """Join the job; returns when it starts, or goes on.  AgentError when refused or nobody answers."""
+        """Join the job; return once it starts, or at once if it runs.  AgentError if refused or without an answer."""
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
                 call, welcome = await self._open_first()
@@ -64,7 +64,7 @@ class ControllerStream:
         return welcome
 
     async def _open_first(self) -> tuple[Call, kofn_pb2.Welcome]:
-        """Wait for a controller to be there, but not for one that refuses."""
+        """Wait until a controller is there; AgentError if it refuses."""
         while True:
             try:
                 return await self._open()
@@ -82,9 +82,9 @@ class ControllerStream:
             await self._write(self._call, kofn_pb2.WorkerMessage(**message))  # type: ignore[arg-type]
 
     async def finish(self, reason: str, timeout_s: float) -> None:
-        """Say that training is over here and wait, at most `timeout_s`, until it is over everywhere.
+        """Report the end of training and wait, at most `timeout_s`, until it has ended everywhere.
 
-        Without a controller nobody knows when that is: then for AWAY_S only, in which slower peers may still ask.
+        While the controller is away the end is unknown: then wait AWAY_S only, to serve slower peers.
         """
         self._finished = kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason))
         if self._call is not None:
@@ -107,7 +107,7 @@ class ControllerStream:
         await self._channel.close()
 
     async def _open(self) -> tuple[Call, kofn_pb2.Welcome]:
-        """A stream with its Welcome."""
+        """Open a stream; return it with its Welcome."""
         call = kofn_pb2_grpc.CoordinatorStub(self._channel).Attach()
         await call.write(kofn_pb2.WorkerMessage(hello=self._hello()))
         message = await call.read()
@@ -119,7 +119,7 @@ class ControllerStream:
         return call, message.welcome
 
     async def _keep(self, call: Call) -> None:
-        """Follow what the controller says until it stops us; find it again when it goes away."""
+        """Follow the controller's messages until Stop; reconnect when the stream breaks."""
         while not await self._follow(call):
             if await call.code() == grpc.StatusCode.ABORTED:
                 self._fail(
@@ -133,18 +133,18 @@ class ControllerStream:
         self.stopped.set()
 
     async def _follow(self, call: Call) -> bool:
-        """Hear everything; True when it ended with Stop, False when the stream broke."""
+        """Pass all messages on; return True after Stop, False when the stream broke."""
         try:
             while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
                 if message.HasField("stop"):
                     log.info("stop: %s", message.stop.reason)
                     return True
                 self._hear(message)
-            why = "it ended the stream"
+            why = "it closed the stream"
         except grpc.aio.AioRpcError as error:
             why = error.details() or error.code().name
         self._call = None
-        log.warning("the controller at %s is gone (%s): going on with the k in the switch", self._address, why)
+        log.warning("the controller at %s is gone (%s): continuing with the k in the switch", self._address, why)
         return False
 
     async def _open_again(self) -> tuple[Call, kofn_pb2.Welcome]:
@@ -164,15 +164,15 @@ class ControllerStream:
             return opened
 
     async def _write(self, call: Call, message: kofn_pb2.WorkerMessage) -> None:
-        """Write; what a broken stream does not take is lost, and its reader sees that it broke."""
+        """Write a message; on a broken stream it is lost, and the reader notices the break."""
         try:
             async with self._writing:
                 await call.write(message)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            log.debug("not said to the controller: %s", message.WhichOneof("message"))
+            log.debug("not sent to the controller: %s", message.WhichOneof("message"))
 
 
 async def _error_of(call: Call) -> grpc.aio.AioRpcError:
-    """Why a stream ended, as the error that reading it should have raised."""
+    """Return the reason of a stream's end as the error that reading it should have raised."""
     metadata = grpc.aio.Metadata()
     return grpc.aio.AioRpcError(await call.code(), metadata, metadata, await call.details())

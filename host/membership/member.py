@@ -1,7 +1,7 @@
-"""A worker as a member of its job: attached to the controller, serving its peers, with a replica to go on from.
+"""A worker as a member of its job: attached to the controller, serving its peers.
 
-Who starts with the others begins with the initial parameters.  Who comes late, or back after its process died, takes a
-peer's replica, learns from the peers' results what was counted of all it had sent, and goes on from there.
+A worker that starts with the others begins with the initial parameters.  A worker that joins late, or rejoins after its
+process died, takes a peer's replica and learns from peers' results which of its contributions were counted.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ STATE_AGAIN_S = 0.2
 
 
 class HeldReplica(Protocol):
-    """What all workers have alike, as workload.replica.Replica holds it."""
+    """The state that all workers share, such as workload.replica.Replica."""
 
     def start(self, iteration: int) -> None:
-        """The initial parameters, the same everywhere, are those after this iteration."""
+        """Begin with the initial parameters, as those after this iteration."""
 
     def state(self) -> ReplicaState | None:
-        """A copy; None where there is none to be had now."""
+        """Return a copy; None if none is available now."""
 
     def restore(self, state: ReplicaState) -> None:
-        """Become another replica; HostError where it does not fit."""
+        """Become a copy of another replica; HostError if it does not fit."""
 
 
 class Member:
-    """Join, report, finish, leave; all on one event loop."""
+    """A worker's membership: join, report, finish, leave; all on one event loop."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Member:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self) -> None:
-        """Serve peers, attach, and begin an iteration: the job's first one, or where a peer is."""
+        """Serve peers, attach, and begin an iteration: the job's first one, or a peer's next one."""
         await self._server.start()
         welcome = await self._controller.attach()
         self._know(welcome.peers)
@@ -81,7 +81,7 @@ class Member:
         await self._controller.say(report=report)
 
     async def finish(self, reason: str, timeout_s: float) -> None:
-        """Training is over here; wait until it is over everywhere."""
+        """Report the end of training and wait until it has ended everywhere."""
         await self._controller.finish(reason, timeout_s)
 
     async def leave(self) -> None:
@@ -93,7 +93,7 @@ class Member:
         await self._server.stop(grace=0)
 
     async def _join_first(self, welcome: kofn_pb2.Welcome) -> None:
-        """All begin together, with the same parameters."""
+        """Begin together with all workers, with the same parameters."""
         await self._reducer.join_first(welcome.first_iteration, welcome.generation, self._peers)
         self._replica.start(welcome.first_iteration - 1)
 
@@ -102,19 +102,19 @@ class Member:
         self._replica.restore(state)
 
     async def _state_of_a_peer(self) -> ReplicaState:
-        """Ask until a peer gives its replica; AgentError when none does for half a minute."""
+        """Ask until a peer sends its replica; AgentError after half a minute without one."""
         deadline = time.monotonic() + STATE_TIMEOUT_S
         while (state := await self._peers.state()) is None:
             if time.monotonic() > deadline:
                 raise AgentError(
-                    f"job {self._job} is running, but no other worker gave its parameters in {STATE_TIMEOUT_S:.0f} s:"
-                    " a job whose workers all died cannot go on"
+                    f"job {self._job} is running, but no other worker sent its parameters in {STATE_TIMEOUT_S:.0f} s:"
+                    " a job whose workers all died cannot continue"
                 )
             await asyncio.sleep(STATE_AGAIN_S)
         return state
 
     def _hello(self) -> kofn_pb2.Hello:
-        """Who and where this worker is now."""
+        """Return this worker's identity, address and progress."""
         return kofn_pb2.Hello(
             job=self._job,
             rank=self._rank,
@@ -127,9 +127,9 @@ class Member:
         self._peers.update({peer.rank: peer.address for peer in peers})
 
     def _hear(self, message: kofn_pb2.ControllerMessage) -> None:
-        """What the controller says after the first Welcome."""
+        """Handle the controller's messages after the first Welcome."""
         match message.WhichOneof("message"):
-            case "welcome":  # of a controller that was away
+            case "welcome":  # from a controller that was away
                 self._know(message.welcome.peers)
                 self._reducer.decision = message.welcome.decision
                 self._set_late_policy(message.welcome)
@@ -150,19 +150,19 @@ class Member:
                 self._spawn(self._reducer.resume(message.resume.generation))
 
     def _set_late_policy(self, told: kofn_pb2.Welcome | kofn_pb2.Decision) -> None:
-        """Late gradients as the controller says; one that says nothing of them leaves it as it is."""
+        """Apply the message's policy for late gradients, if it has one."""
         if told.late_gradient in RULES:
             self._reducer.set_late_policy(LatePolicy(RULES[told.late_gradient].name, told.age_weight))
 
     async def _attached_again(self, generation: int) -> None:
-        """Go on; after a regroup that this worker was not there for, only with what the others have."""
+        """Continue; after a regroup that this worker missed, first take the others' results."""
         if generation > self._reducer.generation:
             self._reducer.regroup(generation)
             await self._reducer.resume(generation)
         await self._controller.say(ready=kofn_pb2.Ready(iteration=self._reducer.iteration))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Do it beside everything else."""
+        """Run a coroutine as a task that leave() cancels."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

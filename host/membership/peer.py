@@ -18,18 +18,18 @@ log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT_S = 5.0
 INSIST = 3
-"""How often a peer is asked that is hard to reach, where every peer matters."""
+"""The most attempts to reach a peer, if every peer matters."""
 INSIST_PAUSE_S = 0.3
 
 HeldResults = Callable[[int, int], Iterable[Result]]
-"""Protocol.results: what this worker holds of iterations first..last."""
+"""Returns the results of iterations first..last that this worker holds, as Protocol.results()."""
 
 Answer = TypeVar("Answer")
 Stub: TypeAlias = "kofn_pb2_grpc.PeerAsyncStub"
 
 
 class PeerService(kofn_pb2_grpc.PeerServicer):
-    """Serves what this worker has."""
+    """Serves this worker's results and replica to its peers."""
 
     def __init__(self, job: int, held: HeldResults, state: Callable[[], ReplicaState | None]) -> None:
         self._job, self._held, self._state = job, held, state
@@ -37,7 +37,7 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
     async def FetchResults(  # noqa: N802  # the name is the service's
         self, request: kofn_pb2.ResultRange, context: Context
     ) -> AsyncIterator[kofn_pb2.BlockResult]:
-        """Every result of the range, in order; of old ones the members alone."""
+        """Stream all held results of the range in order; old ones have members only."""
         await self._check(request.job, context)
         for result in list(self._held(request.first_iteration, request.last_iteration)):
             yield _to_message(result)
@@ -45,7 +45,7 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
     async def FetchState(  # noqa: N802
         self, request: kofn_pb2.StateRequest, context: Context
     ) -> AsyncIterator[kofn_pb2.StatePart]:
-        """The replica as it is between two iterations."""
+        """Stream the replica as it is between two iterations."""
         await self._check(request.job, context)
         state = await asyncio.to_thread(self._state)  # it may have to wait for the training thread
         if state is None:
@@ -55,14 +55,14 @@ class PeerService(kofn_pb2_grpc.PeerServicer):
             yield kofn_pb2.StatePart(iteration=state.iteration, array=array, data=data)
 
     async def _check(self, job: int, context: Context) -> None:
-        """Only workers of this job, and only about it."""
+        """Abort unless the caller is a worker of this job and asks about it."""
         await permit(context, ("worker", self._job))
         if job != self._job:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"job {job}: job {self._job} is served here")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this worker serves job {self._job}, got job {job}")
 
 
 class Peers:
-    """Asks the other workers of `job`, one after another; `update` says who is there."""
+    """Asks the other workers of `job`, one after another; `update` sets their addresses."""
 
     def __init__(self, job: int, rank: int, credentials: Credentials | None) -> None:
         self._job, self._rank, self._credentials = job, rank, credentials
@@ -70,11 +70,11 @@ class Peers:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def update(self, addresses: Mapping[int, str]) -> None:
-        """Everyone who is attached now, by rank."""
+        """Set the addresses of all attached workers, by rank."""
         self._addresses = {rank: address for rank, address in sorted(addresses.items()) if rank != self._rank}
 
     async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
-        """What each peer holds of iterations first..last, a list a peer; stop when you have what you want."""
+        """Yield each peer's results of iterations first..last as one list; `everyone`: retry unreachable peers."""
         request = kofn_pb2.ResultRange(job=self._job, first_iteration=first, last_iteration=last)
         for rank in list(self._addresses):
             results = await self._ask(rank, lambda stub: _results(stub, request), INSIST if everyone else 1)
@@ -82,7 +82,7 @@ class Peers:
                 yield results
 
     async def state(self) -> ReplicaState | None:
-        """The replica of the first peer that has one; None when none gives any."""
+        """Return the replica of the first peer that sends one; None if no peer does."""
         for rank in list(self._addresses):
             state = await self._ask(rank, lambda stub: _state(stub, kofn_pb2.StateRequest(job=self._job)), 1)
             if state is not None:
@@ -95,7 +95,7 @@ class Peers:
             await opened.close()
 
     async def _ask(self, rank: int, question: Callable[[Stub], Awaitable[Answer]], attempts: int) -> Answer | None:
-        """A peer's answer; None when it gives none, or has gone meanwhile."""
+        """Return a peer's answer; None if it gives none or has left."""
         for attempt in range(attempts):
             if (address := self._addresses.get(rank)) is None:
                 return None
@@ -109,14 +109,14 @@ class Peers:
         return None
 
     def _stub(self, rank: int, address: str) -> Stub:
-        """A peer that comes back has another address, so a channel is never tried in vain for long."""
+        """Return the stub of a peer; a peer that rejoins has a new address, hence a new channel."""
         if address not in self._channels:
             self._channels[address] = channel(self._credentials, address, worker_name(self._job, rank))
         return kofn_pb2_grpc.PeerStub(self._channels[address])
 
 
 async def _results(stub: Stub, request: kofn_pb2.ResultRange) -> list[Result]:
-    """Everything that one peer holds of a range."""
+    """Return the results of the range that one peer holds."""
     return [_from_message(message) async for message in stub.FetchResults(request)]
 
 
@@ -129,7 +129,7 @@ async def _state(stub: Stub, request: kofn_pb2.StateRequest) -> ReplicaState:
 
 
 def _reason(error: Exception) -> str:
-    """Why there is no answer, in one line."""
+    """Return the reason of a missing answer in one line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return f"no answer in {FETCH_TIMEOUT_S:.0f} s"

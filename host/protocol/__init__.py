@@ -1,1 +1,1 @@
-"""The worker's side of the protocol: no socket, no clock."""
+"""The worker's side of the protocol, without sockets and clocks."""

@@ -1,6 +1,6 @@
-"""What a job's blocks look like: how many there are, how many elements each has, how many words they take on the wire.
+"""The layout of a job's blocks: their number, their elements, and their words on the wire.
 
-A block has the same elements for ever; the lanes that they are sent in may change, and the words follow from the lanes.
+A block always has the same elements.  Its lanes may change, and the number of words follows from the lanes.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ WORD_BITS = 8 * WORD_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLayout:
-    """`blocks` of a gradient, each of `words` 256-byte words in lanes of `widest` bits, the widest that are used.
+    """A gradient has `blocks`, each of `words` 256-byte words in lanes of `widest` bits, the widest in use.
 
-    With `summary_words` an iteration may have one block more: the summary block, always in 32-bit lanes.  Sums of votes
-    come in so many `planes`, each of the block's words.  ProtocolError where a field is out of range.
+    With `summary_words` an iteration may have one more block: the summary block, always in 32-bit lanes.  A sum of
+    votes has `planes` planes, each of the block's words.  ProtocolError if a field is out of range.
     """
 
     blocks: int
@@ -34,17 +34,17 @@ class BlockLayout:
 
     @property
     def elements(self) -> int:
-        """Elements of a block of the gradient."""
+        """Elements of a gradient block."""
         return self.words * WORD_BITS // self.widest
 
     @property
     def summary(self) -> int | None:
-        """Number of the summary block, after all others; None where there is none."""
+        """Number of the summary block, which is the last one; None if there is none."""
         return self.blocks if self.summary_words else None
 
     @property
     def total(self) -> int:
-        """Blocks with the summary block."""
+        """Number of blocks, including the summary block."""
         return self.blocks + (self.summary is not None)
 
     @property
@@ -54,7 +54,7 @@ class BlockLayout:
         return max(*sums, self.summary_words)
 
     def words_of(self, block: int, lanes_code: int) -> int:
-        """Words of a block in lanes of this code (wire.packet.Lanes); ProtocolError where it cannot be sent in them."""
+        """Return a block's words in lanes of this code (wire.packet.Lanes); ProtocolError if these are not possible."""
         if not self.allows(block, lanes_code):
             raise ProtocolError(f"block {block} cannot be sent in lanes of code {lanes_code} by {self}")
         if block == self.summary:
@@ -62,13 +62,13 @@ class BlockLayout:
         return self.words * width_of(lanes_code) // self.widest
 
     def sum_words_of(self, block: int, lanes_code: int) -> int:
-        """Words of a block's sum in lanes of this code; ProtocolError as words_of()."""
+        """Return the words of a block's sum in lanes of this code; ProtocolError as words_of()."""
         return self.words_of(block, lanes_code) * (self.planes if lanes_code == Lanes.VOTES else 1)
 
     def allows(self, block: int, lanes_code: int) -> bool:
-        """Whether a block may be sent in lanes of this code: there is such a block, and it takes whole words.
+        """Return whether a block may be sent in lanes of this code: it exists and fills whole words.
 
-        Of votes these are at most VOTE_WORDS.
+        Votes may take at most VOTE_WORDS words.
         """
         if not 0 <= block < self.total or not 0 <= lanes_code < len(WIDTHS):
             return False

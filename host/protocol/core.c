@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PULLS_BEFORE_PEERS = 3 }; /* unanswered requests for a closed block after which its slot is taken to be lost */
+enum { PULLS_BEFORE_PEERS = 3 }; /* unanswered requests for a closed block before its slot counts as lost */
 enum { SHOWN = 8 };              /* blocks that an error lists */
 
 static int fail(struct core *core, const char *format, ...) {
@@ -32,7 +32,7 @@ static int64_t summary_of(const struct layout *layout) {
     return layout->summary_words ? layout->blocks : -1;
 }
 
-/* Words of a block in lanes of this code; 0 where it cannot be sent in them. */
+/* Words of a block in lanes of this code; 0: it cannot be sent in them. */
 static int64_t layout_words(const struct layout *layout, int64_t block, int lanes) {
     if (lanes < 0 || lanes >= LANE_CODES)
         return 0;
@@ -44,7 +44,7 @@ static int64_t layout_words(const struct layout *layout, int64_t block, int lane
     return words;
 }
 
-/* Of what a sum comes in: of votes that is planes. */
+/* Words of a block's sum; a sum of votes has planes. */
 static int64_t sum_words(const struct layout *layout, int64_t block, int lanes) {
     return layout_words(layout, block, lanes) * (lanes == KOFN_VOTES ? layout->planes : 1);
 }
@@ -62,7 +62,7 @@ static int64_t words_of(const struct core *core, int64_t block, int lanes) {
     return block == core->layout.blocks ? layout_words(&core->layout, block, lanes) : core->words[lanes];
 }
 
-/* The lanes that a block is summed in: as its slot has said, else as planned. */
+/* The lanes in which a block is summed: as its slot has answered, else as planned. */
 static int lanes_of(const struct core *core, int64_t block) {
     if (core->slot_lanes[block] >= 0)
         return core->slot_lanes[block];
@@ -113,7 +113,7 @@ static int deliver(struct core *core, int64_t block, int32_t hint, double now) {
 
 static int ask_peers(struct core *core, struct flight *flight) {
     if (flight->asked_peers)
-        return 0; /* at most once for each time that the request is sent */
+        return 0; /* at most once per transmission of the request */
     flight->asked_peers = 1;
     return instruct(core, ASK_PEERS, flight->header.block) ? 0 : without_memory(core);
 }
@@ -202,13 +202,13 @@ static void drop_waiting(struct core *core, int64_t request) {
     core->waiting[request].values = NULL;
 }
 
-/* How many blocks from the first on are closed. None opens again. */
+/* Count the closed blocks before the first open one. Closed blocks never reopen. */
 static void pass_closed(struct core *core) {
     while (core->closed < core->count && !core->open[core->blocks[core->closed]])
         core->closed++;
 }
 
-/* Whether the block at this place of the iteration may be in its slot. All blocks of earlier iterations are closed. */
+/* Whether the slot of the block at this place is free for it. All blocks of earlier iterations are closed. */
 static int may_leave(const struct core *core, int64_t place) {
     const int64_t before = place - core->reach;
     return before < 0 || (core->owner ? before < core->closed : !core->open[core->blocks[before]]);
@@ -238,7 +238,7 @@ static struct header header_of(const struct core *core, int64_t request, const s
     };
 }
 
-/* A contribution to an open block, as it would be sent now without values. */
+/* The header that a contribution to an open block would have now. */
 static struct header bare_header(const struct core *core, int64_t block) {
     const struct waiting nothing = {.lanes = lanes_of(core, block), .weight = 1, .counts = 1};
     return header_of(core, request_of(block, 0), &nothing);
@@ -261,7 +261,7 @@ static int launch(struct core *core, int64_t request, const struct header *heade
     return flight ? send(core, header, values, size, flight->launch) : without_memory(core);
 }
 
-/* Whether an answer about a block is awaited, or will be. */
+/* Whether a counted request for this block is in flight or waits. */
 static int asked(const struct core *core, int64_t block) {
     for (int64_t request = request_of(block, 0); request < request_of(block + 1, 0); request++) {
         const struct flight *flight = core->in_flight.by_request[request];
@@ -272,8 +272,8 @@ static int asked(const struct core *core, int64_t block) {
     return 0;
 }
 
-/* Once the others are further, what is open here is closed there: ask for it without waiting for our gradient. Every open
- * block that nothing was sent for, as far as slots allow. */
+/* Once the others are ahead, blocks that are open here are closed there. PULL every open block without a request that the
+ * window allows; do not wait for this worker's gradient. */
 static int pull(struct core *core, double now) {
     if (!core_left_behind(core) || core->regrouping)
         return 0;
@@ -289,7 +289,7 @@ static int pull(struct core *core, double now) {
     return 0;
 }
 
-/* Send what waits of the block at a place, if it may leave. */
+/* Send the waiting parts of the block at this place, if it may leave. */
 static int launch_waiting(struct core *core, int64_t place, double now) {
     if (core->regrouping || place >= core->count || !may_leave(core, place))
         return 0;
@@ -313,8 +313,8 @@ static void set_levels(struct core *core, const int64_t *level) {
     core->in_flight.levels = core->layout.blocks;
 }
 
-/* Another worker's block may be in its slot by now: its result is waited for as the answer to a PULL that was not sent, and
- * that is sent once it would be repeated. */
+/* Await the result of another worker's block, which may be in its slot by now. It counts as the answer to a PULL that is not
+ * sent until its first retransmission would be due. */
 static int expect(struct core *core, int64_t block, double now) {
     const struct header header = pull_header(core, block);
     const int64_t size = header.words * KOFN_WORD_BYTES;
@@ -322,7 +322,7 @@ static int expect(struct core *core, int64_t block, double now) {
                                                                                                      : without_memory(core);
 }
 
-/* Blocks that may leave since others have closed: this worker's are sent, the others' are expected. */
+/* Handle blocks that may leave now that others have closed: send this worker's, expect the others'. */
 static int launch_owned(struct core *core, double now) {
     pass_closed(core);
     for (; core->reached < core->count && may_leave(core, core->reached); core->reached++) {
@@ -343,7 +343,7 @@ int core_owned(struct core *core, const int64_t *owner, int64_t span, double now
     core->owner = owner;
     core->reach = most < core->window ? most : core->window;
     core->in_flight.owned = 1;
-    set_levels(core, owner); /* what each owner sends comes in one order */
+    set_levels(core, owner); /* each owner sends in one order */
     return launch_owned(core, now);
 }
 
@@ -351,7 +351,7 @@ void core_received(struct core *core, const int64_t *recipient) {
     core->recipient = recipient;
 }
 
-/* What may leave since the first `closed` of the news have closed. */
+/* Send the blocks that may leave because the first `closed` blocks of the news have closed. */
 static int launch_after(struct core *core, int64_t closed, double now) {
     if (core->owner)
         return launch_owned(core, now);
@@ -363,7 +363,7 @@ static int launch_after(struct core *core, int64_t closed, double now) {
 
 /* -- iterations */
 
-/* The first few numbers as Python lists them. */
+/* The first SHOWN numbers, formatted as a Python list. */
 static const char *listed(const int32_t *numbers, int64_t count, char *text, size_t room) {
     int at = snprintf(text, room, "[");
     for (int64_t i = 0; i < count && i < SHOWN; i++)
@@ -372,7 +372,7 @@ static const char *listed(const int32_t *numbers, int64_t count, char *text, siz
     return text;
 }
 
-/* Whether others sum only blocks in this iteration that are sent in it. */
+/* Fail if others have summed a block that this worker does not send in the iteration. */
 static int check_known(struct core *core, int64_t iteration, const struct iteration_results *known, const int32_t *place) {
     int32_t foreign[SHOWN];
     int64_t count = 0;
@@ -415,7 +415,7 @@ static int check_begins(struct core *core, int64_t iteration, int32_t lanes) {
     return 0;
 }
 
-/* The next iteration's blocks are all open; those that are known already close at once. */
+/* Open all blocks of the iteration. */
 static void enter_iteration(struct core *core, int64_t iteration, const int32_t *blocks, int64_t count, int64_t first,
                             int32_t lanes) {
     core->iteration = iteration;
@@ -485,7 +485,7 @@ void core_probe_link(struct core *core) {
     core->probe.wanted = 1;
 }
 
-/* A number of words that a block never has, in no lanes. */
+/* A number of words that the block has in no lanes. */
 static int64_t other_words(const struct core *core, int64_t block) {
     for (int64_t words = 1;; words++) {
         int known = 0;
@@ -496,14 +496,14 @@ static int64_t other_words(const struct core *core, int64_t block) {
     }
 }
 
-/* A PULL that the switch answers as long as the slot has this block, or a later one. */
+/* A PULL that the switch answers as long as the slot has this block or a later one. */
 static struct header query_header(const struct core *core, int64_t block) {
     struct header header = pull_header(core, block);
     header.words = (uint8_t)other_words(core, block);
     return header;
 }
 
-/* Whether this worker's first part has left wherever a block is open. */
+/* Whether this worker's part 0 of every open block has left. */
 static int all_left(const struct core *core) {
     for (int64_t place = core->closed; place < core->count; place++)
         if (core->open[core->blocks[place]] && !core->launched[request_of(core->blocks[place], 0)])
@@ -511,13 +511,13 @@ static int all_left(const struct core *core) {
     return 1;
 }
 
-/* Whether enough packets have left that the time of one does not matter, and the next ones wait for other workers. */
+/* Whether so many packets have left that one packet's time is negligible, and the next ones wait for other workers. */
 static int is_burst(const struct core *core, int32_t part) {
     const int64_t most = core->count < core->window ? core->count : core->window;
     return core->probe.left > 1 && 2 * core->probe.left >= most && (part || core->waiting_count || all_left(core));
 }
 
-/* Send a probe behind the packets that have left, once an iteration, unless the last answer is still on its way. */
+/* Send a probe behind the packets that have left, once an iteration, unless a probe is still unanswered. */
 static int probe_link(struct core *core, int32_t part, double now) {
     struct link_probe *probe = &core->probe;
     if (!probe->wanted || probe->done || core->regrouping || core->owner || !is_burst(core, part))
@@ -526,7 +526,7 @@ static int probe_link(struct core *core, int32_t part, double now) {
         return 0;
     const struct header header = query_header(core, probe->last / KOFN_PARTS);
     if (header.words * KOFN_WORD_BYTES > core->history.room)
-        return 0; /* there is no room for the answer */
+        return 0; /* the answer would not fit a buffer */
     probe->asked = probe->done = 1;
     probe->header = header;
     probe->sent_s = now;
@@ -554,7 +554,7 @@ static int probe_hears(struct core *core, const struct header *answer, double no
     return 1;
 }
 
-/* What this worker has sent in a later iteration is at the switch: a probe without an answer was lost. */
+/* If this worker's contribution to a later iteration has reached the switch, an unanswered probe was lost. */
 static void probe_passed(struct core *core, const struct header *answer) {
     int mine = answer->kind == KOFN_LATE;
     for (int part = 0; part < KOFN_PARTS; part++)
@@ -590,7 +590,7 @@ int core_contribute(struct core *core, const struct packed *ready, int64_t count
             .scale = ready[at].scale,
             .lanes = ready[at].lanes,
             .weight = ready[at].weight,
-            .flags = in > core->planned ? 1 + in : 0, /* the others are told of narrower lanes than planned */
+            .flags = in > core->planned ? 1 + in : 0, /* tells the others of narrower lanes than planned */
             .counts = counts,
         };
         put_waiting(core, request_of(ready[at].block, part), &waits);
@@ -635,7 +635,7 @@ static const char *described(const struct result *result, char *text, size_t roo
     return text;
 }
 
-/* Two results of one block would make the replicas differ: better no result than a wrong one. */
+/* Fail if two results of one block differ: the replicas would differ too. */
 static int check_same(struct core *core, int64_t iteration, int64_t block, const struct result *known,
                       const struct result *other) {
     if (!memcmp(known->members, other->members, sizeof known->members) && known->count == other->count &&
@@ -663,8 +663,8 @@ static void close_block(struct core *core, int64_t block, int32_t hint, int32_t 
     core->news[core->news_count++] = (struct news){block, hint, to_again};
 }
 
-/* Who gives its first part to an iteration has all sums of those before, or a replica in which they are, and its ledger says
- * so if it dies: once all have, nobody asks for them, and nobody makes one anew. */
+/* Forget earlier iterations once all workers have contributed part 0 to this one. A worker that contributes has all earlier
+ * sums, or a replica that includes them, and its ledger knows this if it dies. So no worker will request or repeat them. */
 static int forget_earlier(struct core *core, const struct result *result) {
     if (!core->everyone || (result->members[0] & core->everyone) != core->everyone)
         return 0;
@@ -672,8 +672,8 @@ static int forget_earlier(struct core *core, const struct result *result) {
     return history_forget(&core->history, core->iteration, 0) ? 0 : without_memory(core);
 }
 
-/* Keep a result; a current block that it closes is done: whatever we wanted to say about it is void. Whether its values are
- * kept, -1: an error. */
+/* Keep a result. If it closes a current block, drop this worker's waiting contributions to it. Returns whether the values are
+ * kept; -1: an error. */
 static int note(struct core *core, int64_t iteration, int64_t block, const struct result *result, int32_t hint,
                 int32_t to_again) {
     if (block >= core->total || iteration < core->iteration)
@@ -701,7 +701,7 @@ static int note(struct core *core, int64_t iteration, int64_t block, const struc
     return 1;
 }
 
-/* The requests in flight of blocks that have closed just now and that are awaited, in `due`; how many. */
+/* Write the awaited requests of the blocks that have just closed into `due`; return their number. */
 static int64_t answered(struct core *core) {
     int64_t count = 0;
     for (int64_t at = 0; at < core->news_count; at++)
@@ -719,7 +719,7 @@ static int64_t answered(struct core *core) {
     return count;
 }
 
-/* Results have been noted, perhaps. */
+/* Handle the results that were noted since the last call. */
 static int go_on(struct core *core, double now) {
     if (!core->any_news)
         return 0;
@@ -740,14 +740,14 @@ static int go_on(struct core *core, double now) {
 
 /* -- answers */
 
-/* Whether an answer only says who is in the sum, which another worker gets. */
+/* Whether the sum goes to another worker, so that the answer has its members only. */
 static int is_short(const struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
     return sum && answer->recipient != KOFN_EVERYONE && answer->recipient != core->rank;
 }
 
-/* A sum has the words of one in these lanes, a short one none. A refusal has as many as what it answers: those of the slot's
- * block, unless it is FORMAT_MISMATCH for having others. */
+/* Fail unless the number of words is right: for a sum, the sum's in these lanes; for a short one, none. A refusal has its
+ * request's words: those of the slot's block, unless FORMAT_MISMATCH says that they differ. */
 static int check_words(struct core *core, const struct header *answer) {
     const int sum = answer->kind == KOFN_RESULT || answer->kind == KOFN_LATE;
     const int64_t words = answer->block >= core->total ? 0
@@ -765,7 +765,7 @@ static int check_words(struct core *core, const struct header *answer) {
                 answer->block, answer->iteration, answer->lanes, core->rank, core->layout.words, core->layout.widest);
 }
 
-/* Whether a sum goes to whom it goes to by what this worker was told; else its values might be nowhere. */
+/* Fail unless a sum's recipient is the one that this worker knows; else its values might be lost. */
 static int check_recipient(struct core *core, const struct header *answer) {
     if (!core->recipient || answer->iteration != core->iteration || answer->recipient == core->recipient[answer->block])
         return 0;
@@ -774,11 +774,11 @@ static int check_recipient(struct core *core, const struct header *answer) {
                 core->recipient[answer->block]);
 }
 
-/* The switch's result of a block. */
+/* Handle the switch's result of a block. */
 static int result_in(struct core *core, struct packet *packet) {
     const struct header *header = &packet->header;
     if (header->block >= core->total)
-        return 0; /* of another job: nothing is done about it */
+        return 0; /* another job's: ignored */
     if (check_words(core, header) || check_recipient(core, header))
         return -1;
     probe_passed(core, header);
@@ -799,7 +799,7 @@ static int result_in(struct core *core, struct packet *packet) {
     return noted < 0 ? -1 : 0;
 }
 
-/* Whether this is the answer to a slot query; it is nothing else then. */
+/* Whether this is the answer to a slot query, and only that. */
 static int query_hears(struct slot_query *query, const struct header *answer) {
     if (!query->asked || answer->kind != KOFN_FORMAT_MISMATCH || answer->words != query->header.words ||
         !same_block(answer, &query->header))
@@ -809,22 +809,22 @@ static int query_hears(struct slot_query *query, const struct header *answer) {
     return 1;
 }
 
-/* The slot has moved on; an awaited request stays in flight, so that the timer repeats it. */
+/* The slot has a later block. An awaited request stays in flight, so that the timer retransmits it. */
 static int stale(struct core *core, struct flight *flight, double now) {
     core->statistics.stale++;
     in_flight_heard(&core->in_flight, now);
     return ask_peers(core, flight);
 }
 
-/* The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished. */
+/* The slot sums at another scale or in other lanes: encode again, or PULL in these lanes if the others have finished. */
 static int refused(struct core *core, struct flight *flight, const struct header *answer, double now) {
     core->statistics.refused++;
     if (check_words(core, answer))
         return -1;
     const struct header mine = flight->header;
-    const int pulls = mine.kind == KOFN_PULL; /* nobody looks at its scale */
+    const int pulls = mine.kind == KOFN_PULL; /* its scale is ignored */
     if (mine.lanes == answer->lanes && (pulls || mine.scale == answer->scale))
-        return 0; /* the answer to an earlier attempt, or a copy of one: the network repeats and delays packets */
+        return 0; /* answers an earlier attempt, or is a copy: networks duplicate and delay packets */
     core->slot_lanes[mine.block] = (int8_t)answer->lanes;
     in_flight_remove(&core->in_flight, flight);
     if (pulls || core_left_behind(core))
@@ -840,7 +840,7 @@ static int refused(struct core *core, struct flight *flight, const struct header
     return 0;
 }
 
-/* STALE or FORMAT_MISMATCH, about what is in flight, or of no interest any more. */
+/* Handle STALE or FORMAT_MISMATCH; ignore it unless its request is in flight. */
 static int not_taken(struct core *core, const struct header *answer, double now) {
     if (answer->iteration != core->iteration || answer->block >= core->total || answer->part >= KOFN_PARTS)
         return 0;
@@ -894,8 +894,8 @@ int core_result_in(struct core *core, int64_t iteration, int64_t block, const st
 
 /* -- time */
 
-/* A request once more, or a PULL that was only expected to be answered; one that the switch does not answer is for the
- * peers, but for an owned block: its owner has not sent it yet. */
+/* Retransmit a request, or send an expected PULL for the first time. After several unanswered PULLs ask the peers, except for
+ * an owned block, which its owner has not sent yet. */
 static int send_again(struct core *core, struct flight *flight, double now) {
     const int pulls = flight->header.kind == KOFN_PULL;
     const int expected = pulls && core->owner && flight->attempts == 1;
@@ -938,7 +938,7 @@ int core_ask_slot(struct core *core) {
 
 /* -- the switch's restart */
 
-/* These contributions are sent once more, after resume(). */
+/* Let these contributions wait for resume(), which sends them again. */
 static void wait_again(struct core *core, const struct flight *flight) {
     for (; flight; flight = flight->later)
         if (flight->header.kind == KOFN_CONTRIBUTE) {
@@ -951,7 +951,7 @@ static void wait_again(struct core *core, const struct flight *flight) {
 
 void core_regroup(struct core *core, uint32_t generation) {
     if (generation <= core->generation)
-        return; /* said before */
+        return; /* known already */
     core->generation = generation;
     core->regrouping = 1;
     core->statistics.regroups++;

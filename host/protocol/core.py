@@ -1,4 +1,4 @@
-"""The protocol core of core.c, which says what it does: events in, instructions out.
+"""The protocol core of core.c through ctypes; core.h explains it: events in, instructions out.
 
     protocol = Protocol(job=1, rank=0, layout=layout, slots=64, window=32, rto_s=0.05)
     protocol.begin(1, now)
@@ -30,16 +30,16 @@ from kofn.host.protocol.results import RESULT, BlockResults, Result
 from kofn.host.wire.packet import PARTS, KofnHeader, Lanes, encode_header
 
 _ROOM = 512
-"""Instructions that are taken at a time."""
+"""The most instructions that one call takes."""
 
 
 class Protocol(CoreState):
     """One worker's blocks of one job, iteration after iteration.
 
-    Blocks have the job's `layout`; `slots` of the job; at most `window` blocks are in flight; results of the last
-    `keep` iterations stay available for peers, and who was in them for `keep_members` iterations.  `workers`: of the
-    job; once all have given to an iteration, the results of those before are forgotten; 0: they stay.
-    CompilerMissing where there is no C compiler.
+    The job has `slots`, and its blocks have `layout`; at most `window` blocks are in flight.  Results of the last
+    `keep` iterations stay available for peers, their members for `keep_members` iterations.  Once all `workers` of the
+    job have contributed to an iteration, earlier results are forgotten; 0: they stay.  CompilerMissing without a C
+    compiler.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Protocol(CoreState):
         if not opened:
             raise ProtocolError(f"no memory for {layout.total} blocks")
         self._own = Statistics()
-        self._kept: list[object] = []  # what the core may send again
+        self._kept: list[object] = []  # arrays that the core reads, such as values to retransmit
         self._attach(opened)
 
     # -- events
@@ -80,12 +80,12 @@ class Protocol(CoreState):
         *,
         jump: bool = False,
     ) -> list[Instruction]:
-        """Start the next iteration; closes what others have already closed and pulls the rest of it.
+        """Start the next iteration: close blocks with known results; PULL the others if the other workers are ahead.
 
-        `blocks`: which are sent in it, ascending, the summary block among them if it is (None: all); `lanes`: the code
-        of those planned for them, but for the summary block; `first`: how many blocks were sent in all iterations
-        before, or any number from which their slots follow (None: all blocks of all).  They must be the same for every
-        worker.  `jump`: open blocks are left to the others, as the parameters came from a peer.
+        `blocks`: the blocks that it sends, ascending, with the summary block if it is sent (None: all); `lanes`: the
+        code of the lanes planned for them, except the summary block; `first`: the number of blocks sent in all earlier
+        iterations, or any number that determines their slots (None: as if all iterations sent all).  All workers must
+        pass the same arguments.  `jump`: abandon open blocks, since the parameters came from a peer.
         """
         chosen = np.ascontiguousarray(range(self.layout.total) if blocks is None else blocks, np.int32)
         number = iteration * self.layout.total if first is None else first
@@ -103,10 +103,10 @@ class Protocol(CoreState):
         counts: bool = True,
         uses: int | None = None,
     ) -> list[Instruction]:
-        """This part of the worker's contribution to some blocks is ready; nothing happens where they have closed.
+        """Contribute a part to some blocks; closed blocks are skipped.
 
-        `counts`: whether it is one of the k.  `uses`: the lanes that the worker sends in by now, where a slot wanted
-        others for a block (None: its lanes); the others are told when they are narrower than planned.
+        `counts`: whether it counts among the k.  `uses`: the worker's current lanes, which may differ from those that a
+        slot wants (None: those of each block); the packets announce lanes that are narrower than planned.
         """
         packed = ready if isinstance(ready, PackedBlocks) else PackedBlocks.of(ready)
         self._kept.append(packed)
@@ -114,7 +114,7 @@ class Protocol(CoreState):
         return self._do("contribute", *of, now, part, counts, -1 if uses is None else uses)
 
     def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> list[Instruction]:
-        """Answers of the switch that have come together: headers and values."""
+        """Handle a batch of the switch's answers: headers and values."""
         for header, values in packets:
             if self._call("datagram_in", encode_header(header), values, len(values), now):
                 self._fail()
@@ -123,88 +123,88 @@ class Protocol(CoreState):
         return self._take()
 
     def result_in(self, result: Result, now: float) -> list[Instruction]:
-        """A result from a peer; copies of it are equal, or ProtocolError says that they are not.
+        """Take a result from a peer; ProtocolError if a known result of the block differs.
 
-        One of which only the members are known says that its iteration is over.
+        A result with members only says that its iteration is over.
         """
         row = BlockResults.of([result])
         iteration, block = result.id
         return self._do("result_in", iteration, block, row.table.ctypes.data, now)
 
     def timer(self, now: float) -> list[Instruction]:
-        """Send again what has waited too long."""
+        """Retransmit overdue requests."""
         return self._do("timer", now)
 
     def ask_slot(self) -> list[Instruction]:
-        """Ask the switch who is in the first open block; `query` has what it answers.  Nothing while regrouping."""
+        """Ask the switch for the members of the first open block; `query` gets the answer.  Idle while regrouping."""
         return self._do("ask_slot")
 
     def probe_link(self) -> None:
-        """From now on take_link_wait_s() has answers."""
+        """Probe the link in each iteration from now on, for take_link_wait_s()."""
         self._call("probe_link")
 
     def take_link_wait_s(self, now: float) -> float | None:
-        """Return how long a gradient's last packet waits in this worker's link; None where that is known already."""
+        """Return how long a gradient's last packet waits in this worker's link; None without a new measurement."""
         wait_s: float = self._call("take_link_wait", now)
         return wait_s if wait_s >= 0 else None
 
     def withdraw(self, blocks: Iterable[int]) -> list[int]:
-        """Take back what waits of part 0 of these blocks and was never sent, to encode it anew; which these are."""
+        """Withdraw part 0 of those of these blocks that wait and were never sent, to re-encode them; return these."""
         requests = np.array([request_of(block, 0) for block in blocks], np.int64)
         self._call("withdraw", requests.ctypes.data, len(requests))
         return [int(request) // PARTS for request in requests if request >= 0]
 
     def enter(self, generation: int) -> None:
-        """Speak of these slots, where none newer are known: before the first begin()."""
+        """Use this generation of slots unless a newer one is known; call it before the first begin()."""
         self._call("enter", generation)
 
     def others_reached(self, iteration: int) -> None:
-        """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
+        """Note that another worker has begun this iteration: all earlier ones are complete and can be pulled."""
         self._call("others_reached", iteration)
 
     def in_pieces(self, level: Integers | Sequence[int] | None = None) -> None:
-        """In this iteration gradients come in pieces, all workers': a silence may be their computing.
+        """Note that all workers' gradients come in pieces in this iteration: during a silence they may be computing.
 
-        `level`, (blocks,): those of one level leave in the same order everywhere; None: all do.
+        `level`, (blocks,): blocks of one level leave in the same order everywhere; None: all do.
         """
         levels = None if level is None else np.ascontiguousarray(level, np.int64)  # the same array, if it is one
         self._kept.append(levels)
         self._call("in_pieces", None if levels is None else levels.ctypes.data)
 
     def owned(self, owner: Integers | Sequence[int], span: int, now: float) -> list[Instruction]:
-        """The blocks of the iteration that has just begun are owned: each comes to all from one worker alone.
+        """Make the blocks of the iteration that has just begun owned: one worker sends each to all.
 
-        `owner`, (blocks,): whose each is; of `span` blocks that follow each other every worker owns one or more.
+        `owner`, (blocks,): each block's rank; among any `span` consecutive blocks every worker owns at least one.
         """
         owners = np.ascontiguousarray(owner, np.int64)
         self._kept.append(owners)
         return self._do("owned", owners.ctypes.data, span, now)
 
     def received(self, recipient: Integers | Sequence[int]) -> None:
-        """In the iteration that has just begun each block's sum goes to one worker alone, `recipient`, (blocks,).
+        """Send each block's sum of the iteration that has just begun to one worker only, `recipient`, (blocks,).
 
-        The others' results say who is in it, and have no values.
+        The other workers' results have the members and no values.
         """
         recipients = np.ascontiguousarray(recipient, np.int64)
         self._kept.append(recipients)
         self._call("received", recipients.ctypes.data)
 
     def regroup(self, generation: int) -> None:
-        """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
+        """Stay silent until resume(), and drop answers of earlier generations: the switch has lost the slots."""
         self._call("regroup", generation)
 
     def resume(self, now: float) -> list[Instruction]:
-        """Everyone has regrouped, and the results that peers hold are in: send what is open."""
+        """Send the open blocks: all workers have regrouped, and peers' results are in."""
         return self._do("resume", now)
 
     def results(self, first: int, last: int) -> Iterator[Result]:
-        """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
+        """Yield all known results of iterations first..last, in order, for peers."""
         while 0 <= (first := self._call("next_results", first)) <= last:
             yield from self.results_of(first)
             first += 1
 
     def results_of(self, iteration: int) -> BlockResults:
-        """Those of an iteration that are known, by block, ascending."""
+        """Return an iteration's known results by block, ascending."""
         blocks, table = np.empty(self.layout.total, np.uint32), np.empty(self.layout.total, RESULT)
         count = self._call("results", iteration, blocks.ctypes.data, table.ctypes.data)
         return BlockResults(iteration, blocks[:count].astype(np.int64), table[:count], self)
@@ -212,18 +212,18 @@ class Protocol(CoreState):
     # -- inside
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """The core's function of this name."""
+        """Call the core's function of this name."""
         return getattr(self.library, f"core_{name}")(self.address, *arguments)
 
     def _do(self, name: str, *arguments: Any) -> list[Instruction]:
-        """What is to be done after a call that may fail."""
+        """Call a function that may fail; return the new instructions."""
         if self._call(name, *arguments):
             self._fail()
         return self._take()
 
     @property
     def _said(self) -> str:
-        """What was wrong with the latest call that failed."""
+        """The message of the latest failed call."""
         said: bytes = self.library.core_error(self.address)
         return said.decode()
 
@@ -235,7 +235,7 @@ class Protocol(CoreState):
         return self._taken("take") if self._state[INSTRUCTIONS] else []
 
     def _taken(self, take: str) -> list[Instruction]:
-        """All that there is to take; ProtocolError after an error."""
+        """Take all new instructions; ProtocolError after an error."""
         found: list[Instruction] = []
         count = _ROOM
         while count == _ROOM:
@@ -248,6 +248,6 @@ class Protocol(CoreState):
 
 
 def check_window(window: int, slots: int) -> None:
-    """ProtocolError unless blocks that follow each other in a slot are two windows apart, or more."""
+    """ProtocolError unless consecutive blocks of a slot are at least two windows apart."""
     if window < 1 or slots % (2 * window):
         raise ProtocolError(f"window must divide {slots // 2} (slots / 2), got {window}")

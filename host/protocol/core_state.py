@@ -1,4 +1,4 @@
-"""What the protocol core of core.c knows, read from its memory."""
+"""The state of the protocol core of core.c, read from its memory."""
 
 import ctypes
 import weakref
@@ -12,46 +12,46 @@ from kofn.host.protocol.block_layout import BlockLayout
 from kofn.host.protocol.slot_query import SlotQuery
 
 STATE = 11
-"""The first fields of struct core, 64 bits each."""
+"""Number of the first fields of struct core, 64 bits each."""
 
 ITERATION, NEWEST, GENERATION, REGROUPING, K, COUNT, OPEN, WAITING, INSTRUCTIONS, URGENT, GIVEN = range(STATE)
 
 PLACES = 5
-"""Pointers of struct core_places."""
+"""Number of pointers in struct core_places."""
 
 COUNTED = 8
-"""Numbers of struct statistics."""
+"""Number of counters in struct statistics."""
 
 _WIRE_BYTES = 7
-"""The place of one of them."""
+"""The place of wire_bytes among them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """What happened to this worker's blocks, for the metrics; the core counts the first ones."""
+    """Counters of this worker, for the metrics; the core counts all up to wire_bytes."""
 
     retransmissions: int = 0
     pulls: int = 0
     stale: int = 0
     refused: int = 0
-    foreign: int = 0  # packets of another job, or that only workers send
+    foreign: int = 0  # packets of another job, or of a kind that only workers send
     other_generation: int = 0  # packets from before a regroup
     regroups: int = 0
-    wire_bytes: int = 0  # of values that were sent, again and again where need was
+    wire_bytes: int = 0  # bytes of sent values, including retransmissions
     checksum_errors: int = 0
     peer_fetches: int = 0
     resyncs: int = 0  # times that the parameters came from a peer
 
 
 class CoreState:
-    """The state of a struct core for blocks of a job's `layout`; its owner calls `library`."""
+    """The state of a struct core for a job's `layout`; the subclass calls `library`."""
 
     library: ctypes.CDLL
     layout: BlockLayout
     _own: Statistics
 
     def _attach(self, address: int) -> None:
-        """To a struct core, which is this object's from now on."""
+        """Attach to a struct core, which this object owns from now on."""
         self.address = ctypes.c_void_p(address)
         weakref.finalize(self, self.library.core_close, self.address)
         self._state = memoryview((ctypes.c_int64 * STATE).from_address(address)).cast("B").cast("q")
@@ -60,26 +60,26 @@ class CoreState:
         self._open = array_at(ctypes.c_uint8, blocks, places[1])
         self._counted = (ctypes.c_int64 * COUNTED).from_address(places[3])
         self.query = SlotQuery(places[4])
-        """Who is in a block that does not close, if that was asked in this iteration."""
+        """The members of a block that does not close, if the switch was asked in this iteration."""
 
     @property
     def iteration(self) -> int:
-        """The current one; 0 before the first."""
+        """The current iteration; 0 before the first."""
         return self._state[ITERATION]
 
     @property
     def generation(self) -> int:
-        """Of the slots that this worker speaks of."""
+        """The generation of the slots in use."""
         return self._state[GENERATION]
 
     @property
     def k(self) -> int:
-        """In force when the newest iteration was made of which a result is known; 0: not known."""
+        """The k of the newest iteration with a known result; 0: not known."""
         return self._state[K]
 
     @property
     def regrouping(self) -> bool:
-        """Between regroup() and resume()."""
+        """Whether resume() must follow a regroup()."""
         return bool(self._state[REGROUPING])
 
     @property
@@ -90,7 +90,7 @@ class CoreState:
 
     @property
     def wire_bytes(self) -> int:
-        """Of the statistics, alone."""
+        """The counter of the same name in `statistics`."""
         return self._counted[_WIRE_BYTES]
 
     @property
@@ -110,13 +110,13 @@ class CoreState:
     @property
     def missing(self) -> list[int]:
         """Open blocks of the current iteration, ascending."""
-        # a copy: the engine goes on meanwhile, and NumPy counts before it collects
+        # copied: the engine changes it, and flatnonzero() reads it twice
         missing: list[int] = np.flatnonzero(self._open.copy()).tolist() if self._state[OPEN] else []
         return missing
 
     @property
     def share(self) -> float:
-        """Of the current iteration's blocks those that are closed, 0 to 1."""
+        """The share of the current iteration's blocks that are closed, 0 to 1."""
         return 1 - self._state[OPEN] / max(1, self._state[COUNT])
 
     @property
@@ -126,5 +126,5 @@ class CoreState:
 
 
 def array_at(kind: Any, size: int, address: int) -> npt.NDArray[Any]:
-    """Return the core's own memory as an array."""
+    """Return the core's memory as an array, without a copy."""
     return np.ctypeslib.as_array((kind * size).from_address(address))

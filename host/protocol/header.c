@@ -5,7 +5,7 @@
 
 enum { MEMBERS = 8 * (KOFN_AT_MEMBERS - KOFN_FRAME_BYTES) };
 
-/* So many bits from bit `at` on: half a byte, or whole bytes. */
+/* The `bits` bits from bit `at` on: half a byte, or whole bytes. */
 static inline uint64_t get(const uint8_t *wire, int at, int bits) {
     uint64_t value = 0;
     if (bits < 8)
@@ -14,7 +14,7 @@ static inline uint64_t get(const uint8_t *wire, int at, int bits) {
     return be64toh(value) >> (64 - bits);
 }
 
-/* Where they are 0. */
+/* Set these bits, which must be 0 before. */
 static inline void put(uint8_t *wire, int at, int bits, uint64_t value) {
     if (bits < 8) {
         wire[at / 8] |= (uint8_t)(value << (8 - at % 8 - bits));

@@ -1,4 +1,4 @@
-/* A packet's header in memory, and as on the wire (host/wire/packet.py has the fields). */
+/* A packet's header in memory and on the wire (host/wire/packet.py has the fields). */
 #pragma once
 #include <stdint.h>
 
@@ -8,9 +8,9 @@ struct header {
 #define MEMBER(type, name, at, bits) type name;
     KOFN_FIELDS(MEMBER)
 #undef MEMBER
-    uint64_t members[KOFN_PARTS]; /* bit r of number p: part p of rank r */
+    uint64_t members[KOFN_PARTS]; /* bit r of members[p]: part p of rank r */
 };
 
 struct header header_read(const uint8_t *wire);
-/* All KOFN_HEADER_BYTES of it, with `checksum` as it is. */
+/* Write all KOFN_HEADER_BYTES, with `checksum` as given. */
 void header_write(const struct header *header, uint8_t *wire);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An unused one; used it is all values. */
+/* An unused buffer; a used one has values only. */
 struct buffer {
     struct buffer *next;
 };
@@ -54,7 +54,7 @@ void history_close(struct history *history) {
     free(history->members);
 }
 
-/* Make room for one more at the end of a queue of items of this size, which lie in [*first, *end). */
+/* Make room for one more item at the end of a queue of items of this size, which lie in [*first, *end). */
 static void *with_room(void *items, size_t size, int64_t *first, int64_t *end, int64_t *capacity) {
     if (*end < *capacity)
         return items;
@@ -71,7 +71,7 @@ static void *with_room(void *items, size_t size, int64_t *first, int64_t *end, i
     return moved;
 }
 
-/* Where an iteration is, or would be. */
+/* The place where an iteration is, or would be. */
 static int64_t place_of(const struct history *history, int64_t iteration) {
     int64_t place = history->end;
     while (place > history->first && history->whole[place - 1].iteration >= iteration)
@@ -108,7 +108,7 @@ static int bytes_of(const uint64_t *members) {
     return 0;
 }
 
-/* What is kept of an iteration's results. */
+/* Keep the members of an iteration's results. */
 static int keep_members_of(struct history *history, const struct iteration_results *of) {
     struct iteration_members kept = {.iteration = of->iteration, .count = of->known};
     int64_t last = 0;
@@ -151,7 +151,7 @@ int history_forget(struct history *history, int64_t iteration, int64_t keep) {
     return remembered;
 }
 
-/* The place among the members from which on iterations are as late as this one. */
+/* The first place among the members whose iteration is this one or later. */
 static int64_t members_place(const struct history *history, int64_t iteration) {
     int64_t low = history->members_first, high = history->members_end;
     while (low < high) {
@@ -180,7 +180,7 @@ static const struct iteration_members *find_members(const struct history *histor
     return place < history->members_end && found->iteration == iteration ? found : NULL;
 }
 
-/* Of an old result only its members are left. */
+/* An old result has its members only. */
 static struct result old_result(const struct iteration_members *of, int64_t at) {
     struct result result = {0};
     memcpy(result.members, of->bitmaps + at * of->size, (size_t)of->size);

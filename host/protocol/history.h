@@ -1,16 +1,16 @@
-/* The results that a worker has, for itself and for peers who lack them: whole ones, and of older ones the members.
+/* The results that a worker holds for itself and for peers: complete recent ones, and the members of older ones.
  *
- * The sums of the latest `keep` iterations take memory. Who was counted is kept for `keep_members` iterations: a worker
- * that died in iteration i and comes back long after must still learn what of i was counted.
+ * Sums need memory, so only the latest `keep` iterations' are kept. Members are kept for `keep_members` iterations: a worker
+ * that died in iteration i and rejoins much later must still learn which of its contributions to i were counted.
  */
 #pragma once
 #include "header.h"
 
-/* A closed block: the sum as on the wire, and what is in it. */
+/* A closed block: the sum as on the wire, and its members. */
 struct result {
-    uint8_t *values; /* NULL: not known, or only its members are */
-    int32_t size, scale, lanes, k, count; /* `count` of the contributions in it count among the k */
-    uint32_t weight; /* of the gradients in it, in 1 / WEIGHT_UNIT */
+    uint8_t *values; /* NULL: unknown, or only the members are known */
+    int32_t size, scale, lanes, k, count; /* `count`: contributions that count among the k */
+    uint32_t weight; /* of its gradients, in 1 / WEIGHT_UNIT */
     uint64_t members[KOFN_PARTS];
 };
 
@@ -20,11 +20,11 @@ struct iteration_results {
     struct result *results; /* by block */
 };
 
-/* Who was in the blocks of an iteration whose sums are forgotten. */
+/* The members of the blocks of an iteration whose sums are forgotten. */
 struct iteration_members {
     int64_t iteration, count;
-    int32_t size;     /* of a bitmap, in bytes, little-endian: as long as the longest needs to be */
-    uint32_t *blocks; /* NULL: the first `count` ones */
+    int32_t size;     /* bytes of a bitmap, little-endian, as many as the longest one needs */
+    uint32_t *blocks; /* NULL: the first `count` blocks */
     uint8_t *bitmaps;
 };
 
@@ -41,21 +41,21 @@ struct history {
 int history_open(struct history *history, int64_t blocks, int64_t room, int64_t keep, int64_t keep_members);
 void history_close(struct history *history);
 
-/* Memory for a result's values, `room` bytes, and back; NULL without memory. */
+/* Get and return memory for a result's values, `room` bytes; NULL without memory. */
 uint8_t *history_buffer(struct history *history);
 void history_release(struct history *history, uint8_t *buffer);
 
-/* An iteration's, made where there is none; NULL without memory. */
+/* An iteration's results, created if there are none; NULL without memory. */
 struct iteration_results *history_of(struct history *history, int64_t iteration);
-/* The same, NULL where there is none. */
+/* The same; NULL if there are none. */
 struct iteration_results *history_find(const struct history *history, int64_t iteration);
-/* Of what is known of iterations from this one on, the first; -1: nothing. */
+/* The first iteration from this one on with known results; -1: none. */
 int64_t history_next(const struct history *history, int64_t iteration);
-/* Of what is before this iteration leave the sums of the latest `keep` ones, and members; whether there was memory for
- * these. */
+/* Forget sums of iterations before the latest `keep` ones before this one, and old members; whether there was memory for the
+ * forgotten sums' members. */
 int history_forget(struct history *history, int64_t iteration, int64_t keep);
-/* Everything known of an iteration: its blocks ascending, and of each its result, without values where only the members
- * are known. How many; arrays have room for `blocks`. */
+/* Copy the known blocks of an iteration, ascending, and their results, without values if only the members are known. Returns
+ * their number; both arrays have room for `blocks`. */
 int64_t history_read(const struct history *history, int64_t iteration, uint32_t *blocks, struct result *results);
-/* What is known of a block; nothing: all 0. */
+/* The known result of a block; all 0 if unknown. */
 struct result history_one(const struct history *history, int64_t iteration, int64_t block);

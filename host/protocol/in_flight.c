@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 enum { PATIENT = 4 };
-enum { LEVELS = 8 }; /* that answers which have come together are told apart by */
+enum { LEVELS = 8 }; /* the most levels that are distinguished in a batch of answers */
 
 int in_flight_open(struct in_flight *all, int64_t requests, double rto_s) {
     *all = (struct in_flight){
@@ -74,26 +74,26 @@ void in_flight_begin(struct in_flight *all, double moving_since_s) {
     all->level = NULL;
 }
 
-/* When the first of all awaited requests leaves, or has left. */
+/* When the first awaited request leaves, or has left. */
 static double first_leaves_s(const struct in_flight *all, double otherwise) {
     return all->awaited.first ? all->awaited.first->sent_s : otherwise;
 }
 
-/* From when on an answer can be missed: now, or once the first request leaves where none has left yet. */
+/* The begin of a silence: now, or when the first request leaves if none has left yet. */
 static double since_s(const struct in_flight *all, double now) {
     return all->all_left_at_s <= now ? now : fmax(now, first_leaves_s(all, now));
 }
 
-/* The longest silence. While others are waited for estimates grow, and with them everyone's wait for what is lost; but a
- * few requests may be repeated often: the first time after PATIENT trips for each that is in flight, then after one, two
- * and so on. */
+/* The limit of a silence. While k workers are awaited, the estimates grow, and with them the time to repair a loss. But if few
+ * requests are in flight they may be retransmitted often: first after PATIENT trips per request in flight, then after one,
+ * two and so on. */
 static double longest_s(const struct in_flight *all) {
     const double trips = (double)all->count * (double)(all->probes ? all->probes : PATIENT);
     return fmin(RTO_MAX_S, trips * reordering_trip_s(&all->reordering));
 }
 
-/* How long silence may last. Doubles each time while k workers are waited for. Once the iteration moves silence is loss:
- * the oldest request is repeated early, as RFC 8985 does at the tail, and the wait grows by its own length only. */
+/* The time until the next probe. It doubles with each probe while k workers are awaited. Once blocks close, silence means
+ * loss: the oldest request is retransmitted early, as RFC 8985 does for tail losses, and the time grows linearly. */
 static double silence_s(const struct in_flight *all) {
     if (!isnan(all->moving_since_s))
         return fmin(longest_s(all),
@@ -102,7 +102,7 @@ static double silence_s(const struct in_flight *all) {
     return all->probes ? fmin(longest_s(all), ldexp(usual_s, all->probes < 10 ? all->probes : 10)) : usual_s;
 }
 
-/* When something is sent again because nothing at all is answered. */
+/* When the next probe is due. */
 static double probe_at_s(const struct in_flight *all) {
     return all->silent_from_s + silence_s(all);
 }
@@ -167,8 +167,8 @@ void in_flight_leaves(struct in_flight *all, struct flight *flight, double at_s)
         all->silent_from_s = at_s;
 }
 
-/* From the first of answers that have come together, how long they were waited for. Where a packet was lost the time says
- * nothing about other workers. */
+/* Learn from the first answer of a batch how long it was awaited, unless a packet was lost: then the time says nothing about
+ * other workers. */
 static void learn_wait(struct in_flight *all, const struct flight *flight, double now) {
     const int lost = flight->to_again;
     if (isnan(all->moving_since_s)) {
@@ -180,36 +180,38 @@ static void learn_wait(struct in_flight *all, const struct flight *flight, doubl
     }
 }
 
-/* From each answer; which of all requests it answers, by their order of sending (RFC 3522): the first attempt, unless it came
- * to a repetition. That may be another worker's, so not what comes sooner than an answer can (RFC 8985, 6.2). A request that
- * was repeated while others were waited for would seem to have overtaken all that was sent before it. */
+/* Learn from an answer, and return the order of sending of the attempt that it answers (RFC 3522): the first one, unless a
+ * retransmitted packet caused it. That packet may be another worker's, so an answer that is too early for this worker's
+ * retransmission does not count as its answer (RFC 8985, 6.2). Otherwise a request that was retransmitted while workers were
+ * awaited would seem to have overtaken all earlier ones. */
 static int64_t learn(struct in_flight *all, const struct flight *flight, double now) {
-    if (flight->expected) /* no packet of this worker was answered, or one that was sent when another's was overdue */
+    if (flight->expected) /* not an RTT sample: another worker's packet was answered */
         return flight->order;
     if (flight->attempts > 1) {
         reordering_answer(&all->reordering, now - flight->sent_s, 1);
         const int soon = now - flight->sent_s < timeout_soon_s(&all->answer);
         return flight->to_again && !soon ? flight->order : flight->first_order;
     }
-    if (flight->sent_s <= now) { /* else others have closed the block without it */
+    if (flight->sent_s <= now) { /* else others have closed the block before it left */
         timeout_sample(&all->answer, now - fmax(flight->first_sent_s, all->moving_since_s));
         reordering_answer(&all->reordering, now - flight->sent_s, 0);
     }
     return flight->order;
 }
 
-/* The latest of those answered, by level. */
+/* The latest answered request of a level. */
 struct newest {
     int64_t level, order;
 };
 
-/* What all workers send in one order; what comes after all others, as the summary block, is its own. */
+/* A request's level: all workers send a level's blocks in one order. Blocks after the gradient's, as the summary block, have a
+ * level of their own. */
 static int64_t level_of(const struct in_flight *all, const struct flight *flight) {
     const int64_t block = flight->request / KOFN_PARTS;
     return !all->level ? 0 : block < all->levels ? all->level[block] : INT64_MIN;
 }
 
-/* One more is answered; of more levels than there is room for nothing is learnt. */
+/* Note an answered request; levels beyond the first LEVELS are ignored. */
 static void answered(struct newest *newest, int64_t level, int64_t order) {
     struct newest *one = newest;
     while (one < newest + LEVELS && one->order && one->level != level)
@@ -218,7 +220,7 @@ static void answered(struct newest *newest, int64_t level, int64_t order) {
         *one = (struct newest){level, order > one->order ? order : one->order};
 }
 
-/* By what a request was overtaken, which is answered and was sent later. */
+/* Whether a later request was answered before this one, and of which level. */
 enum overtaker { NOTHING, ITS_LEVEL, LOWER_LEVEL };
 
 static enum overtaker overtaken(const struct in_flight *all, const struct newest *newest, int64_t level, int64_t order) {
@@ -231,9 +233,9 @@ static enum overtaker overtaken(const struct in_flight *all, const struct newest
     return lower ? LOWER_LEVEL : NOTHING;
 }
 
-/* When an overtaken request is sent again: soon for the first time, then not before its answer can be here; where what its
- * owner sent later says nothing of that, not before it is here usually. What only a lower level has overtaken others may
- * still compute; after a refusal they may still encode it anew. */
+/* When to retransmit an overtaken request. The first time: after the reordering window; later: not before an answer to the last
+ * attempt can be here, or, for an expected block, usually is. If only a lower level has overtaken it, other workers may still
+ * be computing it; after a refusal they may still be encoding it again. Then the full timeout applies. */
 static double patience_ends_s(const struct in_flight *all, const struct flight *flight, enum overtaker by, double now) {
     const double from_s = fmax(now, flight->sent_s), rto_s = timeout_rto_s(&all->answer);
     if (by == LOWER_LEVEL || all->disordered)
@@ -243,9 +245,9 @@ static double patience_ends_s(const struct in_flight *all, const struct flight *
     return flight->attempts == 1 ? soon_s : fmax(soon_s, again_s);
 }
 
-/* k workers had sent the answered blocks, and all that they had sent before; so what this worker sent before them will be
- * answered soon, or something was lost (as RFC 8985 has it). Blocks of a higher level leave as soon as they are there, so
- * they say nothing of lower ones. */
+/* k workers have sent the answered blocks, and before these all earlier ones. So this worker's earlier requests are answered
+ * soon, or a packet was lost (as in RFC 8985). Blocks of a higher level leave as soon as they are ready, so they tell nothing
+ * about lower levels. */
 void in_flight_answered(struct in_flight *all, const int64_t *requests, int64_t count, double now) {
     struct newest newest[LEVELS] = {0};
     int64_t last = 0;

@@ -1,4 +1,4 @@
-"""The table of instructions that the core of core.c fills, as instructions."""
+"""Instruction objects from the table that core.c fills."""
 
 import ctypes
 from collections.abc import Iterator
@@ -36,13 +36,13 @@ SEND, DELIVER, COMPLETE, ENCODE_AGAIN, ASK_PEERS = range(5)
 
 
 def read_instructions(table: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
-    """Return the instructions of a table, neighbours of a kind together; `source` keeps the results' values."""
+    """Yield the instructions of a table, consecutive ones of a kind together; `source` keeps the results' values."""
     for begin, end in _runs(table):
         yield from _of_one_kind(table[begin:end], results[begin:end], source)
 
 
 def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: object) -> Iterator[Instruction]:
-    """Return the instructions of one kind; `results`: of DELIVERs, whose values `source` keeps."""
+    """Yield the instructions of one kind; `results`: those of DELIVERs, whose values `source` keeps."""
     kind = run[0]["kind"]
     if kind == DELIVER:
         of = BlockResults(int(run[0]["iteration"]), run["block"], results, source)
@@ -60,7 +60,7 @@ def _of_one_kind(run: npt.NDArray[Any], results: npt.NDArray[Any], source: objec
 
 
 def _runs(table: npt.NDArray[Any]) -> list[tuple[int, int]]:
-    """Where neighbours of a kind, and of an iteration, begin and end."""
+    """Return begin and end of each run of instructions of one kind and iteration."""
     kinds, iterations = table["kind"], table["iteration"]
     others = np.flatnonzero((kinds[1:] != kinds[:-1]) | (iterations[1:] != iterations[:-1]))
     return [*pairwise([0, *(others + 1).tolist(), len(table)])] if len(table) else []

@@ -1,4 +1,4 @@
-"""What the protocol wants done, its only output, and what it is given to send."""
+"""The protocol's instructions, its only output, and the contributions that it is given."""
 
 import ctypes
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,12 @@ from kofn.host.wire.packet import PARTS, KofnHeader
 
 
 def request_of(block: int, part: int) -> int:
-    """A number for a part of this worker's contribution to a block; PULLs are part 0's."""
+    """Return the number of the request for a block and part; a PULL is part 0's."""
     return block * PARTS + part
 
 
 class Packed(NamedTuple):
-    """What is sent of a block; `weight`: of the gradients in it, in 1 / WEIGHT_UNIT."""
+    """A block's encoded contribution; `weight`: of its gradients, in 1 / WEIGHT_UNIT."""
 
     values: bytes
     scale: int
@@ -38,10 +38,10 @@ PACKED = np.dtype(
 
 
 class PackedBlocks:
-    """What is sent of N blocks: `table`, (N,) of PACKED; values stay as they are until their blocks have closed."""
+    """Contributions to N blocks: `table`, (N,) of PACKED; values must not change until their blocks have closed."""
 
     def __init__(self, table: npt.NDArray[Any], keeps: object) -> None:
-        """`keeps`: what holds the values in memory."""
+        """Set the table; `keeps` holds the values in memory."""
         self.table, self.keeps = table, keeps
 
     @classmethod
@@ -54,15 +54,15 @@ class PackedBlocks:
         return PackedBlocks(np.concatenate([self.table, other.table], dtype=PACKED), (self.keeps, other.keeps))
 
     def __iter__(self) -> Iterator[tuple[int, Packed]]:
-        """Block by block, with copies of the values."""
+        """Yield each block with a copy of its values."""
         for values, size, block, scale, lanes, weight in self.table.tolist():
             yield block, Packed(ctypes.string_at(values, size), scale, lanes, weight)
 
 
 class Send(NamedTuple):
-    """Hand a packet to the network; the values of a PULL are zeros, as many as the result has.
+    """Send a packet; a PULL's values are zeros, as many as the result has.
 
-    `launch`: which attempt at its request it is, for core_mark_sent_at().
+    `launch`: the number of the request's launch, for core_mark_sent_at().
     """
 
     header: KofnHeader
@@ -73,8 +73,8 @@ class Send(NamedTuple):
 class Deliver(NamedTuple):
     """Blocks of the current iteration closed with these results.
 
-    `hints`, (N,): the code of the lanes that the worker that closed each sends in by now, where they are narrower than
-    planned; else -1.  `times`, (N,): when the answers came, on the clock of whoever drives the protocol.
+    `hints`, (N,): the code of the current lanes of the worker that closed each, if they are narrower than planned; else
+    -1.  `times`, (N,): when the answers came, on the caller's clock.
     """
 
     results: BlockResults
@@ -84,14 +84,14 @@ class Deliver(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete:
-    """Every block of the current iteration is closed."""
+    """All blocks of the current iteration are closed."""
 
     iteration: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeAgain:
-    """The slot sums at another scale or in other lanes: encode this part of the contribution so, and send it again."""
+    """Encode this part again, in the slot's scale and lanes, and contribute it."""
 
     block: int
     part: int
@@ -102,7 +102,7 @@ class EncodeAgain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPeers:
-    """The switch has forgotten this block's result: peers hold it."""
+    """Ask peers for this block's result: the switch has forgotten it."""
 
     id: BlockId
 

@@ -1,4 +1,4 @@
-"""Results of blocks: sums as on the wire, and what is in them, many at a time or one by one."""
+"""Results of blocks: sums as on the wire with their members, one by one or many at a time."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -27,28 +27,28 @@ RESULT = np.dtype(
 _PART_BITS = 1 << np.arange(PARTS)
 
 Table = npt.NDArray[Any]
-"""Of RESULT."""
+"""An array of RESULT."""
 
 
 class BlockId(NamedTuple):
-    """Which block of which iteration."""
+    """Identifies a block of an iteration."""
 
     iteration: int
     block: int
 
 
 class Result(NamedTuple):
-    """A closed block: the sum as on the wire and what is in it; `values` is empty where only the members are known.
+    """A closed block: the sum as on the wire and its members; `values` is empty if only the members are known.
 
-    `count` of the contributions in it count among the k, and the weights of the gradients in it sum up to `weight`, in
-    units of 1 / WEIGHT_UNIT; both are 0 where only the members are known.
+    `count`: contributions that count among the k; `weight`: the sum of its gradients' weights, in 1 / WEIGHT_UNIT.
+    Both are 0 if only the members are known.
     """
 
     id: BlockId
     scale: int
     lanes: int
     k: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
     weight: int
     members: int
     values: bytes
@@ -58,23 +58,23 @@ class Result(NamedTuple):
         return self.members.bit_count()
 
     def has(self, rank: int, part: int = 0) -> bool:
-        """Whether this part of what this rank gave is in the sum."""
+        """Return whether this part of this rank is in the sum."""
         return bool(self.members & bit_of(rank, part))
 
 
 class BlockResults(Sequence[Result]):
     """Results of N blocks of one iteration, in the order of `blocks`, (N,).
 
-    The values stay where they are as long as the protocol keeps the iteration; values() copies them.
+    The values stay in place as long as the protocol keeps the iteration; values() copies them.
     """
 
     def __init__(self, iteration: int, blocks: Integers, table: Table, keeps: object = None) -> None:
-        """`keeps`: what holds the values in memory, where that is not the protocol."""
+        """Set the fields; `keeps` holds the values in memory, unless the protocol does."""
         self.iteration, self.blocks, self.table, self._keeps = iteration, blocks, table, keeps
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Self:
-        """Of one iteration."""
+        """Return results of one iteration."""
         rows = [
             (address_of(values), len(values), scale, lanes, k, count, weight, _by_part(members))
             for _, scale, lanes, k, count, weight, members, values in results
@@ -85,7 +85,7 @@ class BlockResults(Sequence[Result]):
 
     @classmethod
     def joined(cls, several: Sequence[Self]) -> Self:
-        """One or more of the same iteration, one after another."""
+        """Concatenate one or more results of the same iteration."""
         blocks, tables = [results.blocks for results in several], [results.table for results in several]
         return cls(several[0].iteration, np.concatenate(blocks), np.concatenate(tables), several)
 
@@ -93,13 +93,13 @@ class BlockResults(Sequence[Result]):
         return len(self.blocks)
 
     def __getitem__(self, chosen: Any) -> Any:
-        """A Result; of a slice, or of an array as NumPy takes it, BlockResults."""
+        """Return a Result for an integer, BlockResults for a slice or an index array."""
         if isinstance(chosen, int | np.integer):
             return self._result(int(chosen))
         return type(self)(self.iteration, self.blocks[chosen], self.table[chosen], self._keeps)
 
     def below(self, block: int) -> Self:
-        """Those of blocks before this one."""
+        """Return the results of blocks before this one."""
         return self if (self.blocks < block).all() else self[self.blocks < block]
 
     def __iter__(self) -> Iterator[Result]:
@@ -107,46 +107,46 @@ class BlockResults(Sequence[Result]):
 
     @property
     def addresses(self) -> npt.NDArray[np.uint64]:
-        """Where the values of each are, (N,)."""
+        """The address of each result's values, (N,)."""
         found: npt.NDArray[np.uint64] = np.ascontiguousarray(self.table["values"])
         return found
 
     def numbers(self, name: str) -> Integers:
-        """A field of all, (N,): size in bytes, scale, lanes, k, count or weight."""
+        """Return a field of all results, (N,): size in bytes, scale, lanes, k, count or weight."""
         found: Integers = self.table[name].astype(np.int64)
         return found
 
     @property
     def addends(self) -> Integers:
-        """How many contributions are in each, (N,)."""
+        """The number of contributions in each sum, (N,)."""
         found: Integers = np.bitwise_count(self.table["members"]).sum(axis=1, dtype=np.int64)
         return found
 
     def parts_of(self, rank: int) -> Integers:
-        """Of what a rank gave, which parts are in each: bit p of (N,) for part p."""
+        """Return the parts of a rank in each sum, (N,): bit p for part p."""
         has = self.table["members"] >> np.uint64(rank) & np.uint64(1)
         found: Integers = has.astype(np.int64) @ _PART_BITS
         return found
 
     @property
     def givers(self) -> Integers:
-        """Of results that have one rank's first part alone, whose it is, (N,); -1 of others."""
+        """The rank of each result whose only member is one rank's part 0, (N,); -1 for other results."""
         first, others = self.table["members"][:, 0], self.table["members"][:, 1:].any(axis=1)
         alone = (np.bitwise_count(first) == 1) & ~others
         found: Integers = np.where(alone, np.bitwise_count(first - np.uint64(1)), -1).astype(np.int64)
         return found
 
     def members(self, at: int) -> int:
-        """The bitmap of one."""
+        """Return the bitmap of one result's members."""
         return sum(int(ranks) << part * RANKS for part, ranks in enumerate(self.table[at]["members"]))
 
     def values(self, at: int) -> bytes:
-        """Of one, as on the wire."""
+        """Return a copy of one result's values, as on the wire."""
         address, size = int(self.table[at]["values"]), int(self.table[at]["size"])
         return ctypes.string_at(address, size) if address else b""
 
     def all_values(self) -> bytes:
-        """Of all, one after another."""
+        """Return the concatenated values of all results."""
         places = zip(self.table["values"].tolist(), self.table["size"].tolist(), strict=True)
         return b"".join(ctypes.string_at(address, size) for address, size in places if address)
 
@@ -158,7 +158,7 @@ class BlockResults(Sequence[Result]):
 
 
 def address_of(values: bytes) -> int:
-    """Where they are, as long as somebody holds them; 0 where there are none."""
+    """Return the address of the values, valid while the object exists; 0 if they are empty."""
     return (values and ctypes.cast(ctypes.c_char_p(values), ctypes.c_void_p).value) or 0
 
 

@@ -1,7 +1,7 @@
-"""Who is in a block that does not close: what a worker asks the switch when it has waited for long.
+"""A worker's question to the switch about the members of a block that does not close.
 
-A PULL with a number of words that the block never has is FORMAT_MISMATCH as long as the slot has the block, open or
-closed, and a refusal tells who is in it.
+The question is a PULL with a number of words that the block never has.  The switch answers FORMAT_MISMATCH with the
+members, as long as the slot has the block, open or closed.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from kofn.host.wire.packet import PARTS, RANKS, members_of
 
 
 class _Query(ctypes.Structure):
-    """The beginning of struct slot_query of core.h."""
+    """The first fields of struct slot_query in core.h."""
 
     _fields_ = (
         ("asked", ctypes.c_int32),
@@ -21,18 +21,18 @@ class _Query(ctypes.Structure):
 
 
 class SlotQuery:
-    """The latest question of one worker, and its answer: the core's, which are at this address."""
+    """A worker's latest question and its answer, in the core's memory at this address."""
 
     def __init__(self, address: int) -> None:
         self._query = _Query.from_address(address)
 
     def describe(self, workers: int) -> str:
-        """What is known by now of the slot, in a job of so many workers."""
+        """Return a description of the answer, in a job of `workers` workers."""
         query = self._query
         if not query.asked:
-            return "nobody was asked why"
+            return "the switch was not asked why"
         if not query.answered:
-            return f"nobody answers for block {query.block}"
+            return f"no answer for block {query.block}"
         bitmap = sum(ranks << part * RANKS for part, ranks in enumerate(query.members))
         missing = sorted(set(range(workers)) - set(members_of(bitmap)))
         ranks = " and ".join(map(str, missing))

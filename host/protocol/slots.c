@@ -18,7 +18,7 @@ void slots_close(struct slots *slots) {
     free(slots);
 }
 
-/* -- lanes: big-endian numbers; what does not fit is cut off */
+/* -- lanes: big-endian numbers; sums wrap around */
 
 static void add32(uint32_t *sum, const uint32_t *values, int32_t count) {
     for (int32_t at = 0; at < count; at++)
@@ -40,7 +40,7 @@ static void add4(uint8_t *sum, const uint8_t *values, int32_t count) {
         sum[at] = (uint8_t)(((sum[at] & 0xF0) + (values[at] & 0xF0)) | ((sum[at] + values[at]) & 15));
 }
 
-/* -- votes: one bit an element; bit p of all counts is in plane p, one plane after another */
+/* -- votes: one bit per element; plane p has bit p of all counts, one plane after another */
 
 static int32_t vote_bytes(int32_t size) {
     return size < KOFN_VOTE_WORDS * KOFN_WORD_BYTES ? size : KOFN_VOTE_WORDS * KOFN_WORD_BYTES;
@@ -94,12 +94,12 @@ static int32_t addends_of(const struct header *header) {
     return header->count ? header->count : 1;
 }
 
-/* Whether k that count still fit a sum that has so many which do not, when this one is added. */
+/* Whether k counted contributions still fit after this one, in a sum with `merged` that do not count. */
 static int has_room(const struct slots *slots, const struct header *header, int32_t merged) {
     return header->count || merged + k_of(slots, header) < slots->room;
 }
 
-/* To the sender, without sums. */
+/* Answer the sender, without sums. */
 static int answered(const struct slots *slots, const struct header *header, int kind, struct answer *answer) {
     answer->header = *header;
     answer->header.kind = (uint8_t)kind;
@@ -111,7 +111,7 @@ static int answered(const struct slots *slots, const struct header *header, int 
     return 1;
 }
 
-/* The same, with what is in the slot. */
+/* The same, with the slot's state. */
 static int told(const struct slots *slots, const struct slot *slot, const struct header *header, int kind,
                 struct answer *answer) {
     answered(slots, header, kind, answer);
@@ -125,7 +125,7 @@ static int told(const struct slots *slots, const struct slot *slot, const struct
     return 1;
 }
 
-/* Where counts leave words of the packet over, these are as it brought them. */
+/* Put the counts into the answer; words of the packet that they do not fill stay unchanged. */
 static void put_votes(struct slots *slots, const struct slot *slot, const uint8_t *values, struct answer *answer) {
     const int32_t counts = planes_of(slots->room) * vote_bytes(slot->size);
     memcpy(slots->votes, values, (size_t)slot->size);

@@ -1,4 +1,4 @@
-"""The switch's slots at a host, which slots.c has: a packet in, the switch's answers out."""
+"""The switch's slots on a host, from slots.c: a packet in, the switch's answers out."""
 
 import ctypes
 import weakref
@@ -9,17 +9,17 @@ from kofn.host.native import library
 from kofn.host.wire.packet import EVERYONE, HEADER_BYTES, KofnHeader, encode_header, headers_of
 
 Answer = tuple[int, KofnHeader, bytes]
-"""The rank that it is sent to, its header and its values."""
+"""The receiving rank, the header and the values."""
 
 NUMBERS = 1 << 16
-"""Slots that a header can name."""
+"""The number of slots that a header can name."""
 
 
 class NativeSlots(ctypes.Structure):
     """The slots of a job of `workers` workers: the first fields of struct slots.
 
-    A block closes when `k` contributions that count are in, or when a lane's sum has no more `room`.  Packets of
-    another `generation` are dropped.
+    A block closes with `k` counted contributions, or when a lane's sum has no more `room`.  Packets of another
+    `generation` are dropped.
     """
 
     workers: int
@@ -39,7 +39,7 @@ class NativeSlots(ctypes.Structure):
         return opened
 
     def handle(self, header: KofnHeader, values: bytes) -> list[Answer]:
-        """Take a packet of a worker; return what the switch sends, all with the same values or with none."""
+        """Handle a worker's packet; return the switch's answers, all with the same values or none."""
         head, to = ctypes.create_string_buffer(HEADER_BYTES), (c_int32 * 4)()
         found = library().slots_put(ctypes.addressof(self), encode_header(header), values, len(values), head, to)
         if not found:

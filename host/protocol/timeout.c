@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#define SOON 0.25 /* share of the usual wait: an answer that soon is one to an earlier attempt */
+#define SOON 0.25 /* share of the smoothed wait; an earlier answer answers an earlier attempt */
 #define WINDOW_MIN_S 0.0005
 #define WINDOW_MAX_S 0.004
 
@@ -24,7 +24,7 @@ void timeout_sample(struct timeout *timeout, double wait_s) {
     }
 }
 
-/* By when an answer is here whose wait is longer by so many deviations. */
+/* The smoothed wait plus this many deviations. */
 static double after(const struct timeout *timeout, int deviations) {
     if (timeout->smoothed_s < 0)
         return timeout->initial_s;

@@ -1,4 +1,4 @@
-/* How long to wait for an answer, learnt from how long answers were waited for. Times in seconds. */
+/* How long to wait for an answer, learnt from earlier waits. Times are in seconds. */
 #pragma once
 #include <stdint.h>
 
@@ -8,26 +8,26 @@
 /* The retransmission timeout of RFC 6298: from smoothed waits and their deviation. */
 struct timeout {
     double initial_s;
-    double spare; /* share of the usual wait that is added at least, however regular waits are */
+    double spare; /* minimum margin, as a share of the smoothed wait */
     double smoothed_s, deviation_s; /* smoothed_s < 0: no sample */
 };
 
 struct timeout timeout_of(double initial_s, double spare);
-/* An answer was waited for so long. */
+/* Add a sample: an answer was awaited for `wait_s`. */
 void timeout_sample(struct timeout *timeout, double wait_s);
-/* By when nearly all answers are here; most; hardly any. */
+/* The time until nearly all answers are here; until most are; until hardly any is. */
 double timeout_rto_s(const struct timeout *timeout);
 double timeout_usual_s(const struct timeout *timeout);
 double timeout_soon_s(const struct timeout *timeout);
 
-/* The reordering window of RFC 8985: it grows when a request was sent again in vain (the answer came sooner than any
- * can), and shrinks when that was needed. */
+/* The reordering window of RFC 8985. It grows after an unnecessary retransmission (the answer came sooner than its answer
+ * could), and shrinks after a necessary one. */
 struct reordering {
     double window_s, soonest_s;
 };
 
 struct reordering reordering_at_first(void);
-/* By when an answer is here for which nobody else is waited for. */
+/* The time until an answer that depends on no other worker. */
 double reordering_trip_s(const struct reordering *reordering);
-/* An answer came so long after its request was sent the last time, which was not the first if `again`. */
+/* An answer came `since_sent_s` after the last attempt of its request, a retransmission if `again`. */
 void reordering_answer(struct reordering *reordering, double since_sent_s, int again);

@@ -1,1 +1,1 @@
-"""Which gradient is computed first, in which pieces it leaves, and which forward pass waits for what."""
+"""Schedules: the order of weight gradients, the pieces in which they leave, and what a forward pass waits for."""

@@ -1,4 +1,4 @@
-"""A search that all workers go through together, again where times change, and that is a part of a replica's state."""
+"""A search that all workers run together, as part of a replica's state; it restarts when times change."""
 
 from collections.abc import Callable, Collection
 
@@ -10,18 +10,19 @@ from kofn.host.schedule.families import PassSchedule
 from kofn.host.schedule.search import MICRO, Heard, Measured, Search
 
 WATCHED = 64
-"""Iterations, after it is done, that say together whether it is still right."""
+"""Iterations after a search whose median time decides whether its result still holds."""
 
 CHANGED = 1.4
-"""How many times longer or shorter their median may be than what the search has found."""
+"""The largest factor by which their median may differ from the search's result."""
 
 _COUNT, _WATCHED, _K, _BEGUN = range(4)
 
 
 class AgreedSearch:
-    """`new` makes it as it begins; `heard`, int64, changes in place: how many iterations were heard, how many were
-    watched, k when it was done, and how often it was begun anew; then what was heard in each; then what was watched
-    last.
+    """A search that `new` creates; its state `heard`, int64, changes in place.
+
+    Row 0: iterations heard, iterations watched, k at the end of the search, number of restarts.  Then one row per heard
+    iteration, then the last WATCHED watched ones.
     """
 
     def __init__(self, new: Callable[[], Search]) -> None:
@@ -32,7 +33,7 @@ class AgreedSearch:
 
     @property
     def search(self) -> Search:
-        """Where it is; another replica's `heard` may have come."""
+        """The search in its current state; replayed if `heard` was replaced by another replica's."""
         count, begun = int(self.heard[0, _COUNT]), int(self.heard[0, _BEGUN])
         if self._search.heard != count or self._begun != begun:
             self._search, self._begun = self._new(), begun
@@ -42,14 +43,14 @@ class AgreedSearch:
 
     @property
     def schedule(self) -> PassSchedule:
-        """Of the iteration that comes."""
+        """The schedule of the next iteration."""
         return self.search.schedule
 
     def said(self, measured: Measured) -> SideValues:
         return self.search.said(measured)
 
     def hear(self, said: Collection[SideValues], k: int) -> None:
-        """What an iteration's members said, and how many were waited for."""
+        """Take the side values of an iteration's members, and its k."""
         search = self.search
         if not said:
             return
@@ -63,7 +64,7 @@ class AgreedSearch:
         self.heard[0, _K] = k
 
     def _watch(self, search: Search, heard: Heard, k: int) -> None:
-        """Begin anew where the last iterations took much longer or shorter, or all had another k."""
+        """Restart if the last iterations took much longer or shorter, or if all had another k."""
         if not heard.largest or search.found_s is None:
             return
         watched, last = int(self.heard[0, _WATCHED]), self.heard[1 + search.most :]

@@ -9,11 +9,11 @@ from kofn.host.schedule.orders import Step, front_first, late_front, usual
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How computation and transfers go together.
+    """A family of schedules: how computation and transfers overlap.
 
-    `order` of the backward pass, by the number of layers and of front layers; `overlaps`: pieces leave while the rest
-    of the gradient is computed; `by_layer`: a layer's forward pass waits for its own parameters alone; `prioritised`:
-    pieces of earlier layers overtake others; `cuts`: what is larger than the threshold leaves in several pieces.
+    `order` of the backward pass, by the numbers of layers and of front layers; `overlaps`: pieces leave while the rest
+    of the gradient is computed; `by_layer`: a layer's forward pass waits for its own parameters only; `prioritised`:
+    pieces of earlier layers overtake others; `cuts`: layers larger than the threshold leave in several pieces.
     """
 
     order: Callable[[int, int], list[Step]] = usual
@@ -36,7 +36,7 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class PassSchedule:
-    """One of a family: with a threshold in elements, and so many front layers where the family has any."""
+    """A schedule of a family: a threshold in elements, and the number of front layers if the family has any."""
 
     name: str
     threshold: int
@@ -47,7 +47,7 @@ class PassSchedule:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What str() gave."""
+        """Return the schedule that str() printed."""
         name, threshold, front = text.split(":")
         return cls(name, int(threshold), int(front))
 

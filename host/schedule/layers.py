@@ -1,4 +1,4 @@
-"""A model's layers, from the one that sees the data to the last one."""
+"""A model's layers, from the first one, which gets the data, to the last one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Parameters `begin` to `end` of all."""
+    """A layer: parameters `begin` to `end` of the model's."""
 
     name: str
     begin: int
@@ -19,8 +19,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Seconds, by layer, of its forward pass, of the error term of its input (the first layer's is not needed) and of
-    its weight gradient.
+    """Seconds, by layer, of the forward pass, of the input's error term (not needed for the first layer) and of the
+    weight gradient.
     """
 
     forward: Sequence[float]
@@ -29,5 +29,5 @@ class LayerTimes:
 
     @property
     def compute_s(self) -> float:
-        """Of a whole iteration."""
+        """The time of a whole iteration's computation."""
         return sum(self.forward) + sum(self.error[1:]) + sum(self.weight)

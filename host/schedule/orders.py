@@ -1,7 +1,7 @@
-"""Orders of a backward pass, in which weight gradients need not follow the error terms that they are made from.
+"""Orders of a backward pass: weight gradients need not follow their error terms at once.
 
-The error term of layer i's input is that of layer i - 1's output, so error terms come from the last layer to the first;
-the weight gradient of a layer needs the error term of its output alone.
+The error term of layer i's input is that of layer i - 1's output, so error terms are computed from the last layer to
+the first.  A layer's weight gradient needs only the error term of its output.
 
 >>> usual(3, 0)
 [weight(2), error(2), weight(1), error(1), weight(0)]
@@ -25,28 +25,28 @@ class Step(NamedTuple):
 
 
 def usual(layers: int, front: int) -> list[Step]:
-    """Layer by layer from the last one, each weight gradient before the error term; `front` changes nothing."""
+    """Return the layers from the last one down, each weight gradient before its error term; `front` is unused."""
     return _down(layers, 0)
 
 
 def front_first(layers: int, front: int) -> list[Step]:
-    """All error terms, then the weight gradients of the `front` first layers from the first one on, then those of the
-    others from the last one down (source 001).
+    """Return all error terms, then the weight gradients of the first `front` layers, ascending, then those of the
+    others, descending (source 001).
     """
     return _errors(layers, 1) + _weights(front) + [Step("weight", layer) for layer in range(layers - 1, front - 1, -1)]
 
 
 def late_front(layers: int, front: int) -> list[Step]:
-    """As usual down to layer `front`, then the error terms of the layers before it, then their weight gradients from
-    the first one on.
+    """Return the usual order down to layer `front`, then the error terms of the layers before it, then their weight
+    gradients, ascending.
 
-    With `front` = 0 this is the usual order, and with all layers the source's with all layers.
+    With `front` = 0 this is the usual order; with all layers it is front_first().
     """
     return _down(layers, front) + _errors(front, 1) + _weights(front)
 
 
 def _down(layers: int, front: int) -> list[Step]:
-    """Both steps of each layer from the last one down to `front`."""
+    """Return both steps of each layer from the last one down to `front`."""
     steps = [Step(kind, layer) for layer in range(layers - 1, front - 1, -1) for kind in ("weight", "error")]
     return [step for step in steps if step != ("error", 0)]
 

@@ -1,4 +1,4 @@
-"""Pieces of a gradient: by a threshold, small layers are put together and large ones cut."""
+"""Pieces of a gradient: a threshold decides which layers are merged and which are cut."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kofn.host.schedule.layers import Layer
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What leaves together: ranges of parameters of these layers; a piece of a higher `level` leaves first."""
+    """Ranges of parameters of these layers that leave together; a piece of a higher `level` leaves first."""
 
     layers: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
@@ -22,10 +22,10 @@ class Piece:
 
 
 def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
-    """All of a gradient, in the order in which its last weight gradient is computed.
+    """Return the pieces of a gradient in the order in which each one's last weight gradient is computed.
 
-    A layer with fewer elements than the threshold goes together with those that are computed after it, until there
-    are as many, and has the level of the last one; what then has more is cut into pieces of at most the threshold.
+    A layer with fewer elements than the threshold is merged with the next computed ones until the threshold is reached;
+    the piece has the level of the last one.  More elements are cut into pieces of at most the threshold.
     """
     computed = [step.layer for step in schedule.order(len(layers)) if step.kind == "weight"]
     pieces, run = [], list[int]()
@@ -38,7 +38,7 @@ def partition(layers: Sequence[Layer], schedule: PassSchedule) -> list[Piece]:
 
 
 def distinct(layers: Sequence[Layer], schedules: Sequence[PassSchedule]) -> list[PassSchedule]:
-    """Return the first of those that come to the same passes and pieces; all of them where there are no layers."""
+    """Return the schedules without those whose passes and pieces equal an earlier one's; all if there are no layers."""
     if not layers:
         return list(schedules)
     found = dict[object, PassSchedule]()
@@ -49,7 +49,7 @@ def distinct(layers: Sequence[Layer], schedules: Sequence[PassSchedule]) -> list
 
 
 def _pieces(layers: Sequence[Layer], run: Sequence[int], schedule: PassSchedule) -> list[Piece]:
-    """Of layers that leave together; a level is that of the last layer computed, the first layer's is the highest."""
+    """Return the pieces of merged layers; their level is the last computed layer's, and layer 0's is the highest."""
     level = len(layers) - run[-1] if schedule.family.prioritised else 0
     ranges = [(layers[one].begin, layers[one].end) for one in run]
     if not schedule.family.cuts:
@@ -65,7 +65,7 @@ def _pieces(layers: Sequence[Layer], run: Sequence[int], schedule: PassSchedule)
 def _cut(
     run: Sequence[int], ranges: Sequence[tuple[int, int]], begin: int, end: int
 ) -> list[tuple[int, tuple[int, int]]]:
-    """Elements `begin` to `end` of ranges that follow one another, with the layers that they are of."""
+    """Return elements `begin` to `end` of the concatenated ranges, with their layers."""
     cut, at = [], 0
     for layer, (first, last) in zip(run, ranges, strict=True):
         low, high = max(begin, at), min(end, at + last - first)

@@ -1,9 +1,9 @@
-"""What a schedule comes to: one worker's computation and one link, iteration after iteration, in virtual time.
+"""Predicts a schedule's iteration time: one worker's computation and one link, in virtual time.
 
 The computation is a sequence: forward passes, each of which waits for the means that it needs, then the steps of the
-backward pass. A piece is handed to the link once its last weight gradient is there. The link carries one chunk after
-another, always one of the highest level that is there; a chunk that has begun is not overtaken, which is what blocks
-in flight amount to. The mean of a piece is there `latency_s` after its last chunk.
+backward pass. A piece is handed to the link once its last weight gradient is computed. The link carries one chunk after
+another, always one of the highest waiting level. A chunk that has begun is not overtaken, as blocks in flight are not.
+The mean of a piece is complete `latency_s` after its last chunk.
 """
 
 import heapq
@@ -18,20 +18,20 @@ from kofn.host.schedule.layers import Layer, LayerTimes
 from kofn.host.schedule.partition import Piece, partition
 
 LATENCY_S = 4e-3
-"""From the last packet's leave until the training thread has the mean: the way there and back, the last result's
-transfer to this worker, and two threads that wake up (host/engine/engine.c, host/agent/agent.py)."""
+"""Seconds from the last packet's departure until the training thread has the mean: the round trip, the transfer of the
+last result, and the wake-up of two threads (host/engine/engine.c, host/agent/agent.py)."""
 
 UNSHAPED_MBPS = 1000.0
-"""What a link that is not shaped is taken to carry."""
+"""The assumed rate of an unshaped link."""
 
 ITERATIONS = 8
-"""After so many the pipeline is filled, and one takes as long as the next."""
+"""Iterations after which the pipeline is filled and iteration times are constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkModel:
-    """What all gradients go through: elements a second, seconds until a mean is there, and elements in flight, which
-    nothing overtakes.
+    """The link of all gradients: elements per second, seconds until a mean is complete, and the elements in flight,
+    which cannot be overtaken.
     """
 
     rate: float
@@ -40,7 +40,7 @@ class LinkModel:
 
     @classmethod
     def of(cls, mbps: float, layout: BlockLayout, window: int) -> Self:
-        """A link of `mbps`, 0: one that is not shaped, with at most `window` blocks in flight."""
+        """Return a link of `mbps` (0: unshaped) with at most `window` blocks in flight."""
         mbps = mbps or UNSHAPED_MBPS
         pace, blocks = pacing_rate(mbps, layout.words), mbps * 1e6 / (8 * packet_bytes(layout.words))
         assert pace is not None
@@ -51,24 +51,24 @@ class LinkModel:
         return elements / self.rate
 
     def as_slow(self, layers: Sequence[Layer]) -> LayerTimes:
-        """Passes that take as long as all transfers, each by its layer's elements."""
+        """Return passes that take as long as all transfers, divided by the layers' elements."""
         each = [self.transfer_s(layer.elements) / 3 for layer in layers]
         return LayerTimes(each, each, each)
 
 
 def iteration_s(layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel) -> float:
-    """Seconds of an iteration, once the pipeline is filled."""
+    """Return the seconds of an iteration once the pipeline is filled."""
     pipeline = _Pipeline(layers, times, schedule, network)
     *_, before_s, end_s = (pipeline.iteration() for _ in range(ITERATIONS))
     return end_s - before_s
 
 
 def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> float:
-    """No schedule is faster: the computation, and the way from each layer's forward pass to its next one.
+    """Return a lower bound of all schedules: the computation, and the path from each layer's forward pass to its next.
 
-    That leads through the forward passes of this layer and of those behind it, the error terms of those behind it, its
-    own weight gradient and transfer. Meanwhile the means of the layers before it come, too, and none of them leaves
-    before some weight gradient is there.
+    This path has the forward passes of this layer and of the later ones, the later layers' error terms, and the layer's
+    weight gradient and transfer. The earlier layers' means must come meanwhile too, and none of them leaves before a
+    first weight gradient is computed.
     """
     transfer = [network.transfer_s(layer.elements) for layer in layers]
     ways = list[float]()
@@ -82,9 +82,9 @@ def bound_s(layers: Sequence[Layer], times: LayerTimes, network: LinkModel) -> f
 def leaving_order(
     layers: Sequence[Layer], times: LayerTimes, schedule: PassSchedule, network: LinkModel, block_elements: int
 ) -> list[int]:
-    """Layers, of one block each, in the order in which blocks leave; those of a layer from its first one on.
+    """Return the layer of each block in the order in which blocks leave; a layer's blocks are in order.
 
-    Each layer begins with a block, and a block leaves with the last piece that has some of it.
+    Each layer begins a new block, and a block leaves with the last piece that overlaps it.
     """
     coming = list[tuple[float, int, int]]()  # handed over, -level, layer
     for handed_s, piece in _Pipeline(layers, times, schedule, network).backward():
@@ -110,18 +110,18 @@ class _Pipeline:
         self._order = schedule.order(len(layers))
         self._pieces = partition(layers, schedule)
         self._now = 0.0
-        self._free_s = 0.0  # when the link is
-        self._there = [0.0] * len(layers)  # when each layer's mean is
+        self._free_s = 0.0  # when the link is free
+        self._there = [0.0] * len(layers)  # when each layer's mean is complete
 
     def iteration(self) -> float:
-        """The next one; when its computation ends."""
+        """Run the next iteration; return when its computation ends."""
         for layer, forward_s in enumerate(self._times.forward):
             self._now = max(self._now, self._there[layer] if self._family.by_layer else max(self._there)) + forward_s
         self._transfer(self.backward())
         return self._now
 
     def backward(self) -> list[tuple[float, Piece]]:
-        """The pieces of a backward pass, by the time that each is handed over; ascending."""
+        """Return the pieces of a backward pass with the times of their handing over, ascending."""
         handed, waiting, computed = list[tuple[float, Piece]](), list(self._pieces), set[int]()
         for step in self._order:
             self._now += getattr(self._times, step.kind)[step.layer]
@@ -132,9 +132,9 @@ class _Pipeline:
         return handed if self._family.overlaps else [(self._now, piece) for _, piece in handed]
 
     def _transfer(self, handed: Sequence[tuple[float, Piece]]) -> None:
-        """The link's part, by the time that each piece was handed over; ascending."""
+        """Transfer pieces, given with the times of their handing over, ascending."""
         self._there = [0.0] * len(self._there)
-        ready = list[tuple[int, int, int]]()  # -level, piece, elements that are left
+        ready = list[tuple[int, int, int]]()  # -level, piece, remaining elements
         at = 0
         while at < len(handed) or ready:
             if not ready:

@@ -1,7 +1,7 @@
-"""The fastest of some schedules, found by timing them in turn.
+"""Finds the fastest of some schedules by timing them in turn.
 
-A round doubles the timings of every candidate; their median counts.  After a round each candidate leaves that is
-slower than the leader beyond doubt, and the slower half leaves where the next round would be too long.
+A round doubles the timings of every candidate; medians are compared.  After a round, candidates that are significantly
+slower than the leader leave, and if the next round would be too long, the slower half leaves.
 
     race = Race(candidates, least=8)
     race.hear(running, took_s)      # an iteration has ended
@@ -16,10 +16,10 @@ from statistics import median
 from kofn.host.schedule.families import PassSchedule
 
 ROUND = 64
-"""Timings in a round at most, a power of two; the first round has one of each candidate."""
+"""The most timings in a round, a power of two; the first round has one per candidate."""
 
 JUDGED = 4
-"""Timings of each candidate from which on their spread counts."""
+"""Timings per candidate from which on their spread is considered."""
 
 DOUBT = 2.0
 """Standard errors by which a candidate may be slower than the leader and stay."""
@@ -29,16 +29,16 @@ RESOLVED = 0.015
 
 
 def longest(candidates: int, least: int) -> int:
-    """Return the number of iterations that a race takes at most.
+    """Return the most iterations that a race takes.
 
-    Each round takes one more than it needs: a time is heard an iteration later.
+    Each round takes one iteration more than its timings: a time is reported one iteration later.
     """
     rounds = (min(candidates << doubled, ROUND) + 1 for doubled in range(ROUND.bit_length() - 1))
     return candidates + 1 + sum(rounds) + least
 
 
 class Race:
-    """Candidates that are timed in turn until one is left and has at least `least` timings."""
+    """Candidates that are timed in turn until one with at least `least` timings is left."""
 
     def __init__(self, field: Sequence[PassSchedule], least: int = 1) -> None:
         self._field, self._least = list(field), least
@@ -55,12 +55,12 @@ class Race:
 
     @property
     def leader_s(self) -> float | None:
-        """The leader's median time, None before it was timed."""
+        """The leader's median time; None before its first timing."""
         times = self._timings[self.leader]
         return median(times) if times else None
 
     def hear(self, running: PassSchedule, took_s: float) -> None:
-        """Take the time of an iteration by `running`; the one after it was by `following`."""
+        """Take the time of an iteration with `running`; the iteration after it used `following`."""
         if running in self._timings:
             self._timings[running].append(took_s)
         while not self.over and self._tries() >= self._wanted:
@@ -69,7 +69,7 @@ class Race:
         self.following = min(self._field, key=begun.__getitem__)
 
     def _tries(self) -> int:
-        """Return how often every candidate was timed."""
+        """Return the least number of timings of a candidate."""
         return min(len(self._timings[one]) for one in self._field)
 
     def _rank(self, one: PassSchedule) -> tuple[float, PassSchedule]:
@@ -85,7 +85,7 @@ class Race:
             self.over = self._tries() >= self._least
 
     def _survivors(self, ranked: list[PassSchedule]) -> list[PassSchedule]:
-        """Return the candidates of the next round; the leader alone where the others differ too little."""
+        """Return the candidates of the next round; only the leader if the others differ too little."""
         if self._wanted >= JUDGED:
             error = self._error()
             if error <= RESOLVED:
@@ -99,8 +99,8 @@ class Race:
     def _error(self) -> float:
         """Return the standard error of the difference of two medians, as a share of them.
 
-        The noise is that of all candidates together, estimated by the median absolute deviation: 1 / 0.6745 of it is
-        the standard deviation of normal noise, and a median's standard error is 1.2533 times the mean's.
+        The noise of all candidates is pooled and estimated by the median absolute deviation.  For normal noise the
+        standard deviation is 1 / 0.6745 of it, and a median's standard error is 1.2533 times the mean's.
         """
         deviations = []
         for one in self._field:

@@ -1,11 +1,11 @@
-"""Which schedule is in force, found in the first iterations by all workers alike.
+"""Searches for a schedule in the first iterations; all workers find the same one.
 
-Each worker says three numbers beside its gradient (compression.side_values), and hears those of all members of the sum,
-which all workers have alike.  A search is a function of these, in their order: all workers come to the same schedule
-without a word more, and who comes back replays what the others have heard.
+Each worker sends three side values with its gradient (compression.side_values), and gets those of all members of the
+sum, which are the same for all workers.  A search is a function of their sequence: all workers reach the same schedule
+without further messages, and a rejoining worker replays the values.
 
-    said = search.said(measured)              # this worker's numbers of an iteration
-    search.hear(Heard.of(notes.values()))     # what all members said: `search.schedule` is that of the next iteration
+    said = search.said(measured)              # this worker's values of an iteration
+    search.hear(Heard.of(notes.values()))     # all members' values; `search.schedule` is then the next iteration's
 """
 
 from collections.abc import Collection, Sequence
@@ -22,20 +22,20 @@ from kofn.host.schedule.race import Race, longest
 MICRO = 1_000_000
 
 MOST = 2**31 - 1
-"""That a number can say."""
+"""The largest side value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One worker's iteration, in seconds: without the time that it was blocked, and by layer."""
+    """One worker's times in an iteration, in seconds: in all, without blocking, and by layer."""
 
     iteration_s: float
     times: LayerTimes
 
 
 class Heard(NamedTuple):
-    """What an iteration's members said: the largest first number, and the mean of each, rounded down; all 0 where one
-    of them had measured nothing yet.
+    """A summary of an iteration's side values: the largest first one, and the mean of each, rounded down; all 0 if a
+    member had no measurement yet.
     """
 
     largest: int
@@ -52,13 +52,13 @@ class Heard(NamedTuple):
 
 
 FOUND = 8
-"""Timings of the schedule that is found, at least."""
+"""The least number of timings of the found schedule."""
 
 
 class Search:
-    """The schedule of the next iteration, from the times that workers have told.
+    """Finds the schedule of the next iteration from the workers' times.
 
-    A worker measures a time in one iteration and tells it in the next.
+    A worker measures a time in one iteration and reports it in the next.
     """
 
     def __init__(self, schedule: PassSchedule) -> None:
@@ -67,25 +67,25 @@ class Search:
         self.done = False
         """Whether `schedule` stays."""
         self.found_s: float | None = None
-        """Seconds that an iteration takes by the schedule that was found; None before, and where none was timed."""
+        """Seconds of an iteration with the found schedule; None before, and if none was timed."""
         self.heard = 0
-        """Iterations."""
+        """The number of iterations heard."""
         self.longest = 0
-        """Iterations that the search takes at most, where every worker tells a time in each."""
+        """The most iterations that the search takes, if every worker reports a time in each."""
         self._race: Race | None = None
-        self._before: PassSchedule | None = None  # in force in the iteration before
+        self._before: PassSchedule | None = None  # the previous iteration's
 
     @property
     def most(self) -> int:
-        """The iterations after which the search settles on the best so far."""
+        """The number of iterations after which the search settles on the best schedule so far."""
         return self.longest + self.longest // 4
 
     def said(self, measured: Measured) -> SideValues:
-        """Return the iteration's time and two more numbers, in microseconds, 1 or more."""
+        """Return this worker's side values: the iteration's time in microseconds, and two more; all at least 1."""
         return (_micro(measured.iteration_s), 1, 1)
 
     def hear(self, heard: Heard) -> None:
-        """Take in what an iteration's members said, and choose the next iteration's schedule."""
+        """Take an iteration's side values, and choose the next iteration's schedule."""
         self.heard += 1
         before, self._before = self._before, self.schedule
         if before is not None and heard.largest:
@@ -94,7 +94,7 @@ class Search:
             self._settle()
 
     def _hear(self, heard: Heard, before: PassSchedule) -> None:
-        """Note the slowest worker's time, since the others wait for it."""
+        """Note the slowest worker's time: the others wait for it."""
         assert self._race is not None
         self._race.hear(before, heard.largest / MICRO)
         if self._race.over:
@@ -106,7 +106,7 @@ class Search:
         self._race, self.schedule = race, race.following
 
     def _won(self, best: PassSchedule) -> None:
-        """Go on once a race is over."""
+        """Continue after a race."""
         self._settle()
 
     def _settle(self) -> None:
@@ -116,7 +116,7 @@ class Search:
 
 
 class GivenSchedule(Search):
-    """The schedule that is configured."""
+    """A configured schedule, without a search."""
 
     def __init__(self, schedule: PassSchedule) -> None:
         super().__init__(schedule)
@@ -124,13 +124,13 @@ class GivenSchedule(Search):
 
 
 GROWTH, THRESHOLDS = 1.1, 100
-"""Source 001: each threshold is larger by a tenth than the one before, 100 times."""
+"""Source 001: each threshold is a tenth larger than the previous one, 100 times."""
 
 
 class Enumeration(Search):
-    """Source 001's search: thresholds from that of `first` on in the usual order, then every number of front layers.
+    """Source 001's search: thresholds from that of `first` on without front layers, then each number of front layers.
 
-    Schedules that come to the same passes and pieces of `layers`, where these are given, are one candidate.
+    With `layers`, schedules with the same passes and pieces count as one candidate.
     """
 
     def __init__(self, fronts: int, first: PassSchedule, layers: Sequence[Layer] = ()) -> None:
@@ -152,16 +152,16 @@ class Enumeration(Search):
 
 
 PROPOSED = 6
-"""Schedules that are tried."""
+"""The number of schedules that race."""
 
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Thresholds of the model, as shares of the gradient."""
+"""Thresholds of the candidates, as shares of the gradient."""
 
 
 class Proposals(Search):
-    """The model of the pipeline proposes, and a few measured iterations decide.
+    """Lets the pipeline's model propose schedules, and a few measured iterations decide.
 
-    First each layer's times are told, one layer an iteration; then the schedules that the model expects most of race.
+    First the workers report each layer's times, one layer per iteration.  Then the fastest schedules by the model race.
     """
 
     def __init__(self, layers: Sequence[Layer], first: PassSchedule, network: LinkModel) -> None:
@@ -186,14 +186,14 @@ class Proposals(Search):
             super()._hear(heard, before)
 
     def _proposed(self) -> list[PassSchedule]:
-        """Return the fastest by the model, best first."""
+        """Return the fastest schedules by the model, best first."""
         forward, error, weight = zip(*self._told, strict=True)
         times = LayerTimes(forward, error, weight)
         expected = {one: iteration_s(self._layers, times, one, self._network) for one in self.candidates()}
         return distinct(self._layers, sorted(expected, key=lambda one: (expected[one], one)))[:PROPOSED]
 
     def candidates(self) -> list[PassSchedule]:
-        """Return all that the model looks at."""
+        """Return all schedules that the model evaluates."""
         elements, layers = self._layers[-1].end, len(self._layers)
         fronts = {name: range(layers + 1) if family.has_front else range(1) for name, family in FAMILIES.items()}
         return [

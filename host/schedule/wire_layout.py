@@ -1,4 +1,4 @@
-"""Where each layer's gradient is on the wire: in blocks that are numbered about as they leave, each of one layer."""
+"""The places of layers' gradients on the wire: a block has one layer, and blocks are numbered about as they leave."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -10,14 +10,14 @@ from kofn.host.arrays import Floats
 from kofn.host.schedule.layers import Layer
 
 Place = tuple[slice, slice]
-"""On the wire, and among the parameters."""
+"""A place on the wire, and its place among the parameters."""
 
 
 class WireLayout:
-    """Of `elements` in blocks of `block_elements`; what follows a layer in its last block is 0.
+    """A gradient of `elements` in blocks of `block_elements`; a layer's last block is padded with zeros.
 
-    `order`: the layer of each block, by the block's number; a layer's own blocks follow one another.  None: from the
-    last layer to the first, as a backward pass comes to them.
+    `order`: the layer of each block, by the block's number; a layer's blocks are in order.  None: from the last layer
+    to the first, as in a backward pass.
     """
 
     def __init__(self, layers: Sequence[Layer], block_elements: int, order: Sequence[int] | None = None) -> None:
@@ -35,7 +35,7 @@ class WireLayout:
             self._places[layer].append((slice(wire, wire + end - begin), slice(begin, end)))
 
     def places(self, layer: int, begin: int | None = None, end: int | None = None) -> Iterator[Place]:
-        """Of a layer's parameters `begin` to `end`; None: all of them."""
+        """Yield the places of a layer's parameters `begin` to `end`; None: all of them."""
         for wire, of in self._places[layer]:
             first = of.start if begin is None else max(begin, of.start)
             last = of.stop if end is None else min(end, of.stop)
@@ -44,14 +44,14 @@ class WireLayout:
                 yield slice(at + first, at + last), slice(first, last)
 
     def padding(self) -> list[tuple[int, int]]:
-        """Ranges that belong to no layer."""
+        """Return the ranges that belong to no layer."""
         edges = sorted((place for places in self._places for place, _ in places), key=lambda place: int(place.start))
         ends = [place.stop for place in edges]
         begins = [*(place.start for place in edges[1:]), self.elements]
         return [(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin]
 
     def layer(self, layer: int, wire: Callable[[int, int], Floats]) -> Floats:
-        """A layer's, of what `wire` gives of each range."""
+        """Return a layer's values; `wire` returns those of a range on the wire."""
         parts = [wire(place.start, place.stop) for place, _ in self._places[layer]]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -60,7 +60,7 @@ class WireLayout:
         return np.empty(self._layers[-1].end, np.float32)
 
     def parameters(self, wire: Floats) -> Floats:
-        """The same in the order of the parameters: valid until the next call."""
+        """Return the wire's values in the order of the parameters, valid until the next call."""
         for places in self._places:
             for place, of in places:
                 self._parameters[of] = wire[place]

@@ -1,7 +1,7 @@
 """One worker alone: the baseline for sums over several workers.
 
-It trains the same model on all of the data, with rank 0's blocking, and sends nothing: `kofn run` starts it beside the
-last trial of a configuration with run.alone.  In virtual time kofn/sim/ calls train() with a clock of its own.
+It trains the same model on all of the data, with rank 0's blocking, and sends nothing.  `kofn run` starts it together
+with the last trial of a configuration with run.alone; kofn/sim/ calls train() with a virtual clock.
 
     python -m kofn.host.training.alone --config effective.toml --metrics alone/worker-0.jsonl
 """
@@ -59,7 +59,7 @@ def train(config: Config, metrics: Metrics, now: Callable[[], float], wait_until
 
 
 def alone(config: Config) -> Config:
-    """Return the configuration of a job of rank 0 alone, which has all of the data."""
+    """Return the configuration of a job with one worker, which has all of the data."""
     model = replace(config.model, dirichlet=None)
     return replace(config, job=replace(config.job, workers=1), model=model, shard=())
 
@@ -70,7 +70,7 @@ def _sleep_until(end: float) -> None:
 
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), required=True, help="The run's effective.toml.")
-@click.option("--metrics", type=click.Path(path_type=Path), required=True, help="Gets a JSON line an iteration.")
+@click.option("--metrics", type=click.Path(path_type=Path), required=True, help="File for one JSON line per iteration.")
 def command(*, config: Path, metrics: Path) -> None:
     """Train one worker alone, without a network."""
     with Metrics(metrics) as lines:

@@ -1,6 +1,6 @@
-"""The gradients that a worker computes in an iteration, by the rule for late ones.
+"""The gradients that a worker computes in one iteration, by the rule for late gradients.
 
-It knows no clock and no network: a training drives it in real time, kofn/sim/ in virtual time.
+This module has no clock and no network: a training drives it in real time, kofn/sim/ in virtual time.
 """
 
 from kofn.config.late_rules import GIVE_UPS, LateRule
@@ -8,19 +8,19 @@ from kofn.host.wire.packet import PARTS
 
 
 class Attempts:
-    """begin() an iteration; compute a gradient; tried() where it is the first one; again() while repeats()."""
+    """The gradients of one iteration: begin(), compute one, tried() after the first one, again() while repeats()."""
 
     def __init__(self) -> None:
         self.batch = 0
-        """Number of the gradient that is computed now, in its iteration."""
-        self._cut_off = 0  # iterations in a row whose first gradient was not in time
+        """The current gradient's number within its iteration."""
+        self._cut_off = 0  # consecutive iterations whose first gradient was late
 
     def begin(self) -> None:
         """Compute the iteration's first gradient."""
         self.batch = 0
 
     def gives_up(self, rule: LateRule) -> bool:
-        """Return whether the gradient is cut short once its iteration is over; a further one always is."""
+        """Return whether the gradient is aborted once its iteration is over; after the first one it always is."""
         return rule.gives_up and (self._cut_off < GIVE_UPS or self.batch > 0)
 
     def tried(self, *, in_time: bool) -> None:

@@ -1,11 +1,10 @@
 """Data-parallel training of one worker: gradient, all-reduce, step; until the target is reached.
 
-Who reduces is a Reducer's to know: the switch, a server, or the workers among themselves.  Every replica applies the
-same aggregates in the same order, so all of them see the same value of the metric at the same iteration and stop
-together, without a word to each other.
+A Reducer hides the collective: the switch, a server, or the workers among themselves.  Every replica applies the same
+aggregates in the same order, so all see the same metric in the same iteration and stop together without a message.
 
-The rule for late gradients (config.late_rules) says whether a worker stops computing when its iteration has ended
-elsewhere, and whether one that has contributed computes another gradient with the same parameters until then.
+The rule for late gradients (config.late_rules) decides whether a worker stops computing when its iteration has ended
+elsewhere, and whether a worker that has contributed computes another gradient with the same parameters until then.
 """
 
 import time
@@ -38,37 +37,37 @@ OWN = (
     *("started", "loss", "first_block_s", "iteration_s", "blocking_s", "gradient_norm2", "age", "account"),
     *("schedule", "timeline", *TIME_PARTS),
 )
-"""Fields of a metrics line that only a worker has that computed the iteration."""
+"""Fields of a metrics line that are null where the worker did not compute the iteration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A gradient and what it took; `gradient` is None where it is not contributed, as when it was `aborted`."""
+    """A computed gradient and its times; `gradient` is None if it is not contributed, for instance if `aborted`."""
 
     loss: float | None
     gradient: Floats | None
     norm2: float
-    agreement: float  # with the aggregate that was applied before it was begun (compression.alignment)
-    blocking_s: float  # as it was drawn
-    blocked_s: float  # as it was measured: beyond model.compute_ms, and beyond the gradient's processor time
+    agreement: float  # with the aggregate applied before it was begun (compression.alignment)
+    blocking_s: float  # injected
+    blocked_s: float  # measured: beyond model.compute_ms, and beyond the gradient's processor time
     aborted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What this worker did in one iteration; times in seconds, `started` since the epoch."""
+    """One iteration of this worker; times in seconds, `started` since the epoch."""
 
     iteration: int
     started: float
-    first_block_s: float  # until it gave up, where it did
+    first_block_s: float  # until the first encoded block, or until the worker gave up
     work: Work | None  # None: the gradient was computed before a restart
     age: int = 0  # of the gradient, in iterations, when it was contributed
-    catch_up_s: float = 0.0  # from its end until it was contributed, where it was late: what had ended was applied
-    account: Account | None = None  # of all of the worker's gradients up to then
-    link_wait_s: float | None = None  # how long a gradient's last packet waits in the link; None: nothing new is known
+    catch_up_s: float = 0.0  # a late gradient's time from its end to its contribution: ended iterations are applied
+    account: Account | None = None  # of all the worker's gradients so far
+    link_wait_s: float | None = None  # the last packet's wait in the link; None: no new measurement
     spent: "Spent | None" = None  # None: in virtual time
-    schedule: str | None = None  # in force, where there is one
-    timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, likewise
+    schedule: str | None = None  # the schedule in force, if any
+    timeline: Sequence[tuple[str, str, float, float]] | None = None  # results.worker_metrics.TimelineEntry, if any
 
     @property
     def contributed(self) -> bool:
@@ -76,7 +75,7 @@ class Step:
         return self.work is None or self.work.gradient is not None
 
     def fields(self, now: float) -> dict[str, Any]:
-        """Its part of a metrics line."""
+        """Return its fields of a metrics line."""
         if self.work is None or not self.contributed:
             return {}
         return {
@@ -96,9 +95,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Where an iteration's time has gone up to its step, which began at `reduced_s` (time.monotonic).
+    """The parts of an iteration's time up to its step, which began at `reduced_s` (time.monotonic).
 
-    compute_s: since the end of the step before, so what is written down of an iteration is in the next one's.
+    compute_s: since the end of the previous step; so it includes writing the previous iteration's metrics.
     """
 
     compute_s: float
@@ -106,7 +105,7 @@ class Spent:
     reduced_s: float
 
     def fields(self) -> dict[str, float]:
-        """Its part of a metrics line."""
+        """Return its fields of a metrics line."""
         return {"compute_s": self.compute_s, **{f"{part}_s": spent for part, spent in shallow(self.times).items()}}
 
 
@@ -116,36 +115,36 @@ class Training:
     def __init__(self, config: Config, rank: int) -> None:
         self._config = config
         self._blocking = load_stragglers(config, rank)
-        self._begun_s = self._since_s = time.monotonic()  # of the training; the end of the latest step
+        self._begun_s = self._since_s = time.monotonic()  # the training's begin; the latest step's end
         self._attempts = Attempts()
         self._workload = workload = load_workload(config, rank)
         self.parameters = len(workload.parameters)
         self._divergence = Divergence(workload.parameters)
         self._alignment = Alignment(self.parameters)
-        self._direction: Direction | None = None  # of the aggregate of the iteration that was computed last
+        self._direction: Direction | None = None  # of the last computed iteration's aggregate
         self.coding = self._code(config)
         blocks = self.coding.layout.blocks if load_collective(config.job.collective).ledger else 0
         self.replica = Replica(workload, config, blocks, self.coding.planner.first(), self._alike())
         self._metric = metric_of(config)
 
     def _code(self, config: Config) -> JobCoding:
-        """How what goes over the wire is coded."""
+        """Return the coding of packets."""
         return JobCoding.of(config.job, config.compress, self.parameters, follows=True)
 
     def _alike(self) -> dict[str, Integers]:
-        """What else is in a replica."""
+        """Return further arrays that all replicas share."""
         return {}
 
     def _mean(self, aggregate: Aggregate) -> Floats:
-        """Shape of the parameters."""
+        """Return the aggregate's mean in the shape of the parameters."""
         return aggregate.mean
 
     def run(self, reducer: Reducer, metrics: Metrics, report: Callable[[kofn_pb2.Report], object]) -> str:
-        """Train to the metric's target ("target"), the last iteration ("iterations"), or till it has "diverged"."""
+        """Train to the end; return its reason: "target" (of the metric), "iterations" (the last one) or "diverged"."""
         self._begun_s = self._since_s = time.monotonic()
         reason = self._over(reducer.iteration - 1) or self._follow(reducer.catch_up(), None, metrics)
         while reason is None:
-            decision, ready = reducer.decision, time.monotonic()  # heard before this iteration began
+            decision, ready = reducer.decision, time.monotonic()  # the decision known at the iteration's begin
             self._direction = None
             step, updates, reason = self._iterate(reducer, metrics, ready)
             if step.work is not None:
@@ -157,9 +156,9 @@ class Training:
         return reason
 
     def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, list[Update], str | None]:
-        """Compute and contribute until an iteration has ended: what was done, what has ended, and why to stop, if so.
+        """Compute and contribute until an iteration has ended; return the step, the updates and the reason to stop.
 
-        Before a late gradient is contributed, the missed iterations are applied; one of them may end the training.
+        Missed iterations are applied before a late gradient is contributed; one of them may end the training.
         """
         iteration, started, since, attempts = reducer.iteration, time.time(), self._since_s, self._attempts
         attempts.begin()
@@ -170,7 +169,7 @@ class Training:
         reason, catch_up_s = None, 0.0
 
         def hear(exchange: Exchange) -> bool:
-            """Apply what has ended; return whether the training goes on."""
+            """Apply ended iterations; return whether the training continues."""
             nonlocal step, reason
             step = step or Step(
                 iteration=iteration,
@@ -208,7 +207,7 @@ class Training:
     def _give(
         self, reducer: Reducer, iteration: int, work: Work | None, missed: Callable[[Exchange], bool]
     ) -> Exchange:
-        """Contribute a gradient that was finished, None for one from before a restart."""
+        """Contribute a finished gradient; `work` is None for a gradient from before a restart."""
         if work is not None and work.gradient is None:
             return Exchange(handed_s=time.monotonic(), ended=reducer.skip())
         stays = self._attempts.repeats(reducer.rule)
@@ -216,7 +215,7 @@ class Training:
         return reducer.all_reduce(Contribution(gradient, iteration, self._attempts.batch, stays=stays), missed)
 
     def _follow(self, updates: Sequence[Update], step: Step | None, metrics: Metrics) -> str | None:
-        """Apply what has finished, in order, up to the end of the training, and write it down."""
+        """Apply updates in order up to the training's end, write their metrics, and return the reason to stop."""
         lines: list[dict[str, Any]] = []
         reason = None
         for update in updates:
@@ -233,16 +232,16 @@ class Training:
         self._since_s = time.monotonic()
         for line in lines:
             if step is not None and step.spent is not None and line["computed"]:
-                line["step_s"] = self._since_s - step.spent.reduced_s  # of all that has finished
+                line["step_s"] = self._since_s - step.spent.reduced_s  # of all applied updates
             metrics.write(**line)
         return reason
 
     def _over(self, iteration: int) -> str | None:
-        """Why the training ends with the parameters after this iteration, if it does."""
+        """Return the reason to stop after this iteration, if there is one."""
         return self._reason(iteration, self.replica.evaluator.value(iteration))
 
     def _reason(self, iteration: int, value: float | None) -> str | None:
-        """The goal that is reached, or that none can be any more."""
+        """Return the reason to stop, given the metric's value; None: continue."""
         if self._metric is not None and self._divergence.seen():
             return DIVERGED
         if self._metric is not None and self._metric.reached(value):
@@ -250,7 +249,7 @@ class Training:
         return "iterations" if iteration >= self._config.run.max_iterations else None
 
     def _work(self, reducer: Reducer, iteration: int, ready: float) -> Work:
-        """Forward and backward pass, and the pause that stands for a larger model and for blocking."""
+        """Compute a gradient, then pause for a larger model's computation and for blocking."""
         spent_s, batch = time.thread_time(), self._attempts.batch
         loss, gradient = self._workload.gradient(iteration, batch)
         spent_s = time.thread_time() - spent_s
@@ -270,14 +269,14 @@ class Training:
         )
 
     def _pause(self, reducer: Reducer, seconds: float) -> bool:
-        """Sleep; return whether it was cut short because the iteration is over."""
+        """Sleep; return whether the sleep was aborted because the iteration is over."""
         if self._attempts.gives_up(reducer.rule):
             return reducer.over.wait(seconds)
         time.sleep(seconds)
         return False
 
     def _apply(self, aggregate: Aggregate, step: Step | None) -> tuple[dict[str, Any], str | None]:
-        """Update the parameters; what is to be written down of the iteration, and why to stop if it is time to."""
+        """Update the parameters; return the iteration's metrics and the reason to stop, if any."""
         mean = self._mean(aggregate)
         evaluation = self.replica.apply(aggregate.iteration, mean, aggregate.checksums, aggregate.plan)
         direction = self._alignment.direction(mean)
@@ -292,8 +291,7 @@ class Training:
 def iteration_line(
     aggregate: Aggregate, step: Step | None, now: float, direction: Direction, evaluation: Evaluation
 ) -> dict[str, Any]:
-    """What a worker writes down of an iteration (results.worker_metrics.Iteration); without `step` it had no part in
-    it."""
+    """Return an iteration's metrics (results.worker_metrics.Iteration); `step` is None if the worker took no part."""
     own = step.fields(now) if step else {}
     return {
         "iteration": aggregate.iteration,
@@ -312,7 +310,7 @@ def iteration_line(
 
 
 def shallow(record: Any) -> dict[str, Any]:
-    """A dataclass's fields, as dataclasses.asdict has them where none holds another: that looks into each of them."""
+    """Return a dataclass's fields as dataclasses.asdict() does, but faster: it does not descend into them."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
@@ -324,7 +322,7 @@ def report_of_updates(
     iteration_s: float,
     decision: int,
 ) -> kofn_pb2.Report:
-    """What the controller measures from; `updates`: from the one of this iteration on, or a replica in its place."""
+    """Return the report to the controller; `updates` begin with this iteration's, or a replica that replaces it."""
     first = None if isinstance(updates[0], ReplicaState) else updates[0]
     least, most = first.ks if first else (0, 0)
     return report_of(
@@ -344,10 +342,10 @@ def report_of_updates(
 def report_of(
     step: Step, work: Work, direction: Direction | None, *, late: bool, held: tuple[float, float], **more: float
 ) -> kofn_pb2.Report:
-    """One iteration as the controller hears of it (Report in kofn/rpc/kofn.proto); `more`: further fields of it.
+    """Return the report of one iteration (Report in kofn/rpc/kofn.proto); `more`: further fields of it.
 
-    `held`: gradients and contributors in the iteration's sums, means over its blocks.  A worker that gave up says for
-    how long it had tried.
+    `held`: gradients and contributors in the iteration's sums, means over its blocks.  If the worker gave up,
+    first_block_s is the time until then.
     """
     gradients, contributors = held
     return kofn_pb2.Report(
@@ -366,5 +364,5 @@ def report_of(
         catch_up_s=step.catch_up_s,
         link_wait_s=step.link_wait_s,
         **(shallow(step.account) if step.account else {}),
-        **more,  # type: ignore[arg-type]  # numbers, by the names of fields
+        **more,  # type: ignore[arg-type]  # numbers by field names
     )

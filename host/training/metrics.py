@@ -1,4 +1,4 @@
-"""What a worker writes down: a JSON line for each iteration, a summary at the end, and its ledger's checksums."""
+"""A worker's output: a JSON line for each iteration, a summary at the end, and its ledger's checksums."""
 
 import json
 from dataclasses import asdict
@@ -16,14 +16,14 @@ from kofn.results.memory import Memory
 
 
 class Metrics:
-    """`PATH` gets JSON lines, after those of an earlier process; the ledger go to the same name with .npz."""
+    """Appends JSON lines to `path`, and writes the ledger's checksums to the same name with .npz."""
 
     def __init__(self, path: Path) -> None:
         self._ledger_path = path.with_suffix(".npz")
         self._file: TextIO = path.open("a", buffering=1)
 
     def __enter__(self) -> Self:
-        """Close the file at the end of the block, whatever happened."""
+        """Close the file at the end of the block, also after an error."""
         return self
 
     def __exit__(
@@ -42,7 +42,7 @@ class Metrics:
         memory: Memory | None = None,
         received: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """The last line, of a training that ended for this reason, and the ledger; the rest is as of close()."""
+        """Write the summary of a training that ended for `reason`, and the ledger; other arguments as in close()."""
         account = reducer.account()
         found = {"reason": reason, "account": account and asdict(account), "memory": memory and asdict(memory)}
         self.write(summary=reducer.statistics() | found)
@@ -51,9 +51,9 @@ class Metrics:
     def close(
         self, totals: LedgerTotals | None, results: Integers, received: npt.NDArray[np.bool_] | None = None
     ) -> None:
-        """Where there is a ledger, what conservation is checked with: checksums of blocks, int64, shape (blocks,).
+        """Close the file; with a ledger, write the checksums that prove conservation, int64, shape (blocks,).
 
-        `results`: those of all that were applied, added up.  `received`, (blocks,): of which blocks any come to this
+        `results`: the sum over all applied results.  `received`, (blocks,): the blocks whose results come to this
         worker; None: all.
         """
         self._file.close()

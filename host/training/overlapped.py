@@ -1,8 +1,8 @@
-"""Training whose gradients leave while they are computed, and whose forward passes wait for their own layer's mean.
+"""Training that sends gradients while they are computed, and whose forward pass waits layer by layer for means.
 
-An iteration is a forward pass, in which each layer waits for its mean of the iteration before and is stepped, the
-loss, and a backward pass in the order of the schedule, from which pieces leave as soon as their layers are computed.
-A thread of its own waits for the iteration's end meanwhile.
+An iteration is a forward pass, the loss, and a backward pass.  In the forward pass each layer waits for its mean of
+the previous iteration and is stepped.  The backward pass follows the schedule's order; a piece leaves as soon as its
+layers are computed.  A separate thread waits for the iteration's end.
 """
 
 import threading
@@ -51,28 +51,28 @@ PASSES: tuple[Kind, ...] = ("forward", "error", "weight")
 
 
 def check_schedule(config: Config) -> None:
-    """ConfigError where the configuration's schedule needs what is not there."""
+    """ConfigError if the configuration lacks what its schedule needs."""
     section, collective = config.schedule, config.job.collective
     if config.model.workload_name == "script":
-        return  # kofn.torch.schedule() looks at the script's model
+        return  # kofn.torch.schedule() checks the script's model
     if not load_collective(collective).ledger:
         raise ConfigError(
-            f"schedule.family is {section.family!r}, job.collective {collective!r}: a switch or a server is needed"
+            f"schedule.family {section.family!r} needs a switch or a server, got job.collective {collective!r}"
         )
     training = OverlappedTraining(config, 0)
     optimizer = type(training.replica.optimizer)
     if optimizer.step_part is Optimizer.step_part:
         raise ConfigError(
-            f"schedule.family is {section.family!r}: {optimizer.__name__} has no step_part(), for one layer"
+            f"schedule.family {section.family!r} needs an optimizer with step_part(), got {optimizer.__name__}"
         )
 
 
 class ReplacedError(HostError):
-    """A peer's replica has come instead of an iteration's mean."""
+    """A peer's replica has replaced an iteration's mean."""
 
 
 class Reduction:
-    """One iteration's sum, whose gradient is put piece by piece; a thread waits for its end."""
+    """One iteration's reduction, whose gradient is put in pieces; a thread waits for its end."""
 
     def __init__(
         self, reducer: Reducer, iteration: int, layout: WireLayout, block_elements: int, note: SideValues
@@ -88,7 +88,7 @@ class Reduction:
         self._thread.start()
 
     def transfers(self) -> Iterator[tuple[int, float, float]]:
-        """Layers, when the first piece of each was put, and when the last of its mean came, as far as that is known."""
+        """Yield layers with completed means, each with the times of its first piece and of its last block's result."""
         if (closed_s := self.stream.closed_s) is None:
             return
         for layer, put_s in self._put_s.items():
@@ -98,7 +98,7 @@ class Reduction:
                 yield layer, put_s, float(end_s)
 
     def put(self, piece: Piece, gradient: Floats) -> None:
-        """`gradient`: shape of the parameters."""
+        """Put a piece of `gradient`, which has the shape of the parameters."""
         for layer in piece.layers:
             self._put_s.setdefault(layer, time.monotonic())
         for layer, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
@@ -107,11 +107,11 @@ class Reduction:
                 self.stream.pieces.put(place.start, gradient[of])
 
     def mean(self, layer: int) -> Floats:
-        """A layer's, once it is there."""
+        """Wait for a layer's mean and return it."""
         return self._layout.layer(layer, self.stream.wait)
 
     def result(self) -> Exchange:
-        """What came of it, once its iteration has ended."""
+        """Wait for the iteration's end and return the outcome."""
         return self._ended.result()
 
     def _reduce(self) -> None:
@@ -120,18 +120,18 @@ class Reduction:
             if isinstance(exchange.updates[0], ReplicaState):
                 self.stream.fail(ReplacedError())
             self._ended.set_result(exchange)
-        except BaseException as error:  # as it comes from another thread
+        except BaseException as error:  # passed on to the calling thread
             self.stream.fail(error)
             self._ended.set_exception(error)
 
 
 class OverlappedTraining(Training):
-    """By a schedule, of a layered model; a search may change it from iteration to iteration."""
+    """Training of a layered model by a schedule, which a search may change from iteration to iteration."""
 
     def __init__(self, config: Config, rank: int) -> None:
         super().__init__(config, rank)
         self._forwarded: int | None = None
-        """The iteration whose forward pass has been made, with the parameters as they are."""
+        """The iteration whose forward pass was made with the current parameters."""
         self._measured: Measured | None = None  # of the latest iteration
 
     @property
@@ -139,8 +139,8 @@ class OverlappedTraining(Training):
         if isinstance(self._workload, LayeredWorkload):
             return self._workload
         raise ConfigError(
-            f"schedule.family is {self._config.schedule.family!r}, model.workload"
-            f" {self._config.model.workload_name!r}: one derived from LayeredWorkload is needed"
+            f"schedule.family {self._config.schedule.family!r} needs a workload derived from LayeredWorkload,"
+            f" got model.workload {self._config.model.workload_name!r}"
         )
 
     @property
@@ -148,12 +148,10 @@ class OverlappedTraining(Training):
         return self._layered.model
 
     def _new_search(self) -> Search:
-        """As it begins."""
+        """Return the configured search in its initial state."""
         section, layers = self._config.schedule, self._model.layers
         if section.front > len(layers):
-            raise ConfigError(
-                f"schedule.front must be 0 to {len(layers)}, all of the model's layers, got {section.front}"
-            )
+            raise ConfigError(f"schedule.front must be 0 to {len(layers)}, the number of layers, got {section.front}")
         first = PassSchedule(
             "late-front" if section.family == AUTO else str(section.family), section.threshold, section.front
         )
@@ -174,7 +172,7 @@ class OverlappedTraining(Training):
         )
 
     def _order(self, config: Config) -> list[int] | None:
-        """Of blocks, about as they will leave; None where all may be on their way at once: it is all the same then."""
+        """Return the layers' expected order of leaving; None if all blocks fit into the window: order is irrelevant."""
         coding = JobCoding.of(config.job, config.compress, self._model.layers[-1].end)
         if coding.layout.blocks <= config.job.window:
             return None
@@ -197,8 +195,8 @@ class OverlappedTraining(Training):
         return self._layout.parameters(aggregate.mean)
 
     def _iterate(self, reducer: Reducer, metrics: Metrics, ready: float) -> tuple[Step, list[Update], str | None]:
-        """From an iteration's loss to the next one's."""
-        if reducer.entered:  # before a restart
+        """Run from an iteration's loss to the next iteration's."""
+        if reducer.entered:  # its gradient was computed before a restart
             self._forwarded = None
             return super()._iterate(reducer, metrics, ready)
         iteration, started, since, begun_s = reducer.iteration, time.time(), self._since_s, self._free_s()
@@ -237,7 +235,7 @@ class OverlappedTraining(Training):
         return step, updates, reason
 
     def _forward(self, iteration: int, reduction: Reduction | None = None) -> None:
-        """Layer by layer, each with the parameters after this reduction; without one with those that are there."""
+        """Run the forward pass; with a reduction, step each layer by its mean before its turn."""
         self._layered.begin(iteration)
         if reduction is not None and not self._schedule.family.by_layer:
             self._wait(0, reduction.result)
@@ -251,7 +249,7 @@ class OverlappedTraining(Training):
             self._timed("forward", number, iteration, partial(self._model.forward, number))
 
     def _backward(self, reducer: Reducer, iteration: int, ready: float) -> tuple[Reduction | None, Work, float]:
-        """What reduces it, None where it is given up; and when the first piece left."""
+        """Run the backward pass; return its reduction (None if aborted), its work, and when the first piece left."""
         loss = self._model.loss()
         blocking_s = self._blocking.blocking_s(iteration, 0, ready - self._begun_s)
         paused_s = self._free_s() if blocking_s else time.monotonic()
@@ -289,7 +287,7 @@ class OverlappedTraining(Training):
         return reduction, replace(work, gradient=gradient, norm2=norm2(gradient), agreement=agreement), first_s
 
     def _timed(self, kind: Kind, layer: int, iteration: int, compute: Callable[[], None]) -> None:
-        """A step, that takes its share of model.compute_ms at least."""
+        """Compute one step of a pass, for at least its share of model.compute_ms."""
         asked_s = time.monotonic()
         compute()
         begun_s, end_s = self._model.span_s or (asked_s, time.monotonic())
@@ -299,22 +297,22 @@ class OverlappedTraining(Training):
         self._timeline.append((kind, layer, begun_s, end_s))
 
     def _free_s(self) -> float:
-        """When what computes the passes is done with all that it was given: now, or later."""
+        """Return when the device will have finished all submitted passes: now, or later."""
         return max(time.monotonic(), self._model.span_s[1] if self._model.span_s else 0.0)
 
     def _layer_times(self) -> LayerTimes:
-        """Of the iteration."""
+        """Return the layers' times in the iteration."""
         spent_s = {(kind, layer): end_s - begin_s for kind, layer, begin_s, end_s in self._timeline}
         layers = range(len(self._model.layers))
         return LayerTimes(*([spent_s.get((kind, layer), 0.0) for layer in layers] for kind in PASSES))
 
     def _share(self, kind: Kind, layer: int) -> float:
-        """Of an iteration's computation: as layers have parameters."""
+        """Return this step's share of an iteration's computation, by the layers' numbers of parameters."""
         elements = [one.elements for one in self._model.layers]
         return 0.0 if (kind, layer) == ("error", 0) else elements[layer] / (3 * sum(elements) - elements[0])
 
     def _wait(self, layer: int, wait: Callable[[], T]) -> T:
-        """For what a layer's pass needs; only once the passes before it have ended, it is this that is waited for."""
+        """Wait for the input of a layer's pass; the timeline's entry begins when the previous passes have ended."""
         begun_s, free_s = time.monotonic(), self._free_s()
         try:
             return wait()

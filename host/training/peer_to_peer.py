@@ -1,7 +1,7 @@
-"""Training by a communicator of the workers alone, which needs every one of them in every iteration.
+"""Training through a communicator of the workers, which needs all of them in every iteration.
 
-Nothing comes late and nothing is left over, so there is no ledger, and nobody has results that another may miss.  Who
-is gone takes the job with it.
+No gradient is late and none stays pending, so there is no ledger, and no worker misses results.  If one worker is lost,
+the job ends.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from kofn.results.memory import Memory
 
 
 class PeerToPeer:
-    """A Reducer by the Communicator that `connect` makes when all workers are there.
+    """A Reducer that uses a Communicator; `connect` makes it once all workers are there.
 
-    `plan`: of a job that sends all.
+    `plan`: the plan of a job that sends all blocks.
     """
 
     def __init__(self, connect: Callable[[], Communicator], plan: Plan) -> None:
@@ -40,14 +40,14 @@ class PeerToPeer:
         self.iteration = self.generation = 0
         self.entered = False
         self.over = threading.Event()
-        """Never set."""
+        """Never set: no gradient is late."""
         self._connect, self._plan = connect, plan
         self._communicator: Communicator | None = None
         self._failure = Future[None]()
         self._bytes = {"bytes_sent": 0, "bytes_received": 0}
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
-        """As Reducer; CollectiveError says who is gone."""
+        """Sum as Reducer says; CollectiveError names the lost worker."""
         assert self._communicator is not None
         gradient = given.gradient
         assert gradient is not None
@@ -69,8 +69,8 @@ class PeerToPeer:
         return []
 
     def skip(self) -> list[Update]:
-        """Nothing can go on without this worker."""
-        raise AgentError(f"iteration {self.iteration} needs every worker: none can leave it out")
+        """AgentError: no iteration can end without this worker."""
+        raise AgentError(f"iteration {self.iteration} needs every worker: none can skip it")
 
     async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
         self.iteration, self.generation = iteration, generation
@@ -85,17 +85,17 @@ class PeerToPeer:
         return ()
 
     def regroup(self, generation: int) -> None:
-        """The slots are nothing to this job."""
+        """Note the generation; this job uses no slots."""
         self.generation = generation
 
     async def resume(self, generation: int) -> None:
-        """It has never stopped."""
+        """Do nothing: the job was not stopped."""
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
-        """Nothing is ever late."""
+        """Do nothing: no gradient is late."""
 
     def fail(self, error: HostError) -> None:
-        """As Reducer, in mid-call as well."""
+        """Fail as Reducer says, also during a call."""
         if not self._failure.done():
             self._failure.set_exception(error)
 
@@ -104,12 +104,12 @@ class PeerToPeer:
             await asyncio.to_thread(self._communicator.close)
 
     def statistics(self) -> dict[str, int]:
-        """Payload of the communicator's connections."""
+        """Return the payload bytes of the communicator's connections."""
         return dict(self._bytes)
 
     @property
     def memory(self) -> Memory:
-        """Nothing is left."""
+        """Empty: no gradient stays pending."""
         return Memory()
 
     def totals(self) -> LedgerTotals | None:
@@ -123,9 +123,9 @@ class PeerToPeer:
 
 
 def check_finite(gradient: Floats, first: int = 0, of: str = "") -> None:
-    """GradientError for one that is not finite: all replicas would be lost.
+    """GradientError if an element is not finite: it would ruin all replicas.
 
-    `first`: the first element's number, `of`: whose it is, for the error.
+    For the message, `first` is the first element's number and `of` names the gradient.
     """
     if (bad := kernel().first_bad(gradient, float(np.finfo(np.float32).max))) >= 0:
         raise GradientError(f"gradient element {first + bad}{of} must be finite, got {gradient[bad]}")

@@ -1,7 +1,6 @@
-"""What a worker needs of whoever reduces its gradients, to train with it and to be a member of its job.
+"""The interface between a worker's training and membership, and the reduction of its gradients.
 
-`Agent` is one: a switch or a parameter server makes its sums. `PeerToPeer` is the other: the workers sum among
-themselves.
+`Agent` implements it for sums by a switch or a parameter server, `PeerToPeer` for sums among the workers.
 """
 
 import threading
@@ -22,7 +21,7 @@ from kofn.results.memory import Memory
 class Reducer(Protocol):
     """One worker's place in the iterations of a job.
 
-    The training thread calls what says so; everything else is the event loop's that it lives on.
+    The training thread calls the methods under "for the training thread"; its event loop calls the others.
     """
 
     decision: int
@@ -30,15 +29,15 @@ class Reducer(Protocol):
 
     @property
     def rule(self) -> LateRule:
-        """What becomes of gradients that are late."""
+        """The rule for late gradients."""
 
     @property
     def iteration(self) -> int:
-        """The one that the training thread works on."""
+        """The iteration that the training thread works on."""
 
     @property
     def generation(self) -> int:
-        """Of the switch's slots, as far as this worker has heard."""
+        """The generation of the switch's slots that this worker last heard of."""
 
     # -- for the training thread
 
@@ -48,62 +47,62 @@ class Reducer(Protocol):
 
     @property
     def entered(self) -> bool:
-        """Whether the current iteration's gradient was given already, before a restart."""
+        """Whether the current iteration's gradient was contributed before a restart."""
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
-        """Give a gradient to the current iteration, and wait for its end where the gradient counts.
+        """Contribute a gradient to the current iteration; if it counts, wait for the iteration's end.
 
-        Where it is late, `missed` first hears what has ended; where it returns False the gradient is not contributed.
+        If it is late, `missed` first gets the ended iterations; if it returns False, nothing is contributed.
         """
 
     def catch_up(self) -> list[Update]:
-        """Everything that the others have finished before this worker came."""
+        """Return the updates that the others finished before this worker joined."""
 
     def skip(self) -> list[Update]:
-        """Contribute nothing to the current iteration; returns what has ended."""
+        """Contribute nothing to the current iteration; return the updates up to its end."""
 
     def link_wait_s(self) -> float | None:
-        """Return how long a gradient's last packet waited in this worker's link; None where nothing new is known."""
+        """Return how long a gradient's last packet waited in this worker's link; None without a new measurement."""
 
     # -- for the management network
 
     async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
-        """The job begins with this iteration."""
+        """Begin a new job with this iteration."""
 
     async def join_running(
         self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]
     ) -> ReplicaState:
-        """The job runs already: go on from a peer's replica, which `ask` gets; returns that."""
+        """Join a running job from a peer's replica, which `ask` fetches; return the replica."""
 
     def held(self, first: int, last: int) -> Iterable[Result]:
-        """What this worker has of iterations first..last, for its peers."""
+        """Return the results of iterations first..last that this worker holds for its peers."""
 
     def regroup(self, generation: int) -> None:
-        """The switch has lost the job's slots: send nothing until resume()."""
+        """Send nothing until resume(): the switch has lost the job's slots."""
 
     async def resume(self, generation: int) -> None:
-        """Everyone has regrouped."""
+        """Continue: all workers have regrouped."""
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
-        """Treat late gradients so from now on."""
+        """Apply this policy to late gradients from now on."""
 
     def fail(self, error: HostError) -> None:
-        """This worker cannot go on: the training thread is told."""
+        """Raise this error in the training thread: the worker cannot continue."""
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
     # -- in the end
 
     def statistics(self) -> dict[str, int]:
-        """What it has done, as results.worker_metrics.Totals names it."""
+        """Return the counters that results.worker_metrics.Totals names."""
 
     @property
     def memory(self) -> Memory:
-        """Of what is left of gradients."""
+        """The memory of pending gradients."""
 
     def totals(self) -> LedgerTotals | None:
-        """What became of all gradients; None where nothing can be left over."""
+        """Return the ledger's totals over all gradients; None if no gradient can stay pending."""
 
     def account(self) -> Account | None:
-        """The same by their weight; None likewise."""
+        """Return the same by weight; None likewise."""

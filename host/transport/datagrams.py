@@ -1,4 +1,4 @@
-"""kofn's packets between a socket and Python, many at a time: host/engine/datagrams.c through ctypes."""
+"""Batches of kofn packets between a socket and Python: host/engine/datagrams.c through ctypes."""
 
 import ctypes
 import socket
@@ -21,16 +21,16 @@ from kofn.host.wire.packet import (
 )
 
 BATCH = 128
-"""Datagrams that are received at a time, at most."""
+"""The most datagrams that one call receives."""
 
-_ROOM = PACKET_BYTES_MAX - HEADER_BYTES + 1  # so that one that is too long is seen to be
+_ROOM = PACKET_BYTES_MAX - HEADER_BYTES + 1  # one byte more, to recognise datagrams that are too long
 
 Packet = tuple[KofnHeader, bytes]
 """Header and values."""
 
 
 class Received(NamedTuple):
-    """What has come: good packets, their senders where these are asked for, what is wrong with others, all sizes."""
+    """Received datagrams: valid packets, their senders if requested, errors of invalid ones, and all sizes."""
 
     packets: list[Packet]
     senders: list[int]
@@ -39,17 +39,17 @@ class Received(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Which of some packets the kernel took, and why it did not take the last of the others (errno)."""
+    """Whether the kernel accepted each packet, and the errno of the last one that it refused."""
 
     left: list[bool]
     error: int
 
 
 class Datagrams:
-    """Of one socket; `senders`: whether who sent what matters (IPv4 addresses, as numbers).  `joins`: whether the
-    kernel may be given several packets as one (udp.may_join).
+    """The packets of one socket; `senders`: whether to record senders (IPv4 addresses, as numbers).  `joins`: whether
+    packets may be coalesced (udp.may_join).
 
-    receive() never waits; send() waits for room where the socket does.  CompilerMissing where there is no C compiler.
+    receive() never waits; send() waits for room if the socket blocks.  CompilerMissing without a C compiler.
     """
 
     def __init__(self, opened: socket.socket, *, senders: bool = False, joins: bool = False) -> None:
@@ -69,11 +69,11 @@ class Datagrams:
 
     @property
     def joins(self) -> bool:
-        """Whether the kernel is still given several packets as one: it may refuse that."""
+        """Whether packets are still coalesced: the kernel may have refused."""
         return bool(self._joins.value)
 
     def receive(self) -> Received:
-        """What is there, at most a batch."""
+        """Receive at most a batch of waiting datagrams."""
         count = self._library.datagrams_receive(self._socket.fileno(), *self._places)
         sizes, sums = self._sizes[:count].tolist(), self._sums[:count].tolist()
         packets, wrong, good, errors = list[Packet](), set[int](), self._body_bytes, list[WireError]()
@@ -90,7 +90,7 @@ class Datagrams:
         return Received(packets, [who for at, who in enumerate(senders) if at not in wrong], errors, sizes)
 
     def send(self, packets: Sequence[Packet], places: Sequence[int] | None = None, port: int = 0) -> Sent:
-        """All of them, with their checksums: to the other end, or each to its place (an IPv4 address) at this port."""
+        """Send packets with checksums to the connected peer, or each to its IPv4 address in `places` at `port`."""
         count = len(packets)
         heads = ctypes.create_string_buffer(b"".join([encode_header(header) for header, _ in packets]))
         bodies = (c_char_p * count)(*[values for _, values in packets])

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for those who work in another one."""
+"""An event loop in a separate thread."""
 
 import asyncio
 import concurrent.futures
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """Runs in a daemon thread until close()."""
+    """An event loop that runs in a daemon thread until close()."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -18,15 +18,15 @@ class EventLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop and wait."""
+        """Run a coroutine on the loop; wait for its result."""
         return self.spawn(coroutine).result()
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run on the loop and go on."""
+        """Start a coroutine on the loop; return its future."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
-        """End what still runs on it, and the thread; nothing can be run any more."""
+        """Cancel all tasks, and end the loop and its thread."""
         self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -34,7 +34,7 @@ class EventLoop:
 
 
 async def _cancel_others() -> None:
-    """All tasks of the loop but this one, and wait for their ends."""
+    """Cancel all other tasks of the loop and wait for their ends."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

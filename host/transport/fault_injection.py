@@ -1,7 +1,7 @@
-"""Injected network faults: what becomes of each datagram of one worker, from the run's TOML and its seed.
+"""Injected network faults: decides the fate of each datagram of one worker, by the run's TOML and seed.
 
-Decides only; transport.udp carries it out.  The same decisions come again for the same seed, worker, direction and
-sequence of datagrams.  Rules for the switch's ports are not for this side (kofn/run/port_faults.py).
+SendQueue carries the decisions out.  They are the same for the same seed, worker, direction and sequence of datagrams.
+kofn/run/port_faults.py has the rules for the switch's ports.
 """
 
 import random
@@ -14,9 +14,9 @@ from kofn.host.wire.packet import decode_header
 
 
 class Copy(NamedTuple):
-    """One copy of a datagram that arrives, after an extra delay in seconds (0: at once).
+    """One arriving copy of a datagram, after an extra delay in seconds (0: at once).
 
-    One that is to be held back arrives after the next copy of its direction instead (transport.udp.Line).
+    A `held` copy arrives after the next copy of its direction (transport.send_queue.SendQueue).
     """
 
     delay_s: float
@@ -39,11 +39,11 @@ class Faults:
         self._datagrams = 0
 
     def __bool__(self) -> bool:
-        """Whether anything can ever happen."""
+        """Whether any rule applies to this worker and direction."""
         return bool(self._rules)
 
     def fate(self, datagram: bytes, elapsed_s: float) -> Sequence[Copy]:
-        """The copies that arrive, none if it is lost; `elapsed_s` is the time since the worker started."""
+        """Return the copies that arrive, none if the datagram is lost; `elapsed_s`: time since the worker started."""
         self._datagrams += 1
         copies = [Copy(0.0, datagram)]
         for rule in self._rules:
@@ -52,19 +52,19 @@ class Faults:
         return copies
 
     def _scripted(self, rule: FaultSection, datagram: bytes) -> bool:
-        """Whether the rule is for this datagram."""
+        """Return whether the rule applies to this datagram."""
         among = rule.packets is None or self._datagrams in rule.packets
         return among and (rule.blocks is None or _block_of(datagram) in rule.blocks)
 
     def _apply(self, rule: FaultSection, copy: Copy) -> list[Copy]:
-        """One rule on one copy."""
+        """Apply one rule to one copy."""
         if self._happens(rule.drop):
             return []
         times = 2 if self._happens(rule.duplicate) else 1
         return [self._changed(rule, copy) for _ in range(times)]
 
     def _changed(self, rule: FaultSection, copy: Copy) -> Copy:
-        """Later, with another bit, out of order; or as it was."""
+        """Return the copy with the rule's delay, bit error and reordering, if any."""
         datagram = self._flipped(copy.datagram) if copy.datagram and self._happens(rule.corrupt) else copy.datagram
         return Copy(copy.delay_s + self._delay_s(rule), datagram, copy.held or self._happens(rule.reorder))
 
@@ -72,17 +72,17 @@ class Faults:
         return self._random.random() < probability
 
     def _flipped(self, datagram: bytes) -> bytes:
-        """One bit is the other one."""
+        """Return the datagram with one bit flipped."""
         bit = self._random.randrange(8 * len(datagram))
         return (int.from_bytes(datagram, "big") ^ 1 << bit).to_bytes(len(datagram), "big")
 
     def _delay_s(self, rule: FaultSection) -> float:
-        """Extra delay; unequal ones reorder."""
+        """Return an extra delay; unequal delays reorder datagrams."""
         return (rule.delay_ms + self._random.uniform(0.0, rule.jitter_ms)) / 1000
 
 
 def _block_of(datagram: bytes) -> int | None:
-    """Of a packet; None where it is none."""
+    """Return a packet's block; None if the datagram is not a packet."""
     try:
         return decode_header(datagram).block
     except WireError:

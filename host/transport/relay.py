@@ -1,4 +1,4 @@
-"""A relay between an engine and its socket, on an event loop: injected faults, and packets made and read in Python."""
+"""A relay between an engine and its socket, on an event loop, for injected faults and packet codecs in Python."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ _BATCH = 256
 
 
 class Relay:
-    """Carries datagrams between `inner`, which is for the engine, and the `outer` socket; each way has its faults.
+    """Carries datagrams between `inner`, the engine's socket, and `outer`; each direction has its faults.
 
-    `packets` decodes each datagram that leaves and encodes it again, where it is not wire.packet.
+    If `packets` is not wire.packet, it decodes and re-encodes each outgoing datagram.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Relay:
             loop.add_reader(source, self._relay, source, carry, source is self._near)
 
     def close(self) -> None:
-        """What is underway is lost."""
+        """Close; datagrams under way are lost."""
         for end in (self._near, self._outer):
             self._loop.remove_reader(end)
         self._near.close()
@@ -54,7 +54,7 @@ class Relay:
         carry([self._remade(datagram) if made else datagram for datagram in datagrams])
 
     def _remade(self, datagram: bytes) -> bytes:
-        """As the module for packets writes what it has read; what it cannot read leaves as it is."""
+        """Return the datagram decoded and re-encoded by `packets`, or unchanged if it is no packet."""
         if self._packets is wire:
             return datagram
         with contextlib.suppress(WireError):
@@ -66,7 +66,7 @@ class Relay:
     def _carry_to(target: socket.socket) -> Callable[[list[bytes]], None]:
         def carry(datagrams: list[bytes]) -> None:
             for datagram in datagrams:
-                with contextlib.suppress(OSError):  # what the kernel cannot take is lost, as on any network
+                with contextlib.suppress(OSError):  # a datagram that the kernel refuses is lost, as on any network
                     target.send(datagram)
 
         return carry

@@ -7,36 +7,36 @@ from kofn.host.transport.fault_injection import Copy, Faults
 from kofn.host.transport.timers import Clock, Timer
 
 HELD_S = 0.02
-"""How long a datagram that is to be reordered waits for one that passes it."""
+"""The longest time that a datagram is held back for reordering."""
 
-_BEHIND_S = 1e-6  # timers of one moment may run in any order
+_BEHIND_S = 1e-6  # simultaneous timers may run in any order
 
 Carry = Callable[[list[bytes]], None]
-"""What is to be done with datagrams."""
+"""Takes arrived datagrams."""
 
 
 class _Held(NamedTuple):
-    """A datagram that waits for another to pass it."""
+    """A datagram that is held back until another one passes it."""
 
-    due_s: float  # when it would have arrived
+    due_s: float  # its arrival time without reordering
     datagram: bytes
     timer: Timer
 
 
 class SendQueue:
-    """One direction of a worker's network with its faults: gives each datagram to `take` when it arrives.
+    """One direction of a worker's network with its faults: calls `take` with each datagram when it arrives.
 
-    One datagram is held back at a time; the one that comes after it is not, or neither would pass.
+    Only one datagram is held back at a time; the next one passes it.
     """
 
     def __init__(self, faults: Faults, clock: Clock, take: Carry) -> None:
-        """The faults' time begins now."""
+        """Start the faults' time."""
         self._faults, self._clock, self._take = faults, clock, take
         self._started_s = clock.time()
         self._held: _Held | None = None
 
     def carry(self, datagrams: list[bytes]) -> None:
-        """What arrives at once is given at once, and together."""
+        """Decide the datagrams' fates; those that arrive at once are taken in one call."""
         arrived: list[bytes] = []
         for datagram in datagrams:
             now = self._clock.time()
@@ -46,7 +46,7 @@ class SendQueue:
             self._take(arrived)
 
     def _place(self, copy: Copy, now: float, arrived: list[bytes]) -> None:
-        """One copy: held back, or on its way with the held one behind it."""
+        """Hold a copy back, or let it arrive with the held one behind it."""
         due_s = now + copy.delay_s
         if copy.held and self._held is None:
             timer = self._clock.call_at(due_s + HELD_S, self._wait_is_over)
@@ -66,7 +66,7 @@ class SendQueue:
             self._clock.call_at(due_s, self._take, [datagram])
 
     def _wait_is_over(self) -> None:
-        """Nothing passed the held datagram."""
+        """Let the held datagram arrive: none has passed it in time."""
         if self._held is not None:
             held, self._held = self._held, None
             self._take([held.datagram])

@@ -5,17 +5,17 @@ from typing import Any, Protocol
 
 
 class Timer(Protocol):
-    """Something that will be called."""
+    """A pending callback."""
 
     def cancel(self) -> None:
-        """Not any more."""
+        """Cancel the callback."""
 
 
 class Clock(Protocol):
-    """A clock that calls back; an event loop is one."""
+    """A clock with callbacks, such as an event loop."""
 
     def time(self) -> float:
-        """Seconds, monotonic."""
+        """Return monotonic seconds."""
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Call later."""
+        """Call `callback` at the time `when`."""

@@ -1,4 +1,4 @@
-"""A worker's place on the data network: its socket, its pace, and the faults on the way.
+"""A worker's connection to the data network: socket, pace and injected faults.
 
 engine -- socket -- switch
 engine -- relay (faults, Scapy) -- socket -- switch
@@ -17,9 +17,9 @@ from kofn.host.wire.packet import PORT
 
 
 class Transport:
-    """A UDP socket connected to `service`, bound to `local` and `interface` (all addresses and interfaces).
+    """A UDP socket connected to `service`, bound to `local` and `interface` (empty: all addresses and interfaces).
 
-    Packets leave at this `pace`, before anything happens to them; None: as they come.
+    Packets leave at this `pace`, before faults are applied; None: unpaced.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Transport:
         self._sending, self._receiving = sending, receiving
         self._socket = connected_socket(service, local, port, interface)
         self.joins = False
-        """Whether what open() has returned may be given several packets as one (udp.may_join)."""
+        """Whether packets may be coalesced on the socket that open() has returned (udp.may_join)."""
         self._relay: Relay | None = None
 
     def open(self, loop: asyncio.AbstractEventLoop, packets: ModuleType = wire) -> socket.socket:
-        """What an engine is to send to and to receive from; `packets`: the module that makes and reads each packet."""
+        """Return the engine's socket; `packets`: the module that encodes and decodes each packet."""
         if not self._sending and not self._receiving and packets is wire:
             self.joins = may_join(self._socket)
             return self._socket
@@ -49,7 +49,7 @@ class Transport:
         return self._relay.inner
 
     def close(self) -> None:
-        """Give the port back."""
+        """Close the socket."""
         if self._relay is not None:
             self._relay.close()
         self._socket.close()

@@ -1,7 +1,7 @@
 """UDP sockets of the data network.
 
-UDP's checksum is switched off: packets have kofn's own (p4src/checksum.p4).  Only where the kernel cuts up what is
-joined it must be on.
+UDP's checksum is off, since packets have kofn's own (p4src/checksum.p4).  It must be on only where the kernel segments
+coalesced packets.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ _RECEIVE_BUFFER_BYTES, _SEND_BUFFER_BYTES = 16 << 20, 4 << 20
 
 
 def connected_socket(service: str, local: str = "", port: int = PORT, interface: str = "") -> socket.socket:
-    """Bound to `local` (all addresses) and connected to `service`, both with this port; it never waits.
+    """Return a non-blocking socket bound to `local` (empty: all addresses) and connected to `service`, both at `port`.
 
-    With an interface it is that one's alone, so that several workers of a machine have the same port.
+    With an interface it is bound to that one, so that several workers of a machine can use the same port.
 
-    OSError where the address is not to be had.
+    OSError if the address is unavailable.
     """
     opened = udp_socket(local, port, interface)
     _enlarge(opened, _SO_SNDBUFFORCE, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
@@ -34,7 +34,7 @@ def connected_socket(service: str, local: str = "", port: int = PORT, interface:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends on loopback, connected to each other."""
+    """Return two non-blocking sockets on loopback, connected to each other."""
     one, other = udp_socket("127.0.0.1", 0), udp_socket("127.0.0.1", 0)
     for end, peer in ((one, other), (other, one)):
         end.connect(peer.getsockname())
@@ -43,7 +43,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def udp_socket(local: str, port: int, interface: str = "") -> socket.socket:
-    """Bound, without UDP's checksum, with room for what comes at once; OSError where the address is not to be had."""
+    """Return a bound socket without UDP's checksum, with a large receive buffer; OSError if it cannot be bound."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
@@ -58,11 +58,11 @@ def udp_socket(local: str, port: int, interface: str = "") -> socket.socket:
 
 
 def may_join(opened: socket.socket) -> bool:
-    """Whether a connected socket may be given several packets as one: it is made ready for that where it may.
+    """Return whether packets of a connected socket may be coalesced, and set its UDP checksum accordingly.
 
-    The kernel cuts them up before an interface that computes no checksums, as those of kofn's network; it need not
-    before another one, whose other end then sees one large packet: a virtual cable to a switch, for one.  On loopback
-    it does before they are received.
+    The kernel segments coalesced packets before an interface that computes no checksums, such as those of kofn's
+    network, and on loopback before they are received.  Before another interface it may not: the other end of a virtual
+    cable to a switch, for instance, would see one large packet.
     """
     local = opened.getsockname()[0]
     found = ipaddress.ip_address(local).is_loopback or _checksums_here(opened, local)
@@ -71,9 +71,9 @@ def may_join(opened: socket.socket) -> bool:
 
 
 def _checksums_here(opened: socket.socket, local: str) -> bool:
-    """Whether the interface with this address leaves checksums to the kernel; not if there is none such."""
+    """Return whether the kernel computes checksums for the interface with this address; False if there is none."""
     for _, name in socket.if_nameindex():
-        with contextlib.suppress(OSError):  # without an address, without such a setting, gone
+        with contextlib.suppress(OSError):  # no address, no such setting, or the interface is gone
             found = fcntl.ioctl(opened, _SIOCGIFADDR, struct.pack("16s24x", name.encode()))
             if socket.inet_ntoa(found[20:24]) == local:
                 return not _computes_checksums(opened, name)
@@ -87,7 +87,7 @@ def _computes_checksums(opened: socket.socket, interface: str) -> bool:
 
 
 def _enlarge(opened: socket.socket, forced: int, limited: int, size: int) -> None:
-    """A buffer for a whole window of packets; the system's limit binds only those who are not root."""
+    """Set a socket buffer's size to hold a whole window; without root it is cut to the system's limit."""
     try:
         opened.setsockopt(socket.SOL_SOCKET, forced, size)
     except PermissionError:

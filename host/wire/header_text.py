@@ -1,4 +1,4 @@
-"""The C header and the table of docs/reference/protocol.md, written from KofnHeader (`make header`).
+"""Generates the C header and the table of docs/reference/protocol.md from KofnHeader (`make header`).
 
 `python -m kofn.host.wire.header_text` writes both; tests fail while they are stale.
 """
@@ -14,29 +14,36 @@ PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
 
 MEANINGS = {
-    "version": "3",
-    "kind": "[message type](#message-types)",
-    "job": "job, 1 to 127; plus 128 for the job's [exact sums](#exact-sums)",
-    "worker": "the sender's rank, 0 to 63; in answers, the rank that the answer is sent to",
-    "recipient": "255: the sum goes to all workers. Else: to this rank alone, and to the others without values",
-    "lanes": "code of the [lane width](#lanes): 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
-    "flags": "[depends on the message type](#flags)",
-    "words": "number of 256-byte words that follow, 1 to 32; 0 in a RESULT or LATE without values",
-    "k": "counted contributions that complete the block. CONTRIBUTE: 0 means the job's k. Answers: the k in force",
-    "generation": "generation of the job's slots: Unix time in seconds of their last start, or later; always growing",
-    "iteration": "from 1 (an empty slot has iteration 0)",
-    "block": "number of the block in the gradient",
-    "slot": "index of the slot, chosen by the worker; the switch wraps it into the job's region",
+    "version": "3 (1 had no `gradients`, 2 one contribution of each worker)",
+    "kind": "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch)",
+    "job": "job, 1..127; 128 more: its [exact sums](#exact-sums)",
+    "worker": "rank of the sender, 0..63; in answers the rank it is sent to",
+    "recipient": "255: the sum goes to all workers; else to this rank, and the others get the header (reduce-scatter)",
+    "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
+    "flags": (
+        "CONTRIBUTE: 0, or, if the sender now uses narrower lanes than planned, 1 + their code (2 to 5); 8 more in a"
+        " retransmission, also of a PULL; RESULT: those of the contribution that closed the block; LATE: those of the"
+        " request that it answers; FORMAT_MISMATCH: 1 = the slot's block has another number of words"
+    ),
+    "words": "256-byte words that follow, 1..32; 0 in a RESULT or LATE without the sum",
+    "k": (
+        "counted contributions that complete a block. CONTRIBUTE: 0 = the job's k, else this one; answers: "
+        "the k in force"
+    ),
+    "generation": "of the job's slots: Unix time in seconds of their last restart, or later; always growing",
+    "iteration": "from 1 (iteration 0 is the empty slot's)",
+    "block": "block of the gradient",
+    "slot": "chosen by the host, wrapped into the job's region by the switch",
     "checksum": "the Internet checksum (RFC 1071) of header and values",
     "scale": "signed; a lane of 1 means 2**-scale. The switch only compares it: all addends have the same",
     "count": (
-        "CONTRIBUTE: 1 if the packet counts among the k, 0 if it is *merged*, that is added without being counted."
-        " PULL: 1. Answers: the number of counted contributions in the sum"
+        "CONTRIBUTE: how many of the k this packet is (1 from a host); 0: it is added without being counted:"
+        " *merged*. PULL: 1; answers: the counted contributions in the sum"
     ),
     "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",
     "weight": (
-        "weight of the gradients in the values, in units of 1/256 gradient. CONTRIBUTE: at most 1,023 gradients."
-        " Answers: the weight of the sum. PULL: ignored"
+        "of its gradients, in units of 1/256 gradient: each weighs 1, or less if it is old. CONTRIBUTE: 1..1,023"
+        " gradients (more are given as 1,023); answers: of all gradients in the sum; PULL: anything"
     ),
     "members": "RESULT, LATE, FORMAT_MISMATCH: bitmap of the contributions in the sum; bit 64 x part + rank",
 }
@@ -44,7 +51,7 @@ MEANINGS = {
 
 
 def c_header() -> str:
-    """Numbers, offsets in a frame (Ethernet, IPv4, UDP) and the list of fields."""
+    """Return the C header: numbers, offsets in a frame (Ethernet, IPv4, UDP) and the list of fields."""
     numbers = {"PORT": wire.PORT, "HEADER_BYTES": wire.HEADER_BYTES, "HEAD": wire.FRAME_BYTES + wire.HEADER_BYTES}
     numbers |= {"VERSION": wire.VERSION, "EVERYONE": wire.EVERYONE, "WEIGHT_UNIT": wire.WEIGHT_UNIT}
     numbers |= {"FRAME_BYTES": wire.FRAME_BYTES, "WORD_BYTES": wire.WORD_BYTES, "WORDS_MAX": wire.WORDS_MAX}
@@ -56,16 +63,16 @@ def c_header() -> str:
     return f"{C_HEAD}\n" + "\n".join(lines) + f"\n\n{_c_fields()}\n"
 
 
-C_HEAD = """// Made from host/wire/packet.py by `make header`: the packet of docs/reference/protocol.md.
+C_HEAD = """// Generated from host/wire/packet.py by `make header`: the packet of docs/reference/protocol.md.
 //
 // KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
-// of each but `members`, whose bits are no integer's.
+// of each field except `members`, which fits no integer.
 #pragma once
 """
 
 
 def _c_fields() -> str:
-    """KOFN_FIELDS."""
+    """Return the macro KOFN_FIELDS."""
     rows = [f"FIELD({_c_type(name, bits)}, {name}, {start}, {bits})" for name, start, bits in _places() if bits <= 32]
     return " \\\n    ".join(("#define KOFN_FIELDS(FIELD)", *rows))
 
@@ -75,13 +82,13 @@ def _c_type(name: str, bits: int) -> str:
 
 
 def _places() -> list[tuple[str, int, int]]:
-    """(name, bits before it, bits) of each field."""
+    """Return (name, bits before it, bits) of each field."""
     starts = accumulate((bits for _, bits in wire.HEADER_FIELDS), initial=0)
     return [(name, start, bits) for (name, bits), start in zip(wire.HEADER_FIELDS, starts, strict=False)]
 
 
 def field_table() -> str:
-    """Every field in wire order; KeyError where one has no meaning."""
+    """Return a table of all fields in wire order; KeyError if MEANINGS lacks one."""
     rows = [f"| {name} | {bits} | {MEANINGS[name]} |" for name, bits in wire.HEADER_FIELDS]
     return "\n".join(("| field | bits | meaning |", "|---|---|---|", *rows))
 

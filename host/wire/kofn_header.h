@@ -1,7 +1,7 @@
-// Made from host/wire/packet.py by `make header`: the packet of docs/reference/protocol.md.
+// Generated from host/wire/packet.py by `make header`: the packet of docs/reference/protocol.md.
 //
 // KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
-// of each but `members`, whose bits are no integer's.
+// of each field except `members`, which fits no integer.
 #pragma once
 
 #define KOFN_PORT 19278

@@ -1,4 +1,4 @@
-"""The packet format: one table of fields, and the fast codec made from it.
+"""The packet format: one table of fields, and the fast codec derived from it.
 
 `KofnHeader` is the only description of the header outside of P4 (docs/reference/protocol.md says what each field
 means): `wire.scapy_layer` makes the Scapy layer from it, `wire.header_text` the C header, and a test compares it with
@@ -15,14 +15,14 @@ import numpy as np
 from kofn.host.errors import ChecksumError, WireError
 
 SERVICE = "10.0.0.254"
-"""The address at which the switch sums; mininet/topology.py, which imports nothing of kofn, has it too."""
+"""The switch's service address; mininet/topology.py, which imports nothing of kofn, repeats it."""
 
 PORT = 0x4B4E
 """UDP port of the switch's service address and of every worker."""
 
 VERSION = 3
 FORWARDED_PORT = PORT + 1
-"""What hosts say to each other without the switch's help: it keeps PORT for itself, and forwards all others."""
+"""The port of traffic between hosts: the switch handles PORT itself, and forwards all others."""
 
 EVERYONE = 255
 """`recipient` of a block whose result goes to all workers."""
@@ -35,20 +35,20 @@ WORDS_MAX = 32
 
 RANKS = 64
 PARTS = 4
-"""Contributions of one worker to one block, at most."""
+"""The most contributions of one worker to one block."""
 
 WEIGHT_UNIT = 256
-"""The weight of a gradient that counts in full."""
+"""The weight of one gradient in full."""
 
 WEIGHT_MAX = 1023 * WEIGHT_UNIT
-"""Of one contribution."""
+"""The largest weight of a contribution."""
 
 FRAME_BYTES = 42
-"""Ethernet, IPv4 and UDP headers: links count them."""
+"""Bytes of the Ethernet, IPv4 and UDP headers, which links count."""
 
 
 class Kind(IntEnum):
-    """kind_t of p4src/headers.p4: two that workers send, four that the switch answers with."""
+    """kind_t of p4src/headers.p4: two kinds of requests by workers, four of answers by the switch."""
 
     CONTRIBUTE = 0
     PULL = 1
@@ -59,14 +59,14 @@ class Kind(IntEnum):
 
 
 class Flag(IntEnum):
-    """What `flags` say beside 1 + a lanes code of a CONTRIBUTE."""
+    """Values of `flags`, apart from 1 + a lanes code in a CONTRIBUTE."""
 
     OTHER_WORDS = 1
-    """In FORMAT_MISMATCH: the slot's block has another number of words, so it is summed in other lanes."""
+    """In FORMAT_MISMATCH: the slot's block has another number of words, hence other lanes."""
 
     AGAIN = 8
-    """In what workers send: it was sent before.  So a RESULT says whether a packet was lost that closed the block, and
-    a LATE whether it answers the first attempt."""
+    """In a request: it is a retransmission.  Answers repeat the flag: a RESULT says whether the packet that closed the
+    block was a retransmission, a LATE whether it answers one."""
 
 
 class Lanes(IntEnum):
@@ -77,18 +77,17 @@ class Lanes(IntEnum):
     BITS_8 = 2
     BITS_4 = 3
     VOTES = 4
-    """One bit an element.  Their sum is the planes of how many bits were 1: bit p of all counts in plane p, the lowest
-    first."""
+    """One bit per element.  The sum counts the ones, in planes: plane p has bit p of all counts, the lowest first."""
 
 
 VOTE_WORDS = 4
-"""Words of a packet that are votes; further ones are room for planes, which a packet need not have."""
+"""The most words of votes in a packet; further words, which are optional, are room for planes."""
 
 
 class KofnHeader(NamedTuple):
     """The bytes before the values: fields in wire order, big-endian, each with its bits.
 
-    `checksum` is encode()'s to fill in.
+    encode() fills in `checksum`.
     """
 
     version: Annotated[int, 4] = VERSION
@@ -106,7 +105,7 @@ class KofnHeader(NamedTuple):
     slot: Annotated[int, 16] = 0
     checksum: Annotated[int, 16] = 0
     scale: Annotated[int, 16] = 0
-    count: Annotated[int, 8] = 1  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    count: Annotated[int, 8] = 1  # type: ignore[assignment]  # hides tuple.count, which is not needed
     part: Annotated[int, 8] = 0
     weight: Annotated[int, 32] = WEIGHT_UNIT
     members: Annotated[int, PARTS * RANKS] = 0
@@ -124,7 +123,7 @@ PACKET_BYTES_MAX = HEADER_BYTES + WORDS_MAX * WORD_BYTES
 
 
 def _byte_groups() -> Iterator[list[tuple[str, int]]]:
-    """Neighbouring fields that together fill whole bytes, in wire order."""
+    """Yield groups of consecutive fields that fill whole bytes, in wire order."""
     group: list[tuple[str, int]] = []
     for field in HEADER_FIELDS:
         group.append(field)
@@ -134,7 +133,7 @@ def _byte_groups() -> Iterator[list[tuple[str, int]]]:
 
 
 def _struct_format() -> str:
-    """One struct code for each group: pairs of 4-bit fields share a byte, the bitmap is bytes."""
+    """Return one struct code per group: pairs of 4-bit fields share a byte, the bitmap is bytes."""
     codes = {8: "B", 16: "H", 32: "I", 256: "32s"}
     groups = [(sum(bits for _, bits in group), group[0][0] in SIGNED_FIELDS) for group in _byte_groups()]
     return ">" + "".join(codes[bits].lower() if signed else codes[bits] for bits, signed in groups)
@@ -144,11 +143,11 @@ _HEADER = struct.Struct(_struct_format())
 
 
 FEW_BYTES = 512
-"""From so many on NumPy sums faster than Python."""
+"""Below this size Python sums faster than NumPy."""
 
 
 def _place(name: str) -> slice:
-    """The header's bytes that hold a field."""
+    """Return the header's bytes that hold a field."""
     names = [field for field, _ in HEADER_FIELDS]
     widths = [bits for _, bits in HEADER_FIELDS]
     at = sum(widths[: names.index(name)]) // 8
@@ -156,14 +155,14 @@ def _place(name: str) -> slice:
 
 
 CHECKSUM = _place("checksum")
-"""Where in a packet its checksum stands."""
+"""The checksum's bytes in a packet."""
 
 
 def encode_header(header: KofnHeader) -> bytes:
-    """The header's bytes as they are; WireError names a field that is out of range."""
+    """Return the header's bytes, with `checksum` as given; WireError if a field is out of range."""
     version, kind, job, worker, recipient, lanes, flags, *rest, members = header
     if (version | kind | lanes | flags) >> 4:
-        raise WireError(f"version, kind, lanes and flags have 4 bits (0 to 15): {header}")
+        raise WireError(f"version, kind, lanes and flags must be 0 to 15, got {header}")
     try:
         bitmap = members.to_bytes(MEMBERS_BYTES)
         return _HEADER.pack(version << 4 | kind, job, worker, recipient, lanes << 4 | flags, *rest, bitmap)
@@ -172,47 +171,47 @@ def encode_header(header: KofnHeader) -> bytes:
 
 
 def headers_of(heads: bytes | memoryview) -> Iterator[KofnHeader]:
-    """The fields of headers that follow each other."""
+    """Yield the headers of consecutive encoded headers."""
     for first, job, worker, recipient, widths, *rest in _HEADER.iter_unpack(heads):
         rest[-1] = int.from_bytes(rest[-1])
         yield KofnHeader(first >> 4, first & 15, job, worker, recipient, widths >> 4, widths & 15, *rest)
 
 
 def _unpack(datagram: bytes | memoryview) -> KofnHeader:
-    """The first bytes as fields."""
+    """Return the header of a datagram, unchecked."""
     return next(headers_of(datagram[:HEADER_BYTES]))
 
 
 def decode_header(
     datagram: bytes | memoryview, parse: Callable[[bytes | memoryview], KofnHeader] = _unpack
 ) -> KofnHeader:
-    """The header of a datagram; WireError when it is too short, of another version, of another length, or damaged."""
+    """Return a datagram's header; WireError if it is too short, of another version or length, or damaged."""
     header = parse(datagram) if len(datagram) >= HEADER_BYTES else KofnHeader()
     check(header, len(datagram), sum_of(datagram))
     return header
 
 
 def check(header: KofnHeader, size: int, total: int) -> None:
-    """WireError where a datagram of this size, with this sum_of(), is not what its header says."""
+    """WireError unless a datagram's size and sum_of() agree with its header."""
     if size < HEADER_BYTES:
-        raise WireError(f"a datagram of {size} bytes: a kofn header has {HEADER_BYTES}")
+        raise WireError(f"a packet must have {HEADER_BYTES} bytes or more, got {size}")
     if header.version != VERSION:
-        raise WireError(f"version {header.version}: this host speaks version {VERSION}")
+        raise WireError(f"version must be {VERSION}, got {header.version}")
     if size != HEADER_BYTES + header.words * WORD_BYTES:
         raise WireError(
             f"a packet must have {HEADER_BYTES} + words * 256 bytes, got {size} with words = {header.words}"
         )
     if total:
-        raise ChecksumError(f"a damaged datagram: its checksum {header.checksum:#06x} does not fit its content")
+        raise ChecksumError(f"a damaged packet: its checksum {header.checksum:#06x} does not match its content")
 
 
 def encode(header: KofnHeader, values: bytes | memoryview) -> bytes:
-    """A whole datagram: header with its checksum, then the values as they are on the wire."""
+    """Return a whole datagram: the header with its checksum, then the values as on the wire."""
     return b"".join((encode_head(header, sum_of(values)), values))
 
 
 def encode_head(header: KofnHeader, values_sum: int) -> bytearray:
-    """A datagram's header with its checksum, where the values that follow have this sum."""
+    """Return a datagram's header with its checksum, given the sum of the values."""
     head = bytearray(encode_header(header))
     head[CHECKSUM] = b"\0\0"
     total = (sum_of(head) + values_sum) % 0xFFFF
@@ -221,10 +220,10 @@ def encode_head(header: KofnHeader, values_sum: int) -> bytearray:
 
 
 def sum_of(data: bytes | bytearray | memoryview) -> int:
-    """The one's complement sum of 16-bit words (RFC 1071) modulo 2**16 - 1, bytes swapped; 0 for undamaged packets.
+    """Return the one's complement sum of 16-bit words (RFC 1071) modulo 2**16 - 1, bytes swapped; 0 for valid packets.
 
-    Wider words have the same sum, and so have swapped ones, swapped: native 32-bit words are the fastest to add, but a
-    few bytes are faster as one word that is as wide as all of them.
+    Wider words have the same sum, and byte-swapped words the swapped sum.  So large data are added as native 32-bit
+    words, and small data as one wide integer.
     """
     if len(data) < FEW_BYTES:
         return int.from_bytes(data, "little") % 0xFFFF
@@ -234,17 +233,17 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
 
 
 def bit_of(rank: int, part: int) -> int:
-    """A bitmap with the bit of one contribution: this part of what this rank gives to a block."""
+    """Return a bitmap with the bit of one contribution: this part of this rank."""
     return 1 << part * RANKS + rank
 
 
 def bits_of(rank: int) -> int:
-    """A bitmap with the bits of all parts of what this rank gives."""
+    """Return a bitmap with the bits of all parts of this rank."""
     return sum(bit_of(rank, part) for part in range(PARTS))
 
 
 def members_of(bitmap: int) -> list[int]:
-    """The ranks that have given any part, ascending."""
+    """Return the ranks with any part in a bitmap, ascending."""
     return [rank for rank, bits in enumerate(_BITS) if bitmap & bits]
 
 

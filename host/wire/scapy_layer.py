@@ -1,7 +1,7 @@
-"""The Scapy layer of a kofn packet: crafting, dissecting captures, tests, and the agent's packets = "scapy".
+"""The Scapy layer of a kofn packet, for crafting, dissecting captures, tests, and the agent with packets = "scapy".
 
-Made from the field table of kofn.host.wire.packet, so it cannot differ from it.  Scapy is GPL-2.0-only and slow:
-nothing of the hot path imports this module unless that is chosen.
+It is derived from the field table of kofn.host.wire.packet, so they cannot differ.  Scapy is GPL-2.0-only and slow: the
+hot path does not import this module unless it is chosen.
 
     >>> packet = Kofn(kind=1, job=1, worker=2, iteration=3, words=1)
     >>> packet.mysummary()
@@ -21,7 +21,7 @@ _DEFAULTS = wire.KofnHeader._field_defaults
 
 
 def _scapy_field(name: str, bits: int) -> Any:
-    """One field of the table in Scapy's terms."""
+    """Return a field of the table as a Scapy field."""
     if name == "checksum":
         return XShortField(name, None)  # None: computed when the packet is built
     if name in wire.SIGNED_FIELDS:
@@ -36,14 +36,14 @@ class Kofn(Packet):
     fields_desc = [_scapy_field(name, bits) for name, bits in wire.HEADER_FIELDS]  # noqa: RUF012  # scapy's way
 
     def post_build(self, packet: bytes, payload: bytes) -> bytes:
-        """Fill in the checksum where none was given."""
+        """Fill in the checksum if none was given."""
         if self.checksum is None:
             at = wire.CHECKSUM
             packet = packet[: at.start] + checksum(packet + payload).to_bytes(2) + packet[at.stop :]
         return packet + payload
 
     def mysummary(self) -> str:
-        """One line for a capture's listing."""
+        """Return one line for a capture's listing."""
         try:
             kind = wire.Kind(self.kind).name
         except ValueError:
@@ -55,16 +55,16 @@ bind_layers(UDP, Kofn, dport=wire.PORT)
 
 
 def encode(header: wire.KofnHeader, values: bytes | memoryview) -> bytes:
-    """The same bytes as wire.encode, built by Scapy."""
+    """Return the same bytes as wire.encode, built by Scapy."""
     return bytes(Kofn(**header._asdict() | {"checksum": None}) / Raw(bytes(values)))
 
 
 def decode_header(datagram: bytes | memoryview) -> wire.KofnHeader:
-    """The same header and the same errors as wire.decode_header, dissected by Scapy."""
+    """Return the same header as wire.decode_header, with the same errors, dissected by Scapy."""
     return wire.decode_header(datagram, _dissect)
 
 
 def _dissect(datagram: bytes | memoryview) -> wire.KofnHeader:
-    """The first 64 bytes as fields."""
+    """Return the header of a datagram, unchecked."""
     packet = Kofn(bytes(datagram))
     return wire.KofnHeader(*(packet.getfieldval(name) for name, _ in wire.HEADER_FIELDS))

@@ -1,5 +1,5 @@
-/* A gradient's values in fixed point, and lanes of 32, 16, 8, 4 bits or one as on the wire: big-endian, the first in the
- * high bits. Sizes are numbers of values, or lanes. */
+/* A gradient's values in fixed point, and lanes of 32, 16, 8, 4 bits or 1 bit as on the wire: big-endian, the first one in the
+ * high bits. Sizes are numbers of values or lanes. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -15,20 +15,20 @@ static inline int32_t clipped(int64_t rounded, int64_t limit) {
     return (int32_t)(rounded < -limit ? -limit : rounded);
 }
 
-/* Values in steps of 2**shift, to the nearest, half a step up. */
+/* Round values to steps of 2**shift: to the nearest, half a step up. */
 static inline void round_all(const int64_t *values, int64_t size, int shift, int64_t limit, int32_t *lanes) {
     const uint64_t half = (uint64_t)1 << shift >> 1;
     for (int64_t i = 0; i < size; i++)
         lanes[i] = clipped((int64_t)((uint64_t)values[i] + half) >> shift, limit);
 }
 
-/* 1 for 0 and more. */
+/* Votes: 1 for values >= 0, else 0. */
 static inline void vote_all(const int64_t *values, int64_t size, int32_t *lanes) {
     for (int64_t i = 0; i < size; i++)
         lanes[i] = values[i] >= 0;
 }
 
-/* Lanes to the wire: the first in the high bits. */
+/* Pack lanes for the wire: the first one in the high bits. */
 static inline void pack_32(const int32_t *lanes, int64_t size, uint32_t *out) {
     for (int64_t i = 0; i < size; i++)
         out[i] = __builtin_bswap32((uint32_t)lanes[i]);
@@ -58,7 +58,7 @@ static inline void pack_1(const int32_t *lanes, int64_t size, uint8_t *out) {
     }
 }
 
-/* Votes: 1 for 0 and more. */
+/* vote_all(), then pack_1(). */
 static inline void pack_votes(const int64_t *values, int64_t size, uint8_t *out) {
     for (int64_t i = 0; i < size / 8; i++, values += 8) {
         uint32_t against = 0;
@@ -68,9 +68,9 @@ static inline void pack_votes(const int64_t *values, int64_t size, uint8_t *out)
     }
 }
 
-/* And back. */
+/* Unpack lanes from the wire. */
 static inline void unpack_32(const uint32_t *in, int64_t size, int is_signed, int32_t *lanes) {
-    (void)is_signed; /* 32 bits are all there is */
+    (void)is_signed; /* 32 bits need no sign extension */
     for (int64_t i = 0; i < size; i++)
         lanes[i] = (int32_t)__builtin_bswap32(in[i]);
 }
@@ -95,7 +95,7 @@ static inline void unpack_4(const uint8_t *in, int64_t size, int is_signed, int3
     }
 }
 
-/* The bits of an octet as 0 and 1 in eight octets, the high bit's first in memory. */
+/* Spread the bits of an octet over eight octets of 0 or 1; the high bit's is first in memory. */
 static inline uint64_t bits_apart(uint8_t octet) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     const uint64_t each = 0x0102040810204080u;
@@ -105,7 +105,7 @@ static inline uint64_t bits_apart(uint8_t octet) {
     return (((octet * 0x0101010101010101u & each) + 0x7F7F7F7F7F7F7F7Fu) >> 7) & 0x0101010101010101u;
 }
 
-/* Counts of votes from `planes` that are `apart` octets, bit p of all counts in plane p. */
+/* Unpack counts of votes from `planes` at a distance of `apart` octets; plane p has bit p of all counts. */
 static inline void unpack_counts(const uint8_t *in, int64_t size, int planes, int64_t apart, int32_t *lanes) {
     for (int64_t i = 0; i < size / 8; i++) {
         uint64_t counts = 0;

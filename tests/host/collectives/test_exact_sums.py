@@ -216,9 +216,7 @@ def test_after_a_restart_of_the_slots_calls_fail_at_all_workers_and_a_new_commun
         errors = made.run(scenarios.calls_for_ever)
         assert time.monotonic() - begin < 4 * SHORT_S
         for error in errors:
-            assert f"no block was summed for {SHORT_S:g} s; nobody answers for block 0, in all_reduce(sum)" in error, (
-                errors
-            )
+            assert f"no block was summed for {SHORT_S:g} s; no answer for block 0, in all_reduce(sum)" in error, errors
     with place(target, 3, addresses(3)) as found, team(found) as made:
         made.run(exact)
 

@@ -130,7 +130,7 @@ def test_elastic_pieces(team: Any) -> None:
         gradient.put(0, values[:64])
         assert np.array_equal(gradient.wait(0, 64, LIMIT_S), mean(3)[:64])
         assert np.array_equal(gradient.wait(3776, ELEMENTS, LIMIT_S), mean(3)[3776:])
-        with pytest.raises(TimeoutError, match=r"elements 3100 to 3201 is not there after 0\.05 s"):
+        with pytest.raises(TimeoutError, match=r"elements 3100 to 3201 is incomplete after 0\.05 s"):
             gradient.wait(3100, 3201, 0.05)
         put_all(gradient, values, pieces(edges)[2:3])
         return gradient.result(LIMIT_S)

@@ -259,8 +259,8 @@ def test_blocks_of_another_size_are_refused():
     blocks, factors, mean = sums_of([bytes(32), bytes(28)]), factors_of(8), np.zeros(16, np.float32)
     with pytest.raises(CodecError, match=r"2 blocks of \[28, 32\] bytes: all must have the same"):
         average_packed(codec, blocks, one, one, one / 2, weights=factors, mean=mean)
-    for width, size, more in ((32, 4, ""), (VOTES, 3, ", or a multiple of it")):
-        needed = f"2 blocks in lanes of {width} bits are {2 * size} bytes: {2 * 16 * width // 8} are needed{more}"
+    for width, size, more in ((32, 4, ""), (VOTES, 3, " or a multiple")):
+        needed = f"2 blocks in lanes of {width} bits must be {2 * 16 * width // 8} bytes{more}, got {2 * size}"
         with pytest.raises(CodecError, match=needed):
             unpack_sums(bytes(2 * size), width, 16, 2)
 
@@ -403,8 +403,8 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
             'rounding must be "nearest" or "stochastic", got "up"',
         ),
         (lambda: pack(np.zeros(8, np.int32), 64), "a lane's width must be one of 32, 16, 8, 4, 1 bits, got 64"),
-        (lambda: pack(np.zeros(3, np.int32), 4), "3 lanes of 4 bits: whole bytes"),
-        (lambda: unpack(bytes(3), 16), "3 bytes: a whole number of lanes of 16 bits"),
+        (lambda: pack(np.zeros(3, np.int32), 4), "lanes of 4 bits must fill whole bytes, got 3 of them"),
+        (lambda: unpack(bytes(3), 16), "values must be a whole number of lanes of 16 bits, got 3 bytes"),
         (lambda: unpack(bytes(3), 0), "a lane's width must be one of 32, 16, 8, 4, 1 bits, got 0"),
         (lambda: width_of(5), "the code of lanes must be 0 to 4, got 5"),
         (

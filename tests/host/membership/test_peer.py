@@ -94,7 +94,7 @@ def test_another_job_is_told_so() -> None:
                 await kofn_pb2_grpc.PeerStub(channel).FetchResults(request).read()
             except grpc.aio.AioRpcError as error:
                 assert error.code() == grpc.StatusCode.NOT_FOUND
-                assert error.details() == "job 1: job 7 is served here"
+                assert error.details() == "this worker serves job 7, got job 1"
         await server.stop(0)
 
     asyncio.run(scenario())

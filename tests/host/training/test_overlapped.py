@@ -19,9 +19,9 @@ def config(**given: Any) -> Config:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"schedule": {"front": 9}}, r"schedule.front must be 0 to 2, all of the model's layers, got 9"),
-        ({"job": {"collective": "ring"}}, "job.collective 'ring': a switch or a server is needed"),
-        ({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}}, "one derived from LayeredWorkload"),
+        ({"schedule": {"front": 9}}, r"schedule.front must be 0 to 2, the number of layers, got 9"),
+        ({"job": {"collective": "ring"}}, "needs a switch or a server, got job.collective 'ring'"),
+        ({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}}, "derived from LayeredWorkload"),
     ],
 )
 def test_what_a_schedule_needs(given: dict[str, Any], reason: str) -> None:

@@ -120,7 +120,7 @@ def test_nobody_joins_a_job_that_runs() -> None:
 
     with pytest.raises(AgentError, match="runs already: its collective needs every worker from the beginning"):
         asyncio.run(join())
-    with pytest.raises(AgentError, match="needs every worker: none can leave it out"):
+    with pytest.raises(AgentError, match="needs every worker: none can skip it"):
         direct.skip()
 
 

@@ -61,9 +61,9 @@ def test_kinds_are_p4s(enum, names):
 @pytest.mark.parametrize(
     ("datagram", "reason"),
     [
-        (b"", "0 bytes: a kofn header has 64"),
-        (bytes(63), "63 bytes"),
-        (b"\x20" + bytes(63), "version 2: this host speaks version 3"),
+        (b"", "a packet must have 64 bytes or more, got 0"),
+        (bytes(63), "64 bytes or more, got 63"),
+        (b"\x20" + bytes(63), "version must be 3, got 2"),
         (
             wire.encode(wire.KofnHeader(words=2), bytes(256)),
             "must have 64 \\+ words \\* 256 bytes, got 320 with words = 2",

@@ -42,9 +42,9 @@ class SlotQuery:
     def describe(self, workers: int) -> str:
         """What is known by now of the slot, in a job of so many workers."""
         if self._asked is None:
-            return "nobody was asked why"
+            return "the switch was not asked why"
         if self._members is None:
-            return f"nobody answers for block {self._asked.block}"
+            return f"no answer for block {self._asked.block}"
         missing = sorted(set(range(workers)) - set(members_of(self._members)))
         ranks = " and ".join(map(str, missing))
         who = f"worker{'s' * (len(missing) > 1)} {ranks} missing" if missing else "all workers there"
