@@ -55,9 +55,7 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
 @click.command(epilog=EXAMPLES)
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...")
 @click.option("--target", multiple=True, type=click.Choice(["embedded", "bmv2"]), help="May be repeated.  [embedded]")
-@click.option(
-    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: auto]"
-)
+@click.option("--driver", type=click.Choice(["auto", "mininet", "netns"]), help="Makes the hosts.  [default: auto]")
 @click.option(
     "--objective",
     default=BASE.run.trials[0],
