@@ -77,7 +77,8 @@ results: setup-dev ## docs/RESULTS.md from the figures in bench/results; ARGS='g
 	@exec .venv/bin/python -m bench.results $(ARGS)
 
 docs: setup-docs ## the documentation as a site in site/, every link checked
-	@exec .venv/bin/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet
+	@echo 'site/ is built; with its search at http://127.0.0.1:8000: python3 -m http.server --bind 127.0.0.1 --directory site'
 
 reference: setup-dev ## docs/reference/ from the code: configuration, commands, results
 	@exec .venv/bin/python -m kofn.cli.reference

@@ -110,7 +110,7 @@ class _Child(Generic[T]):
         self._process.join()
         if error is not None:
             raise error
-        return result  # the call's own type
+        return result  # type: ignore[no-any-return]  # the call's own type
 
     def end(self) -> None:
         """End in order, with files closed; where that takes too long, kill."""
