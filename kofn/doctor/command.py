@@ -50,7 +50,7 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
 @click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, required=False)
 @click.option("--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]")
 @click.option(
-    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: network.driver]"
+    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="Makes the hosts.  [default: network.driver]"
 )
 @click.option("--remote", is_flag=True, help="Check the way from this worker's machine to the job's other machines.")
 @click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), default=0, help="With --remote: this worker's.")
