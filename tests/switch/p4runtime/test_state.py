@@ -1,12 +1,14 @@
 """Counters, registers and multicast groups, written by the control plane and by packets."""
 
 import asyncio
+import time
 from typing import Any
 
 import finsy as fy
 import pytest
 from finsy.proto import p4d, p4r
 
+from kofn.switch.p4runtime.replicas import decode_replicas
 from tests.switch.p4runtime.harness import Target, action, exact, frame, object_id, primary, table_entry, update
 from tests.targets import read
 
@@ -187,6 +189,13 @@ def test_sessions_are_made_changed_and_removed(target: Target) -> None:
             assert await client.read(session(0)) == [changed]
 
     asyncio.run(scenario())
+
+
+def test_a_group_of_thousands_of_replicas_is_decoded_at_once() -> None:
+    messages = [p4r.Replica(egress_port=port, instance=instance) for port in range(500) for instance in range(20)]
+    before = time.process_time()
+    assert len(decode_replicas("multicast group 1", messages)) == len(messages)
+    assert time.process_time() - before < 2
 
 
 @pytest.mark.root
