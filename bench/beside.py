@@ -6,7 +6,7 @@
 A thread computes matrix products with NumPy, while a worker reduces one gradient after another against a parameter
 server: alone, with the worker in another process, with the worker in the same process. `products`: per second, as a
 share of those of the computation alone; `gbps`: payload of the worker, one way. The difference of the two shares is the
-cost of the shared interpreter; processors are shared in either case. Medians over rounds, in which all three take turns.
+cost of the shared interpreter; processors are shared in either case. Medians over rounds; all three take turns.
 """
 
 import argparse
