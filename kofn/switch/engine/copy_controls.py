@@ -1,4 +1,4 @@
-"""The engine's multicast groups and clone sessions, which say where copies of packets go."""
+"""The engine's multicast groups and clone sessions, which determine where copies of packets go."""
 
 import ctypes
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ LENGTH_MAX = 0xFFFFFFFF
 
 
 class CopyControls(Controls):
-    """The methods that change and read multicast groups and clone sessions; see Engine."""
+    """Changes and reads multicast groups and clone sessions; a part of Engine."""
 
     def __init__(self, core: int) -> None:
         super().__init__(core)
@@ -26,7 +26,7 @@ class CopyControls(Controls):
         self._lasting_sessions: set[int] = set()
 
     def _forget_copies(self) -> None:
-        """Remove all groups and sessions that do not last."""
+        """Remove all groups and sessions that do not last. The caller holds the lock."""
         for group in self._groups.keys() - self._lasting_groups:
             self._remove_group(group)
         for session in self._sessions.keys() - self._lasting_sessions:
@@ -47,7 +47,7 @@ class CopyControls(Controls):
         self._lasting_sessions.discard(number)
 
     def set_group(self, group: int, replicas: Sequence[Replica], *, lasting: bool = False) -> None:
-        """Make or replace multicast group 1..65535; at least one replica.  Raises InvalidEntry.
+        """Create or replace a multicast group (1..65535). Raises InvalidEntry.
 
         A lasting group stays when a program is loaded.
         """
@@ -67,7 +67,7 @@ class CopyControls(Controls):
             self._remove_group(group)
 
     def group(self, group: int) -> tuple[Replica, ...]:
-        """The replicas of a multicast group.  Raises EntryNotFound."""
+        """Return the replicas of a multicast group. Raises EntryNotFound."""
         with self._lock:
             if group not in self._groups:
                 raise EntryNotFound(f"there is no multicast group {group}")
@@ -78,16 +78,16 @@ class CopyControls(Controls):
             return dict(self._groups)
 
     def set_session(self, number: int, session: CloneSession, *, lasting: bool = False) -> None:
-        """Make or replace clone session 0..32767.  Raises InvalidEntry.
+        """Create or replace a clone session (0..32767): a group or replicas, and a length. Raises InvalidEntry.
 
         A lasting session stays when a program is loaded.
         """
         if not 0 <= number <= SESSION_MAX:
             raise InvalidEntry(f"clone session {number} is not in 0..{SESSION_MAX}")
         if session.group and session.replicas:
-            raise InvalidEntry(f"clone session {number} must have a multicast group or replicas, got both")
+            raise InvalidEntry(f"clone session {number} must not have both a multicast group and replicas")
         if not 0 <= session.group <= GROUP_MAX or not 0 <= session.length <= LENGTH_MAX:
-            raise InvalidEntry(f"{session}: group 0..{GROUP_MAX}, length 0..{LENGTH_MAX}")
+            raise InvalidEntry(f"group must be 0..{GROUP_MAX} and length 0..{LENGTH_MAX}, got {session}")
         array, size = _replicas(session.replicas), len(session.replicas)
         with self._lock:
             self._native.core_set_session(self._core, number, session.group, session.length, array, size)
