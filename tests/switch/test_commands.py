@@ -138,6 +138,7 @@ def test_what_the_commands_made_for_copies_outlives_a_program_that_is_pushed(ses
 
 def test_a_replaced_group_or_session_does_not_last_any_more(session: Session) -> None:
     say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_associate 5 0", "mirroring_add 7 2")
+    assert (session.engine.groups(lasting=False), session.engine.sessions(lasting=False)) == ({}, {})
     session.engine.set_group(5, [Replica(port=1)])
     session.engine.set_session(7, CloneSession(group=5))
     session.engine.load(PROGRAM.read_bytes())

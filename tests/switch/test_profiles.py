@@ -1,5 +1,7 @@
 """Action profiles and selectors: members, groups, action sets, who may not go, what is chosen."""
 
+import time
+
 import pytest
 
 from kofn.switch.engine.engine import Engine
@@ -126,6 +128,21 @@ def test_the_hash_chooses_from_a_group_by_weight(engine: Engine) -> None:
     assert engine.member_groups("Tables.chosen") == [group(1, 3, 2)]
     assert engine.profile_use("Tables.chosen") == (2, 2)
     engine.delete_member("Tables.chosen", 4)
+
+
+def test_the_members_of_thousands_of_groups_are_counted_at_once(engine: Engine) -> None:
+    """Each group that a controller writes asks for the count."""
+    groups = 2000
+    for number in (1, 2):
+        engine.insert_member(member(number, number))
+    for number in range(1, groups + 1):
+        engine.insert_member_group(group(number, 1, (2, 3)))
+    before = time.process_time()
+    assert {engine.profile_use("Tables.chosen") for _ in range(20_000)} == {(2 * groups, 4 * groups)}
+    assert time.process_time() - before < 3
+    for number in range(1, groups + 1):
+        engine.delete_member_group("Tables.chosen", number)
+    assert engine.profile_use("Tables.chosen") == (0, 0)
 
 
 def test_an_empty_group_does_nothing(engine: Engine) -> None:

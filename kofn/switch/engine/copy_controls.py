@@ -73,9 +73,10 @@ class CopyControls(Controls):
                 raise EntryNotFound(f"there is no multicast group {group}")
             return self._groups[group]
 
-    def groups(self) -> dict[int, tuple[Replica, ...]]:
+    def groups(self, *, lasting: bool = True) -> dict[int, tuple[Replica, ...]]:
+        """Return the replicas of all multicast groups, or of those that do not last."""
         with self._lock:
-            return dict(self._groups)
+            return {one: self._groups[one] for one in self._groups if lasting or one not in self._lasting_groups}
 
     def set_session(self, number: int, session: CloneSession, *, lasting: bool = False) -> None:
         """Create or replace a clone session (0..32767): a group or replicas, and a length. Raises InvalidEntry.
@@ -101,9 +102,10 @@ class CopyControls(Controls):
                 raise EntryNotFound(f"there is no clone session {number}")
             self._remove_session(number)
 
-    def sessions(self) -> dict[int, CloneSession]:
+    def sessions(self, *, lasting: bool = True) -> dict[int, CloneSession]:
+        """Return all clone sessions, or those that do not last."""
         with self._lock:
-            return dict(self._sessions)
+            return {one: self._sessions[one] for one in self._sessions if lasting or one not in self._lasting_sessions}
 
 
 def _note(numbers: set[int], number: int, lasting: bool) -> None:

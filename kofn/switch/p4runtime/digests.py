@@ -116,7 +116,7 @@ class Digests:
         """Yield the lists whose time has come."""
         for queue in self._queues.values():
             deadline_s = queue.deadline_s()
-            if deadline_s is not None and deadline_s <= now_s:
+            if queue.full() or (deadline_s is not None and deadline_s <= now_s):  # full by another max_list_size
                 yield self._take(queue, now_s)
 
     def next_deadline_s(self) -> float | None:

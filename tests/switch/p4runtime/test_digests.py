@@ -125,6 +125,14 @@ def test_an_acknowledged_list_may_come_again() -> None:
     assert second.list_id > first.list_id
 
 
+def test_a_list_that_is_full_by_changed_settings_goes() -> None:
+    digests = enabled(size=10, timeout_ms=100)
+    for value in (1, 2, 3):
+        assert values(digests.add(NAME, (value, 0), 0.0)) == []
+    digests.write(p4r.Update.MODIFY, settings(size=2, timeout_ms=100))
+    assert values(digests.due(0.0)) == [[1, 2, 3]]
+
+
 def test_many_lists_that_wait_for_an_acknowledgement_cost_no_time() -> None:
     digests, lists = enabled(size=1, ack_ms=1000), 40_000
     before = time.process_time()
