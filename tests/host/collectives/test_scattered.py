@@ -80,7 +80,7 @@ def test_rows_equal_those_of_an_all_reduce(codec: str) -> None:
 
 
 def down(crew: Sequence[InNetwork], call: Callable[[InNetwork], object]) -> int:
-    """Return the bytes that a worker's socket receives for a call; the smallest over all workers."""
+    """Return the most bytes that any worker's socket receives for a call, in the smallest of five calls."""
 
     def one(rank: int) -> int:
         before = crew[rank].agent.traffic.bytes_received
