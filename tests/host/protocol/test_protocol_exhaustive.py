@@ -324,7 +324,7 @@ class Setting:
     lanes: tuple[int, ...] = ()
     planned: int = 0
     every: int = 1
-    """One block in  is sent in an iteration."""
+    """One block in `every` is sent in an iteration."""
     last: int = 2
     """The last iteration."""
     workers: int = 3
