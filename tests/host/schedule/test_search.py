@@ -132,7 +132,7 @@ def settled_alone(new: Callable[[], Search], took: Took, noise: Callable[[], flo
 
 @pytest.mark.parametrize(("spread", "slower"), [(0.03, 0.01), (0.05, 0.015), (0.1, 0.025), (0.15, 0.035), (0.2, 0.04)])
 def test_enumeration_settles_once_in_noise(spread: float, slower: float) -> None:
-    """Averaged over the seeds, its choice takes at most `slower` times as long as the best."""
+    """Averaged over the seeds, its choice takes at most the share `slower` longer than the best."""
     found = [settled_alone(enumeration, took_s, normal(spread, seed), 1200) for seed in range(SEEDS)]
     longer = [took_s(one) / LEAST_S - 1 for one in found]
     assert np.mean(longer) <= slower, longer
