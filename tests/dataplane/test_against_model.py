@@ -19,7 +19,7 @@ pytestmark = pytest.mark.root
 EXAMPLES = 4
 PACKETS = 200
 EACH = 12
-"""Number of packets around which an iteration's number is centred."""
+"""Packets before the iteration grows by one."""
 
 SEEN = {"OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL"}
 

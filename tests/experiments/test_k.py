@@ -121,9 +121,9 @@ def test_missed_target_counts_as_a_multiple_of_the_fastest_time() -> None:
     assert others is not None
     assert ratios.mean == 1.0
     assert others.mean == pytest.approx(math.sqrt(4.0 / (NEVER * 2.0) * NEVER)), "and 8 s count as no more either"
-    nobody = found(row("async:2", None), row("progress", 1.0))
-    assert nobody.best is None
-    assert standing(nobody, "progress").ratios is None
+    missed = found(row("async:2", None), row("progress", 1.0))
+    assert missed.best is None
+    assert standing(missed, "progress").ratios is None
 
 
 def test_choice_by_the_other_seeds_excludes_luck() -> None:

@@ -87,8 +87,8 @@ def test_names_and_identities_are_inverse() -> None:
     assert [identity(host_name(name)) for name in NAMES] == [
         ("controller",), ("operator",), ("worker", 1, 0), ("worker", 1, 1), ("worker", 1, 2), ("worker", 2, 0),
     ]  # fmt: skip
-    for nobody in ("kofn", "worker-1.job-1", "worker-01.job-1.kofn", "worker-1.job-0.kofn", "xcontroller.kofn"):
-        assert identity(nobody) is None
+    for invalid in ("kofn", "worker-1.job-1", "worker-01.job-1.kofn", "worker-1.job-0.kofn", "xcontroller.kofn"):
+        assert identity(invalid) is None
     with pytest.raises(ValueError, match="'job-JOB-worker-RANK' are names of certificates"):
         host_name("job-1")
 

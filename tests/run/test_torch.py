@@ -69,7 +69,7 @@ script = "{EXAMPLES / "zero.py"}"
 arguments = ["--steps", "40", "--freeze-step", "10", "--stage", "STAGE"]
 """
 
-ANEW = """
+RESTART = """
 [[event]]
 at_iteration = 15
 kill = "switch"
@@ -128,7 +128,7 @@ def test_sharded_optimizer_votes_with_three_of_four(stage: int, tmp_path: Path) 
 @pytest.mark.timeout(240)
 def test_restarted_switch_ends_a_sharded_training_at_once(tmp_path: Path) -> None:
     config = SHARDED.replace("STAGE", "2").replace('"40"', '"100000"')
-    with RealRun(tmp_path, config=config + ANEW) as run:
+    with RealRun(tmp_path, config=config + RESTART) as run:
         assert run.wait(200) == 1, run.text()
         assert run.leftovers() == []
         logs = [next(run.out.glob(f"fixed*3/logs/worker-{rank}.log")).read_text() for rank in range(4)]

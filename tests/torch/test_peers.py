@@ -47,9 +47,9 @@ class PeerJob:
     connect: Callable[[], BucketSum]
 
     def join(self, coding: JobCoding, replica: ModelReplica, group: Any) -> PeerReducer:
-        nobody: Any = None
+        absent: Any = None
         reducer, self.loop = PeerReducer(self.connect, coding.planner.first()), EventLoop()
-        self.loop.run(reducer.join_first(1, 0, nobody))
+        self.loop.run(reducer.join_first(1, 0, absent))
         self.reducer = reducer
         return reducer
 
@@ -122,10 +122,10 @@ def test_training_equals_that_of_ddp_alone(collective: str, tmp_path: Path) -> N
 def test_iterations_allocate_no_memory_for_gradient_and_means() -> None:
     """The switch allocates none either, so the comparison is fair."""
     group_of_one()
-    nobody: Any = None
+    absent: Any = None
     coding = JobCoding.of(JobSection(), CompressSection(), 4)
     reducer, loop = PeerReducer(lambda: GroupSum(dist.group.WORLD), coding.planner.first()), EventLoop()
-    loop.run(reducer.join_first(1, 0, nobody))
+    loop.run(reducer.join_first(1, 0, absent))
     exchange = PeerExchange(reducer, 4, 1)
     places = set()
     for iteration in (1, 2):
@@ -153,9 +153,9 @@ def test_non_finite_gradient_is_refused(tmp_path: Path) -> None:
 
 def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:
     config = Config.of({"job": {"workers": HOSTS, "collective": "gloo"}, "torch": {"script": "train.py"}})
-    nobody: Any = None
+    absent: Any = None
     with pytest.raises(TorchError, match=r"job.collective is 'gloo', and WORLD_SIZE is 1"):
-        kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", nobody))
+        kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", absent))
 
 
 def test_compared_model_has_the_stated_number_of_elements() -> None:

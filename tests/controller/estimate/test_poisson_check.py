@@ -50,6 +50,6 @@ def test_recently_tested_window_is_not_tested_again() -> None:
     kept = fit(poisson, cut, None, np.tile(np.arange(8, 24), (8, 1)), first)
     assert (kept.law, kept.tested) == ("empirical", 16)
     assert kept.own is not None
-    anew = fit(poisson, cut, None, np.tile(np.arange(9, 25), (8, 1)), first)
-    assert (anew.law, anew.tested, anew.own) == ("poisson", 24, None)
-    np.testing.assert_allclose(anew.lambda_s, fit(poisson, cut).lambda_s, rtol=1e-3)
+    refitted = fit(poisson, cut, None, np.tile(np.arange(9, 25), (8, 1)), first)
+    assert (refitted.law, refitted.tested, refitted.own) == ("poisson", 24, None)
+    np.testing.assert_allclose(refitted.lambda_s, fit(poisson, cut).lambda_s, rtol=1e-3)

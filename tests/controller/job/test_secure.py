@@ -85,9 +85,9 @@ def test_operators_may_ask_and_change_and_workers_may_not(folder: Path) -> None:
                 inspector = kofn_pb2_grpc.InspectorStub(line)
                 for call in (inspector.GetStatus(pb.StatusRequest()), inspector.SetObjective(pb.Objective())):
                     assert (await refusal(call))[0] is grpc.StatusCode.UNAUTHENTICATED
-                nobody = control.worker(0, line=line)
-                await nobody.hello()
-                assert (await refusal(nobody.next()))[0] is grpc.StatusCode.UNAUTHENTICATED
+                unknown = control.worker(0, line=line)
+                await unknown.hello()
+                assert (await refusal(unknown.next()))[0] is grpc.StatusCode.UNAUTHENTICATED
             plain = kofn_pb2_grpc.InspectorStub(control.channel)
             assert (await refusal(plain.GetStatus(pb.StatusRequest())))[0] is grpc.StatusCode.UNAVAILABLE
 

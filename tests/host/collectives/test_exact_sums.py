@@ -230,10 +230,10 @@ def test_worker_told_of_a_restart_does_not_wait_for_the_timeout(target: str) -> 
         told: Any = made.communicators[1]
         told.lose_slots(found.generation + 1)
         errors = [error_of(lambda work=work: work.result(LIMIT_S)) for work in works]
-    anew = (
+    expected = (
         f"the switch has restarted: its slots are of generation {found.generation + 1}; those of this communicator, of"
     )
-    assert all(error.startswith(anew) for error in errors), errors
+    assert all(error.startswith(expected) for error in errors), errors
 
 
 def test_used_slots_are_refused() -> None:

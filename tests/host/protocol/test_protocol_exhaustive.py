@@ -156,8 +156,8 @@ class Small(Bag, Mortal):
     def _what_outlives(worker) -> Key:
         """Return the part of a worker's state that survives its death."""
         ledger, storage = worker.ledger, worker.ledger._storage
-        books = storage.records["settled"].tolist(), storage.sent[["iteration", "row"]].tolist()
-        return worker.dead, worker.protocol.given, worker.protocol.left_behind, ledger.begun, ledger.entered, str(books)
+        noted = storage.records["settled"].tolist(), storage.sent[["iteration", "row"]].tolist()
+        return worker.dead, worker.protocol.given, worker.protocol.left_behind, ledger.begun, ledger.entered, str(noted)
 
     def tidy(self) -> None:
         """Deliver answers that tell their worker nothing new, ever, and drop what lies behind the end."""

@@ -19,8 +19,8 @@ def faults(*rules: FaultSection, rank: int = 0, direction: str = "send", seed: i
     return Faults(rules, rank=rank, direction=direction, seed=seed)
 
 
-def fates(decider: Faults, count: int = 4000) -> list[list[Copy]]:
-    return [list(decider.fate(b"x", 0.0)) for _ in range(count)]
+def fates(injector: Faults, count: int = 4000) -> list[list[Copy]]:
+    return [list(injector.fate(b"x", 0.0)) for _ in range(count)]
 
 
 def test_rates_are_the_configured_ones() -> None:
@@ -58,8 +58,8 @@ def test_rules_for_the_switch_do_not_apply_to_the_host() -> None:
 
 def test_corruption_flips_one_bit_anywhere_at_the_configured_rate() -> None:
     sent = bytes(64)
-    decider = faults(FaultSection(corrupt=0.2))
-    got = [decider.fate(sent, 0.0)[0].datagram for _ in range(4000)]
+    injector = faults(FaultSection(corrupt=0.2))
+    got = [injector.fate(sent, 0.0)[0].datagram for _ in range(4000)]
     flips = [int.from_bytes(datagram, "big") for datagram in got if datagram != sent]
     assert len(flips) / len(got) == pytest.approx(0.2, abs=0.02)
     assert {flip.bit_count() for flip in flips} == {1}
@@ -67,15 +67,15 @@ def test_corruption_flips_one_bit_anywhere_at_the_configured_rate() -> None:
 
 
 def test_script_applies_to_its_datagrams() -> None:
-    decider = faults(FaultSection(packets=(3, 4), drop=1.0), FaultSection(packets=(4, 6), duplicate=1.0))
-    assert [len(decider.fate(b"x", 0.0)) for _ in range(7)] == [1, 1, 0, 0, 1, 2, 1]
+    injector = faults(FaultSection(packets=(3, 4), drop=1.0), FaultSection(packets=(4, 6), duplicate=1.0))
+    assert [len(injector.fate(b"x", 0.0)) for _ in range(7)] == [1, 1, 0, 0, 1, 2, 1]
 
 
 def test_fault_of_some_blocks_applies_to_their_packets_alone() -> None:
-    decider = faults(FaultSection(blocks=(2, 5), drop=1.0))
+    injector = faults(FaultSection(blocks=(2, 5), drop=1.0))
     packets = [encode(KofnHeader(job=1, block=block, words=1), bytes(WORD_BYTES)) for block in range(7)]
-    assert [len(decider.fate(packet, 0.0)) for packet in packets] == [1, 1, 0, 1, 1, 0, 1]
-    assert len(decider.fate(b"no packet", 0.0)) == 1
+    assert [len(injector.fate(packet, 0.0)) for packet in packets] == [1, 1, 0, 1, 1, 0, 1]
+    assert len(injector.fate(b"no packet", 0.0)) == 1
     with pytest.raises(ConfigError, match=r"fault\.where must be 'host' with fault\.blocks, got 'switch'"):
         Config.of({"fault": [{"where": "switch", "blocks": [1], "drop": 1.0}]})
 
