@@ -1,4 +1,4 @@
-"""Scripts in PyTorch on machines that share nothing (machines.py): torchrun, a rendezvous, a way to the switch."""
+"""Scripts in PyTorch on machines that share nothing (machines.py): torchrun, a rendezvous, and a path to the switch."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ group = "{group}"
 
 
 def start(machines: list[Machine], tmp_path: Path, script: str, **job: object) -> list["subprocess.Popen[bytes]"]:
-    """Everything: switch, controller and rendezvous on the first machine, a torchrun on each of the others."""
+    """Start switch, controller and rendezvous on the first machine, and a torchrun on each of the others."""
     server, *hosts = machines
     key = Fernet.generate_key().decode()
     known = {"KOFN_RENDEZVOUS": RENDEZVOUS, "KOFN_RENDEZVOUS_KEY": key}
@@ -60,7 +60,7 @@ def start(machines: list[Machine], tmp_path: Path, script: str, **job: object) -
     for rank, host in enumerate(hosts):
         shutil.copy(EXAMPLES / script, host.folder / "train.py")
         assert host.start("link", "job.toml", "--rank", str(rank), "--switch", SWITCH).wait(30) == 0, host.words()
-        (host.folder / "job.toml").unlink()  # the rendezvous has it
+        (host.folder / "job.toml").unlink()  # the rendezvous supplies it
         environment = known | own(rank, job["group"])
         trainings.append(host.start(*torchrun(rank, job["group"]), program="torchrun", environment=environment))
     return trainings
@@ -73,17 +73,17 @@ def torchrun(rank: int, group: object) -> tuple[str, ...]:
 
 
 def own(rank: int, group: object) -> dict[str, str]:
-    """What its environment has beside the rendezvous; where torchrun gives no rank of the job, that."""
+    """Return a torchrun's environment beyond the rendezvous; the rank, if torchrun gives no rank of the job."""
     return {"GLOO_SOCKET_IFNAME": "eth0"} | ({"KOFN_RANK": str(rank)} if group == "worker" else {})
 
 
 def parameters(machines: list[Machine]) -> list[dict[int, str]]:
-    """Their fingerprints by iteration, of each worker."""
+    """Return each worker's parameter fingerprints by iteration."""
     read = [map(msgspec.json.decode, lines(machine, rank)) for rank, machine in enumerate(machines[1:])]
     return [{line["iteration"]: line["params"] for line in each} for each in read]
 
 
-def test_one_process_group_of_all(machines: list[Machine], tmp_path: Path) -> None:
+def test_ddp_trains_in_one_process_group(machines: list[Machine], tmp_path: Path) -> None:
     job = {"iterations": 200, "objective": "all", "compute_ms": 0, "group": "job"}
     trainings = start(machines, tmp_path, "digits_ddp.py", **job)
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]
@@ -93,7 +93,7 @@ def test_one_process_group_of_all(machines: list[Machine], tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_one_that_is_killed_comes_back(machines: list[Machine], tmp_path: Path) -> None:
+def test_killed_worker_rejoins(machines: list[Machine], tmp_path: Path) -> None:
     job = {"iterations": 500, "objective": "fixed:1", "compute_ms": 40, "group": "worker"}
     trainings = start(machines, tmp_path, "digits_elastic.py", **job)
     until(lambda: (machines[1].folder / "worker-0.jsonl").exists() and len(lines(machines[1], 0)) > 100, 100)
@@ -101,11 +101,11 @@ def test_one_that_is_killed_comes_back(machines: list[Machine], tmp_path: Path) 
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]
     first, second = parameters(machines)
     assert len(first) == max(second) == 500
-    assert set(first) - set(second)  # the dead one missed some
+    assert set(first) - set(second)  # the killed worker missed some
     assert all(first[iteration] == params for iteration, params in second.items())
 
 
 def script_of(torchrun: "subprocess.Popen[bytes]") -> int:
-    """The process of the training."""
+    """Return the process id of the training."""
     children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
     return next(int(each) for each in children if b"train.py" in Path(f"/proc/{each}/cmdline").read_bytes())

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it is carried out or refused with a reason: nothing else happens."""
+"""Any message of a client is carried out or refused with a reason."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ INFO = P4Info(p4info())
 
 
 def ids_of(objects: Any) -> st.SearchStrategy[int]:
-    """Ids that exist, and some that do not."""
+    """Draw ids that exist, and some that do not."""
     existing = [item.preamble.id for item in objects]
     return st.sampled_from(existing * 4 + [0, 1, 0xFFFFFFFF])
 
@@ -109,13 +109,13 @@ entities = st.one_of(
 
 @pytest.fixture(scope="module")
 def loaded() -> Pipeline:
-    """For updates that may leave anything behind."""
+    """Return a pipeline for updates that may leave any state behind."""
     return make_pipeline()
 
 
 @pytest.fixture(scope="module")
 def fresh() -> Pipeline:
-    """For updates that clean up."""
+    """Return a pipeline for updates that clean up."""
     return make_pipeline()
 
 
@@ -150,7 +150,7 @@ def numbers(width: int) -> st.SearchStrategy[int]:
 
 
 def matching(field: KeyField) -> st.SearchStrategy[p4r.FieldMatch | None]:
-    """What is well-formed for a key's field; None: left out."""
+    """Draw a well-formed match for a key's field; None: left out."""
 
     def match(**kind: Any) -> p4r.FieldMatch:
         return p4r.FieldMatch(field_id=field.id, **kind)
@@ -219,7 +219,7 @@ def test_every_well_formed_entry_is_accepted_and_read_back_equal(fresh: Pipeline
 
 
 @given(st.binary(max_size=40))
-def test_packets_from_the_data_plane_are_told_or_refused(packet: bytes) -> None:
+def test_packets_from_the_data_plane_are_reported_or_refused(packet: bytes) -> None:
     try:
         message = packet_in(INFO, packet)
     except Refused:
@@ -232,7 +232,7 @@ def test_packets_from_the_data_plane_are_told_or_refused(packet: bytes) -> None:
     st.lists(st.builds(p4r.PacketMetadata, metadata_id=st.integers(0, 3), value=values), max_size=3),
     st.binary(max_size=20),
 )
-def test_packets_from_clients_are_taken_or_refused(metadata: list[p4r.PacketMetadata], payload: bytes) -> None:
+def test_packets_from_clients_are_accepted_or_refused(metadata: list[p4r.PacketMetadata], payload: bytes) -> None:
     try:
         assert packet_out(INFO, p4r.PacketOut(payload=payload, metadata=metadata))[2:] == payload
     except Refused as refused:
@@ -249,7 +249,7 @@ def test_every_code_of_a_large_batch_arrives(updates: int) -> None:
     assert len(data) < 8192 or updates > 100
 
 
-def test_a_client_with_default_limits_hears_why_a_batch_failed(embedded: Target) -> None:
+def test_client_with_default_limits_gets_the_reasons_of_a_failed_batch(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             absent = [update("DELETE", table_entry("exacts", exact(bytes([number])))) for number in range(100)]
@@ -258,7 +258,7 @@ def test_a_client_with_default_limits_hears_why_a_batch_failed(embedded: Target)
     asyncio.run(scenario())
 
 
-def test_an_unknown_stream_message_is_reported(embedded: Target) -> None:
+def test_unknown_stream_message_is_reported(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             await client.stream.write(p4r.StreamMessageRequest())
@@ -280,8 +280,8 @@ def test_errors_do_not_pile_up_for_a_client_that_does_not_read_them() -> None:
     assert all("Not primary" in answer.error.message for answer in answers)
 
 
-def test_a_client_that_vanishes_leaves_no_trace(embedded: Target) -> None:
-    """Its stream is cancelled without a word; the next one with the same election id is welcome."""
+def test_client_that_vanishes_leaves_no_trace(embedded: Target) -> None:
+    """Its stream is cancelled silently; the next client with the same election id is accepted."""
 
     async def scenario() -> None:
         async with primary(embedded, push=False) as first:

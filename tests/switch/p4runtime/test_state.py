@@ -31,7 +31,7 @@ COUNT, FLOOD, DIGEST, CLONE = 4, 2, 3, 5
 
 
 async def eventually(read: Any, wanted: Any) -> None:
-    """Packets are counted after they were sent: ask until the answer is the wanted one."""
+    """Read until the answer is the wanted one; packets are counted some time after they are sent."""
     async with asyncio.timeout(10):
         while (found := await read()) != wanted:
             print("not yet:", found)
@@ -76,7 +76,7 @@ def replicas(entity: p4r.Entity) -> set[tuple[int, int]]:
     return {(replica.egress_port, replica.instance) for replica in found.replicas}
 
 
-def test_counters_are_set_and_read_one_or_all(target: Target) -> None:
+def test_counters_are_set_and_read_singly_and_together(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             data = fy.P4CounterData(byte_count=700, packet_count=7)
@@ -106,7 +106,7 @@ def test_packets_are_counted(target: Target) -> None:
 
 
 @pytest.mark.root
-def test_hits_are_counted_beside_the_entry(target: Target) -> None:
+def test_hits_are_counted_with_the_entry(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             entry = table_entry("exacts", exact(b"\7"), action=action("TestIngress.send", b"\2"))
@@ -134,7 +134,7 @@ def test_hits_are_counted_beside_the_entry(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_misses_are_counted_beside_the_default_entry(embedded: Target) -> None:  # BMv2 does not offer it
+def test_misses_are_counted_with_the_default_entry(embedded: Target) -> None:  # BMv2 does not offer it
     def default(**fields: Any) -> p4r.Entity:
         return table_entry("exacts", is_default_action=True, **fields)
 
@@ -175,7 +175,7 @@ def test_registers_are_set_and_read(embedded: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_groups_are_made_changed_and_removed(target: Target) -> None:
+def test_groups_are_created_changed_and_removed(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             made = group(5, (1, 0), (2, 7))
@@ -190,7 +190,7 @@ def test_groups_are_made_changed_and_removed(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_sessions_are_made_changed_and_removed(target: Target) -> None:
+def test_sessions_are_created_changed_and_removed(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             made = session(5, (1, 0), (2, 7))
@@ -228,7 +228,7 @@ def test_a_group_of_thousands_of_replicas_is_decoded_at_once() -> None:
 
 
 @pytest.mark.root
-def test_a_session_copies_clones_and_cuts_them(embedded: Target) -> None:
+def test_session_copies_and_truncates_clones(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             cut = frame(CLONE, value=5)[:17]
@@ -248,7 +248,7 @@ def test_a_session_copies_clones_and_cuts_them(embedded: Target) -> None:
 
 
 @pytest.mark.root
-def test_a_group_multiplies_packets(target: Target) -> None:
+def test_group_multiplies_packets(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             await switch.insert([fy.P4MulticastGroupEntry(9, replicas=[1, 2, 3])])
@@ -259,7 +259,7 @@ def test_a_group_multiplies_packets(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_a_controller_can_clear_the_switch(target: Target) -> None:
+def test_controller_can_clear_the_switch(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             match = fy.P4TableMatch({"hdr.test.narrow": 7})
