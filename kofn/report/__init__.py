@@ -1,1 +1,1 @@
-"""What the files of a run show: summary, checks, figures, page."""
+"""Summary, checks, figures and page of a run, from its files."""

@@ -1,6 +1,6 @@
-"""The table after a run, at most 14 rows where nothing is wrong: what each trial reached, and where gradients went.
+"""The table after a run, of at most 14 rows without faults: each trial's results, and where the gradients went.
 
-`Summary.rows()` has everything; the report and `--details` show that.
+The report and `--details` show all rows (`Summary.rows()`).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def headlines(summary: Summary) -> list[str]:
 
 
 def brief_tables(run: RunSummary) -> list[PlainTable]:
-    """Return a table for each job that has come to an iteration, with a column for each trial."""
+    """Return a table for each job with a finished iteration. The table has a column for each trial."""
     one = len(run.jobs) == 1
     return [
         PlainTable(["" if one else f"job {job.job}", *job.headings()], brief_rows(job))
@@ -30,7 +30,7 @@ def brief_tables(run: RunSummary) -> list[PlainTable]:
 
 
 def brief_rows(summary: Summary) -> list[list[str]]:
-    """Return a label and a cell for each trial, row by row."""
+    """Return the rows: a label, and a cell for each trial."""
     rows: list[tuple[str, Callable[[TrialSummary], str], bool]] = [
         (f"time to {summary.metric.goal}" if summary.metric else "", time_to_target, summary.metric is not None),
         (_against(summary), lambda entry: ratio(summary.against(entry)), summary.baseline is not None),
@@ -60,7 +60,7 @@ def _against(summary: Summary) -> str:
 
 
 def _k(entry: TrialSummary) -> str:
-    """The k of most iterations, and of which share."""
+    """Return the k of most iterations, and their share."""
     if not entry.k_iterations:
         return "-"
     k = max(entry.k_iterations, key=lambda each: entry.k_iterations[each])
@@ -68,7 +68,7 @@ def _k(entry: TrialSummary) -> str:
 
 
 def _rule(entry: TrialSummary) -> str:
-    """The rules in the order in which they came into force."""
+    """Return the rules in the order in which they came into force."""
     return "/".join(dict.fromkeys(one.late_gradient for one in entry.in_force)) or "-"
 
 
@@ -77,7 +77,7 @@ def _gradients(entry: TrialSummary) -> str:
 
 
 def _latest_rank(entry: TrialSummary) -> int | None:
-    """The worker that was late most often; None where none was."""
+    """Return the worker that was late most often; None if no worker was late."""
     late: Sequence[int] = entry.late_by_worker
     return max(range(len(late)), key=lambda rank: late[rank]) if any(late) and entry.ledger else None
 
@@ -119,7 +119,7 @@ def _reached(summary: Summary, entry: TrialSummary) -> str:
 
 
 def _times(ratio: float) -> str:
-    """Return how often one time goes into another, as people say it."""
+    """Return how much faster or slower, in words."""
     return f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
 
 

@@ -1,7 +1,6 @@
-"""What must hold exactly in every trial, whatever the timing: identical replicas, and no gradient lost or aggregated
-twice.
+"""The checks of every trial, whatever its timing: identical replicas, and no gradient lost or aggregated twice.
 
-A check gives None, or one sentence that names the first thing that is wrong.
+A check returns None, or one sentence that names the first fault.
 """
 
 import zipfile
@@ -20,11 +19,11 @@ from kofn.results.worker_metrics import WorkerMetrics
 Sums = dict[str, npt.NDArray[np.int64]]
 
 PARTS = ("gradients", "aggregated", "residual", "discarded", "results", "received")
-"""int64 arrays of equal length: of each block a checksum of its values, which is linear."""
+"""int64 arrays of equal length, with a checksum of the values of each block. The checksum is linear."""
 
 
 def identity(workers: Sequence[WorkerMetrics]) -> str | None:
-    """After every iteration that two workers both have, their parameters are bit-identical."""
+    """Compare the parameters after every iteration that two workers have: they must be bit-identical."""
     digests: dict[int, tuple[int, str]] = {}
     differing: list[tuple[int, int, int]] = []
     for worker in workers:
@@ -40,21 +39,21 @@ def identity(workers: Sequence[WorkerMetrics]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservation:
-    """What came of adding up."""
+    """The result of the check that no gradient is lost."""
 
     error: str | None = None
-    """The first thing that is wrong."""
+    """The first fault."""
     unchecked: str | None = None
-    """What could not be looked at, although nothing is wrong with that."""
+    """The part that could not be checked, which is no fault."""
 
 
 def conservation(folder: TrialFolder, workers: int, left: Mapping[int, str] | None = None) -> Conservation:
-    """gradients = aggregated + residual + discarded for every worker, and all aggregated together = every worker's
-    results.
+    """Check that gradients = aggregated + residual + discarded for every worker, and that the sum of all aggregated is
+    every worker's results.
 
-    `left`: how far each worker came that left before the others, by rank ("20 of 25"). Its results are not looked at.
-    Who was never started has no gradients.  Of who was killed for good nobody knows what was aggregated, so the second
-    equation is not looked at then: only whether all others applied the same results.
+    `left`: the last iteration of each worker that left before the others, by rank ("20 of 25"). The results of such a
+    worker are not checked. A worker that was never started has no gradients. If a worker was killed for good, its
+    aggregated gradients are unknown: then the second check is only that all others applied the same results.
     """
     events = read_event_log(folder.events)
     ranks = [rank for rank in range(workers) if f"worker-{rank}" not in never_started(events)]
@@ -99,7 +98,8 @@ def _left(left: Mapping[int, str]) -> str | None:
 
 
 def _aggregated(sums: Mapping[int, Sums], left: Collection[int]) -> str | None:
-    """What was aggregated of all is what each applied, of the blocks whose sums come to it; all come to somebody."""
+    """Compare what all workers had aggregated with the results of each worker, for the blocks that it received. Some
+    worker must have received each block."""
     total = np.sum([parts["aggregated"] for parts in sums.values()], axis=0)
     nobodys = np.flatnonzero(np.sum([parts["received"] for parts in sums.values()], axis=0) == 0)
     if nobodys.size:
@@ -122,7 +122,7 @@ def _same(sums: Mapping[int, Sums]) -> str | None:
 
 
 def load_sums(path: Path) -> Sums:
-    """The arrays of a worker; ValueError if one is missing, not int64, or of another shape."""
+    """Return the arrays of a worker. ValueError if one is missing, is not int64, or has another shape."""
     with np.load(path) as file:
         missing = [name for name in PARTS if name not in file]
         if missing:

@@ -1,4 +1,4 @@
-"""What a trial sent of its gradients, from its workers' lines: bytes, ratio, and what compression left over."""
+"""The gradient bytes of a trial, from its workers' lines: bytes, ratio, and the errors of compression."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Self
 from kofn.results.worker_metrics import Iteration
 
 SHOWN = 0.0005
-"""The least share of misfits that does not round to 0."""
+"""The smallest share of misfits that does not round to 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,24 +16,25 @@ class Compressed:
     """Means over all iterations of all workers; norms are L2, in units of the gradient."""
 
     wire_bytes: int
-    """Of values that were sent, in all, again and again where need was; without headers."""
+    """Bytes of all values sent, repetitions included, without headers."""
     wire_ratio: float
     """Their share of the gradients' bytes in float32."""
     ratio: float | None
-    """The share that was planned."""
+    """The planned share."""
     gradient_norm: float | None
     error_norm: float | None
-    """Of what encoding left over of what was sent."""
+    """The norm of the error that encoding made in the sent values."""
     residual_norm: float | None
-    """Of all that was pending after the iteration."""
+    """The norm of all pending values after the iteration."""
     refused_width: int | None = None
-    """Bits of the narrowest lanes that the ratio asked for in vain, as they would have left over too much."""
+    """Bits of the narrowest lanes that the ratio asked for and that were refused because of their error."""
     refused_share: float = 0.0
-    """Of the iterations, in how many narrower lanes were refused."""
+    """Share of the iterations in which narrower lanes were refused."""
     refused_error: float | None = None
-    """Share of the gradient's squared norm that these were expected to leave over."""
+    """Share of the gradient's squared norm that these lanes were expected to leave over."""
     lost_norm: float | None = None
-    """Of what an iteration discarded so that residuals are kept in fewer bits; None where they are exact."""
+    """The norm of the values that an iteration discarded to keep residuals in fewer bits; None if
+    residuals are exact."""
     expanding: float | None = None
     """Share of blocks whose step is too large for a vote's residual to shrink; None without votes."""
     misfits: float | None = None
@@ -41,7 +42,7 @@ class Compressed:
 
     @classmethod
     def of(cls, lines: Iterable[Iteration]) -> Self | None:
-        """None where no line says what was sent."""
+        """Return the means; None if no line has the bytes that were sent."""
         known = [line for line in lines if line.wire_bytes is not None and line.wire_ratio is not None]
         if not known:
             return None
@@ -73,22 +74,22 @@ class Compressed:
 
     @property
     def sent(self) -> str:
-        """Bytes and ratio, for people."""
+        """Return bytes and ratio as text."""
         planned = "" if self.ratio is None else f", planned {self.ratio:.2f}"
         return f"{self.wire_bytes / 1e6:.1f} MB, ratio {self.wire_ratio:.2f}{planned}"
 
     @property
     def refused(self) -> str:
-        """Which narrower lanes were refused, how often and why, for people."""
+        """Return the refused lanes, how often they were refused, and their error, as text."""
         if self.refused_width is None or self.refused_error is None:
             return "-"
         return f"{self.refused_width} bits in {self.refused_share:.0%} of iterations: error {self.refused_error:.0%}"
 
 
 def planned_ratio(line: Iteration) -> float | None:
-    """The share of the gradient's bytes that was planned: what was asked for, or less where the lanes are narrower.
+    """Return the planned share of the gradient's bytes: the ratio asked for, or less if the lanes are narrower.
 
-    Where narrower lanes were refused, everything is sent in the lanes that remain.
+    If narrower lanes were refused, everything is sent in the remaining lanes.
     """
     if line.ratio is None or line.width is None:
         return None
@@ -96,7 +97,8 @@ def planned_ratio(line: Iteration) -> float | None:
 
 
 def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
-    """Rows of a summary's table, a cell a trial; the last three only where there is something to say."""
+    """Return rows of a summary's table, with a cell for each trial. The last three rows appear only if they have
+    values."""
     refused = ["-" if one is None else one.refused for one in several]
     lost = ["-" if one is None else _norm(one.lost_norm, _over(one.lost_norm, one.gradient_norm)) for one in several]
     expanding = ["-" if one is None or one.expanding is None else f"{one.expanding:.1%}" for one in several]
@@ -117,7 +119,7 @@ def compressed_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
 
 
 def misfit_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
-    """Return a row of the shares of misfits, a cell a trial, or none where they round to 0."""
+    """Return a row with the shares of misfits, with a cell for each trial; no row if all shares round to 0."""
     shares = [(one and one.misfits) or 0.0 for one in several]
     return (
         [["elements that did not fit", *(f"{share:.1%}" for share in shares)]]
@@ -127,7 +129,7 @@ def misfit_rows(several: Sequence[Compressed | None]) -> list[list[str]]:
 
 
 def _norm(norm: float | None, share: float | None) -> str:
-    """A norm, and what it is of the gradient's."""
+    """Return a norm, and its share of the gradient's norm."""
     if norm is None:
         return "-"
     return f"{norm:.3g}" if share is None else f"{norm:.3g}, {share:.0%} of the gradient"

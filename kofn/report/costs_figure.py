@@ -1,4 +1,4 @@
-"""A bar a trial, or a contender: where an iteration's time goes, and its bytes on the links."""
+"""A bar for each trial or contender: the parts of an iteration's time, and its bytes on the links."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -20,7 +20,7 @@ BAR = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostBar:
-    """One bar; `parts_s`: TIME_PARTS, or nothing where nobody says."""
+    """One bar. `parts_s`: the times of TIME_PARTS; empty if unknown."""
 
     name: str
     parts_s: Mapping[str, float]
@@ -28,7 +28,7 @@ class CostBar:
 
 
 def costs_figure(bars: Sequence[CostBar]) -> Figure:
-    """Times on the left, bytes on the right."""
+    """Draw times on the left and bytes on the right."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(SIZE_INCHES[0], 1.9 + 0.42 * len(bars)), layout="constrained")
         times, links = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
@@ -45,13 +45,13 @@ def places(bars: Sequence[CostBar]) -> Floats:
 
 
 def name_bars(axes: Axes, names: Sequence[str]) -> None:
-    """The first one on top."""
+    """Name the bars, the first one on top."""
     axes.set_yticks(np.arange(len(names), dtype=np.float64), names)
     axes.invert_yaxis()
 
 
 def draw_times(axes: Axes, bars: Sequence[CostBar]) -> None:
-    """Stacked: every moment is in exactly one part."""
+    """Stack the parts: every moment is in exactly one part."""
     left = np.zeros(len(bars))
     for part, colour in PART_COLOURS.items():
         widths = np.array([1e3 * bar.parts_s.get(part, 0.0) for bar in bars])
@@ -62,7 +62,7 @@ def draw_times(axes: Axes, bars: Sequence[CostBar]) -> None:
 
 
 def draw_links(axes: Axes, bars: Sequence[CostBar]) -> None:
-    """Four thin bars each."""
+    """Draw four thin bars for each."""
     height = BAR / len(LINK_LABELS)
     sizes = np.array([astuple(bar.links) for bar in bars])
     for number, label in enumerate(LINK_LABELS):
@@ -74,6 +74,6 @@ def draw_links(axes: Axes, bars: Sequence[CostBar]) -> None:
 
 
 def _legend(axes: Axes, columns: int) -> None:
-    """Below; none where nothing has a name, as of links that nobody has counted."""
+    """Put a legend below the axes; none if nothing has a label, as for links without counts."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=8.0, ncols=columns)

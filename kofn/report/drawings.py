@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
-from matplotlib.backends import backend_pdf, backend_svg  # noqa: F401  # which savefig would load: this is early
+from matplotlib.backends import backend_pdf, backend_svg  # noqa: F401  # savefig would load these later
 from matplotlib.figure import Figure
 
 from kofn.host.workload.metric import Metric
@@ -28,17 +28,17 @@ Row = tuple[str | float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A figure; `rows` are what it shows, under `headings`."""
+    """A figure; `rows` are its numbers, with `headings`."""
 
     name: str
-    """Of its files."""
+    """The name of its files."""
     caption: str
     draw: Callable[[], Figure]
     headings: Sequence[str]
     rows: Sequence[Row]
 
     def write(self, folder: Path) -> Markup:
-        """NAME.svg, NAME.pdf and NAME.csv; the picture as an element of a page."""
+        """Write NAME.svg, NAME.pdf and NAME.csv; return the picture as an element of a page."""
         folder.mkdir(parents=True, exist_ok=True)
         figure = self.draw()
         element = svg(figure)
@@ -52,8 +52,8 @@ class Drawing:
 def drawings(
     trials: Sequence[TrialSeries], bars: Sequence[CostBar], metric: Metric | None, *, compresses: bool
 ) -> Iterator[Drawing]:
-    """The metric, costs and compression, where there are such, and iteration time of all trials; blocking and k of
-    each.  Nothing without a trial."""
+    """Yield the metric, costs and compression, if the trials have them, and the iteration time of all trials; then
+    blocking and k of each trial. Nothing without a trial."""
     if metric is not None and any(entry.accuracy.x.size for entry in trials):
         yield Drawing(
             name=metric.name.replace(" ", "-"),
@@ -155,7 +155,7 @@ def _points(series: Series) -> Iterator[tuple[float, float]]:
 
 
 def _marked(trials: Sequence[TrialSeries]) -> str:
-    """What the numbers above the vertical lines stand for."""
+    """Return the meaning of the numbers above the vertical lines."""
     numbers = mark_numbers(trials)
     return (
         f" Vertical lines: {'; '.join(f'{number}: {words}' for words, number in numbers.items())}." if numbers else ""

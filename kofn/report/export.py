@@ -13,13 +13,13 @@ from kofn.report.frames import TABLES
 from kofn.report.reader import Run
 
 KEYS = ("trial", "job", "worker")
-"""Columns whose values are folders of TensorBoard's, not curves."""
+"""Columns whose values are TensorBoard folders, not curves."""
 
 
 def export(run: Run, to: str, out: Path | None = None) -> list[Path]:
-    """Write the files, into a folder of the run's unless `out` is given; what was written.
+    """Write the files into a folder in the run's folder, or into `out`. Return their paths.
 
-    ConfigError where the folder holds something already; ModuleNotFoundError where an extra is missing.
+    ConfigError if the folder is not empty; ModuleNotFoundError if an extra is missing.
     """
     write = FORMATS[to]()
     folder = out or run.folder / to
@@ -40,13 +40,13 @@ def _csv() -> Write:
 
 
 def _parquet() -> Write:
-    import pyarrow  # noqa: F401, PLC0415  # needs kofn[parquet]: pandas does not say so
+    import pyarrow  # noqa: F401, PLC0415  # needs kofn[parquet]: the message of pandas does not name it
 
     return lambda run, folder: [_table(run, folder / f"{name}.parquet") for name in TABLES]
 
 
 def _table(run: Run, path: Path) -> Path:
-    """One data frame; the file's suffix is its format."""
+    """Write one data frame in the format of the file's suffix."""
     frame: pd.DataFrame = getattr(run, path.stem)
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
@@ -56,7 +56,7 @@ def _table(run: Run, path: Path) -> Path:
 
 
 def _tensorboard() -> Write:
-    """Curves over iterations: a folder for each trial and worker, a tag for each column of `metrics` with numbers."""
+    """Write curves over iterations: a folder for each trial and worker, a tag for each numeric column of `metrics`."""
     from tensorboardX import SummaryWriter  # noqa: PLC0415  # needs kofn[tensorboard]
 
     def write(run: Run, folder: Path) -> list[Path]:
@@ -76,7 +76,7 @@ def _tensorboard() -> Write:
 
 
 def _trace() -> Write:
-    """The timelines as trace events, for ui.perfetto.dev and chrome://tracing."""
+    """Write the timelines as trace events, for ui.perfetto.dev and chrome://tracing."""
 
     def write(run: Run, folder: Path) -> list[Path]:
         path = folder / "trace.json"
@@ -90,11 +90,11 @@ def _trace() -> Write:
 
 
 TRACKS = {"computation": ("forward", "error", "weight"), "waiting": ("wait",), "transfers": ("transfer",)}
-"""Of a worker, by what is in it."""
+"""A worker's tracks, and the intervals in each."""
 
 
 def _events(key: Hashable, rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Of one worker; times in microseconds."""
+    """Yield the events of one worker, with times in microseconds."""
     trial, job, worker = cast(tuple[str, int, int], key)
     process = f"{trial}, job {job}, worker {worker}"
     number = zlib.crc32(process.encode()) >> 1
@@ -127,4 +127,4 @@ FORMATS: dict[str, Callable[[], Write]] = {
     "tensorboard": _tensorboard,
     "trace": _trace,
 }
-"""By name: what loads the libraries that it needs, and gives what writes."""
+"""By name: a function that loads the libraries of a format and returns its writer."""

@@ -1,4 +1,4 @@
-"""The report's figures: typed series in, matplotlib figures out.  Knows no files.
+"""The report's figures: typed series in, matplotlib figures out, without any files.
 
 A colour is a worker in figures about workers and a trial in figures about trials; solid is measured or estimated,
 dashed is the injected truth or a prediction.
@@ -60,7 +60,7 @@ class WorkerSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A figure of compression over the iterations, the mean of the workers, and what was planned of it, if anything."""
+    """A figure of compression over the iterations, the mean of the workers, and its planned value, if any."""
 
     title: str
     unit: str
@@ -70,13 +70,13 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that changed in a trial."""
+    """A change during a trial."""
 
     words: str
     iteration: float
-    """The newest one that had ended."""
+    """The newest iteration that had ended."""
     time_s: float
-    """Since the first iteration began."""
+    """Seconds since the first iteration began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +90,12 @@ class TrialSeries:
     expected_ms: Series  # E_k[T] of the controller, over the iterations
     predicted_ms: Series  # iteration time as it predicts it, likewise
     workers: tuple[WorkerSeries, ...]
-    compression: tuple[Panel, ...] = ()  # over the iterations; empty where nothing is known of it
+    compression: tuple[Panel, ...] = ()  # over the iterations; empty if unknown
     marks: tuple[Mark, ...] = ()
 
 
 def lambda_figure(entry: TrialSeries) -> Figure:
-    """Above, every worker's mean blocking time as injected and as estimated; below, the k in force."""
+    """Draw the injected and estimated mean blocking time of every worker above, and the k in force below."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(SIZE_INCHES[0], 5.6), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.2))
@@ -113,7 +113,7 @@ def lambda_figure(entry: TrialSeries) -> Figure:
 
 
 def metric_figure(trials: Sequence[TrialSeries], metric: Metric) -> Figure:
-    """The metric over time, all trials, with the time at which each reached the target."""
+    """Draw the metric of all trials over time, with the time at which each reached the target."""
     scale, unit = (100, " [%]") if metric.percent else (1, "")
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
@@ -137,7 +137,7 @@ def metric_figure(trials: Sequence[TrialSeries], metric: Metric) -> Figure:
 
 
 def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
-    """Iteration time, measured (dots, and their running mean), as the controller predicted it, and E_k[T]."""
+    """Draw the iteration time: measured (dots, and their running mean), the controller's prediction, and E_k[T]."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()
@@ -162,7 +162,7 @@ def iteration_figure(trials: Sequence[TrialSeries]) -> Figure:
 
 
 def compression_figure(trials: Sequence[TrialSeries]) -> Figure:
-    """A panel below another for what was sent, what encoding left over and what is pending, all trials in each."""
+    """Draw panels for the bytes sent, the encoding error and the pending part, with all trials in each."""
     with mpl.rc_context(STYLE):
         known = [(entry, colour) for entry, colour in zip(trials, _colours(trials), strict=True) if entry.compression]
         count = max((len(entry.compression) for entry, _ in known), default=1)
@@ -181,13 +181,13 @@ def compression_figure(trials: Sequence[TrialSeries]) -> Figure:
 
 
 def mark_numbers(trials: Sequence[TrialSeries]) -> dict[str, int]:
-    """Of what changed, from 1, in the order of the first trial that it changed in: figures show the numbers."""
+    """Number the changes from 1, in the order of the first trial that has each. Figures show these numbers."""
     words = dict.fromkeys(mark.words for entry in trials for mark in entry.marks)
     return {each: number for number, each in enumerate(words, 1)}
 
 
 def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
-    """The mean of the values around each; shorter at the ends, as long as the input."""
+    """Return the mean of the values around each one. It has the input's length; the windows at the ends are shorter."""
     half = width // 2
     windows = (values[max(0, index - half) : index + half + 1] for index in range(len(values)))
     return np.array([np.mean(window) for window in windows])
@@ -196,7 +196,7 @@ def running_mean(values: Floats, width: int = SMOOTH) -> Floats:
 def _draw_marks(
     several: Sequence[Axes], trials: Sequence[TrialSeries], *, over: Literal["iteration", "time_s"]
 ) -> None:
-    """A line in each trial's colour where something changed in it, with its number above the first axes."""
+    """Draw a line in each trial's colour where the trial changed, with the change's number above the first axes."""
     numbers = mark_numbers(trials)
     for entry, colour in zip(trials, _colours(trials), strict=True):
         shade = colour if len(trials) > 1 else "#555555"
@@ -229,6 +229,6 @@ def _colours(trials: Sequence[TrialSeries]) -> list[str]:
 
 
 def _top(trials: Sequence[TrialSeries]) -> float:
-    """A little above almost all dots: one pause of the machine must not squeeze the rest."""
+    """Return a limit a little above almost all dots: one pause of the machine must not compress the rest."""
     values = np.concatenate([entry.iteration_ms.y for entry in trials])
     return 1.25 * float(np.quantile(values, 0.99)) if values.size else 1.0

@@ -1,4 +1,4 @@
-"""Cells of a summary's table: numbers as people read them."""
+"""Cells of a summary's table: numbers as text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,59 +6,59 @@ from kofn.results.ranks import each
 
 
 def seconds(value: float | None) -> str:
-    """A time that something took, or never came to."""
+    """Format a duration; "never" without a value."""
     return "never" if value is None else f"{value:.1f} s"
 
 
 def milliseconds(value: float | None) -> str:
-    """A short time, where it is known."""
+    """Format a short time; "-" without a value."""
     return "-" if value is None else f"{value * 1e3:.1f} ms"
 
 
 def integer(value: int | None) -> str:
-    """A number, where it is known."""
+    """Format a number; "-" without a value."""
     return "-" if value is None else f"{value:,}"
 
 
 def ratio(value: float | None) -> str:
-    """Of two times, where both are known."""
+    """Format a ratio of two times; "-" without a value."""
     return "-" if value is None else f"{value:.2f}"
 
 
 def significant(value: float | None) -> str:
-    """Four digits, where it is known."""
+    """Format four digits; "-" without a value."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def counts(by_k: Mapping[int, int]) -> str:
-    """How often each k was used."""
+    """Format how often each k was used."""
     return ", ".join(f"{k} ({count})" for k, count in by_k.items())
 
 
 def by_worker(several: Sequence[int]) -> str:
-    """The sum, and each worker's part."""
+    """Format the sum, and each worker's part."""
     return f"{sum(several):,} ({each(several, '{:.0f}'.format)})"
 
 
 def percentages(several: Sequence[float]) -> str:
-    """Parts of a whole, worker by worker."""
+    """Format each worker's part of a whole."""
     return each([100 * part for part in several], "{:.3g}".format, separator="/") + " %"
 
 
 def weights(several: Sequence[float]) -> str:
-    """The sum, and each worker's part."""
+    """Format the sum, and each worker's part."""
     return f"{sum(several):.1f} ({each(several, '{:.1f}'.format)})"
 
 
 def traffic(size: int | None, packets: int | None) -> str:
-    """Bytes, and packets where they are known."""
+    """Format bytes, and packets if these are known."""
     if size is None:
         return "-"
     return f"{size / 1e6:.1f} MB" + ("" if packets is None else f" in {packets:,} packets")
 
 
 def link_bytes(links: Mapping[str, tuple[int, int]]) -> str:
-    """Of all hosts together, to the switch and from it."""
+    """Format the bytes of all hosts together, to the switch and from it."""
     if not links:
         return "-"
     sent, received = (sum(several) for several in zip(*links.values(), strict=True))
@@ -66,7 +66,7 @@ def link_bytes(links: Mapping[str, tuple[int, int]]) -> str:
 
 
 def shares(times_s: Mapping[str, float]) -> str:
-    """Where an iteration's time went, in per cent: code is encode, sum and decode, net is send and receive."""
+    """Format the parts of an iteration's time in per cent: code is encode, sum and decode, net is send and receive."""
     if not times_s:
         return "-"
     whole = sum(times_s.values())

@@ -1,6 +1,6 @@
-"""The data frames that a run is read into: a type for the rows of each, whose fields are its columns.
+"""The data frames of a run: a type for the rows of each, whose fields are its columns.
 
-A field that is a record itself is a column for each of its own fields; a field that is a list is none.
+A field that is itself a record becomes a column for each of its fields; a field that is a list becomes none.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,34 +20,34 @@ from kofn.results.worker_metrics import Iteration
 
 
 class TrialKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Which trial of which job a row is about."""
+    """The trial and the job of a row."""
 
     trial: str  # the objective, with a number where it is repeated: "progress", "fixed:2", "fixed:2-again-2"
     job: int  # job.id
 
 
 class WorkerKey(TrialKey, frozen=True, kw_only=True):
-    """And which worker."""
+    """The worker of a row, with trial and job."""
 
     worker: int  # its rank
 
 
 class GradientArrival(msgspec.Struct, frozen=True, kw_only=True):
-    """A gradient that a worker began, and what became of it in the iteration that it was begun in."""
+    """A gradient that a worker began, and its way in that iteration."""
 
-    iteration: int  # the one in which it was begun
+    iteration: int  # the iteration in which it was begun
     started: float  # when the worker had that iteration's parameters
-    first_block_s: float  # from then until its first block left, or until it was given up
-    blocking_s: float  # injected delay in that
-    injected_mean_s: float  # mean that the delay was drawn with
-    place: int  # 1: its first block left before all others' of this iteration
+    first_block_s: float  # from `started` until its first block left, or until it was given up
+    blocking_s: float  # injected delay in that time
+    injected_mean_s: float  # mean of the distribution that the delay was drawn from
+    place: int  # 1: its first block left before the first blocks of all others in this iteration
     in_sum: bool  # whether the worker has a part in this iteration's sum
-    late: bool  # whether the iteration had ended elsewhere
+    late: bool  # whether the gradient came when the sum was already complete
     age: int  # in iterations, when it was contributed
 
 
 class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
-    """What one layer's pass, wait or transfer took in an iteration of a worker that has a schedule."""
+    """The time of one layer's pass, wait or transfer in an iteration of a worker with a schedule."""
 
     iteration: int  # counted from 1
     schedule: str  # in force: family:threshold in elements:front layers
@@ -60,26 +60,26 @@ class TimelineInterval(msgspec.Struct, frozen=True, kw_only=True):
 class LoggedNumber(msgspec.Struct, frozen=True, kw_only=True):
     """A number that a script logged."""
 
-    iteration: int  # the newest whose mean was in the parameters; 0: none
-    time: float  # when it was logged
-    name: str  # as the script gave it
-    value: float | None  # none where it is not finite
+    iteration: int  # the newest iteration whose mean was in the parameters; 0: none
+    time: float  # when the script logged it
+    name: str  # the name that the script gave
+    value: float | None  # none if it is not finite
 
 
 class HostLink(msgspec.Struct, frozen=True, kw_only=True):
-    """The Ethernet frames of a host's link in a whole trial, as the kernel counted them."""
+    """The Ethernet frames of a host's link in a whole trial, counted by the kernel."""
 
-    host: str  # "h1" is that of worker 0
+    host: str  # "h1" is the host of worker 0
     to_switch_bytes: int  # sent by the host
     from_switch_bytes: int  # sent to the host
 
 
 class TrialSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration says."""
+    """Values of the configuration."""
 
     seed: int  # run.seed
     workers: int  # job.workers
-    target: float | None  # of the workload's metric; None: it has none
+    target: float | None  # of the workload's metric; none if it has none
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -89,16 +89,16 @@ class TrialSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DerivedValues(msgspec.Struct, frozen=True, kw_only=True):
-    """Of what a summary has in lists and records."""
+    """Values from the lists and records of a summary."""
 
-    wire_ratio: float | None = None  # bytes of values sent, over the gradients' in float32
+    wire_ratio: float | None = None  # bytes of the values sent, over the gradients' bytes in float32
     encoding_error: float | None = None  # its L2 norm over the gradient's
-    residual: float | None = None  # likewise, of what was pending
-    objective_fault: str | None = None  # the first that its objective did in place of giving costs
+    residual: float | None = None  # likewise, for the pending part
+    objective_fault: str | None = None  # the first fault of its objective, which gave no costs
 
     @classmethod
     def of(cls, summary: TrialSummary) -> Self:
-        """The first three have no value where the workers did not say what they sent."""
+        """Return the values; the first three are None if the workers do not report the bytes that they sent."""
         sent, fault = summary.compressed, next(iter(summary.objective_faults), None)
         if sent is None:
             return cls(objective_fault=fault)
@@ -110,10 +110,10 @@ class FrameSchema:
     """The columns of a data frame: the fields of these types, one after another."""
 
     rows: str
-    """What a row is."""
+    """The meaning of a row."""
     kinds: tuple[type, ...]
     without: tuple[str, ...] = ()
-    """Fields that are no columns."""
+    """Fields without a column."""
 
     def columns(self) -> Iterator["Column"]:
         for number, kind in enumerate(self.kinds):
@@ -122,7 +122,7 @@ class FrameSchema:
                     yield from _columns(field, number, (field.name,), kind)
 
     def frame(self, rows: Iterable[Sequence[object]]) -> pd.DataFrame:
-        """`rows`: for each row a value of each kind, in their order."""
+        """Return the frame; `rows` has a value of each kind for each row, in their order."""
         several = list(rows)
         return pd.DataFrame(
             {one.name: pd.Series([one.value(row) for row in several], dtype=one.dtype) for one in self.columns()}
@@ -131,18 +131,18 @@ class FrameSchema:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a row, or of a record in it."""
+    """A field of a row, or of a record in the row."""
 
     name: str
     dtype: str
     kind: type
-    """Where the field is defined."""
+    """The type that defines the field."""
     field: str
     number: int
     path: tuple[str, ...]
 
     def value(self, row: Sequence[object]) -> Any:
-        """None where the field, or the record that it is in, has no value."""
+        """Return the cell; None if the field, or its record, has no value."""
         value: Any = row[self.number]
         for name in self.path:
             value = None if value is None else getattr(value, name)
@@ -150,7 +150,7 @@ class Column:
 
     @property
     def unit(self) -> str:
-        """As the name says it; empty: a count, a share, or a text."""
+        """Return the unit, from the name; empty: a count, a share, or a text."""
         if self.name in ("time", "started"):
             return "s, Unix time"
         words = self.name.split("_")
@@ -186,7 +186,7 @@ TABLES = {
 
 
 def summary_columns(summary: TrialSummary) -> dict[str, Any]:
-    """A trial's numbers and texts, by their columns of the data frame `summary`."""
+    """Return a trial's numbers and texts, by their columns of the data frame `summary`."""
     row = (summary, DerivedValues.of(summary))
     return {one.name: one.value(row) for one in FrameSchema("", SUMMARY, without=("compressed",)).columns()}
 
@@ -197,7 +197,7 @@ def _fields(kind: type) -> Sequence[Any]:
 
 
 def _columns(field: Any, number: int, path: tuple[str, ...], kind: type, *, optional: bool = False) -> Iterator[Column]:
-    """Of a field: one, one for each field of the record that it is, or none for a list."""
+    """Yield the columns of a field: one, one for each field of a record, or none for a list."""
     found = field.type
     if isinstance(found, types.UnionType):
         optional = True

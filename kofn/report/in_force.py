@@ -1,4 +1,4 @@
-"""Which rule for late gradients and which k were in force in a trial, and since when."""
+"""The rules for late gradients and the ks of a trial, and since when each was in force."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from kofn.report.recoveries import Status, read_lines
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """From an iteration on."""
+    """A rule and a k, from an iteration on."""
 
     iteration: int
-    """The first one."""
+    """The first iteration."""
     late_gradient: str
     """The rule."""
     age_weight: float
-    """What each iteration of age leaves of a late gradient's weight."""
+    """The factor on a late gradient's weight for each iteration of its age."""
     k: int
     """Counted contributions that complete a block."""
 
     def __str__(self) -> str:
-        """As an objective has it; the weight, where it is not the usual one."""
+        """Return the objective that sets these, with the weight if it is not the default."""
         weight = "" if self.age_weight == AGE_WEIGHT else f" ({self.age_weight:g})"
         return f"{self.late_gradient}:{self.k}{weight}"
 
@@ -33,7 +33,7 @@ class InForce:
 
 
 def in_force(statuses: Sequence[Status], decisions: Path) -> tuple[InForce, ...]:
-    """The one that a trial began with, and each one that was decided; empty where nobody decides."""
+    """Return the rule and k at a trial's start, and each one decided later; empty without a controller's statuses."""
     if not statuses:
         return ()
     first = statuses[0]
@@ -45,5 +45,5 @@ def in_force(statuses: Sequence[Status], decisions: Path) -> tuple[InForce, ...]
 
 
 def _in_force(line: dict[str, Any]) -> InForce:
-    """What a status or a decision says."""
+    """Return the values of a status or a decision."""
     return InForce(line["iteration"], line["late_gradient"], line["age_weight"], line["k"])

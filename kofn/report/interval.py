@@ -1,4 +1,4 @@
-"""Geometric means over seeds, with their intervals of 95 %."""
+"""Geometric means over seeds, with 95 % intervals."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The geometric mean of `n` values, and where it lies with a probability of 95 %; None: one value has no bounds.
+    """The geometric mean of `n` values and its 95 % interval, whose bounds are None for a single value.
 
-    Student's t of the logarithms: so bounds are above 0, and the mean of ratios is the ratio of the means.
+    It is Student's t interval of the logarithms: bounds are above 0, and the mean of ratios is the ratio of the means.
     """
 
     n: int
@@ -26,7 +26,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self | None:
-        """None without a value, or where one is not above 0."""
+        """Return the interval; None without a value, or if one is not above 0."""
         if not values or min(values) <= 0:
             return None
         logs = np.log(values)
@@ -37,7 +37,7 @@ class Interval:
         return cls(n=len(values), mean=math.exp(mean), low=low, high=high, values=tuple(values))
 
     def text(self, form: str, scale: float = 1.0) -> str:
-        """ "12.3 (11.0 to 13.6)"."""
+        """Return "12.3 (11.0 to 13.6)"."""
         mean = form.format(scale * self.mean)
         if self.low is None or self.high is None:
             return mean

@@ -1,4 +1,4 @@
-"""What was changed in a trial while it went on, by an event of the configuration or by hand."""
+"""Changes during a trial, by an event of the configuration or by hand."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from kofn.results.objective_notes import read_objective_notes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
-    """One change; `by_hand`: an operator's (kofn set-k), which nothing in the configuration explains."""
+    """One change; `by_hand`: by an operator (kofn set-k), so nothing in the configuration explains it."""
 
     time: float
-    """Unix."""
+    """Unix time."""
     iteration: int
-    """The newest one that had ended."""
+    """The newest iteration that had ended."""
     what: str
     """"worker-2 killed", "objective fixed:2"."""
     by_hand: bool
@@ -28,11 +28,11 @@ class Intervention:
 
 
 def read_interventions(folder: TrialFolder, job: int) -> tuple[Intervention, ...]:
-    """A job's in one trial, in the order of time; what was to happen and did not is none."""
+    """Return a job's changes in one trial, in the order of time. An event that was missed is no change."""
     events = [
         Intervention(time=entry.time, iteration=entry.iteration, what=entry.done, by_hand=False)
         for entry in read_event_log(folder.events)
-        if not entry.missed and entry.action != "objective"  # which the controller notes, whoever sets it
+        if not entry.missed and entry.action != "objective"  # the controller notes these
     ]
     set_objectives = [
         Intervention(time=note.time, iteration=note.iteration, what=f"objective {note.objective}", by_hand=note.by_hand)

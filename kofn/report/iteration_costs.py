@@ -1,4 +1,4 @@
-"""What an iteration costs: where a worker's time went, and what went over the links; means over a whole trial."""
+"""The costs of an iteration: the parts of a worker's time, and the bytes on the links; means over a whole trial."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,13 @@ from kofn.results.worker_metrics import TIME_PARTS, Iteration, WorkerMetrics
 
 
 def measured_lines(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
-    """All lines but those of the first iteration: it finds cold caches and unknown links."""
+    """Return all lines but those of the first iteration, which has cold caches and unknown links."""
     return [line for worker in workers for line in worker.iterations if line.iteration > 1]
 
 
 def mean_parts_s(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
-    """TIME_PARTS of an iteration, which add up to worker_iteration_s(); empty where nobody says."""
+    """Return the TIME_PARTS of an iteration, which add up to worker_iteration_s(); empty if the workers do not report
+    them."""
     lines = measured_lines(workers)
     if not any(line.compute_s is not None for line in lines):
         return {}
@@ -23,7 +24,8 @@ def mean_parts_s(workers: Sequence[WorkerMetrics]) -> dict[str, float]:
 
 
 def worker_iteration_s(workers: Sequence[WorkerMetrics]) -> float:
-    """From the end of each worker's first iteration to that of its last, over the iterations between."""
+    """Return the time from the end of each worker's first iteration to that of its last, over the
+    iterations between."""
     spans = [(worker.iterations[0].time, worker.iterations[-1].time) for worker in workers if worker.iterations]
     return math.fsum(end - begin for begin, end in spans) / _steps(workers)
 
@@ -38,8 +40,8 @@ def _steps(workers: Sequence[WorkerMetrics]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkMeans:
-    """Bytes of Ethernet frames in an iteration over a worker's link to the switch (the workers' mean) and from it; then
-    over the server's."""
+    """Bytes of Ethernet frames in an iteration over a worker's link to the switch and from it, as the workers' mean;
+    then over the server's."""
 
     worker_up_bytes: float = 0.0
     worker_down_bytes: float = 0.0
@@ -48,7 +50,7 @@ class LinkMeans:
 
     @classmethod
     def of(cls, link_bytes: Mapping[str, tuple[int, int]], workers: int, iterations: int) -> Self:
-        """Of a trial's bytes by host, the workers' first; zeros without a link."""
+        """Return the means of a trial's bytes by host, the workers first; zeros without a link."""
         each = [[size / iterations for size in both] for both in link_bytes.values()]
         up, down, server_up, server_down = (
             fmean(link[way] for link in links) if links else 0.0

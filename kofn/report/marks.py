@@ -1,4 +1,4 @@
-"""What changed in a trial, for its figures: interventions, and what the configuration has for later."""
+"""Changes in a trial, for its figures: interventions, and the configuration's planned changes."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kofn.results.worker_metrics import WorkerMetrics
 def read_marks(
     config: Config, interventions: Sequence[Intervention], workers: Sequence[WorkerMetrics]
 ) -> tuple[Mark, ...]:
-    """In the order of time, of what happens during the trial."""
+    """Return the changes during the trial, in the order of time."""
     finished, begin = first_finishes(workers), start(workers)
     ends_s = [line.time - begin for line in finished]
     changed = [Mark(words=one.words, iteration=one.iteration, time_s=one.time - begin) for one in interventions]

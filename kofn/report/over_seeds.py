@@ -15,24 +15,24 @@ from kofn.results.provenance import Provenance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOverSeeds:
-    """One objective; None where no seed has the figure."""
+    """One objective. A value is None if no seed has it."""
 
     objective: str
     runs: int
-    """That came to the trial's end, and that nobody changed by hand: what follows is of these."""
+    """Runs whose trial ended and was not changed by hand: all values below are from these."""
     reached: int
-    """Of them, how many reached the target."""
+    """Number of these runs that reached the target."""
     time_to_target_s: Interval | None
     iterations_to_target: Interval | None
     mean_iteration_s: Interval | None
     bytes_sent: Interval | None
     against_baseline: Interval | None
-    """The baseline's time to the target over this trial's of the same seed."""
+    """The baseline's time to the target divided by this trial's, for the same seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
-    """One job, by trial."""
+    """One job's trials."""
 
     job: int
     metric: Metric | None
@@ -60,7 +60,7 @@ class OverSeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedsSummary:
-    """All seeds of a run; `summaries` by seed, of those that were begun."""
+    """All seeds of a run; `summaries` by seed, for the seeds that were begun."""
 
     seeds: tuple[int, ...]
     summaries: dict[int, RunSummary]
@@ -89,13 +89,13 @@ class SeedsSummary:
         }
 
     def parts(self) -> list[PlainTable]:
-        """For the terminal: a table a job."""
+        """Return the tables for the terminal, one for each job."""
         heading = f"mean (95 % interval), n = {len(self.summaries)}"
         return [job.table(heading if len(self.jobs) == 1 else f"job {job.job}, {heading}") for job in self.jobs]
 
 
 def over_seeds(several: Sequence[Summary]) -> OverSeeds:
-    """Of one job's summaries, seed by seed."""
+    """Combine one job's summaries, one for each seed."""
     first, longest = several[0], max(several, key=lambda one: len(one.trials))
     return OverSeeds(
         job=first.job,
@@ -106,7 +106,7 @@ def over_seeds(several: Sequence[Summary]) -> OverSeeds:
 
 
 def _trial(several: Sequence[Summary], place: int, objective: str) -> TrialOverSeeds:
-    """The trial at this place of each run."""
+    """Combine the trials at this place of each run."""
     found = [(one, one.trials[place]) for one in several if place < len(one.trials)]
     whole = [(one, entry) for one, entry in found if not entry.early_end and not entry.by_hand]
     entries = [entry for _, entry in whole]
@@ -128,7 +128,7 @@ def _interval(entries: Sequence[TrialSummary], value: Callable[[TrialSummary], f
 
 
 def _cells(trials: Sequence[TrialOverSeeds], name: str, form: str, scale: float = 1.0) -> list[str]:
-    """An interval's text, and of how many where that is not all."""
+    """Return the texts of the intervals, with the number of values where it is less than the runs."""
     cells = []
     for entry in trials:
         interval: Interval | None = getattr(entry, name)

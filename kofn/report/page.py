@@ -1,6 +1,6 @@
-"""RUNDIR/report.html: summary, figures and configuration in one file that needs nothing else; RUNDIR/figures/.
+"""RUNDIR/report.html: summary, figures and configuration in one self-contained file; RUNDIR/figures/.
 
-Pages are Jinja2 templates, in templates/ of the package whose page it is; what is put into them is escaped.
+Pages are Jinja2 templates, in templates/ of each page's package; their values are escaped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,14 +25,14 @@ from kofn.results.folder import JobFolder, RunFolder
 from kofn.results.worker_metrics import read_begun
 
 TEMPLATES = "kofn.report"
-"""The package whose templates all pages extend."""
+"""The package with the base template of all pages."""
 
 FIGURES = "figures"
 """The folder of figures, in a run's folder."""
 
 
 def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSummary) -> Path:
-    """Write the report of a finished run; its path."""
+    """Write the report of a finished run and return its path."""
     record, name = folder.record(), configs[0].run.name
     text = render(
         "run.html",
@@ -53,12 +53,13 @@ def write_report(folder: RunFolder, configs: Sequence[Config], summary: RunSumma
 
 
 def render(template: str, package: str = TEMPLATES, **values: Any) -> str:
-    """A page of this package: `title`, `heading` and `failures` are base.html's, other values the template's own."""
+    """Render a page of a package: `title`, `heading` and `failures` are for base.html, other values
+    for the template."""
     return _environment(package).get_template(template).render(**values)
 
 
 def load() -> None:
-    """Compile what a run's page is made of."""
+    """Compile the template of a run's page."""
     _environment(TEMPLATES).get_template("run.html")
 
 
@@ -77,7 +78,7 @@ def _environment(package: str) -> Environment:
 
 
 def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterator[Drawing]:
-    """A job's figures, as far as its trials came."""
+    """Yield a job's figures, of the trials that were begun."""
     begun = [(entry, read) for entry in folder.trials if (read := read_begun(entry, config.job.workers))]
     trials = [
         read_series(entry, read, trial.name, read_marks(config, trial.interventions, read))
@@ -88,7 +89,7 @@ def job_drawings(folder: JobFolder, config: Config, summary: Summary) -> Iterato
 
 
 def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
-    """What run.html shows of a job; its figures are written beside the page."""
+    """Return a job's values for run.html; its figures are written beside the page."""
     into = folder.path / FIGURES / folder.stem
     rows = summary.rows()
     return {
@@ -108,7 +109,7 @@ def _job(folder: JobFolder, config: Config, summary: Summary) -> dict[str, Any]:
 
 
 def _figures(drawn: Sequence[Drawing], into: Path, beside: Path) -> list[dict[str, Any]]:
-    """What run.html shows of each, written at the same time."""
+    """Return the values of each figure for run.html. The figures are written in parallel."""
     with forked(partial(one.write, into) for one in drawn) as written:
         return [
             {"svg": element, "caption": one.caption, "file": (into / one.name).relative_to(beside)}

@@ -1,4 +1,4 @@
-"""What the configuration changes during a trial, in words: for the marks of figures and the live page."""
+"""Changes during a trial that the configuration plans, in words: for the marks of figures and the live page."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,14 +7,14 @@ from kofn.results.ranks import name_workers
 
 
 def straggler_changes(config: Config) -> Iterator[tuple[int, str]]:
-    """Each [[straggler]] that does not begin with the training: its first iteration, and what it does."""
+    """Yield the first iteration and the effect of each [[straggler]] that does not begin with the training."""
     for entry in config.straggler:
         if entry.from_iteration > 1:
             yield entry.from_iteration, f"{name_workers(entry.workers)} blocked {entry.mean_ms:g} ms on average"
 
 
 def fault_changes(faults: Sequence[FaultSection]) -> Iterator[tuple[float, str]]:
-    """When each [[fault]] begins and ends, seconds since the workers started."""
+    """Yield when each [[fault]] begins and ends, in seconds since the workers started."""
     for number, fault in enumerate(faults, 1):
         yield fault.from_s, f"fault {number} begins: {_what(fault)}"
         if fault.until_s < float("inf"):
@@ -22,7 +22,7 @@ def fault_changes(faults: Sequence[FaultSection]) -> Iterator[tuple[float, str]]
 
 
 def describe_fault(fault: FaultSection) -> str:
-    """What is done to whose packets, and when."""
+    """Return the fault's effect, the packets' worker, and the time."""
     since = f" from {fault.from_s:g} s" if fault.from_s else ""
     until = f" until {fault.until_s:g} s" if fault.until_s < float("inf") else ""
     return f"{_what(fault)}{since}{until}"

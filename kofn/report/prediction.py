@@ -1,4 +1,4 @@
-"""What the controller predicted for the iterations of a trial, from its statuses."""
+"""The controller's predictions for the iterations of a trial, from its statuses."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,10 @@ from kofn.report.recoveries import Status
 
 
 def predicted_iteration_s(statuses: Sequence[Status]) -> float | None:
-    """Mean iteration time as predicted for the k in force, with transfer, sum and step; None where nothing was.
+    """Return the mean predicted iteration time for the k in force, with transfer, sum and step; None without
+    predictions.
 
-    A status that predicts something speaks for the iterations since the one before it that did.
+    A status with a prediction covers the iterations since the previous status with one.
     """
     times_s: list[float] = []
     iterations: list[int] = []
@@ -25,7 +26,7 @@ def predicted_iteration_s(statuses: Sequence[Status]) -> float | None:
 
 
 def predicted_s(status: Status) -> float | None:
-    """An iteration's time with the k in force; None before a decision, or before an overhead was measured."""
+    """Return an iteration's time with the k in force; None before a decision, or before an overhead was measured."""
     overhead_s: float = status.get("overhead_s", 0.0)
     times_s = [entry.get("predicted_s", 0.0) for entry in status["expected"] if entry["k"] == status["k"]]
     return times_s[0] + overhead_s if times_s and times_s[0] and overhead_s else None

@@ -1,4 +1,4 @@
-"""`kofn.read`: the folder of a run as data frames, also while the run goes on and after it was stopped.
+"""`kofn.read`: the folder of a run as data frames, also during the run and after it was stopped.
 
 >>> import kofn
 >>> kofn.read("no-such-folder")
@@ -50,19 +50,19 @@ UNLIMITED = 10_000
 """Columns of text."""
 
 NO_END = "it goes on, or was killed (SIGKILL)"
-"""Of a run that has not said why it ended."""
+"""The end of a run whose record has none."""
 
 
 def read(folder: Path | str) -> "Run":
-    """The results in a run's folder; KofnError where it is none.
+    """Read the results in a run's folder; KofnError if it is no run's folder.
 
-    The folder may be that of a run which goes on: what is there so far is read.
+    The folder may be that of a run in progress: then its results so far are read.
     """
     return Run(Path(folder))
 
 
 class Run:
-    """The results of one run.  Each data frame is read from the files when it is first used, and kept then.
+    """The results of one run. Each data frame is read from the files at its first use, and then kept.
 
     A notebook shows a run as its summary and a figure.
     """
@@ -71,22 +71,22 @@ class Run:
         self._folder = RunFolder.open(path)
         self._record = self._folder.record()
         self.configs = tuple(self._folder.configs())
-        """Of every job, with every default and the command line's choices."""
+        """The configurations of all jobs, with every default and the command line's choices."""
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The folder of the files."""
         return self._folder.path
 
     @property
     def report(self) -> Path | None:
-        """The page, where there is one."""
+        """The path of the page, if it exists."""
         path = self.folder / "report.html"
         return path if path.exists() else None
 
     @property
     def finished(self) -> bool:
-        """Whether all trials came to their end."""
+        """Whether all trials ended."""
         return self._record.finished == len(self._record.trials)
 
     @property
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def failures(self) -> list[str]:
-        """Why it failed, one sentence each: a target that was missed, replicas that differ, gradients that are lost."""
+        """The reasons why it failed, one sentence each: a missed target, different replicas, lost gradients."""
         return self._summary.failures
 
     @cached_property
@@ -151,7 +151,7 @@ class Run:
 
     @cached_property
     def links(self) -> pd.DataFrame:
-        """A row for each host's link; none of a trial that goes on, or of a simulation."""
+        """A row for each host's link; none for a running trial or a simulation."""
         return TABLES["links"].frame(
             (trial.key, HostLink(host=host, to_switch_bytes=sent, from_switch_bytes=received))
             for trial in self._trials
@@ -160,14 +160,14 @@ class Run:
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """A row for each thing that was done to a process, a link or an objective."""
+        """A row for each event at a process, a link or an objective."""
         return TABLES["events"].frame(
             (trial.key, event) for trial in self._trials for event in read_event_log(trial.folder.events)
         )
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """A row for each trial that has begun, with the figures of `kofn run`'s table."""
+        """A row for each trial with a finished iteration, with the values of `kofn run`'s table."""
         return TABLES["summary"].frame(
             (trial.key, TrialSetting.of(trial.config), entry, DerivedValues.of(entry))
             for job in self._summary.jobs
@@ -175,7 +175,7 @@ class Run:
         )
 
     def figures(self) -> "list[Figure]":
-        """Those of the report; ModuleNotFoundError without kofn[plots]."""
+        """Return the figures of the report; ModuleNotFoundError without kofn[plots]."""
         return [drawing.draw() for drawing in self._drawings()]
 
     def __repr__(self) -> str:
@@ -190,7 +190,7 @@ class Run:
         return "\n".join([f"<p>{html.escape(self._headline)}</p>", *tables, self._figure()])
 
     def _figure(self) -> str:
-        """The first of the report; empty without kofn[plots] or an iteration."""
+        """Return the report's first figure; empty without kofn[plots] or an iteration."""
         try:
             from kofn.report.svg import svg  # noqa: PLC0415  # needs kofn[plots]
 
@@ -213,7 +213,7 @@ class Run:
 
     @cached_property
     def _summary(self) -> RunSummary:
-        """As it was written in the end; of what there is where nothing was written."""
+        """Return the written summary, or one computed from the files so far."""
         if not (self.folder / "summary.json").exists():
             return summarise_run(self._folder, self.configs, self._record.ended or NO_END)
         stored = _stored(self.folder)
@@ -233,7 +233,7 @@ class Run:
 
     @cached_property
     def _trials(self) -> "list[_Trial]":
-        """Every trial of every job."""
+        """Return every trial of every job."""
         return [
             _Trial(folder=folder, job=job.id, config=config)
             for job, config in zip(self._folder.jobs, self.configs, strict=True)
@@ -246,7 +246,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """One trial of one job, and what its workers have written."""
+    """One trial of one job, and its workers' files."""
 
     folder: TrialFolder
     job: int
@@ -261,7 +261,7 @@ class _Trial:
 
     @cached_property
     def workers(self) -> tuple[WorkerMetrics, ...]:
-        """So far, which may be nothing."""
+        """Return the workers' metrics so far."""
         return tuple(read_worker(self.folder, rank) for rank in range(self.config.job.workers))
 
 
@@ -288,7 +288,7 @@ def _stored(folder: Path) -> StoredSummary:
 
 
 def _arrivals(workers: Sequence[WorkerMetrics]) -> Iterator[tuple[int, GradientArrival]]:
-    """Of each rank what it began, and when that left compared with the others' of the same iteration."""
+    """Yield each rank with its gradients, and their places among the others' gradients of the same iteration."""
     left: dict[int, list[float]] = {}
     begun = [
         (worker.rank, line, line.started, line.first_block_s)
@@ -316,7 +316,7 @@ def _arrivals(workers: Sequence[WorkerMetrics]) -> Iterator[tuple[int, GradientA
 
 
 def _html(summary: Summary) -> str:
-    """A job's table."""
+    """Return a job's table."""
     labels, *columns = zip(*summary.rows(), strict=True)
     table = pd.DataFrame(dict(enumerate(columns)), index=list(labels))
     table.columns = pd.Index(summary.headings())

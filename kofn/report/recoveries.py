@@ -1,6 +1,6 @@
-"""How often something had to be recovered in a trial, and what was dropped: from the controller's statuses and events.
+"""The number of recoveries and dropped packets in a trial, from the controller's statuses and events.
 
-A controller or a switch that is started again counts from 0 again; what it had counted before is added.
+A restarted controller or switch counts from 0 again; its earlier counts are added.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recoveries:
-    """Of one job in one trial."""
+    """Recoveries of one job in one trial."""
 
     restarts: int
     """Processes that were started again."""
     rejoins: int
-    """Times that a worker attached again, after a restart of its own or of the controller, or a broken connection."""
+    """Times that a worker attached again, after its own or the controller's restart, or a broken connection."""
     regroups: int
     """Times that the switch had lost the job's slots."""
     switch_checksum_errors: int
@@ -30,7 +30,7 @@ class Recoveries:
 
 
 def recoveries(statuses: Sequence[Status], events: Iterable[LoggedEvent]) -> Recoveries:
-    """Count everything of one trial."""
+    """Count all recoveries of one trial."""
     lives = _lives(statuses)
     attachments = [entry for life in lives for entry in life[-1].get("worker", ()) if entry.get("attachments")]
     counters = [status.get("counters", {}).get("BAD_CHECKSUM", 0) for status in statuses]
@@ -43,7 +43,8 @@ def recoveries(statuses: Sequence[Status], events: Iterable[LoggedEvent]) -> Rec
 
 
 def read_lines(path: Path) -> list[Status]:
-    """The controller's statuses, or its journal's lines; none if the file is missing: it may fail before the first."""
+    """Read the controller's statuses, or the lines of its journal; empty if the file is missing
+    after an early failure."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
@@ -51,13 +52,13 @@ def read_lines(path: Path) -> list[Status]:
 
 
 def total(counts: Sequence[int]) -> int:
-    """What a counter came to that begins again at 0 now and then: the last value before each beginning, added up."""
+    """Return the total of a counter that restarts at 0: the sum of the last values before each restart."""
     followers = [*counts[1:], -1]
     return sum(count for count, follower in zip(counts, followers, strict=False) if follower < count)
 
 
 def _lives(statuses: Sequence[Status]) -> list[list[Status]]:
-    """The statuses of each controller, one after another: who is up for less than before is another one."""
+    """Split the statuses by controller: a shorter uptime than before means a restarted one."""
     lives: list[list[Status]] = []
     for status in statuses:
         if not lives or status.get("uptime_s", 0.0) < lives[-1][-1].get("uptime_s", 0.0):

@@ -1,4 +1,4 @@
-"""The runs in a folder: what each one was and came to, how large it is, and which may be removed."""
+"""The runs in a folder: the command, result and size of each, and which may be removed."""
 
 import difflib
 import shlex
@@ -17,7 +17,7 @@ from kofn.results.errors import ResultsError
 from kofn.results.record import read_record
 
 EXPERIMENT_FILES = ("experiment.json", "compare.json", "chaos.json")
-"""Of a folder that holds many runs."""
+"""Files in a folder that holds many runs."""
 
 LATEST = "latest"
 
@@ -28,7 +28,7 @@ class ListedRun:
 
     path: Path
     when: str
-    """Local time of its start; of an experiment of its latest result."""
+    """Local time of its start; for an experiment, of its latest result."""
     command: str
     trials: tuple[str, ...]
     result: str
@@ -51,7 +51,7 @@ class ListedRun:
 
     @property
     def cells(self) -> list[str]:
-        """For HEADINGS."""
+        """Return the cells for HEADINGS."""
         size = f"{self.size_bytes / 1e6:,.1f} MB"
         name = f"{self.path.name} (latest)" if self.latest else self.path.name
         return [name, size, self.result, ", ".join(self.trials), self.command]
@@ -62,7 +62,7 @@ TEXTS = ("command", "trials", "result")
 
 
 def list_runs(folder: Path, active: Path | None) -> list[ListedRun]:
-    """What is there, the oldest first; `active`: the folder of the run that goes on.  Other folders are left out."""
+    """Return the runs, the oldest first; `active` is the folder of the running one. Other folders are left out."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: kofn run makes runs/, --folder names another one")
     latest = (folder / LATEST).resolve()
@@ -75,12 +75,12 @@ def list_runs(folder: Path, active: Path | None) -> list[ListedRun]:
 
 
 def prunable(runs: Sequence[ListedRun], keep: int) -> list[ListedRun]:
-    """All but the newest `keep`, the latest one, and one that goes on."""
+    """Return all but the newest `keep`, the latest one, and a running one."""
     return [run for run in runs[: max(0, len(runs) - keep)] if not (run.latest or run.goes_on)]
 
 
 def remove(run: ListedRun) -> None:
-    """ResultsError where that is not allowed."""
+    """Remove the run's folder; ResultsError if that fails."""
     try:
         shutil.rmtree(run.path)
     except OSError as error:
@@ -88,7 +88,7 @@ def remove(run: ListedRun) -> None:
 
 
 def find_run(name: str, folder: Path) -> Path:
-    """A run by its path, or by its name in `folder`; ConfigError says which names are alike."""
+    """Find a run by its path, or by its name in `folder`; ConfigError suggests similar names."""
     for path in (Path(name), folder / name):
         if path.is_dir():
             return path
@@ -134,7 +134,7 @@ def _clock(time_s: float) -> str:
 
 
 def _short(command: str) -> str:
-    """Without the folder of the results, which is listed already."""
+    """Return the command without its --out, as the folder is listed already."""
     words = shlex.split(command)
     if "--out" in words[:-1]:
         at = words.index("--out")
@@ -143,7 +143,7 @@ def _short(command: str) -> str:
 
 
 def _result(path: Path, early_end: str) -> str:
-    """Of a run, in a few words."""
+    """Return the result of a run, in a few words."""
     if early_end:
         return early_end
     try:
@@ -154,7 +154,7 @@ def _result(path: Path, early_end: str) -> str:
 
 
 def outcome(summary: StoredSummary) -> str:
-    """ "ok", or the first thing that is not."""
+    """Return "ok", or the first fault."""
     if summary.failures:
         more = len(summary.failures) - 1
         return f"failed: {summary.failures[0]}" + (f" (and {more} more)" if more else "")

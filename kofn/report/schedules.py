@@ -1,4 +1,4 @@
-"""Which schedules were in force in a trial, and what an iteration took by each."""
+"""The schedules of a trial, and an iteration's time with each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kofn.host.schedule.families import PassSchedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleInForce:
-    """Of one trial and job; `iteration_s`: the median, of the slowest worker, without blocking."""
+    """A schedule of one trial and job; `iteration_s`: the median of the slowest worker's times, without blocking."""
 
     trial: str
     job: int
@@ -19,11 +19,11 @@ class ScheduleInForce:
     first: int
     iterations: int
     iteration_s: float
-    last: bool  # it is in force in the end
+    last: bool  # it is in force at the end
 
     @classmethod
     def of(cls, metrics: pd.DataFrame) -> list[Self]:
-        """Of a run's metrics, in the order in which they came into force."""
+        """Return the schedules in a run's metrics, in the order in which they came into force."""
         computed = metrics[metrics["schedule"].notna()]
         by_job = computed.groupby(["trial", "job"], sort=False)
         return [one for key, rows in by_job for one in cls._of_job(cast(tuple[str, int], key), rows)]

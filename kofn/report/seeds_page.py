@@ -1,4 +1,4 @@
-"""RUNDIR/report.html of a run with several seeds: means and intervals, pairs, and links to each seed's own."""
+"""RUNDIR/report.html of a run with several seeds: means and intervals, pairs, and links to each seed's page."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +21,7 @@ EXPLANATION = (
 
 
 def write_seeds_page(folder: RunFolder, summary: SeedsSummary) -> Path:
-    """Write the report and its figures; its path."""
+    """Write the report and its figures; return its path."""
     record = folder.record()
     title = folder.configs()[0].run.name
     into = folder.path / FIGURES
@@ -49,7 +49,7 @@ def write_seeds_page(folder: RunFolder, summary: SeedsSummary) -> Path:
 
 
 def _drawings(summary: SeedsSummary) -> Iterator[Drawing]:
-    """A figure for each job: times to the target, a line a seed."""
+    """Yield a figure for each job: times to the target, with a line for each seed."""
     for number, job in enumerate(summary.jobs):
         rows = [
             (seed, entry.objective, place, entry.time_to_target_s)

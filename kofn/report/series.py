@@ -1,4 +1,4 @@
-"""From a run's files to the series that the report draws."""
+"""Reads a run's files into the series of the report."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from kofn.results.worker_metrics import Iteration, WorkerMetrics
 def read_series(
     folder: TrialFolder, metrics: Sequence[WorkerMetrics], name: str, marks: tuple[Mark, ...] = ()
 ) -> TrialSeries:
-    """Everything that is drawn of one trial, of which the workers' files are read already."""
+    """Return all series of one trial, whose workers' files are read already."""
     statuses = read_lines(folder.status)
     finished = first_finishes(metrics)
     iterations = _floats([line.iteration for line in finished])
@@ -43,7 +43,7 @@ def _accuracy(workers: Sequence[WorkerMetrics]) -> Series:
 
 
 def _compression(workers: Sequence[WorkerMetrics]) -> tuple[Panel, ...]:
-    """Empty where the workers do not say what they have sent."""
+    """Return the panels; empty if the workers do not report the bytes that they sent."""
     sent = _means(workers, lambda line: line.wire_ratio)
     if not sent:
         return ()
@@ -65,7 +65,7 @@ def _compression(workers: Sequence[WorkerMetrics]) -> tuple[Panel, ...]:
 
 
 def _means(workers: Sequence[WorkerMetrics], value: Callable[[Iteration], float | None]) -> list[tuple[float, float]]:
-    """Of each iteration, the mean of the workers that say it."""
+    """Return each iteration's mean over the workers that have a value."""
     said: dict[int, list[float]] = defaultdict(list)
     for line in (line for worker in workers for line in worker.iterations):
         if (number := value(line)) is not None:

@@ -1,4 +1,4 @@
-"""What became of each worker's gradients in a trial, from its metrics: shares of the sums, ages, what is pending."""
+"""The fate of each worker's gradients in a trial, from its metrics: shares of the sums, ages, pending gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kofn.results.worker_metrics import WorkerMetrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShares:
-    """By worker; as summary.TrialSummary has them."""
+    """Values by worker; summary.TrialSummary explains them."""
 
     entered: tuple[float, ...]
     summed: tuple[float, ...]
@@ -25,7 +25,7 @@ class WorkerShares:
 
     @classmethod
     def of(cls, workers: Sequence[WorkerMetrics]) -> Self:
-        """From what they wrote; zeros of who wrote nothing."""
+        """Compute them from the workers' lines; zeros for a worker without lines."""
         accounts = [_account(worker) for worker in workers]
         ages = [[line.age for line in worker.iterations if line.age is not None] for worker in workers]
         whole = sum(account.summed for account in accounts)
@@ -44,7 +44,7 @@ class WorkerShares:
 
 
 def _account(worker: WorkerMetrics) -> Account:
-    """Its last word: at its end, or where it was killed with its latest gradient."""
+    """Return the worker's last account: from its end, or from its last iteration if it was killed."""
     if worker.totals is not None and worker.totals.account is not None:
         return worker.totals.account
     for line in reversed(worker.iterations):
@@ -54,7 +54,7 @@ def _account(worker: WorkerMetrics) -> Account:
 
 
 def _longest_unheard(worker: WorkerMetrics) -> int:
-    """The most gradients in a row of which nothing came into a sum; iterations, where it never finished one."""
+    """Return the largest number of gradients in a row that added nothing to a sum; without accounts, all iterations."""
     if not any(line.account for line in worker.iterations):
         return len(worker.iterations)
     longest = row = 0

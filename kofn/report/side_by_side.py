@@ -1,4 +1,4 @@
-"""Two runs side by side: their trials, and in what their configurations differ."""
+"""Two runs side by side: their trials, and the differences of their configurations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from kofn.report.table import PlainTable
 from kofn.results.folder import RunFolder
 
 FIGURES = ("time_to_target_s", "iterations_to_target", "mean_iteration_s", "k_iterations", "bytes_sent", "link_bytes")
-"""Of each trial, in JSON."""
+"""Values of each trial in JSON."""
 
 NAMED = ("run.name", "job.modules")
-"""Keys in which runs may differ without being different."""
+"""Keys that are not counted as differences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class RunSide:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """ConfigError where it has no summary, or several jobs."""
+        """Read a run; ConfigError if it has no summary, or several jobs."""
         folder = RunFolder.open(path)
         if seeds := folder.record().seeds:
             one = path / f"seed-{seeds[0]}"
@@ -56,19 +56,19 @@ class RunSide:
         )
 
     def trial(self, objective: str) -> TrialSummary | None:
-        """The first one of this objective."""
+        """Return the first trial with this objective."""
         return next((entry for entry in self.trials if entry.objective == objective), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """The second one against the first."""
+    """The second run against the first."""
 
     sides: tuple[RunSide, RunSide]
 
     @property
     def columns(self) -> list[tuple[RunSide, TrialSummary]]:
-        """Trial beside trial of the same objective."""
+        """Return the trials, with those of the same objective side by side."""
         objectives = dict.fromkeys(entry.objective for side in self.sides for entry in side.trials)
         return [
             (side, entry)
@@ -80,16 +80,16 @@ class SideBySide:
 
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
-        """Keys of the configuration and what each run has there."""
+        """Return the different keys of the configurations, with both values."""
         first, second = (dict(_flat(msgspec.to_builtins(side.config))) for side in self.sides)
         keys = [key for key in dict.fromkeys([*first, *second]) if key not in NAMED]
         return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
 
     @property
     def faster(self) -> dict[str, float | None]:
-        """By objective: the first run's time to the target over the second's; None where these do not compare.
+        """Return by objective: the first run's time to the target over the second's; None if these cannot be compared.
 
-        They do where both reached the same target, and nobody changed the trials by hand.
+        They can if both trials reached the same target and were not changed by hand.
         """
         first, second = self.sides
         both = [entry.objective for entry in first.trials if second.trial(entry.objective)]
@@ -123,7 +123,7 @@ class SideBySide:
         )
 
     def words(self) -> list[str]:
-        """What else there is to know, one line each."""
+        """Return other remarks, one line each."""
         early = [f"{side.path.name} ended early: {side.early_end}" for side in self.sides if side.early_end]
         return [*early, *(f"{key}: {one!r} and {other!r}" for key, (one, other) in self.differences.items())]
 
@@ -147,7 +147,7 @@ class SideBySide:
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values; tables that may be repeated are values."""
+    """Yield dotted keys and their values; tables that may be repeated are values."""
     for key, value in document.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")

@@ -36,7 +36,7 @@ from kofn.results.worker_metrics import (
 
 
 def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) -> RunSummary:
-    """Of every job, as far as its trials came; `early_end`: why some did not end, empty where all did."""
+    """Summarise every job with the trials so far; `early_end`: why some trials did not end, empty if all did."""
     record = folder.record()
     finished = record.finished if early_end else len(record.trials)
     jobs = (
@@ -49,7 +49,7 @@ def summarise_run(folder: RunFolder, configs: Sequence[Config], early_end: str) 
 def summarise(folder: JobFolder, config: Config, *, finished: int | None = None, early_end: str = "") -> Summary:
     """Read every trial's files and compute everything; ResultsError if a file is missing or damaged.
 
-    With `finished`, only so many trials, from the first one on, came to their end: of the others is read what there is.
+    With `finished`, only that many trials, from the first one on, ended: the others may be incomplete.
     """
     count = len(folder.trials) if finished is None else finished
     read = [(entry, read_trial(entry, config.job.workers), "") for entry in folder.trials[:count]]
@@ -73,7 +73,7 @@ def summarise(folder: JobFolder, config: Config, *, finished: int | None = None,
 def summarise_trial(
     folder: TrialFolder, workers: Sequence[WorkerMetrics], config: Config, *, job: int, early_end: str = ""
 ) -> TrialSummary:
-    """One trial from its workers' lines and sums; `early_end`: why it ended before they did."""
+    """Summarise one trial from its workers' lines and sums; `early_end`: why it ended before they did."""
     lines = [line for worker in workers for line in worker.iterations]
     begin = start(workers)
     metric = metric_of(config)
@@ -166,19 +166,20 @@ def _alone(folder: TrialFolder, metric: Metric | None) -> Alone | None:
 
 
 def _sent_less(trial: TrialSummary) -> bool:
-    """A script may have a codec of its own (kofn.torch.zero)."""
+    """Return whether fewer bytes were sent than float32 has; scripts may have their own
+    codec (kofn.torch.zero)."""
     return trial.compressed is not None and trial.compressed.wire_ratio < 1
 
 
 def _conserved(folder: TrialFolder, workers: Sequence[WorkerMetrics], early_end: str) -> Conservation:
-    """Workers write their sums at their end: of a trial that ended early there are none, unless it was over."""
+    """Check the ledgers. Workers write their sums at their end: a trial that was stopped before has none."""
     if early_end and not all(folder.sums(rank).exists() for rank in range(len(workers))):
         return Conservation(unchecked="the ledgers, as the trial did not end")
     return conservation(folder, len(workers), _left(workers))
 
 
 def _left(workers: Sequence[WorkerMetrics]) -> dict[int, str]:
-    """Return how far each worker came whose script closed its session before the last iteration ("20 of 25")."""
+    """Return, by rank, the last iteration of each worker whose script closed its session early ("20 of 25")."""
     last = {worker.rank: worker.iterations[-1].iteration for worker in workers if worker.iterations}
     closed = {worker.rank for worker in workers if worker.totals is not None and worker.totals.reason == CLOSED}
     most = max(last.values(), default=0)
@@ -186,13 +187,13 @@ def _left(workers: Sequence[WorkerMetrics]) -> dict[int, str]:
 
 
 def start(workers: Sequence[WorkerMetrics]) -> float:
-    """When the first worker began its first iteration, Unix time."""
+    """Return when the first worker began its first iteration, Unix time."""
     starts = (line.started for worker in workers for line in worker.iterations)
     return min(start for start in starts if start is not None)
 
 
 def first_finishes(workers: Sequence[WorkerMetrics]) -> list[Iteration]:
-    """Of every iteration the line of the replica that finished it first, by iteration."""
+    """Return, for each iteration, the line of the replica that finished it first."""
     first: dict[int, Iteration] = {}
     for worker in workers:
         for line in worker.iterations:

@@ -1,4 +1,4 @@
-"""What the trials of a run achieved, compared: a trial that misses its target or a check makes the run fail."""
+"""The results of a run's trials, compared: a trial that misses its target or fails a check makes the run fail."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from kofn.results.provenance import Provenance
 from kofn.results.ranks import FEW, each, name_workers
 
 COARSE = 0.01
-"""Share of the gradients' elements, and where nothing is compressed of their norm: a note is printed above it."""
+"""Share of the gradients' elements, or without compression of their norm: above it a note is printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,34 +40,34 @@ class TrialSummary:
     """One trial; times in seconds from the first worker's first iteration."""
 
     objective: str
-    """What chose k."""
+    """The objective that chose k."""
     time_to_target_s: float | None
-    """Until a worker first had the target accuracy; None where none had."""
+    """Until a worker first had the target accuracy; None if no worker had."""
     iterations_to_target: int | None
     """Likewise."""
     duration_s: float
     iterations: int
     best_accuracy: float | None
-    """The metric's best value; None where it is not known."""
+    """The metric's best value; None if unknown."""
     owned_accuracy: float | None
-    """In the end, on the classes that one worker alone holds; None where there are none."""
+    """At the end, on the classes that only one worker holds; None without such classes."""
     median_iteration_s: float
     mean_iteration_s: float
     predicted_iteration_s: float | None
-    """What the controller predicted of that mean, on average; None where it never said."""
+    """The controller's mean prediction of that mean; None without predictions."""
     late_contributions: int
     late_by_worker: tuple[int, ...]
     discarded_by_worker: tuple[float, ...]
-    """Gradients that were discarded because they came too late, by weight."""
+    """Gradients, by weight, that were discarded because they were late."""
     bytes_sent: int | None
-    """Payload of UDP and TCP, by all workers; of gloo and MPI, which do not count, what a ring sends. None, here and
-    below, where a worker did not come to its end."""
+    """Payload of UDP and TCP, by all workers; for gloo and MPI, which do not count, the bytes that a ring sends. None,
+    here and below, if a worker did not come to its end."""
     bytes_received: int | None
     packets_sent: int | None
-    """Of kofn's protocol, here and below: what TCP makes of a stream, or sends again, is not known (None)."""
+    """Packets of kofn's protocol, here and below; None for TCP, whose segments and retransmissions are unknown."""
     packets_received: int | None
     retransmissions: int | None
-    """Contributions that were sent again."""
+    """Retransmitted contributions."""
     k_iterations: dict[int, int]
     restarts: int
     """Processes that were started again."""
@@ -84,58 +84,58 @@ class TrialSummary:
     peer_fetches: int | None
     """Times that a worker asked its peers for results."""
     missed_events: tuple[str, ...]
-    """What was to happen and did not, and why."""
+    """Events that were missed, and why."""
     identity_error: str | None
-    """Where replicas differ; None: they do not."""
+    """The first difference between replicas; None if they are identical."""
     conservation_error: str | None
-    """Whose gradients are lost or aggregated twice; None: nobody's."""
+    """The first gradients that are lost or aggregated twice; None without a fault."""
     conservation_unchecked: str | None
-    """What could not be checked of that."""
+    """The part of this that could not be checked."""
     compressed: Compressed | None = None
-    """What was sent of the gradients; None where the workers did not say."""
+    """The bytes of the gradients; None if the workers did not report them."""
     entered_by_worker: tuple[float, ...] = ()
     """Gradients that entered the ledger."""
     summed_by_worker: tuple[float, ...] = ()
     """Gradients in sums, by weight."""
     share_by_worker: tuple[float, ...] = ()
-    """Of the gradients in all sums, 0 to 1."""
+    """Share of the gradients in all sums, 0 to 1."""
     age_by_worker: tuple[float, ...] = ()
-    """Of gradients when they were contributed, in iterations: means."""
+    """Mean age of the gradients when they were contributed, in iterations."""
     age_most: int = 0
     """The largest age of a gradient when it was contributed, in iterations."""
     waiting_by_worker: tuple[float, ...] = ()
-    """Gradients that are pending in the end, by weight."""
+    """Gradients that are pending at the end, by weight."""
     late_for: int = 0
-    """How many iterations before the end a sum first closed without a gradient that still waits; 0: none."""
+    """Iterations since a sum first closed without a gradient that still waits; 0: none waits."""
     starved_by_worker: tuple[int, ...] = ()
-    """The most gradients in a row of which nothing came into any sum."""
+    """The largest number of gradients in a row that are in no sum."""
     in_force: tuple[InForce, ...] = ()
     """Rules for late gradients and ks as they came into force."""
     collective: str = "switch"
-    """As job.collective."""
+    """The value of job.collective."""
     ledger: bool = True
-    """Whether its workers kept a ledger: where they sum among themselves nothing can be left over."""
+    """Whether its workers kept a ledger: workers that sum among themselves leave nothing over."""
     times_s: dict[str, float] = field(default_factory=dict)
-    """Where an iteration's time went (results.worker_metrics.Iteration: compute, encode, ... step): means over all
-    workers' iterations but the first, which add up to their mean iteration time."""
+    """Parts of an iteration's time (results.worker_metrics.Iteration: compute, encode, ... step): means over all
+    workers' iterations but the first. They add up to the workers' mean iteration time."""
     link_bytes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of Ethernet frames in the whole trial, by host: to the switch and from it, as the kernel has counted them."""
+    """Bytes of Ethernet frames in the whole trial, by host: to the switch and from it, counted by the kernel."""
     memory: Memory | None = None
-    """Of arrays, between two iterations, at the worker that keeps most; None where no worker says it."""
+    """Memory of arrays between two iterations, at the worker that keeps most; None if no worker reports it."""
     interventions: tuple[Intervention, ...] = ()
-    """What an event of the configuration or an operator changed while it went on, in the order of time."""
+    """Changes during the trial by an event of the configuration or by an operator, in the order of time."""
     objective_faults: tuple[str, ...] = ()
-    """What an objective did in place of giving costs, and when: k stayed as it was then."""
+    """Faults of an objective that gave no costs, and when: k stayed as it was then."""
     logged: dict[str, float] = field(default_factory=dict)
-    """A script's own numbers (session.log), by name: the mean over the workers of what each logged last."""
+    """A script's own numbers (session.log), by name: the mean over the workers of the last value of each."""
     early_end: str = ""
-    """Why it ended before its training did; empty: it did not."""
+    """The reason why it ended before its training did; empty if it did not."""
     diverged: bool = False
-    """Whether its workers ended because their parameters were not finite any more, or had grown beyond use."""
+    """Whether its workers ended because their parameters were too large or not finite."""
 
     @property
     def name(self) -> str:
-        """The objective, and what was changed under it."""
+        """The objective, and the changes during the trial."""
         changes = [f"{one.words} ({one.iteration})" for one in self.interventions]
         if len(changes) > 1:
             by_hand = sum(one.by_hand for one in self.interventions)
@@ -144,24 +144,24 @@ class TrialSummary:
 
     @property
     def by_hand(self) -> list[str]:
-        """What an operator changed: then it is not the trial that the configuration describes, and is not compared."""
+        """The changes by an operator: the trial is then not the configured one, and is not compared."""
         return [str(one) for one in self.interventions if one.by_hand]
 
     @property
     def broken(self) -> list[str]:
-        """What is wrong with the training whatever it reached: replicas that differ, gradients that are lost."""
+        """Faults of the training, whatever it reached: different replicas, lost gradients."""
         return [error for error in (self.identity_error, self.conservation_error) if error]
 
     @property
     def starved(self) -> str:
-        """Whose gradients came into no sum for long, in words; empty: nobody's."""
+        """The workers with many gradients in a row in no sum, as text; empty: no worker."""
         found = {rank: row for rank, row in enumerate(self.starved_by_worker) if row >= STARVED}
         if len(found) > FEW:
             return f"{name_workers(found)} (up to {max(found.values())} gradients)"
         return ", ".join(f"worker {rank} ({row} gradients)" for rank, row in found.items())
 
     def failures(self, metric: Metric | None) -> list[str]:
-        """Why this trial does not count, one sentence each; without a metric only what is wrong."""
+        """Return the reasons why this trial does not count, one sentence each; without a metric only its faults."""
         reasons = [*self.broken, *self.objective_faults[:1]]
         if self.early_end:
             reasons.append(f"did not end: {self.early_end}")
@@ -184,7 +184,7 @@ class Alone:
 
 
 class StoredSummary(msgspec.Struct, frozen=True):
-    """What is read of a summary.json; of a run of several jobs the jobs have the trials."""
+    """The fields of summary.json that are read; with several jobs, the jobs have the trials."""
 
     ok: bool = False
     failures: tuple[str, ...] = ()
@@ -197,13 +197,13 @@ class StoredSummary(msgspec.Struct, frozen=True):
 
 
 def stored_summary(folder: Path) -> StoredSummary:
-    """OSError without a file, msgspec.DecodeError for another content."""
+    """Read the summary; OSError without a file, msgspec.DecodeError for other content."""
     return msgspec.json.decode((folder / "summary.json").read_bytes(), type=StoredSummary)
 
 
 def stored_trials(folder: Path) -> tuple[TrialSummary, ...]:
-    """What a finished run of one job has written; OSError without a file, msgspec.DecodeError for another content,
-    ResultsError where it ended early or had several jobs or seeds."""
+    """Read the trials of a finished run of one job; OSError without a file, msgspec.DecodeError for other content,
+    ResultsError if the run ended early or had several jobs or seeds."""
     stored = stored_summary(folder)
     if stored.early_end:
         raise ResultsError(f"{folder}: the run did not end: {stored.early_end}")
@@ -214,20 +214,20 @@ def stored_trials(folder: Path) -> tuple[TrialSummary, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One job's whole run, as far as it came; the last trial is the baseline."""
+    """One job's whole run; the last trial is the baseline."""
 
     job: int
     metric: Metric | None
-    """With the target that trials have to reach; None where there is none."""
+    """The metric with the target of the trials; None without a metric."""
     trials: tuple[TrialSummary, ...]
     compresses: bool = False
     """Whether fewer bytes are sent than a gradient has in float32."""
     alone: Alone | None = None
-    """One worker alone, where run.alone asked for it."""
+    """One worker alone, if run.alone asked for it."""
     early_end: str = ""
-    """Why the run ended before its last trial did; empty: it did not."""
+    """The reason why the run ended before its last trial did; empty if it did not."""
     not_run: tuple[str, ...] = ()
-    """Objectives of the trials that did not come to an iteration."""
+    """Objectives of the trials that finished no iteration."""
 
     @property
     def failures(self) -> list[str]:
@@ -237,7 +237,7 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Whether every trial is what the configuration asks for, and none failed."""
+        """Whether no trial failed, and none was changed by hand."""
         return not self.failures and not self.not_compared
 
     @property
@@ -252,7 +252,7 @@ class Summary:
 
     @property
     def _coarse(self) -> list[str]:
-        """A warning for each trial whose gradients did not fit what carries them."""
+        """Return a warning for each trial with gradients that did not fit the lanes or the ledger."""
         return [
             f"trial {entry.objective}: {share:.0%} of the gradients did not fit: too small, too large or changing too"
             " fast for one scale of 32 bits; what is rounded to 0 trains late or not at all"
@@ -261,7 +261,7 @@ class Summary:
         ]
 
     def _misfit(self, compressed: Compressed) -> float:
-        """Return the share of misfits, or that of the norm which lanes of 32 bits left over, where it is larger."""
+        """Return the share of misfits, or the larger share of the norm that lanes of 32 bits leave over."""
         return max(compressed.misfits or 0.0, 0.0 if self.compresses else min(1.0, compressed.error or 0.0))
 
     @property
@@ -275,30 +275,28 @@ class Summary:
 
     @property
     def baseline(self) -> TrialSummary | None:
-        """What the others are compared with: the last trial, where it was run and not changed by hand."""
+        """The trial that the others are compared with: the last one, if it was run and not changed by hand."""
         if len(self.trials) < 2 or self.not_run or self.trials[-1].by_hand:
             return None
         return self.trials[-1]
 
     def against(self, entry: TrialSummary) -> float | None:
-        """The baseline's time to the target divided by this trial's; None where these cannot be compared."""
+        """Return the baseline's time to the target divided by this trial's; None if they cannot be compared."""
         baseline_s = self.baseline.time_to_target_s if self.baseline else None
         if entry.by_hand or entry.time_to_target_s is None or baseline_s is None:
             return None
         return baseline_s / entry.time_to_target_s
 
     def against_alone(self, entry: TrialSummary) -> float | None:
-        """The time to the target of one worker alone divided by this trial's; at least that, where it did not reach it.
-
-        None where these cannot be compared.
-        """
+        """Return the time to the target of one worker alone divided by this trial's; a lower bound if that worker did
+        not reach it. None if they cannot be compared."""
         if entry.by_hand or entry.time_to_target_s is None or self.alone is None:
             return None
         return (self.alone.time_to_target_s or self.alone.duration_s) / entry.time_to_target_s
 
     @property
     def speedup(self) -> float | None:
-        """As against() of the first trial."""
+        """The value of against() for the first trial."""
         return self.against(self.trials[0]) if self.trials else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -317,7 +315,7 @@ class Summary:
         }
 
     def rows(self) -> list[list[str]]:
-        """The table: a label and a cell for each trial."""
+        """Return the table: a label and a cell for each trial."""
         return [
             *self._target(),
             *self._interventions(),
@@ -347,7 +345,7 @@ class Summary:
         ]
 
     def _target(self) -> list[list[str]]:
-        """Rows on the way to the target, where there is one."""
+        """Return the rows about the target, if there is one."""
         if self.metric is None:
             return []
         target = f"time to {self.metric.goal}"
@@ -361,36 +359,36 @@ class Summary:
         ]
 
     def logged_rows(self) -> list[list[str]]:
-        """A row for each number that a script logged in any trial."""
+        """Return a row for each number that a script logged in any trial."""
         names = dict.fromkeys(name for entry in self.trials for name in entry.logged)
         return [[f"{name}, last", *(significant(entry.logged.get(name)) for entry in self.trials)] for name in names]
 
     def _interventions(self) -> list[list[str]]:
-        """A row where anything was changed."""
+        """Return a row if anything was changed."""
         if not any(entry.interventions for entry in self.trials):
             return []
         return [["changed in mid-run", *("\n".join(map(str, entry.interventions)) or "-" for entry in self.trials)]]
 
     def _times(self) -> list[list[str]]:
-        """A row where the workers say where their time went."""
+        """Return a row if the workers report the parts of their time."""
         if not any(entry.times_s for entry in self.trials):
             return []
         return [["compute/code/net/wait/step", *(shares(entry.times_s) for entry in self.trials)]]
 
     def _links(self) -> list[list[str]]:
-        """A row where somebody has counted."""
+        """Return a row if links were counted."""
         if not any(entry.link_bytes for entry in self.trials):
             return []
         return [["links, to/from the switch", *(link_bytes(entry.link_bytes) for entry in self.trials)]]
 
     def _memory(self) -> list[list[str]]:
-        """A row where the workers say what they kept."""
+        """Return a row if the workers report their memory."""
         if not any(entry.memory for entry in self.trials):
             return []
         return [["memory of a worker", *(entry.memory.words if entry.memory else "-" for entry in self.trials)]]
 
     def _shares(self) -> list[list[str]]:
-        """What became of everybody's gradients, where there is a ledger."""
+        """Return rows about the gradients of each worker, if there is a ledger."""
         if not any(any(entry.share_by_worker) for entry in self.trials):
             return []
         discarded = [entry.discarded_by_worker for entry in self.trials]
@@ -404,7 +402,8 @@ class Summary:
         ]
 
     def headings(self) -> list[str]:
-        """The table's first row: the trials' names, the baseline and what did not end marked."""
+        """Return the table's first row: the trials' names, with marks for the baseline and for
+        trials that did not end."""
         return [f"{entry.name}{self._mark(entry)}" for entry in self.trials]
 
     def _mark(self, entry: TrialSummary) -> str:
@@ -422,7 +421,7 @@ class RunSummary:
 
     jobs: tuple[Summary, ...]
     provenance: Provenance | None = None
-    """What made the run."""
+    """The versions, machine and command of the run."""
 
     @property
     def failures(self) -> list[str]:
@@ -432,7 +431,7 @@ class RunSummary:
         return [f"job {job.job}: {reason}" for job in self.jobs for reason in job.failures]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: the one job's own document, or one of all jobs."""
+        """Return the JSON: the document of a single job, or a document with all jobs."""
         provenance = {"provenance": msgspec.to_builtins(self.provenance)} if self.provenance else {}
         if len(self.jobs) == 1:
             return self.jobs[0].to_dict() | provenance
@@ -442,27 +441,27 @@ class RunSummary:
 
     @property
     def notes(self) -> list[str]:
-        """What was not compared or checked, although nothing failed."""
+        """The trials that were not compared or checked, although nothing failed."""
         return [note for job in self.jobs for note in job.notes]
 
     def parts(self) -> list[PlainTable]:
-        """For the terminal: a table for each job that has come to an iteration."""
+        """Return the tables for the terminal: one for each job with a finished iteration."""
         alone = len(self.jobs) == 1
         return [job.table("" if alone else f"job {job.job}") for job in self.jobs if job.trials]
 
 
 def time_to_target(entry: TrialSummary) -> str:
-    """Return when a worker first had the target, for people."""
+    """Return when a worker first had the target, as text."""
     return "diverged" if entry.diverged else seconds(entry.time_to_target_s)
 
 
 def identical(entry: TrialSummary) -> str:
-    """Return whether all replicas had the same bits, for people."""
+    """Return whether all replicas had the same bits, as text."""
     return "NO" if entry.identity_error else "yes"
 
 
 def conserved(entry: TrialSummary) -> str:
-    """Return whether every gradient of a trial with ledgers is accounted for, for people."""
+    """Return whether every gradient of a trial with ledgers is accounted for, as text."""
     if entry.conservation_error:
         return "NO"
     return "as far as known" if entry.conservation_unchecked else "exactly"
@@ -489,12 +488,12 @@ def _recoveries(entry: TrialSummary) -> str:
 
 
 def _ages(entry: TrialSummary) -> str:
-    """The mean of each worker's, in iterations, and the largest."""
+    """Return each worker's mean age, in iterations, and the largest age."""
     return f"{each(entry.age_by_worker, '{:.1f}'.format, separator='/')}, most {entry.age_most}"
 
 
 def _pending(entry: TrialSummary) -> str:
-    """How much, whose, and since when."""
+    """Return the amount, the workers, and since when."""
     if not any(entry.waiting_by_worker):
         return "none"
     whose = {rank: weight for rank, weight in enumerate(entry.waiting_by_worker) if weight}

@@ -11,12 +11,12 @@ from kofn.report.figures import STYLE
 
 
 def svg(figure: Figure) -> Markup:
-    """Inline SVG, with text as text, and without a background."""
+    """Return inline SVG, with text as text, and without a background."""
     text = io.StringIO()
     FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE):
         figure.draw_without_rendering()
-        figure.set_layout_engine(None)  # it is laid out: whoever saves it need not do it again
+        figure.set_layout_engine(None)  # it is laid out now; saving it need not do it again
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
     _, start, rest = text.getvalue().partition("<svg")
     return Markup(start + rest)

@@ -1,4 +1,4 @@
-"""Tables for people: as wide as they need where there is no terminal, continued below where one is too narrow."""
+"""Tables for people: without a terminal at full width; on a narrow terminal continued below."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -15,11 +15,11 @@ GAP = 2
 """Columns between two cells."""
 
 TEXT = 30
-"""Columns that a text wants at least; it may be folded."""
+"""Smallest width of a column of text, which may be folded."""
 
 
 def make_console(*, stderr: bool = False, quiet: bool = False, file: IO[str] | None = None) -> Console:
-    """A terminal as wide as it is; a pipe or a file takes lines of any length."""
+    """Return a console with the terminal's width; in a pipe or a file, lines may have any length."""
     made = Console(stderr=stderr, quiet=quiet, file=file, highlight=False)
     if not made.is_terminal:
         made.width = UNLIMITED
@@ -28,11 +28,11 @@ def make_console(*, stderr: bool = False, quiet: bool = False, file: IO[str] | N
 
 @dataclass(frozen=True, slots=True)
 class PlainTable:
-    """Headings and rows without lines: names in the first column, figures at the right of the others.
+    """Headings and rows without lines: names in the first column, numbers right-aligned in the others.
 
-    A table that is wider than the terminal is printed in parts, each with the first column; a cell that is still wider
-    is folded.  `texts`: headings of columns of words, at the left.  `failed`: numbers of the rows that are red.
-    `cut`: print one part, with texts that end with an ellipsis where they do not fit.
+    A table that is wider than the terminal is printed in parts, each with the first column; a cell that is still too
+    wide is folded. `texts`: headings of columns of words, left-aligned. `failed`: numbers of the rows that are red.
+    `cut`: print one part, and end texts that do not fit with an ellipsis.
     """
 
     headings: Sequence[str]
@@ -64,7 +64,7 @@ class PlainTable:
         return found
 
     def _parts(self, widths: Sequence[int], width: int) -> list[list[int]]:
-        """The columns of each part."""
+        """Return the columns of each part."""
         parts, used = [[0]], widths[0]
         for column, whole in enumerate(widths[1:], 1):
             own = min(whole, TEXT) if self.headings[column] in self.texts else whole
