@@ -98,7 +98,7 @@ class LedgerStorage:
     def in_file(
         cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact"
     ) -> Self:
-        """Return the ledger of an earlier process of this worker, or a new one; LedgerError if it is another worker's."""
+        """Return the ledger of this worker's earlier process, or a new one; LedgerError if it is another worker's."""
         layout = list(_layout(blocks, lanes, width, residual))
         identity = [MAGIC, job << 8 | rank, blocks, lanes, width << 8 | 8 * KEPT[residual]().itemsize]
         size = _size(layout)

@@ -79,7 +79,7 @@ class Planner:
     summary block, the next plan expects the magnitudes of the last iteration's sums.
     `ratio`: the share of the float32 gradient's bytes; with `adaptive` only the first iteration's, later the workers'
     mean wish.
-    `summary_bits`: the summary block's share of a ratio that omits blocks, per element of a block, in bits times 2**-16.
+    `summary_bits`: the summary block's part of a ratio that omits blocks, per element of a block, in bits * 2**-16.
 
     A wish narrows lanes only while their expected error is at most `error_max` of the gradient's squared norm
     (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without them it counts as 0.
@@ -168,7 +168,7 @@ class Planner:
         left = np.maximum(self.every - gap, 0)  # iterations that each block may still rest
         hold = np.zeros(self.blocks) if expected is None else -expected.mean
         longest_first = np.lexsort((hold, left))  # stable: ties by number
-        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may rest for at most so many iterations
+        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may rest at most so often
         due = max(0, int((waiting - steady * np.arange(len(waiting))).max()))
         first, others = longest_first[:due], np.sort(longest_first[due:])
         most_first = others[np.argsort(hold[others], kind="stable")]

@@ -33,7 +33,7 @@ DROP = 0.5
 oscillate with the hosts' load."""
 
 RISE = 0.25
-"""Share by which v0 follows a higher rate: the highest of many samples is too high by chance."""
+"""Share by which v0 follows a higher rate: the highest of many samples overestimates."""
 
 DEAD_ZONE = 0.1
 """Share by which v may be below v0 before lanes are narrowed, because an unchanged link is sometimes measured too low.
@@ -64,7 +64,7 @@ READINGS: Mapping[str, Callable[[float, float], float]] = {"deliverable": delive
 
 
 def compression_ratio(*, total_bytes: int, delivered_bytes: int, rest: float) -> float:
-    """Return c = (s + (D - s) r) / D, from RATIO_MIN to 1; `rest` is r, the share of the remaining D - s bytes to send."""
+    """Return c = (s + (D - s) r) / D, from RATIO_MIN to 1; `rest` is r, the share of the other D - s bytes to send."""
     delivered = min(1.0, delivered_bytes / total_bytes)
     return min(1.0, max(RATIO_MIN, delivered + (1.0 - delivered) * rest))
 
@@ -251,7 +251,7 @@ class RateEstimator:
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
     def _judge(self, older: _Rates, newer: _Rates) -> None:
-        """Test two windows' rates for stability; a stable rate is v at once if far below v0, or in the literal reading."""
+        """Test two windows for stability; a stable rate is v at once if far below v0, or in the literal reading."""
         close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:

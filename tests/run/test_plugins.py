@@ -79,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("setting", "words"),
     [
         ("compress.codec=gone:Codec", "codec 'gone:Codec' cannot be loaded: ModuleNotFoundError"),
-        ("compress.codec=mine:NUMBER", "codec 'mine:NUMBER' is a int: a callable that returns a Codec is needed"),
+        ("compress.codec=mine:NUMBER", "codec 'mine:NUMBER' must be a callable that returns a Codec, got a int"),
         ("compress.codec=mine:broken", "codec 'mine:broken' failed: ValueError: no idea"),
         (
             "compress.codec=mine:family",

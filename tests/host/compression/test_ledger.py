@@ -967,7 +967,7 @@ def test_books_of_others_are_refused(tmp_path):
     for other in others:
         with pytest.raises(
             LedgerError,
-            match=r"another ledger \(job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits, residuals of 64\), not that",
+            match="got that of job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits, residuals of 64: remove it",
         ):
             LedgerStorage.in_file(path, **{"job": 1, "rank": 2, "blocks": 3, "lanes": 64, **other})
     with pytest.raises(LedgerError, match="No such file"):
@@ -978,7 +978,7 @@ def test_books_of_others_are_refused(tmp_path):
 def test_what_is_no_ledger_of_this_version_is_refused_and_left_as_it_is(tmp_path, content):
     path = tmp_path / "ledger"
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match="holds no ledger of this version: remove it, or give another place"):
+    with pytest.raises(LedgerError, match="holds no ledger of this version: remove it, or choose another place"):
         LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
     assert path.read_bytes() == content
 
