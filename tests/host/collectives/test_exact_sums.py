@@ -192,7 +192,7 @@ def test_an_owner_that_does_not_send_is_named() -> None:
         hangs: Any = made.communicators[1]
         hangs._exact._contribute = lambda *given: time.sleep(3 * SHORT_S)
         errors = made.run(gathers)
-    wrong = "block 1 is worker 1's, who has not sent it, or no switch answers"
+    wrong = "worker 1 has not sent its block 1, or no switch answers"
     assert all(wrong in errors[rank] for rank in (0, 2)), errors
 
 

@@ -240,7 +240,7 @@ def test_slots_that_are_known_already_are_not_lost() -> None:
     [
         (lambda one: one.all_reduce(ONES, op="mean", elastic=True), "must be an elastic reduce_scatter(mean), got"),
         (lambda one: one.begin(3, elastic=True), "elastic calls are reduce-scatters"),
-        (lambda one: scatter(one, np.ones((4, COLUMNS + 1), np.float32)), "has room for 5,000"),
+        (lambda one: scatter(one, np.ones((4, COLUMNS + 1), np.float32)), "must have at most 5,000"),
         (lambda one: scatter(one, np.full((4, 2), np.nan, np.float32)), "gradient element 0 must be finite"),
     ],
 )

@@ -419,7 +419,7 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
         (lambda: load_codecs("int64", workers=4), "codec must be int32, .* or module:Name, got 'int64'"),
         (lambda: load_codecs("tests.host.none:x", workers=4), "cannot be loaded: ModuleNotFoundError: No module named"),
         (lambda: load_codecs("tests.host.compression.test_codecs:x", workers=4), "cannot be loaded: AttributeError"),
-        (lambda: load_codecs("tests.host.compression.test_codecs:LANES", workers=4), "LANES' must be a callable .* int"),
+        (lambda: load_codecs("tests.host.compression.test_codecs:LANES", workers=4), "LANES' must be a callable"),
         (
             lambda: load_codecs("tests.host.compression.test_codecs:crowded", workers=4),
             r"crowded.*no head-room.*-32 to 32 from each of 4 workers",
