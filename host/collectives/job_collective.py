@@ -24,9 +24,9 @@ class JobCollective:
     faults: ClassVar[tuple[str, ...]] = ()
     """The supported values of fault.where."""
     restarts: ClassVar[tuple[str, ...]] = ()
-    """Which of "switch" and "worker" an [[event]] can kill and start; it always can the controller."""
+    """The processes, "switch" or "worker", that an [[event]] can kill and start besides the controller."""
     server: ClassVar[bool] = False
-    """Whether a server process on a host of its own sums, so that all workers share its link."""
+    """Whether a server process on a separate host sums, so that all workers share its link."""
     simulated: ClassVar[bool] = False
     """Whether `kofn simulate` supports it."""
     port: ClassVar[int] = FORWARDED_PORT

@@ -92,7 +92,7 @@ class Gone(Exception):  # noqa: N818  # an event of the connection, handled by t
 
 
 class Channel:
-    """Messages in both directions; any thread may send, one receives.  `limit_s`: the longest time to send a message."""
+    """Messages in both directions; any thread may send, one receives.  `limit_s`: the longest time for sending."""
 
     def __init__(self, connected: socket.socket, limit_s: float) -> None:
         if connected.family == socket.AF_INET:

@@ -12,7 +12,7 @@ from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Messa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Callbacks: `agreed` for the next call, with its note (messages.Agreed); `over` for failing calls (messages.Over)."""
+    """Callbacks: `agreed` for the next call and its note (messages.Agreed), `over` for failing calls (messages.Over)."""
 
     agreed: Callable[[Key, bytes], None]
     over: Callable[[str, bool], None]
@@ -23,7 +23,7 @@ class _Silent(Exception):  # noqa: N818  # how the loop is left
 
 
 class Participant(threading.Thread):
-    """The participant's thread; `timeout_s`: the coordinator's, which answers every call soon after that at the latest."""
+    """The participant's thread; `timeout_s`: the coordinator's, which answers every call by then or a little later."""
 
     def __init__(self, channel: Channel, listener: Listener, timeout_s: float) -> None:
         super().__init__(name="participant", daemon=True)
@@ -41,7 +41,7 @@ class Participant(threading.Thread):
         self._channel.send(Posted(key=key, call=call, note=note))
 
     def report(self, reason: str, *, silent: bool) -> None:
-        """Report that a call cannot be carried out; the coordinator decides the consequences; `silent` as in Trouble."""
+        """Report that a call cannot be carried out; the coordinator decides what follows; `silent` as in Trouble."""
         self._trouble, self._trouble_s = reason, time.monotonic()
         self._channel.send(Trouble(reason=reason, silent=silent))
 

@@ -1,4 +1,4 @@
-"""The passage of a call's chunks through one worker of a ring: from the left neighbour, perhaps added, to the right one.
+"""The passage of a call's chunks through a worker of a ring: from the left neighbour, perhaps added, to the right one.
 
 Neighbours know which bytes come next, so only values are sent.
 """

@@ -27,7 +27,7 @@ MEET_S = 30.0
 
 
 class Stalled(HostError):  # noqa: N818  # the coordinator decides which worker is to blame
-    """Nothing moves in a call; the message says what is awaited."""
+    """Nothing moves in a call; the message names the cause of the wait."""
 
 
 class PeerCommunicator(Communicator, JobCollective):
