@@ -12,7 +12,7 @@ from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Messa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Callbacks: `agreed` for the next call and its note (messages.Agreed), `over` for failing calls (messages.Over)."""
+    """Callbacks: `agreed` for the next call and its note (messages.Agreed); `over` for failed calls (messages.Over)."""
 
     agreed: Callable[[Key, bytes], None]
     over: Callable[[str, bool], None]
