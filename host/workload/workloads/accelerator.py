@@ -1,6 +1,6 @@
 """Layers as on an accelerator: each pass is a wait of a given length, each gradient is random.
 
-A wait takes no processor time, so it does not slow down other work.  Passes are queued as on an accelerator: each
+A wait takes no processor time, so it slows nothing down.  Passes are queued as on an accelerator: each
 begins once it is submitted and the previous one has ended.  All passes of a backward pass are submitted together, and
 only weight gradients, which are to be sent, are waited for.
 """

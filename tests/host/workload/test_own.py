@@ -124,7 +124,7 @@ def test_a_replica_that_joins_has_the_optimizers_state(users: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("np.full(4, 3, np.float32)", "np.full(4, 3.0)", "parameters are float64 (4,), but must be float32 (elements,)"),
+        ("np.full(4, 3, np.float32)", "np.full(4, 3.0)", "are float64 (4,), but must be float32 (elements,)"),
         ("np.full(4, 3, np.float32)", "[1.0]", "parameters are a list, but must be a NumPy array"),
         ("np.full(4, 3, np.float32)", "np.full(4, rank, np.float32)", "the parameters of two workers differ"),
         ("        self.parameters = np", "        nothing = np", "failed: AttributeError"),
