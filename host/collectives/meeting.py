@@ -108,7 +108,7 @@ class _Reception:
             raise CollectiveError(self._absent()) from error
         channel = Channel(accepted, self._limit_s)
         try:
-            hello = _expect(channel, Hello, self._deadline, "a peer has connected without a Hello")
+            hello = _expect(channel, Hello, self._deadline, "a connected peer has sent nothing valid")
             self._check(hello)
         except CollectiveError as error:
             channel.send(Over(reason=str(error)))

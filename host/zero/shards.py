@@ -107,7 +107,7 @@ class Shards:
         return own, np.maximum(counts.reshape(-1), 1)
 
     def segments(self, rank: int, edges: Sequence[int]) -> Iterator[tuple[int, slice]]:
-        """Yield the shard's pieces, cut at `edges` of the flat elements: a piece's number and its place in the shard."""
+        """Yield the shard's pieces, cut at `edges` of the flat elements: each one's number and its place in it."""
         for there, here in self.parts(rank):
             first = int(np.searchsorted(edges, there.start, side="right")) - 1
             for number in range(first, len(edges) - 1):

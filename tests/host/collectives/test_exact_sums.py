@@ -204,7 +204,7 @@ def test_after_a_restart_of_the_slots_gathers_fail_at_all_workers(target: str) -
         begin = time.monotonic()
         errors = made.run(lambda communicator: error_of(lambda: communicator.all_gather(row(communicator.rank))))
         assert time.monotonic() - begin < 4 * SHORT_S
-    assert all(f"no block was summed for {SHORT_S:g} s; worker 0 has not sent its block 0" in error for error in errors), errors
+    assert all(f"no block was summed for {SHORT_S:g} s; worker 0 has not sent" in error for error in errors), errors
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -205,7 +205,7 @@ def test_a_switch_that_is_started_anew_ends_it_at_once() -> None:
         for each in crew[:3]:
             each._loop.run(_regroup(each))
         for rank, work in enumerate(works):
-            with pytest.raises(CollectiveError, match=rf"worker {rank} lacks sums of iteration 1, blocks \[0, .* was restarted"):
+            with pytest.raises(CollectiveError, match=rf"worker {rank} lacks sums of iteration 1, .* restarted"):
                 work.result(5)
 
 
