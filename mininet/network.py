@@ -1,10 +1,10 @@
-"""The whole network: data links around the switch, and the management network beside it.
+"""The whole network: data links around the switch, and the separate management network.
 
     root namespace                          host h1
       s1-eth1  <---- shaped veth ---->        h1-eth0   10.0.0.1
       kofn-mgmt 172.30.255.1                  mgmt0     172.30.255.2
           |                                     |
-          +---- bridge, in a namespace of its own
+          +---- bridge, in a separate namespace
 
 The switch's program runs on s1-eth1...; gRPC between workers and controller takes the management network and never
 crosses the switch.  No bridge is in the root namespace, so no firewall rule of the machine applies to it.
@@ -27,15 +27,15 @@ from topology import SERVICE_IP, SERVICE_MAC, Host, Topology
 
 MANAGEMENT_ROOT = "kofn-mgmt"
 MANAGEMENT_MAC = "02:6b:6f:66:6e:01"
-"""Given, or udev would change it a moment later and the hosts would go on sending to the first one."""
+"""A fixed address: otherwise udev would change it a moment later, and the hosts would still send to the first one."""
 MANAGEMENT_HOST = "mgmt0"
 COMMAND_S = 30.0
-"""How long a host's own command of topology.json may take."""
+"""The time limit of a host's command in topology.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """What to build."""
+    """The network to build."""
 
     topology: Topology
     driver: str
@@ -43,15 +43,15 @@ class NetworkPlan:
     mtu: int
 
     def management_address(self, rank: int) -> IPv4Address:
-        """Of a host by rank; -1 is the root namespace, which has the first."""
+        """Return the address of a host by rank; -1 is the root namespace, which has the first address."""
         return self.management[rank + 2]
 
 
 class Network:
-    """A network that runs; `with Network(plan) as network` removes it again."""
+    """A running network; `with Network(plan) as network` removes it at the end."""
 
     def __init__(self, plan: NetworkPlan) -> None:
-        """Check what must be so beforehand; nothing is made yet."""
+        """Check the preconditions; nothing is made yet."""
         _preconditions(plan)
         self.plan = plan
         self.topology = plan.topology
@@ -91,7 +91,7 @@ class Network:
             self._commands(host)
 
     def namespace(self, node: str) -> Namespace:
-        """Of a host by name; the switch runs in the root namespace."""
+        """Return the namespace of a host by name; the switch runs in the root namespace."""
         if node in ("root", self.topology.switch):
             return self.root
         if node not in self._driver.namespaces:
@@ -112,7 +112,7 @@ class Network:
         )
 
     def _management(self) -> Namespace:
-        """The second network: a bridge in a namespace of its own, one veth pair a host and one to root."""
+        """Make the management network: a bridge in a separate namespace, one veth pair per host and one to root."""
         bridge = Namespace.create("management")
         prefix = self.plan.management.prefixlen
         ours = f"{self.management_interface} address {MANAGEMENT_MAC}"
@@ -141,7 +141,7 @@ class Network:
         return MANAGEMENT_ROOT + self.topology.suffix
 
     def _commands(self, host: Host) -> None:
-        """Run what topology.json wants to be run in the host."""
+        """Run the host's commands of topology.json."""
         for command in host.commands:
             try:
                 with self.namespace(host.name).entered():
@@ -151,7 +151,7 @@ class Network:
                 raise NetworkError(f"hosts.{host.name}.commands: `{command}` failed: {reason.strip()}") from error
 
     def shape(self, host_name: str, mbps: float | None) -> None:
-        """Change a link's rate in both directions; None takes the limit away."""
+        """Change a link's rate in both directions; None removes the limit."""
         hosts = {host.name: host for host in self.topology.hosts}
         if host_name not in hosts:
             raise NetworkError(f"the host must be one of {', '.join(hosts)}, got {host_name!r}")
@@ -167,7 +167,7 @@ class Network:
         self.rates[host.name] = mbps
 
     def describe(self) -> dict[str, Any]:
-        """What the runner needs to know, as JSON."""
+        """Return the network's description for the runner, as JSON."""
         hosts = {
             host.name: {
                 "ip": str(host.ip.ip),
@@ -193,21 +193,21 @@ class Network:
 
 
 def _plain(name: str, mtu: int) -> None:
-    """Make an interface carry nothing but what is sent, as it is sent; then set it up."""
+    """Disable IPv6 and offloads of an interface, so that it carries unchanged packets only; then set it up."""
     interfaces.disable_ipv6(name)
     interfaces.disable_offloads(name)
     interfaces.ip([f"link set {name} mtu {mtu} up"])
 
 
 def check_machine(plan: NetworkPlan) -> None:
-    """NetworkError where this network cannot be made on this machine now; cleans what dead networks have left."""
+    """NetworkError if this network cannot be made on this machine now; also removes remains of dead networks."""
     _preconditions(plan)
     records.refuse_living()
     _check_routes(plan.management)
 
 
 def _preconditions(plan: NetworkPlan) -> None:
-    """What must be so before anything is made; NetworkError says what is not."""
+    """Check the preconditions; NetworkError names one that is not met."""
     if os.geteuid() != 0:
         raise NetworkError("not root: network namespaces need root, use sudo")
     for tool in ("ip", "tc"):
@@ -217,7 +217,7 @@ def _preconditions(plan: NetworkPlan) -> None:
 
 
 def check_plan(plan: NetworkPlan) -> None:
-    """What can be known without looking at this machine; NetworkError names the field."""
+    """Check a plan without looking at this machine; NetworkError names the wrong field."""
     management, hosts = plan.management, plan.topology.hosts
     if management.num_addresses < len(hosts) + 3:
         raise NetworkError(
@@ -229,7 +229,7 @@ def check_plan(plan: NetworkPlan) -> None:
 
 
 def _check_routes(management: IPv4Network) -> None:
-    """NetworkError when this machine reaches addresses of the management network by some route already."""
+    """NetworkError if this machine already has a route to addresses of the management network."""
     for destination, device in interfaces.routes():
         if ip_network(destination).overlaps(management):
             raise NetworkError(
