@@ -13,7 +13,7 @@ SWITCH ?= 127.0.0.1:50051
 # Tests wait for a third of their time: a process more than there are cores.
 PYTEST = .venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
 
-.PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests check explore fuzz soak docs reference crd picture \
+.PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests check explore fuzz soak results docs reference crd picture \
     screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
@@ -73,8 +73,12 @@ fuzz: setup-dev ## random frames, messages, programs and calls through switch an
 soak: setup-dev ## full load and table updates, every sum checked, SOAK_S seconds
 	@exec .venv/bin/python -m bench.soak --seconds $(SOAK_S) $(ARGS)
 
+results: setup-dev ## docs/RESULTS.md from the figures in bench/results; ARGS='goodput' measures one again first
+	@exec .venv/bin/python -m bench.results $(ARGS)
+
 docs: setup-docs ## the documentation as a site in site/, every link checked
-	@exec .venv/bin/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet
+	@echo 'site/ is built; with its search at http://127.0.0.1:8000: python3 -m http.server --bind 127.0.0.1 --directory site'
 
 reference: setup-dev ## docs/reference/ from the code: configuration, commands, results
 	@exec .venv/bin/python -m kofn.cli.reference
@@ -88,7 +92,7 @@ picture: setup-dev ## docs/picture.svg, the picture of the README
 screenshots: setup-dev ## docs/images/ of the live page, from the default run; needs root and chromium
 	@exec .venv/bin/python -m tests.web.screenshots
 
-header: setup-dev ## rewrite what is made from the header's fields: the C header, and docs/explanation/protocol.md's table
+header: setup-dev ## rewrite what is made from the header's fields: the C header, and docs/reference/protocol.md's table
 	@.venv/bin/python -m kofn.host.wire.header_text
 
 p4: ## rebuild p4src/build with p4c (p4c-bm2-ss on the PATH)

@@ -35,7 +35,7 @@ BASE = Config(
     model=ModelSection(hidden=(256,), batch=1, compute_ms=0.0),
 )
 PARAMETERS = 64 * 256 + 256 + 256 * 10 + 10
-"""Of the model above: digits have 64 pixels and 10 classes."""
+"""Parameters of the model above: digits have 64 pixels and 10 classes."""
 
 
 def goodput_mbps(loss: float, iterations: int, target: str, console: Console) -> tuple[float, int]:

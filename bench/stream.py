@@ -29,7 +29,7 @@ from kofn.host.errors import HostError
 from kofn.host.wire.packet import WORDS_MAX
 
 SIDE = 128
-"""Of the matrices."""
+"""Rows and columns of the matrices."""
 
 
 class Computation:
@@ -48,7 +48,7 @@ class Computation:
 
 
 class Turns:
-    """What takes turns: computation, transfer, both one by one, both at once; in seconds."""
+    """The turns: computation, transfer, both in sequence, both at once; in seconds."""
 
     def __init__(self, worker: MeasuredWorker, gradient: Floats, computation: Computation, pieces: int) -> None:
         self._worker, self._gradient, self._computation = worker, gradient, computation

@@ -29,7 +29,7 @@ from examples.torch.gpt import GPT, batch_of, read_text
 from kofn.config.schema import Config
 
 Spent = tuple[float, float]
-"""Of an iteration, in seconds: by the clock, and by the processors, all threads together."""
+"""Seconds of an iteration: wall time, and processor time of all threads together."""
 
 
 def trainer(characters: int, shape: Sequence[int]) -> DistributedDataParallel:

@@ -31,7 +31,7 @@ _CHECKOUT = os.path.dirname(__path__[0])
 if os.path.exists(os.path.join(_CHECKOUT, "pyproject.toml")):
     __path__.insert(0, _CHECKOUT)
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is reported once, by us
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; kofn reports each failure once
 
 __all__ = ["Communicator", "Config", "ConfigError", "KofnError", "Run", "read", "run", "simulate"]
 
@@ -44,13 +44,13 @@ _PUBLIC = {
     "read": "kofn.report.reader",
     "simulate": "kofn.sim.library",
 }
-"""Name -> its module; kofn.run is a package that is called."""
+"""The module of each name; kofn.run is a package that is called."""
 
 
-if not TYPE_CHECKING:  # which knows the names above, and no others
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
     def __getattr__(name: str) -> Any:
-        """Public names are imported when they are used: a switch alone does not load what a run needs."""
+        """Import public names when they are used: a switch alone does not load the modules of a run."""
         if name == "run":
             return import_module("kofn.run")
         if name not in _PUBLIC:

@@ -1,4 +1,4 @@
-"""Packages that only some of kofn needs, and the extra of `pip install 'kofn[EXTRA]'` that brings each."""
+"""Packages that only parts of kofn need, and the extra of `pip install 'kofn[EXTRA]'` that installs each."""
 
 EXTRAS = {
     "cryptography": "certs",
@@ -21,7 +21,7 @@ EXTRAS = {
 
 
 def remedy(error: ModuleNotFoundError) -> str:
-    """What is missing and how to install it, in one line; raises `error` again where no extra brings it."""
+    """Return the missing package and how to install it, in one line; raise `error` again where no extra installs it."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         raise error

@@ -1,4 +1,4 @@
-"""Calls that are carried out at the same time, each in a child of this process, which has all that this process has.
+"""Calls that run at the same time, each in a child of this process with a copy of its state.
 
 with forked([lambda: simulate(trial) for trial in trials]) as ended:
     for result in ended: ...
@@ -29,18 +29,19 @@ _FORK = multiprocessing.get_context("fork")
 _PR_SET_PDEATHSIG = 1
 
 GRACE_S = 3.0
-"""For a child that is to end."""
+"""The time for a child to end."""
 
 HARMLESS = weakref.WeakSet[threading.Thread]()
-"""Threads that hold no lock that a child would wait for: beside them this process may be forked."""
+"""Threads that hold no lock that a child would wait for: with them this process may be forked."""
 
 
 @contextlib.contextmanager
 def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
-    """What each call returns, in their order; as many at a time as there are processors.  Results have to be pickled.
+    """Yield the results of the calls, in order; as many run at a time as there are processors. Results must be
+    picklable.
 
-    The first error is raised.  At the end of the block, children that still run are ended; when this process dies, they
-    are killed.  Where a process must not be forked, beside other threads or in a pool's child, or has one processor,
+    The first error is raised. At the end of the block, children that still run are ended; when this process dies, they
+    are killed. Where a process must not be forked (with other threads, or in a pool's child), or has one processor,
     calls are carried out in turn, in this process.
     """
     if processors() == 1:
@@ -54,19 +55,18 @@ def forked(calls: Iterable[Callable[[], T]]) -> Iterator[Iterator[T]]:
 
 
 def alone() -> bool:
-    """Whether this process has no other threads: a child might wait for ever for a lock that one of them holds."""
+    """Return whether this process has no other threads, whose locks a child might wait for endlessly."""
     return all(thread is threading.current_thread() or thread in HARMLESS for thread in threading.enumerate())
 
 
 def processors() -> int:
-    """That calls may be carried out on at the same time; 1 where this process must not be forked."""
+    """Return the processors for calls at the same time; 1 where this process must not be forked."""
     forks = alone() and not multiprocessing.current_process().daemon
     return len(os.sched_getaffinity(0)) if forks else 1
 
 
 class _Children(Generic[T]):
-    """As many as there are processors run from the beginning; the next one starts when the oldest one's result is
-    here."""
+    """One call for each processor runs from the beginning; the next one starts when the oldest result has arrived."""
 
     def __init__(self, calls: Iterable[Callable[[], T]]) -> None:
         self._calls, self._running = iter(calls), deque[_Child[T]]()
@@ -90,7 +90,7 @@ class _Children(Generic[T]):
 
 
 class _Child(Generic[T]):
-    """One call's process."""
+    """The process of one call."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._answer, there = _FORK.Pipe(duplex=False)
@@ -99,7 +99,7 @@ class _Child(Generic[T]):
         there.close()
 
     def result(self) -> T:
-        """What the call returned or raised; KofnError where the process was killed."""
+        """Return the call's result or raise its error; KofnError where the process was killed."""
         try:
             result, error = self._answer.recv()
         except EOFError:
@@ -110,10 +110,10 @@ class _Child(Generic[T]):
         self._process.join()
         if error is not None:
             raise error
-        return result  # type: ignore[no-any-return]  # as the call returned it
+        return result  # type: ignore[no-any-return]  # the call's own type
 
     def end(self) -> None:
-        """In order, files closed; where that takes too long, at once."""
+        """End in order, with files closed; where that takes too long, kill."""
         self._process.terminate()
         self._process.join(GRACE_S)
         self._process.kill()
@@ -121,25 +121,25 @@ class _Child(Generic[T]):
 
 
 def _carry_out(call: Callable[[], object], there: Connection, parent: int) -> None:
-    """In the child, which the parent alone ends."""
+    """Carry out the call in the child, which the parent alone ends."""
     _die_with(parent)
-    gc.freeze()  # what the parent had is no garbage: it need not be looked at again and again
+    gc.freeze()  # objects of the parent are no garbage: the collector can skip them
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     result, failure = None, None
     try:
         result = call()
-    except Exception as error:  # raised by the parent
+    except Exception as error:  # the parent raises it
         failure = _sendable(error)
     there.send((result, failure))
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error with its traceback as a note; a RuntimeError in its words where it cannot be pickled."""
+    """Return the error with its traceback as a note; a RuntimeError with its text where it cannot be pickled."""
     try:
         sent: Exception = pickle.loads(pickle.dumps(error))
-    except Exception:  # as a class of somebody else's may have it
+    except Exception:  # classes of other packages may not unpickle
         sent = RuntimeError(in_words(error))
     sent.add_note("".join(traceback.format_exception(error)))
     return sent

@@ -1,13 +1,13 @@
-"""Boot the network and run processes in it, controlled by JSON lines on stdin; see README.md in this folder.
+"""Boot the network and run processes in it, at the command of JSON lines on stdin; see README.md in this folder.
 
     boot.py --topology FILE | --hosts N [--mbps B]     boot, print {"event": "ready", ...}, then obey
-    boot.py ... --write-topology OUT                   only check the arguments, and write them as a topology.json
+    boot.py ... --write-topology OUT                   only check all that, and write the topology.json it means
     boot.py ... --check-machine                        only check whether this machine has room for it
-    boot.py --clean                                    end and remove the remains of dead boot.py processes
+    boot.py --clean                                    end and remove what a boot.py that has died left behind
 
-It knows nothing of training, switches or controllers: it starts given commands.  When stdin ends, or on SIGTERM, SIGINT
-and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  After an error it
-prints one line {"event": "error", "message": ...}, removes the network too, and exits with 2.
+It knows nothing of training, switches or controllers, and starts any processes.  When stdin ends, or on SIGTERM,
+SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  An
+impossible command is one line {"event": "error", "message": ...} and, after the same removal, exit code 2.
 """
 
 import argparse
@@ -39,15 +39,15 @@ COMMANDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "shape": ({"host": str, "mbps": (int, float, type(None))}, {}),
     "stop": ({}, {}),
 }
-"""The commands on stdin: required and optional fields with their types."""
+"""The commands on stdin: needed and optional fields with their types."""
 
 
 class Stop(Exception):  # noqa: N818  # not an error: the way out of the loop
-    """Ends the loop: the network is to be removed."""
+    """The network is to be removed."""
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Print one event; a lost reader is not an error here, since stdin ends too."""
+    """Print one event; a reader that is gone is not an error, stdin tells of it."""
     try:
         print(json.dumps({"event": event, **fields}), flush=True)
     except BrokenPipeError:
@@ -55,10 +55,10 @@ def emit(event: str, **fields: Any) -> None:
 
 
 class BootServer:
-    """Obeys stdin and watches the children until a stop."""
+    """Obeys stdin and watches the children, until it is told to stop."""
 
     def __init__(self, network: Network, children: Children) -> None:
-        """Serve an existing network."""
+        """Serve a network that is made."""
         self._network = network
         self._children = children
         self._selector = selectors.PollSelector()  # epoll refuses a stdin that is a file or /dev/null
@@ -67,7 +67,7 @@ class BootServer:
         self._result: dict[str, Any] | None = None
 
     def serve(self, signals: int) -> None:
-        """Serve until Stop; `signals`: the descriptor of signal numbers."""
+        """Until Stop; `signals` is the descriptor that signal numbers come from."""
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._commands)
         self._selector.register(signals, selectors.EVENT_READ, self._signals)
         while True:
@@ -121,7 +121,7 @@ class BootServer:
         emit("started", id=command["id"], pid=child.pid)
 
     def _check(self) -> None:
-        """Run the checks in a separate process: they take seconds, and a stop must be handled meanwhile."""
+        """Run the checks in a process of their own: they take seconds, and we must hear a stop meanwhile."""
         argv = [sys.executable, str(Path(__file__).with_name("checks.py")), json.dumps(self._network.describe())]
         self._result = None
         self._checks = self._children.start(CHECK, self._network.root, argv, env={}, stdout=subprocess.PIPE)
@@ -129,7 +129,7 @@ class BootServer:
         self._selector.register(self._checks.stdout, selectors.EVENT_READ, lambda _: self._relay())
 
     def _relay(self) -> None:
-        """Pass on one line of the checks; the last one once their process has ended, so that another may start."""
+        """Pass one line of the checks on; the last one when their process has ended, so that another may start."""
         assert self._checks is not None and self._checks.stdout is not None
         line = self._checks.stdout.readline()
         event = json.loads(line) if line else {}
@@ -153,7 +153,7 @@ class BootServer:
 
 
 def parse_command(line: bytes) -> dict[str, Any]:
-    """Return one line of stdin, checked; NetworkError names the wrong field."""
+    """Parse and check one line of stdin; NetworkError names the wrong field."""
     try:
         command = json.loads(line)
     except ValueError as error:
@@ -200,7 +200,7 @@ def arguments() -> argparse.Namespace:
 
 
 def plan(options: argparse.Namespace) -> NetworkPlan:
-    """Return the plan of the command line, checked."""
+    """Return the checked plan of the command line."""
     try:
         management = IPv4Network(options.management)
     except ValueError as error:
@@ -211,7 +211,7 @@ def plan(options: argparse.Namespace) -> NetworkPlan:
 
 
 def wanted(options: argparse.Namespace) -> topology.Topology:
-    """Return the topology of the command line."""
+    """The topology of the command line."""
     if options.topology is None:
         return topology.star(options.hosts, options.mbps)
     if options.mbps is not None:
@@ -220,7 +220,7 @@ def wanted(options: argparse.Namespace) -> topology.Topology:
 
 
 def watch_signals() -> int:
-    """Make signals readable: the returned descriptor gives one byte, the number, per signal."""
+    """Make signals readable: the descriptor gives one byte, its number, for each."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (*STOP_SIGNALS, signal.SIGCHLD):
@@ -245,12 +245,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def clean() -> None:
-    """Remove the remains of dead networks; NetworkError if a network runs, which is not touched."""
+    """Remove what dead networks have left; NetworkError for one that runs, which is left alone."""
     records.refuse_living()
 
 
 def main() -> int:
-    """Return the exit code: 0 done, 2 not possible."""
+    """Exit code: 0 done, 2 not possible."""
     options = arguments()
     try:
         if options.clean:

@@ -1,8 +1,8 @@
-"""Checks of the network: reachability and link rates.
+"""Checks of the network: which hosts reach each other, and at what rate.
 
-boot.py runs it as a separate process, `checks.py PLAN` with the plan as JSON; it prints one JSON line per check and a
-final one.  A socket belongs to the namespace in which it was made, so this process makes its sockets in the hosts and
-needs neither ping nor iperf.  The switch must already forward between the hosts' addresses.
+Run by boot.py as a process of its own, `checks.py PLAN` with the plan as JSON; prints one JSON line a check and a last
+one.  A socket belongs to the namespace it was made in, so this one process makes its sockets in the hosts and needs
+neither ping nor iperf.  The switch must forward between the hosts' addresses by then.
 """
 
 import fcntl
@@ -24,15 +24,15 @@ from namespaces import Namespace
 
 PING_S = 1.0
 PING_TRIES = 3
-"""The switch may still be loading its tables during the first try."""
+"""The switch may still be loading its tables when the first one is sent."""
 
 RATE_TRIES = 3
 
 SHARE = (0.60, 1.05)
-"""Accepted shares of the configured rate: a busy machine may lose some, and an unshaped first bucket may add some."""
+"""Accepted shares of the configured rate: a busy machine loses some, and an unshaped first bucket adds some."""
 
 ARRIVED = 0.9
-"""The least received share of the sent bytes without loss: some are still on their way."""
+"""Least share of the sent bytes that has arrived if nothing is lost: the rest is on its way."""
 
 DRAIN_S = 10.0
 """Longest wait for a queue to empty: at most 1000 frames, in front of the slower of two links."""
@@ -44,7 +44,7 @@ FRAMES_LEAST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedHost:
-    """A host of the plan."""
+    """A host as the plan names it."""
 
     name: str
     ip: str
@@ -55,7 +55,7 @@ class CheckedHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Ethernet rates in Mbit/s; `waited`: whether the sender ever had to wait for the link."""
+    """Ethernet bits a second, in Mbit/s; `waited`: whether the sender ever had to wait for the link."""
 
     sent: float
     received: float
@@ -63,12 +63,12 @@ class Rates:
 
     @property
     def idle(self) -> bool:
-        """Whether the link was not the limit: the sender never waited, and everything arrived."""
+        """Return whether the link was not the limit: the sender never waited, and all arrived."""
         return not self.waited and self.received >= ARRIVED * self.sent
 
 
 def main() -> int:
-    """Run all checks of the plan in argv and print them; return 0 if all could be run, whatever their results."""
+    """Run all checks of the plan in argv and print them; 0 when all could be run, whatever they found."""
     plan = json.loads(sys.argv[1])
     hosts = [
         CheckedHost(
@@ -93,7 +93,7 @@ def _print(event: dict[str, Any]) -> None:
 
 
 def _checks(hosts: list[CheckedHost], root: str, mtu: int) -> Iterator[dict[str, Any]]:
-    """Yield checks: every host's management network, then pings across the switch to the next host, then rates."""
+    """Every host to the management network, then across the switch to the next one, then at what rate."""
     for host in hosts:
         yield management(host, root)
     if len(hosts) == 1:
@@ -111,7 +111,7 @@ def _checks(hosts: list[CheckedHost], root: str, mtu: int) -> Iterator[dict[str,
 
 
 def management(host: CheckedHost, root: str) -> dict[str, Any]:
-    """Check that a host can open a TCP connection to root, as a worker does to the controller."""
+    """Whether a host can open a TCP connection to root, as a worker does to the controller."""
     name = f"management {host.name} -> root"
     with socket.create_server((root, 0)) as server, host.namespace.entered():
         begin = time.monotonic()
@@ -125,7 +125,7 @@ def management(host: CheckedHost, root: str) -> dict[str, Any]:
 
 
 def ping(source: CheckedHost, target: CheckedHost) -> dict[str, Any]:
-    """Check that an echo request crosses the switch and returns."""
+    """Whether an echo request crosses the switch and comes back."""
     name = f"ping {source.name} -> {target.name}"
     with source.namespace.entered():
         echo = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
@@ -146,7 +146,7 @@ def ping(source: CheckedHost, target: CheckedHost) -> dict[str, Any]:
 
 
 def _echo_request(number: int) -> bytes:
-    """Return an ICMP echo request whose identifier is this process's."""
+    """An ICMP echo request whose identifier is our process's."""
     words = (0x0800, os.getpid() & 0xFFFF, number)
     total = sum(words)
     while total >> 16:
@@ -155,7 +155,7 @@ def _echo_request(number: int) -> bytes:
 
 
 def _echoed(echo: socket.socket, number: int, deadline: float) -> bool:
-    """Wait for the reply to one request; the raw socket receives all ICMP packets of the host."""
+    """Wait for the reply to one request; the raw socket sees every ICMP packet that comes to the host."""
     while (left := deadline - time.monotonic()) > 0:
         if not select.select([echo], [], [], left)[0]:
             return False
@@ -168,7 +168,7 @@ def _echoed(echo: socket.socket, number: int, deadline: float) -> bool:
 
 
 def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) -> dict[str, Any]:
-    """Check that a link carries the configured rate, not more and not much less."""
+    """Whether a link carries the configured rate, no more and not much less."""
     name = f"rate {source.name} -> {target.name}"
     limits = [host.mbps for host in (source, target) if host.mbps is not None]
     configured = min(limits, default=None)
@@ -194,7 +194,7 @@ def shaping(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float) 
 
 
 def _best(once: Callable[[], Rates], low: float) -> Rates:
-    """Repeat the measurement while the rate is below `low`: busy processors lower the rate, but never raise it."""
+    """Measure again while the rate is below `low`: busy processors send less than a link carries, never more."""
     best = once()
     for _ in range(RATE_TRIES - 1):
         if best.received >= low:
@@ -206,9 +206,9 @@ def _best(once: Callable[[], Rates], low: float) -> Rates:
 
 
 def measure(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float, configured: float | None) -> Rates:
-    """Send UDP at the link's full rate, and measure the sent and received rates.
+    """Send UDP as fast as the link takes it, and count what leaves and what arrives.
 
-    The clock starts when both shapers' buckets are empty, so that saved tokens do not count.
+    The clock starts when both shapers' buckets are empty, so that the tokens saved before do not count.
     """
     frame = mtu + FRAME_HEADER
     skipped = 2 * burst_bytes(configured, mtu) + frame if configured else 0
@@ -228,14 +228,14 @@ def measure(source: CheckedHost, target: CheckedHost, mtu: int, seconds: float, 
 
 
 def _drain(receiver: socket.socket, quiet_s: float) -> None:
-    """Receive until nothing has come for a while: queued packets would disturb the next measurement."""
+    """Receive until nothing has come for a while: what still queues would delay and be counted by the next one."""
     give_up = time.monotonic() + DRAIN_S
     while time.monotonic() < give_up and select.select([receiver], [], [], max(quiet_s, 0.02))[0]:
         receiver.recv(1 << 16)
 
 
 def _transfer(sender: socket.socket, receiver: socket.socket, frame: int, skipped: int, seconds: float) -> Rates:
-    """Run both ends in one loop until `seconds` after the first `skipped` bytes, and for enough frames."""
+    """Both ends in one loop until `seconds` after the first `skipped` bytes have arrived, and for enough frames."""
     payload = bytes(frame - FRAME_HEADER - IP_UDP_HEADER)
     buffer = bytearray(len(payload))
     sent = received = 0
@@ -269,7 +269,7 @@ def _send(sender: socket.socket, payload: bytes) -> bool:
 
 
 def _queued(sender: socket.socket) -> int:
-    """Return the bytes that were sent but have not left the host (with the kernel's own overhead)."""
+    """Bytes that were sent but have not left the host (the kernel counts its own overhead with them)."""
     return int(struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4)))[0])
 
 

@@ -1,7 +1,7 @@
-"""Two ways to make hosts and links: with Mininet's API, or directly with namespaces and veth pairs.
+"""Two ways to make hosts and links: with Mininet's API, or with namespaces and veth pairs of our own.
 
-Both end in the same state: one namespace per host with the interface hN-eth0, whose other end s1-ethP is in this
-process's namespace.  The rest (addresses, MTU, neighbours, offloads) is the same for both, see network.py.
+Both end in the same state: a namespace a host with the interface hN-eth0, whose other end s1-ethP is in this process's
+namespace.  What follows (addresses, MTU, neighbours, offloads) is the same for both and stands in network.py.
 """
 
 import importlib
@@ -20,23 +20,23 @@ NAMES = ("auto", "mininet", "netns")
 
 
 class NetworkDriver(Protocol):
-    """Hosts and links."""
+    """Hosts and links, made."""
 
     name: str
     namespaces: dict[str, Namespace]
     """By host, in rank order."""
 
     def close(self) -> None:
-        """Release hosts and links."""
+        """Let go of all of it."""
 
 
 class Netns:
-    """Namespaces and veth pairs, made without Mininet."""
+    """Namespaces and veth pairs of our own."""
 
     name = "netns"
 
     def __init__(self, topology: Topology, mtu: int, record: Record) -> None:
-        """Make hosts and links; `record` must have the switch's interfaces already."""
+        """Make them; `record` has the switch's interfaces already."""
         self.namespaces = {host.name: Namespace.create(host.name) for host in topology.hosts}
         interfaces.ip(
             f"link add name {topology.switch_interface(host)} mtu {mtu} type veth peer name {host.interface} mtu {mtu} "
@@ -55,13 +55,13 @@ class Netns:
                     interfaces.tc(interfaces.shape_commands(host.interface, host.mbps, mtu))
 
     def close(self) -> None:
-        """Close the namespaces: the kernel removes them and the links."""
+        """Let go of the namespaces: the kernel removes them and the links."""
         for namespace in self.namespaces.values():
             namespace.close()
 
 
 def missing() -> str | None:
-    """Return why Mininet cannot be used here; None if it can."""
+    """Why Mininet cannot be used here; None when it can."""
     _provide_distutils()
     try:
         importlib.import_module("mininet.net")
@@ -74,7 +74,7 @@ def missing() -> str | None:
 
 
 def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[NetworkDriver, str]:
-    """Make hosts and links with the driver of that name; return it with the reason of its choice."""
+    """Make hosts and links with the driver of that name; also say why it was this one."""
     if name == "netns":
         return Netns(topology, mtu, record), "asked for"
     obstacle = missing()
@@ -88,9 +88,9 @@ def make(name: str, topology: Topology, mtu: int, record: Record) -> tuple[Netwo
 
 
 def _provide_distutils() -> None:
-    """Provide distutils.version.StrictVersion, which Mininet 2.3.0 imports and Python 3.12 lacks.
+    """Mininet 2.3.0 imports distutils.version.StrictVersion, for Open vSwitch only; Python 3.12 has no distutils.
 
-    Mininet needs it for Open vSwitch only, which is not used here; so an empty stand-in is enough.
+    A stand-in that says so is enough here: no Open vSwitch is used.
     """
     try:
         importlib.import_module("distutils.version")

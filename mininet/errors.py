@@ -1,5 +1,5 @@
-"""The error class of this folder.  It must not import anything."""
+"""The one error class of this folder.  It must not know anything else."""
 
 
 class NetworkError(Exception):
-    """A network cannot be built or changed; the message, one line, states the requirement and the finding."""
+    """A network that cannot be built or changed: one line that says what must hold and what was found."""

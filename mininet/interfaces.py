@@ -1,6 +1,6 @@
-"""Interfaces: iproute2 in batches, link shaping, and settings through ioctl and /proc.
+"""Interfaces: iproute2 in batches, link shaping, and what ioctl and /proc do without another tool.
 
-Everything acts on the process's current network namespace.  This module must not know topologies.
+Everything acts on the network namespace that the process is in at the moment.  This module must not know topologies.
 """
 
 import ctypes
@@ -20,10 +20,10 @@ FRAME_HEADER = 14
 SIOCETHTOOL = 0x8946
 
 OFFLOADS = {"rx checksum": 0x15, "tx checksum": 0x17, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
-"""ETHTOOL_S... commands of linux/ethtool.h; the command that reads a setting has the next lower number.
+"""ETHTOOL_S... commands of linux/ethtool.h; the command that reads the setting back is one below.
 
-All offloads are turned off: packets must cross the link one by one with computed checksums, never as 64 KiB
-super-packets, which the switch cannot parse.
+All are turned off: a packet must cross the link as it will be counted, with its checksum computed, never as a
+64 KiB super-packet that the switch cannot parse.
 """
 
 
@@ -50,7 +50,7 @@ def _batch(tool: str, lines: Iterable[str]) -> None:
 
 
 def exists(name: str) -> int | None:
-    """Return the index of an interface of this namespace; None if there is none of that name."""
+    """The index of an interface of this namespace, None when there is none of that name."""
     try:
         return socket.if_nametoindex(name)
     except OSError:
@@ -58,7 +58,7 @@ def exists(name: str) -> int | None:
 
 
 def delete(names: Iterable[str]) -> None:
-    """Delete interfaces; missing ones are ignored."""
+    """Delete interfaces; those that are gone already are not missed."""
     present = [f"link del dev {name}" for name in names if exists(name) is not None]
     if present:
         result = subprocess.run(
@@ -70,7 +70,7 @@ def delete(names: Iterable[str]) -> None:
 
 
 def routes() -> list[tuple[str, str]]:
-    """Return (destination, device) of every IPv4 route of this namespace except default ones."""
+    """(destination, device) of every IPv4 route of this namespace but the default ones."""
     result = subprocess.run(["ip", "-json", "-4", "route", "show"], capture_output=True, text=True, check=False)
     if result.returncode:
         raise NetworkError(f"`ip -json -4 route show` failed: {result.stderr.strip()}")
@@ -79,7 +79,7 @@ def routes() -> list[tuple[str, str]]:
 
 
 def burst_bytes(mbps: float, mtu: int) -> int:
-    """Return the bucket of a shaped link: two milliseconds at its rate, but at least four frames.
+    """The bucket of a shaped link: two milliseconds at its rate, and never less than four frames.
 
     A smaller bucket loses rate whenever the kernel is late to refill it; a larger one lets bursts pass unshaped.
     """
@@ -87,24 +87,24 @@ def burst_bytes(mbps: float, mtu: int) -> int:
 
 
 def shape_commands(name: str, mbps: float, mtu: int) -> list[str]:
-    """Return the `tc` commands that limit an interface without a limit."""
+    """The `tc` commands that limit what leaves through an interface that has no limit yet."""
     return [f"qdisc add dev {name} root handle 5: htb default 1", *reshape_commands(name, mbps, mtu)]
 
 
 def reshape_commands(name: str, mbps: float, mtu: int) -> list[str]:
-    """Return the `tc` commands that change an interface's limit; its queue stays."""
+    """The `tc` commands that change the limit of an interface; its queue stays."""
     burst = burst_bytes(mbps, mtu)
     limit = f"rate {mbps * 1e6:.0f}bit burst {burst}b cburst {burst}b quantum 60000"
     return [f"class replace dev {name} parent 5: classid 5:1 htb {limit}"]
 
 
 def unshape(name: str) -> None:
-    """Remove an interface's limit, if any."""
+    """Take the limit from an interface, if it has one."""
     subprocess.run(["tc", "qdisc", "del", "dev", name, "root"], capture_output=True, check=False)
 
 
 def disable_offloads(name: str) -> None:
-    """Turn off every offload that would change packets on the link; NetworkError names one that stays on."""
+    """Turn every offload off that would change packets on the link; NetworkError names one that stays on."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for offload, command in OFFLOADS.items():
             _ethtool(control, name, command, 0)
@@ -113,7 +113,7 @@ def disable_offloads(name: str) -> None:
 
 
 def _ethtool(control: socket.socket, name: str, command: int, value: int) -> int:
-    """Make an ETHTOOL_G... or ETHTOOL_S... request with one value; return the value."""
+    """One ETHTOOL_G... or ETHTOOL_S... request with its one value."""
     request = ctypes.create_string_buffer(struct.pack("=II", command, value))
     interface = struct.pack("16sQ", name.encode(), ctypes.addressof(request))
     try:
@@ -124,7 +124,7 @@ def _ethtool(control: socket.socket, name: str, command: int, value: int) -> int
 
 
 def disable_ipv6(name: str) -> None:
-    """Disable IPv6, so that no router or neighbour discovery crosses the link."""
+    """No address, no router or neighbour discovery: nothing but what the hosts send crosses the link."""
     setting = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
     if not setting.exists():
         return  # a kernel without IPv6 has nothing to disable

@@ -1,4 +1,4 @@
-"""Hosts and links by Mininet's API (2.3.0).  drivers.py imports it only if Mininet is installed."""
+"""Hosts and links by Mininet's own API (2.3.0).  Imported by drivers.py only where Mininet is installed."""
 
 import logging
 import subprocess
@@ -17,7 +17,7 @@ from topology import Topology
 
 
 class TiedShell(Node):  # type: ignore[misc]  # a class without types, here and below
-    """A node whose shell always ends with this process; Mininet's own would survive a kill -9."""
+    """A node whose shell ends with this process, however that ends; Mininet's own would be left behind by a kill -9."""
 
     def _popen(self, cmd: list[str], **params: Any) -> Any:
         return super()._popen(cmd, preexec_fn=die_with_parent(), **params)
@@ -28,14 +28,14 @@ class HostNode(TiedShell, Host):  # type: ignore[misc]
 
 
 class SwitchNode(TiedShell, Switch):  # type: ignore[misc]
-    """A switch that has only interfaces in our namespace: the P4 target is started on them later."""
+    """A switch that is nothing but its interfaces in our namespace: the P4 target is started on them later."""
 
     def start(self, controllers: list[Any]) -> None:
         """Start no OpenFlow switch."""
 
 
 class ShapedIntf(TCIntf):  # type: ignore[misc]
-    """Shaping that suits our MTU: Mininet's own has a bucket of one 9000-byte frame, and at most 1 Gbit/s."""
+    """Shaping for our MTU: Mininet's bucket holds one 9000-byte frame, and its limit is 1 Gbit/s."""
 
     def config(self, mtu: int = 1500, **params: Any) -> Any:
         """Keep the MTU for bwCmds, which Mininet calls from here."""
@@ -43,13 +43,13 @@ class ShapedIntf(TCIntf):  # type: ignore[misc]
         return super().config(**params)
 
     def bwCmds(self, bw: float | None = None, **_: Any) -> tuple[list[str], str]:  # noqa: N802  # Mininet's name
-        """Return our commands in Mininet's form, with '%s' for tc and for the interface's name."""
+        """Mininet's form of our commands: '%s' stands for tc, the interface's name is in it."""
         commands = interfaces.shape_commands(self.name, bw, self.mtu) if bw else []
         return [f"%s {line.replace(self.name, '%s', 1)}" for line in commands], " parent 5:1 "
 
 
 class Star(Topo):  # type: ignore[misc]
-    """Our topology as a Mininet Topo."""
+    """Our topology as Mininet's."""
 
     def build(self, topology: Topology, mtu: int) -> None:
         """Add the switch, the hosts and their links."""
@@ -70,7 +70,7 @@ class Star(Topo):  # type: ignore[misc]
 
 
 class Complaints(logging.Handler):
-    """Collects the error messages that Mininet only prints."""
+    """Collects the messages that Mininet only prints when something fails."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -86,7 +86,7 @@ class MininetDriver:
     name = "mininet"
 
     def __init__(self, topology: Topology, mtu: int, record: Record) -> None:
-        """Build and start the network; an error that Mininet prints becomes a NetworkError."""
+        """Build and start it; what Mininet prints as an error becomes a NetworkError."""
         complaints = Complaints()
         lg.handlers[:] = [complaints]
         Mininet.inited = True  # its init() would raise system-wide limits by sysctl, and leave them so
@@ -105,7 +105,7 @@ class MininetDriver:
             raise NetworkError(f"mininet: {complaints.lines[0]}")
 
     def close(self) -> None:
-        """Stop Mininet, then close the namespaces."""
+        """Stop Mininet, then let go of the namespaces."""
         try:
             self._net.stop()
         except (OSError, subprocess.SubprocessError) as error:

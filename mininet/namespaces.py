@@ -1,8 +1,8 @@
-"""Network namespaces and child processes that cannot outlive this process.
+"""Network namespaces that cannot outlive this process, and children that cannot either.
 
-Only an open file descriptor of this process holds a namespace.  However the process ends, the kernel closes the
-descriptor, and removes the namespace with both ends of every veth pair that has one end inside.  There is no name in
-/run/netns and no holder process to clean up.  Children get SIGKILL from the kernel when this process ends.
+A namespace is held by nothing but an open file descriptor of this process: however the process ends, the kernel closes
+the descriptor, removes the namespace and with it both ends of every veth pair that has one end inside.  There is no
+name in /run/netns and no holder process to forget.  Children get SIGKILL from the kernel when this process ends.
 This module must not know topologies or interfaces.
 """
 
@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *arguments: int) -> None:
-    """Call a function of libc that returns -1 and sets errno; NetworkError has its name and the system's message."""
+    """Call a function of libc that gives -1 and errno; NetworkError names it and what the system said."""
     if getattr(_libc, name)(*arguments) == -1:
         raise NetworkError(f"{name}: {os.strerror(ctypes.get_errno())}: root with CAP_SYS_ADMIN is needed")
 
@@ -30,8 +30,8 @@ def _call(name: str, *arguments: int) -> None:
 class Namespace:
     """A network namespace, alive as long as this object's descriptor (or a process inside it).
 
-    The process enters it with `with namespace.entered(): ...`.  Sockets and files of /proc/sys/net that are opened
-    inside stay there.  Only the calling thread enters, so the process must have one thread.
+    The current process works inside it with `with namespace.entered(): ...`.  Sockets and files of /proc/sys/net that
+    are opened there stay there.  One thread only: the others would not follow.
     """
 
     def __init__(self, name: str, descriptor: int) -> None:
@@ -41,12 +41,12 @@ class Namespace:
 
     @classmethod
     def current(cls, name: str = "root") -> Self:
-        """Return this process's namespace."""
+        """The namespace that this process is in."""
         return cls(name, os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
 
     @classmethod
     def of_process(cls, name: str, pid: int) -> Self:
-        """Return another process's namespace."""
+        """The namespace that another process is in."""
         return cls(name, os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC))
 
     @classmethod
@@ -71,7 +71,7 @@ class Namespace:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Enter this namespace for the duration of the block."""
+        """Be inside this namespace for a while."""
         before = Namespace.current()
         _call("setns", self.descriptor, CLONE_NEWNET)
         try:
@@ -81,14 +81,15 @@ class Namespace:
             before.close()
 
     def close(self) -> None:
-        """Close the descriptor; the kernel removes the namespace once no process is in it."""
+        """Let go; the kernel removes the namespace when no process is left in it."""
         os.close(self.descriptor)
 
 
 def die_with_parent() -> Callable[[], None]:
-    """Return a `preexec_fn` that ties a child's life to this process.
+    """A `preexec_fn` that ties a child's life to this process.
 
-    The kernel signals only deaths after the request, so the child then checks that its parent is still this process.
+    The kernel sends the signal only for deaths after the request, so the child looks afterwards whether its parent is
+    still the one that made it.
     """
     parent = os.getpid()
 

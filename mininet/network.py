@@ -1,10 +1,10 @@
-"""The whole network: data links around the switch, and the separate management network.
+"""The whole network: data links around the switch, and the management network beside it.
 
     root namespace                          host h1
       s1-eth1  <---- shaped veth ---->        h1-eth0   10.0.0.1
       kofn-mgmt 172.30.255.1                  mgmt0     172.30.255.2
           |                                     |
-          +---- bridge, in a separate namespace
+          +---- bridge, in a namespace of its own
 
 The switch's program runs on s1-eth1...; gRPC between workers and controller takes the management network and never
 crosses the switch.  No bridge is in the root namespace, so no firewall rule of the machine applies to it.
@@ -27,15 +27,15 @@ from topology import SERVICE_IP, SERVICE_MAC, Host, Topology
 
 MANAGEMENT_ROOT = "kofn-mgmt"
 MANAGEMENT_MAC = "02:6b:6f:66:6e:01"
-"""A fixed address: otherwise udev would change it a moment later, and the hosts would still send to the first one."""
+"""Given, or udev would change it a moment later and the hosts would go on sending to the first one."""
 MANAGEMENT_HOST = "mgmt0"
 COMMAND_S = 30.0
-"""The time limit of a host's command in topology.json."""
+"""How long a host's own command of topology.json may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """The network to build."""
+    """The plan of a network."""
 
     topology: Topology
     driver: str
@@ -43,15 +43,15 @@ class NetworkPlan:
     mtu: int
 
     def management_address(self, rank: int) -> IPv4Address:
-        """Return the address of a host by rank; -1 is the root namespace, which has the first address."""
+        """Return the address of a host by rank; -1 is the root namespace, which has the first."""
         return self.management[rank + 2]
 
 
 class Network:
-    """A running network; `with Network(plan) as network` removes it at the end."""
+    """A network that runs; `with Network(plan) as network` removes it again."""
 
     def __init__(self, plan: NetworkPlan) -> None:
-        """Check the preconditions; nothing is made yet."""
+        """Check what must be so beforehand; nothing is made yet."""
         _preconditions(plan)
         self.plan = plan
         self.topology = plan.topology
@@ -112,7 +112,9 @@ class Network:
         )
 
     def _management(self) -> Namespace:
-        """Make the management network: a bridge in a separate namespace, one veth pair per host and one to root."""
+        """Make the second network: a bridge in its own namespace, one veth pair for each host and one to the root
+        namespace.
+        """
         bridge = Namespace.create("management")
         prefix = self.plan.management.prefixlen
         ours = f"{self.management_interface} address {MANAGEMENT_MAC}"
@@ -141,7 +143,7 @@ class Network:
         return MANAGEMENT_ROOT + self.topology.suffix
 
     def _commands(self, host: Host) -> None:
-        """Run the host's commands of topology.json."""
+        """Run what topology.json wants to be run in the host."""
         for command in host.commands:
             try:
                 with self.namespace(host.name).entered():
@@ -151,7 +153,7 @@ class Network:
                 raise NetworkError(f"hosts.{host.name}.commands: `{command}` failed: {reason.strip()}") from error
 
     def shape(self, host_name: str, mbps: float | None) -> None:
-        """Change a link's rate in both directions; None removes the limit."""
+        """Change a link's rate in both directions; None takes the limit away."""
         hosts = {host.name: host for host in self.topology.hosts}
         if host_name not in hosts:
             raise NetworkError(f"the host must be one of {', '.join(hosts)}, got {host_name!r}")
@@ -167,7 +169,7 @@ class Network:
         self.rates[host.name] = mbps
 
     def describe(self) -> dict[str, Any]:
-        """Return the network's description for the runner, as JSON."""
+        """Return the description of the network for the runner, as JSON."""
         hosts = {
             host.name: {
                 "ip": str(host.ip.ip),
@@ -193,21 +195,21 @@ class Network:
 
 
 def _plain(name: str, mtu: int) -> None:
-    """Disable IPv6 and offloads of an interface, so that it carries unchanged packets only; then set it up."""
+    """Switch all offloads of an interface off, so that packets pass unchanged; then set it up."""
     interfaces.disable_ipv6(name)
     interfaces.disable_offloads(name)
     interfaces.ip([f"link set {name} mtu {mtu} up"])
 
 
 def check_machine(plan: NetworkPlan) -> None:
-    """NetworkError if this network cannot be made on this machine now; also removes remains of dead networks."""
+    """NetworkError where this network cannot be made on this machine now; cleans what dead networks have left."""
     _preconditions(plan)
     records.refuse_living()
     _check_routes(plan.management)
 
 
 def _preconditions(plan: NetworkPlan) -> None:
-    """Check the preconditions; NetworkError names one that is not met."""
+    """Check the machine before anything is made; NetworkError says what is missing."""
     if os.geteuid() != 0:
         raise NetworkError("not root: network namespaces need root, use sudo")
     for tool in ("ip", "tc"):
@@ -217,7 +219,7 @@ def _preconditions(plan: NetworkPlan) -> None:
 
 
 def check_plan(plan: NetworkPlan) -> None:
-    """Check a plan without looking at this machine; NetworkError names the wrong field."""
+    """Check the plan without looking at this machine; NetworkError names the field."""
     management, hosts = plan.management, plan.topology.hosts
     if management.num_addresses < len(hosts) + 3:
         raise NetworkError(
@@ -229,7 +231,7 @@ def check_plan(plan: NetworkPlan) -> None:
 
 
 def _check_routes(management: IPv4Network) -> None:
-    """NetworkError if this machine already has a route to addresses of the management network."""
+    """NetworkError when this machine reaches addresses of the management network by some route already."""
     for destination, device in interfaces.routes():
         if ip_network(destination).overlaps(management):
             raise NetworkError(

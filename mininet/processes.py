@@ -1,4 +1,4 @@
-"""The processes in the network: each has its own session, and none can outlive this process."""
+"""The processes in the network: each in a session of its own, none able to outlive this process."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ from records import END_S, Record
 
 
 class Children:
-    """Processes by the names that were given at their start."""
+    """Processes by the name that their starter gave them."""
 
     def __init__(self, record: Record, log_folder: Path | None) -> None:
-        """Begin without processes; children without a log of their own log to the folder, or to our stderr."""
+        """Nothing runs yet; logs of children without one of their own go to the folder, or to our stderr."""
         self._record = record
         self._log_folder = log_folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -36,8 +36,8 @@ class Children:
     ) -> subprocess.Popen[bytes]:
         """Run a command inside a namespace.
 
-        `env` is added to this process's environment.  Output is appended to `log`; `stdout` (a descriptor or
-        subprocess.PIPE) overrides that for standard output.  NetworkError if the name is in use, or it cannot start.
+        `env` is added to our own environment.  Output goes to the end of `log`; `stdout` (a descriptor or
+        subprocess.PIPE) overrides that for standard output.  NetworkError: the name is in use, or it cannot start.
         """
         if name in self._running:
             raise NetworkError(f"process {name!r} is running already: an id is for one process at a time")
@@ -51,8 +51,8 @@ class Children:
                     stderr=output,
                     env={**os.environ, **env},
                     cwd=cwd,
-                    bufsize=0,  # so that select() sees all unread data
-                    start_new_session=True,  # a Ctrl-C at the terminal is for the runner, which ends us in order
+                    bufsize=0,  # what select() calls empty must be empty
+                    start_new_session=True,  # a Ctrl-C at the terminal is for the runner, which ends us in its order
                     preexec_fn=die_with_parent(),  # noqa: PLW1509  # there is one thread only
                 )
         except OSError as error:
@@ -63,7 +63,7 @@ class Children:
         return child
 
     def signal(self, name: str, signal_name: str) -> None:
-        """Send a signal ("TERM", "KILL", ...) to one process; no effect if it has ended already."""
+        """Send a signal ("TERM", "KILL", ...) to one process; nothing happens when it has ended already."""
         number = getattr(signal, f"SIG{signal_name.removeprefix('SIG')}", None)
         if not isinstance(number, signal.Signals):
             raise NetworkError(f"signal {signal_name!r} of process {name!r} is unknown: TERM, INT, KILL, ...")
@@ -74,7 +74,7 @@ class Children:
             raise NetworkError(f"process {name!r} was never started: the running ones are {known}")
 
     def reap(self) -> list[tuple[str, int]]:
-        """Return (name, exit code) of the processes that ended since the last call; a signal's number is negative."""
+        """(name, exit code) of the processes that ended since the last call; a signal's number is negative."""
         ended = [(name, child.returncode) for name, child in self._running.items() if child.poll() is not None]
         for name, _ in ended:
             self._record.drop_process(self._running.pop(name).pid)
@@ -82,7 +82,7 @@ class Children:
         return ended
 
     def end(self) -> list[tuple[str, int]]:
-        """End all processes with their children: TERM, and after three seconds KILL; return the same as reap()."""
+        """End all with everything they started: TERM, and after three seconds KILL; give what reap() gives."""
         ended = []
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._running.values():
@@ -97,7 +97,7 @@ class Children:
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[int]:
-    """Open a log for appending and yield its descriptor, or that of our standard error."""
+    """A log's descriptor, opened for appending, or our own standard error's."""
     if path is None:
         yield 2
         return

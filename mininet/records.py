@@ -1,8 +1,8 @@
-"""Records on disk of the possessions of running networks, so that another process can remove exactly these.
+"""The property of a running network, recorded on disk, so that another process can remove exactly that.
 
-The kernel removes a killed network by itself; records are a second safeguard, and the way to find a running network.
-There is one file per network, STATE/PID.json.  Processes are identified by pid and start time, interfaces by name and
-index, so that neither a reused pid nor a foreign interface of the same name is touched.
+The kernel removes a killed network by itself; this is the second line, and the way to find a running network. One file
+for each network, STATE/PID.json; processes are known by pid and start time, interfaces by name and index, so that
+neither a reused pid nor another program's interface of the same name is touched.
 """
 
 import fcntl
@@ -21,13 +21,13 @@ from errors import NetworkError
 from namespaces import Namespace
 
 END_S = 3.0
-"""The time that a process has to end before it is killed."""
+"""How long an asked process may take to end before it is killed."""
 
 NETWORKS_MAX = 9
-"""The most networks in one network namespace, with a state folder each."""
+"""In one network namespace at a time, with a state folder each."""
 
 NAME_BYTES = 15
-"""The longest name of an interface."""
+"""Maximum length of an interface's name."""
 
 
 def state_folder() -> Path:
@@ -35,7 +35,7 @@ def state_folder() -> Path:
 
 
 def start_time(pid: int) -> int | None:
-    """Return the clock ticks from boot to a process's start; None if it does not live."""
+    """Clock ticks from boot to a process's start; None when it does not live (any more)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -45,7 +45,7 @@ def start_time(pid: int) -> int | None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Lock the records: one process at a time reads and adds them."""
+    """One process at a time looks at and adds records."""
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -54,10 +54,10 @@ def locked() -> Iterator[None]:
 
 
 class Record:
-    """A network's possessions, recorded before each one is made."""
+    """The property of one network; written before each thing is made."""
 
     def __init__(self, pid: int, path: Path) -> None:
-        """Begin the record of a process's network in a file."""
+        """Describe the network of a process in a file."""
         self.pid = pid
         self.path = path
         self.started = start_time(pid)
@@ -71,7 +71,7 @@ class Record:
 
     @classmethod
     def own(cls) -> Self:
-        """Return a new record of this process and its namespace."""
+        """The record of this process, which its namespace belongs to."""
         record = cls(os.getpid(), state_folder() / f"{os.getpid()}.json")
         root = Namespace.current()
         record.namespace = root.inode
@@ -80,7 +80,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return another process's record; NetworkError if it is unreadable."""
+        """A record that another process left; an unreadable one is a NetworkError."""
         try:
             content: dict[str, Any] = json.loads(path.read_text())
             record = cls(int(content["pid"]), path)
@@ -94,14 +94,14 @@ class Record:
         return record
 
     def alive(self) -> bool:
-        """Return whether the process that wrote this still runs."""
+        """Whether the process that wrote this still runs."""
         return self.started is not None and start_time(self.pid) == self.started
 
     def claim_interfaces(self, names: list[str]) -> None:
-        """Reserve these interfaces of the root namespace, with a suffix that no other network uses.
+        """Claim these names, with a suffix that no other network uses, for interfaces in the root namespace.
 
-        A socket in the kernel's abstract space is as unique in a network namespace as an interface's name, and ends
-        with this process.  NetworkError if there is no free suffix.
+        A socket in the kernel's abstract space is as unique in a network namespace as an interface's name, and goes
+        with this process. NetworkError if there is no such suffix.
         """
         for suffix in ("", *(f"_{number}" for number in range(2, NETWORKS_MAX + 1))):
             wanted = [name + suffix for name in names]
@@ -122,7 +122,7 @@ class Record:
         )
 
     def network_made(self, hosts: dict[str, Any]) -> None:
-        """Record the hosts, and the interfaces' indexes, which distinguish them from later ones of the same name."""
+        """Keep the hosts, and the interfaces' indexes, which tell them from later ones of the same name."""
         self.interfaces = {name: interfaces.exists(name) for name in self.interfaces}
         self.hosts = hosts
         self.write()
@@ -136,7 +136,7 @@ class Record:
         self.write()
 
     def write(self) -> None:
-        """Replace the file atomically: a reader sees the old or the new one."""
+        """Replace the file in one step: a reader sees the old or the new one."""
         content = {
             "pid": self.pid,
             "started": self.started,
@@ -151,16 +151,16 @@ class Record:
         new.replace(self.path)
 
     def stop_begins(self) -> None:
-        """Record that this network stops: the next one then waits a moment instead of giving up."""
+        """Record that the network stops: a new one may wait a moment instead of giving up."""
         self.stopping = True
         self.write()
 
     def remove(self) -> None:
-        """Remove the record: the network owns nothing any more."""
+        """Nothing is owned any more."""
         self.path.unlink(missing_ok=True)
 
     def delete_interfaces(self) -> None:
-        """Delete the remaining recorded interfaces, only in the namespace in which they were made."""
+        """Delete the recorded interfaces that are still there, only in the namespace in which they were made."""
         root = Namespace.current()
         same = root.inode == self.namespace
         root.close()
@@ -169,14 +169,14 @@ class Record:
             interfaces.delete(owned)
 
     def clean(self) -> None:
-        """End the remaining processes, and delete the remaining interfaces and the record."""
+        """End the processes that still live, and delete the remaining interfaces."""
         end(self.processes)
         self.delete_interfaces()
         self.remove()
 
 
 def end(processes: dict[int, int | None]) -> None:
-    """Ask processes to end, wait, kill the remaining ones; only those with the recorded start time."""
+    """Ask processes to end, wait, kill the rest; only those whose start time is the recorded one."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         living = [pid for pid, started in processes.items() if started is not None and start_time(pid) == started]
         for pid in living:
@@ -186,7 +186,7 @@ def end(processes: dict[int, int | None]) -> None:
 
 
 def _wait(processes: dict[int, int | None], seconds: float) -> None:
-    """Wait until none of the processes lives, at most `seconds`."""
+    """Wait until none of them lives, at most so long."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(start_time(pid) == started for pid, started in processes.items()):
         time.sleep(0.02)
@@ -198,9 +198,9 @@ def all_records() -> list[Record]:
 
 
 def claim(names: list[str]) -> Record:
-    """Make this process's record, with its future interfaces in the root namespace.
+    """Make this process's record, with the interfaces it will make in the root namespace.
 
-    Dead networks are cleaned first.  NetworkError if another network of this state folder runs.
+    Records of dead networks are cleaned first.  NetworkError: another network of this state folder runs.
     """
     with locked():
         refuse_living()
@@ -210,14 +210,14 @@ def claim(names: list[str]) -> Record:
 
 
 def refuse_living() -> None:
-    """Remove the remains of dead networks; NetworkError if a network runs."""
+    """Clean what dead networks have left; NetworkError for one that runs."""
     if living := clean_dead():
         pid = living[0].pid
         raise NetworkError(f"another kofn network is running (pid {pid}): kill {pid} ends it")
 
 
 def clean_dead() -> list[Record]:
-    """Remove the remains of dead networks, and wait for stopping ones; return the records of running ones."""
+    """Clean what dead networks have left, wait for those that are stopping; the records of those that run."""
     living = []
     for record in all_records():
         if record.stopping:

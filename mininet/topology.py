@@ -1,14 +1,14 @@
-"""The network as data: hosts, one switch, links; read from topology.json, or a star.
+"""The network as data: hosts, one switch, links, read from topology.json or made as a star.
 
-The file has the well-known form of the p4lang tutorials:
+The file has the form of the p4lang tutorials, which users know:
 
     {"hosts":    {"h1": {"ip": "10.0.0.1/24", "mac": "08:00:00:00:00:01", "commands": []}},
      "switches": {"s1": {}},
      "links":    [["h1", "s1-p1", 0, 200]]}
 
-A link is host and switch port in either order, then a latency (only 0: links cannot delay) and a bandwidth in Mbit/s
-(missing or null: not shaped).  A host's rank is its place in "hosts".  This module only reads and checks; it must not
-know processes, namespaces or interfaces of this machine.
+A link is host and switch port in either order, then a latency (only 0: nothing here can delay) and a bandwidth in
+Mbit/s (left out or null: not shaped).  A host's rank is its place in "hosts".  This module only reads and checks; it
+must not know processes, namespaces or interfaces of this machine.
 """
 
 import json
@@ -25,10 +25,10 @@ PORTS_MAX = 64
 
 SERVICE_IP = IPv4Address("10.0.0.254")
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
-"""The destination of contributions: no machine has this address, the switch's program consumes its packets."""
+"""Destination of contributions: no machine has this address, and the switch's program consumes packets to it."""
 
 RATE_MBPS = (0.1, 100_000.0)
-"""Bandwidths that htb can enforce: below, one 9000-byte frame lasts a second; above, a veth is slower anyway."""
+"""Bandwidths that htb can hold to: below, one 9000-byte frame lasts a second; above, a veth is slower anyway."""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
 """Nine letters at most: Linux interface names have 15, and '-eth64' needs six of them."""
@@ -37,7 +37,7 @@ MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class TopologyError(NetworkError):
-    """A topology cannot be built; the message names the field, the requirement and the finding."""
+    """A topology that cannot be built; the message names the field, what must hold and what was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Host:
     mbps: float | None
     """The link's rate in Mbit/s in each direction; None: not shaped."""
     commands: tuple[str, ...] = ()
-    """Shell commands to run in the configured host."""
+    """Shell commands that are run in the host once it is configured."""
 
     @property
     def interface(self) -> str:
@@ -67,14 +67,14 @@ class Topology:
     hosts: tuple[Host, ...]
     switch: str
     suffix: str = ""
-    """The suffix of interfaces in the switch's namespace, if another network uses the names without it."""
+    """Suffix of interfaces in the switch's namespace, if another network has the names without one."""
 
     def switch_interface(self, host: Host) -> str:
         """The switch's end of a host's link."""
         return f"{self.switch}-eth{host.port}{self.suffix}"
 
     def to_json(self) -> str:
-        """Return a file's text that load() reads back as an equal topology."""
+        """The file that load() reads back as an equal topology."""
         hosts = {
             host.name: {"ip": str(host.ip), "mac": host.mac, "commands": list(host.commands)} for host in self.hosts
         }
@@ -84,7 +84,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Link:
-    """A link of the file."""
+    """A link as the file gives it."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ class _Link:
 
 
 def star(hosts: int, mbps: float | None) -> Topology:
-    """Return hosts h1 to hN on ports 1 to N of the switch s1, with every link at `mbps` (None: not shaped)."""
+    """Hosts h1 to hN on ports 1 to N of the switch s1, every link at `mbps` (None: not shaped)."""
     if not 1 <= hosts <= PORTS_MAX:
         raise TopologyError(f"--hosts must be 1 to {PORTS_MAX}, got {hosts}")
     rate = check_rate(mbps, "--mbps")
@@ -129,7 +129,7 @@ def parse(document: Any) -> Topology:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, with different keys only: Python's reader would silently keep the last duplicate."""
+    """A JSON object whose keys are all different: Python's reader would silently keep the last."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -208,7 +208,7 @@ def _link(entry: Any, field: str, hosts: tuple[str, ...], switch: str) -> _Link:
 
 
 def _no_latency(value: Any, field: str, host: str) -> None:
-    """Refuse a latency: links cannot delay, because netem is missing from common kernels."""
+    """Links cannot delay: netem is missing from common kernels, and silently no delay would be a lie."""
     if value is not None and value not in (0, "0", "0ms"):
         raise TopologyError(
             f"{field} ({host}) must have latency 0, got {value!r}: links cannot delay; "
@@ -217,7 +217,7 @@ def _no_latency(value: Any, field: str, host: str) -> None:
 
 
 def check_rate(value: Any, field: str) -> float | None:
-    """Return a bandwidth in Mbit/s, None for an unshaped link; TopologyError names the field."""
+    """A bandwidth in Mbit/s, None for a link that is not shaped; TopologyError names the field."""
     if value is None:
         return None
     low, high = RATE_MBPS
@@ -268,7 +268,7 @@ def _mac(rank: int) -> str:
 
 
 def _unique(hosts: tuple[Host, ...]) -> None:
-    """Refuse duplicate addresses, and those of the aggregation service."""
+    """No address twice, and none that is the aggregation service's."""
     addresses = {str(SERVICE_IP): "the aggregation service"}
     macs = {SERVICE_MAC: "the aggregation service"}
     for host in hosts:

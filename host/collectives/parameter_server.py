@@ -1,6 +1,6 @@
 """`python -m kofn.host.collectives.parameter_server`: a parameter server, that is, a switch on a host.
 
-It answers packets by the switch's rules (protocol.slots, docs/explanation/protocol.md), so workers use both alike.  It
+It answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers use both alike.  It
 sends results to one worker after another, all through its own link; a switch saves this.
 (Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
 """

@@ -222,7 +222,7 @@ class Ledger:
 
         This happens if the switch lost a result that only this worker had, this worker died before a peer fetched it,
         and the others summed the block again.  The returned part was in time, so it counts as old as the newest
-        gradient.  ProtocolError if the worker has sent the block in two later iterations, so the contribution is gone.
+        gradient.  ProtocolError if the worker has sent the block in two later iterations: the contribution is gone.
         """
         iteration, block = result.id
         if block >= self.blocks:

@@ -88,7 +88,7 @@ def library() -> ctypes.CDLL:
 
 
 def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
-    """Return the addresses of a storage, which must outlive them; `most`: each code's largest lane, 0 for votes."""
+    """Return the addresses of a storage, which must outlive them; `most`: largest lane of each code, 0 for votes."""
     blocks, lanes = storage.pending.shape
     arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.shifts, storage.packed
     places = (array.ctypes.data for array in arrays)

@@ -1,4 +1,4 @@
-/* The switch's slots on a host, for the parameter server and the simulation; docs/explanation/protocol.md has the rules. */
+/* The switch's slots on a host, for the parameter server and the simulation; docs/reference/protocol.md has the rules. */
 #pragma once
 #include "header.h"
 

@@ -1,4 +1,4 @@
-"""Generates the C header and the table of docs/explanation/protocol.md from KofnHeader (`make header`).
+"""Generates the C header and the table of docs/reference/protocol.md from KofnHeader (`make header`).
 
 `python -m kofn.host.wire.header_text` writes both; tests fail while they are stale.
 """
@@ -10,7 +10,7 @@ from kofn.host.wire import packet as wire
 
 ROOT = Path(__file__).resolve().parents[2]
 C_HEADER = ROOT / "host" / "wire" / "kofn_header.h"
-PROTOCOL = ROOT / "docs" / "explanation" / "protocol.md"
+PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
 
 MEANINGS = {
@@ -35,17 +35,17 @@ MEANINGS = {
     "block": "block of the gradient",
     "slot": "chosen by the host, wrapped into the job's region by the switch",
     "checksum": "the Internet checksum (RFC 1071) of header and values",
-    "scale": "signed; a lane of 1 stands for 2**-scale. Opaque to the switch, equal for all addends",
+    "scale": "signed; a lane of 1 means 2**-scale. The switch only compares it: all addends have the same",
     "count": (
         "CONTRIBUTE: how many of the k this packet is (1 from a host); 0: it is added without being counted:"
         " *merged*. PULL: 1; answers: the counted contributions in the sum"
     ),
-    "part": "0..3: number of the sender's contribution to this block; answers keep the sender's",
+    "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",
     "weight": (
         "of its gradients, in units of 1/256 gradient: each weighs 1, or less if it is old. CONTRIBUTE: 1..1,023"
         " gradients (more are given as 1,023); answers: of all gradients in the sum; PULL: anything"
     ),
-    "members": "RESULT, LATE, FORMAT_MISMATCH: bitmap of the contributions in the sum, bit 64 x part + rank",
+    "members": "RESULT, LATE, FORMAT_MISMATCH: bitmap of the contributions in the sum; bit 64 x part + rank",
 }
 """The meaning of each field, in Markdown."""
 
@@ -63,7 +63,7 @@ def c_header() -> str:
     return f"{C_HEAD}\n" + "\n".join(lines) + f"\n\n{_c_fields()}\n"
 
 
-C_HEAD = """// Generated from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md.
+C_HEAD = """// Generated from host/wire/packet.py by `make header`: the packet of docs/reference/protocol.md.
 //
 // KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
 // of each field except `members`, which fits no integer.
@@ -94,7 +94,7 @@ def field_table() -> str:
 
 
 def protocol() -> str:
-    """Return docs/explanation/protocol.md with the current table."""
+    """Return docs/reference/protocol.md with the current table."""
     before, _, rest = PROTOCOL.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{field_table()}\n\n{END}{after}"

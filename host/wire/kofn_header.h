@@ -1,4 +1,4 @@
-// Generated from host/wire/packet.py by `make header`: the packet of docs/explanation/protocol.md.
+// Generated from host/wire/packet.py by `make header`: the packet of docs/reference/protocol.md.
 //
 // KOFN_AT_: a field's byte in an Ethernet frame. KOFN_FIELDS: FIELD(type, name, bits before it in the header, its bits)
 // of each field except `members`, which fits no integer.

@@ -1,8 +1,8 @@
 """The packet format: one table of fields, and the fast codec derived from it.
 
-`KofnHeader` is the only description of the header outside of P4 (docs/explanation/protocol.md explains the fields):
-`wire.scapy_layer` makes the Scapy layer from it, `wire.header_text` the C header, and a test compares it with kofn_h in
-p4c's output.  This module knows nothing of sockets, slots or the meaning of values.
+`KofnHeader` is the only description of the header outside of P4 (docs/reference/protocol.md says what each field
+means): `wire.scapy_layer` makes the Scapy layer from it, `wire.header_text` the C header, and a test compares it with
+kofn_h in p4c's output.  This module knows nothing of sockets, slots or what the values mean.
 """
 
 import struct
@@ -230,11 +230,6 @@ def sum_of(data: bytes | bytearray | memoryview) -> int:
     whole = len(data) // 4
     rest = int.from_bytes(data[4 * whole :], "little")
     return (int(np.add.reduce(np.frombuffer(data, "<u4", whole), dtype=np.uint64)) + rest) % 0xFFFF
-
-
-def count_words(words: int, planes: int) -> int:
-    """Return the words of the answer to `words` words of votes."""
-    return max(words, planes * min(words, VOTE_WORDS))
 
 
 def bit_of(rank: int, part: int) -> int:

@@ -1,1 +1,1 @@
-"""A run's TOML file: its tables as typed, checked values, what overrides them, and the names that they may hold."""
+"""A run's TOML file: its tables as typed, checked values, their overrides, and the names that they may hold."""

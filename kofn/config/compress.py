@@ -1,4 +1,4 @@
-"""The TOML file's [compress]: how gradients become lanes, how much of them is sent, and how fast."""
+"""The TOML file's [compress]: how gradients become lanes, and how much of them is sent, how fast."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -16,14 +16,14 @@ Rounding = Literal["nearest", "stochastic"]
 Residual = Literal["exact", "bfloat16", "int8"]
 
 INTEGERS = {"int32": 32, "int16": 16, "int8": 8, "int4": 4}
-"""Bits of a lane of the codecs with one width whatever the number of workers, widest first."""
+"""Bits of a lane of the codecs with one width for any number of workers, widest first."""
 
 FIXED_POINT = (*INTEGERS, "auto")
 """Codecs whose lanes are known without loading them."""
 
 ERROR_MAX = {True: 0.9, False: 0.5}
-"""Default of max_encoding_error, with error feedback and without: below these the iterations that narrower lanes cost
-are fewer than those that half the bytes are worth (measured in docs/explanation/compression.md)."""
+"""Default of max_encoding_error, with error feedback and without. Below these, narrower lanes save more time by half
+the bytes than they cost in additional iterations (measured in docs/explanation/compression.md)."""
 
 
 ONE_BIT = "onebit"
@@ -33,11 +33,12 @@ VOTE_WORDS = 4
 """256-byte words of votes in a packet: VOTE_WORDS of p4src/headers.p4."""
 
 BMV2_GROWTH = 2
-"""Words that an answer of BMv2 may have more than its packet."""
+"""The most words that BMv2 may add to a packet for its answer."""
 
 
 def check_votes(workers: int, words: int, target: str) -> None:
-    """ConfigError unless this target answers packets of so many words of votes: in a plane for each bit of n."""
+    """Raise ConfigError unless this target answers packets of so many words of votes, with a plane
+    for each bit of n."""
     planes, most = workers.bit_length(), VOTE_WORDS
     if target == "bmv2" and planes > 1:
         most = min(most, BMV2_GROWTH // (planes - 1))
@@ -52,20 +53,20 @@ def check_votes(workers: int, words: int, target: str) -> None:
 
 
 def limit_of(width: int, workers: int) -> int:
-    """Largest magnitude of a signed lane of so many bits of which `workers` may be added; 0: they have no room."""
+    """Return the largest magnitude of a signed lane of so many bits of which `workers` may be added; 0: no room."""
     most: int = (1 << (width - 1)) - 1
     return most // workers
 
 
 class CompressSection(Section, frozen=True):
-    """What of a gradient goes over the network (docs/explanation/compression.md)."""
+    """The part of a gradient that is sent, and its form (docs/explanation/compression.md)."""
 
-    codec: str = "int32"  # int16, int8, int4, onebit, auto, or module:Name for a codec of your own
+    codec: str = "int32"  # int16, int8, int4, onebit, auto, or module:Name for a custom codec
     rounding: Rounding = "nearest"
-    error_feedback: bool = True  # what rounding and clipping leave over is sent later; false: it is thrown away
-    residual: Residual = "exact"  # how what is pending is kept: in 8 bytes an element, 2 or 1; rounding is discarded
+    error_feedback: bool = True  # errors of rounding and clipping are sent later; false: they are discarded
+    residual: Residual = "exact"  # form of the residual: 8 bytes an element, 2 or 1; rounding is discarded
     ratio: Annotated[float, Meta(gt=0, le=1)] = (
-        1.0  # of the float32 gradient's bytes; below what the lanes give, blocks are selected
+        1.0  # of the float32 gradient's bytes; below the lanes' own share, blocks are selected
     )
     max_send_interval: Annotated[int, Meta(ge=1, le=1000)] = 8  # each block is sent at least every so many iterations
     ratio_control: RatioControl = "off"  # how the ratio follows the link's rate; needs codec = "auto"
@@ -73,9 +74,9 @@ class CompressSection(Section, frozen=True):
         0.1  # share by which successive rates may differ for the rate to count as stable
     )
     max_encoding_error: Annotated[float, Meta(gt=0, le=1)] | None = (
-        None  # share of the gradient's squared norm that narrowed lanes may leave over; None: error_max
+        None  # share of the gradient's squared norm that narrowed lanes may lose; None: error_max
     )
-    pace_mbps: float | None = None  # packets leave at this rate; 0: as they come; None: network.link_mbps
+    pace_mbps: float | None = None  # packets leave at this rate; 0: unpaced; None: network.link_mbps
 
     @property
     def compresses(self) -> bool:
@@ -84,19 +85,21 @@ class CompressSection(Section, frozen=True):
 
     @property
     def error_max(self) -> float:
-        """Share of the gradient's squared norm that narrowed lanes may leave over."""
+        """The share of the gradient's squared norm that narrowed lanes may lose."""
         return ERROR_MAX[self.error_feedback] if self.max_encoding_error is None else self.max_encoding_error
 
     def widths(self, workers: int) -> tuple[int, ...]:
-        """Bits of the lanes that a codec of FIXED_POINT may use among so many workers, widest first; may be empty.
+        """Return bits of the lanes that a codec of FIXED_POINT may use among so many workers, widest first; may be
+        empty.
 
-        The sum of all workers' lanes must fit a lane: one of w bits holds (2**(w-1) - 1) // workers steps of each.
+        The sum of all workers' lanes must fit a lane: one of w bits holds (2**(w-1) - 1) // workers steps of each
+        worker.
         """
         fitting = {name: width for name, width in INTEGERS.items() if limit_of(width, workers)}
         return tuple(width for name, width in fitting.items() if self.codec in (name, "auto"))
 
     def check(self, *, workers: int, words: int, target: str = "embedded") -> None:
-        """Check what spans keys; ConfigError names the key, what must hold and its value.  `target`: of the network."""
+        """Check rules across keys. ConfigError names the key, the rule and the value. `target` is the network's."""
         CODECS.check(self.codec, "compress.codec")
         if self.ratio_control != "off" and self.codec != "auto":
             raise ConfigError(
@@ -111,7 +114,7 @@ class CompressSection(Section, frozen=True):
             check_votes(workers, words, target)
 
     def _check_widths(self, workers: int, words: int) -> None:
-        """Lanes that hold the sum of all workers, and whole words."""
+        """Check that lanes hold the sum of all workers, and fill whole words."""
         widths = self.widths(workers)
         if not widths:
             enough = [name for name, width in INTEGERS.items() if limit_of(width, workers)]
@@ -122,7 +125,7 @@ class CompressSection(Section, frozen=True):
         self.check_words(widths, words)
 
     def check_words(self, widths: Sequence[int], words: int) -> None:
-        """Blocks of so many words in the widest of these lanes are whole words in the narrowest."""
+        """Check that a block of so many words in the widest lanes has whole words in the narrowest."""
         whole = widths[0] // widths[-1]
         if words % whole:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""A configuration as the TOML that means it: every key, defaults and the command line's choices included."""
+"""A configuration as the equivalent TOML: every key, with defaults and the command line's choices."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from kofn.config.schema import Config
 
 
 def to_toml(config: Config) -> str:
-    """Config.load of this text gives an equal configuration; a key that has no value is left out."""
+    """Return TOML from which Config.load makes an equal configuration; a key without a value is left out."""
     tables: list[tuple[str, Any]] = []
     for name in config.__struct_fields__:
         value = getattr(config, name)

@@ -1,4 +1,4 @@
-"""Errors whose message is for the person at the terminal: what must hold, what was found, what to do.
+"""Errors whose message is for the person at the terminal: the rule, the value found, the remedy.
 
 KofnError
   ConfigError     a configuration that cannot be run
@@ -8,8 +8,8 @@ KofnError
 
 
 class KofnError(Exception):
-    """Base of them all."""
+    """Base of all errors of kofn."""
 
 
 class ConfigError(KofnError):
-    """A configuration that cannot be run; the message names the field, what must hold and what was found."""
+    """A configuration that cannot be run; the message names the field, the rule and the value found."""

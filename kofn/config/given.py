@@ -1,4 +1,4 @@
-"""What a script gives for a configuration: a Config, a file, TOML text or tables, and other values for some keys.
+"""A script's configuration: a Config, a file, TOML text or tables, with overrides for some keys.
 
 >>> load("[job]\\nworkers = 8", {"model": {"learning_rate": 0.05}}).model.learning_rate
 0.05
@@ -18,13 +18,13 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
 
 Given = Config | Path | str | Mapping[str, Any]
-"""A text with a line break or a `=` is TOML, any other is a path."""
+"""Text with a line break or a `=` is TOML, other text is a path."""
 
 Keys = Mapping[str, Any]
 
 
 class Sections(TypedDict, total=False):
-    """Other values for keys of a section; in place of a list of tables another list."""
+    """Overrides for keys of a section; a list of tables is replaced as a whole."""
 
     run: Keys
     network: Keys
@@ -45,9 +45,9 @@ class Sections(TypedDict, total=False):
 
 
 def load(given: Given, sections: Mapping[str, Any] | None = None) -> Config:
-    """The configuration, checked; ConfigError names the field that is wrong.
+    """Return the configuration, checked. ConfigError names the field that is wrong.
 
-    Relative paths in it start in the folder of the file, or in the working folder where there is none.
+    Relative paths in it start in the folder of the file, or in the working folder without one.
     """
     if not isinstance(given, Config | Path | str | Mapping):
         raise ConfigError(f"the configuration must be a Config, a path, TOML or tables, got a {type(given).__name__}")
@@ -61,14 +61,14 @@ def load(given: Given, sections: Mapping[str, Any] | None = None) -> Config:
 
 
 def path_of(given: Given) -> Path | None:
-    """Of the file; None for what is no path."""
+    """Return the path of the file; None for other forms."""
     if isinstance(given, Path):
         return given
     return Path(given) if isinstance(given, str) and not ("\n" in given or "=" in given) else None
 
 
 def _tables(given: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """As in a file; without trials that a Config has only because of its policy."""
+    """Return the tables as in a file, without trials that a Config derives from its policy."""
     tables: dict[str, Any] = _plain(given)
     if isinstance(given, Config) and given.run.trials == Config(job=given.job, policy=given.policy).run.trials:
         del tables["run"]["trials"]
@@ -76,12 +76,12 @@ def _tables(given: Config | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As TOML's reader gives it; also of paths and of NumPy's numbers."""
+    """Return a value as TOML's reader gives it; converts paths and NumPy's numbers, too."""
     return msgspec.to_builtins(value, enc_hook=lambda other: other.item() if hasattr(other, "item") else str(other))
 
 
 def _with_topology(config: Config, folder: Path) -> Config:
-    """With the absolute path of its topology, where it has one."""
+    """Return the configuration with the absolute path of its topology, if it has one."""
     topology = config.network.topology
     if topology is None:
         return config

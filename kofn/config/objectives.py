@@ -1,4 +1,4 @@
-"""The names of objectives: what a configuration may say, without loading any of them (docs/howto/objective.md)."""
+"""The names of objectives in a configuration, without loading them (docs/howto/objective.md)."""
 
 from typing import NamedTuple
 
@@ -8,21 +8,22 @@ from kofn.config.plugins import Registry
 from kofn.config.suggestion import did_you_mean
 
 DEFAULT = "progress"
-"""What chooses k where nothing else is said (docs/explanation/experiments.md says why)."""
+"""The default objective (docs/explanation/experiments.md gives the reasons)."""
 
 OBJECTIVES = Registry(kind="objective", folder="controller/policy/objectives", reserved=("auto", "fixed", *RULES))
 """An Objective, or the costs of one (controller/policy/objective.py)."""
 
 
 class Fixed(NamedTuple):
-    """An objective that chooses nothing: k, and the rule for late gradients where it has one."""
+    """An objective that chooses nothing: k, and the rule for late gradients if it has one."""
 
     k: int
     rule: RuleName | None
 
 
 def check_objective(text: str, workers: int, field: str) -> Fixed | None:
-    """What 'fixed:K' or 'RULE:K' say, None for the other objectives; ConfigError for anything else."""
+    """Return the k and rule of 'fixed:K' or 'RULE:K', None for the other objectives. Raise
+    ConfigError for other text."""
     name, colon, number = text.partition(":")
     if colon and (name == "fixed" or name in RULES):
         if not (number.isdecimal() and 1 <= int(number) <= workers):
@@ -35,6 +36,6 @@ def check_objective(text: str, workers: int, field: str) -> Fixed | None:
 
 
 def allowed(workers: int) -> str:
-    """The objectives that there are, for people."""
+    """Return the known objectives as text."""
     rules = ", ".join(f"{rule}:K" for rule in RULES)
     return f"{', '.join(OBJECTIVES.names)}, module:Name, or fixed:K, {rules} with 1 <= K <= workers = {workers}"

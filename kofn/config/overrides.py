@@ -1,4 +1,4 @@
-"""Other values for keys of a configuration: `--set SECTION.KEY=VALUE` of a command line, tables of a script."""
+"""Overrides for keys of a configuration: `--set SECTION.KEY=VALUE` of a command line, tables of a script."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 from kofn.config.errors import ConfigError
 
 Settings = Sequence[str] | Mapping[str, Any]
-"""SECTION.KEY=VALUE of each; or by section the keys to replace, in place of a list of tables another list."""
+"""A list of SECTION.KEY=VALUE, or keys by section; a list of tables is replaced as a whole."""
 
 
 def override(document: dict[str, Any], settings: Settings) -> None:
-    """Put the values into a configuration's tables; ConfigError for what is no SECTION.KEY=VALUE."""
+    """Put the values into a configuration's tables. Raise ConfigError for text that is no SECTION.KEY=VALUE."""
     if isinstance(settings, Mapping):
         for section, value in settings.items():
             table = document.get(section, {})
@@ -30,7 +30,7 @@ def override(document: dict[str, Any], settings: Settings) -> None:
 
 
 def _value(text: str) -> Any:
-    """As in TOML; anything else is a string without its quotes."""
+    """Return the value as in TOML; other text is a string without quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,9 +1,8 @@
-"""Plug-ins by name: those that ship, those of installed packages, and `module:Name` of a user's own.
+"""Plug-ins by name: built-in ones, those of installed packages, and `module:Name` of a user.
 
-What ships is a file: `ring` is what host/collectives/kinds/ring.py calls `ring`.  An installed package gives a name by
-an entry point.  `module:Name` is looked for in the working folder, then in the folder of the configuration
-(job.modules), then where Python looks for modules.
-A registry knows names; nothing is imported before load().
+A built-in one is a file: `ring` is the `ring` of host/collectives/kinds/ring.py. An installed package gives a name by
+an entry point. `module:Name` is looked for in the working folder, then in the folder of the configuration
+(job.modules), then in Python's search path. A registry knows names; nothing is imported before load().
 """
 
 import os
@@ -23,7 +22,7 @@ from kofn.extras import EXTRAS, remedy
 PACKAGE = Path(__file__).parents[1]
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-"""Of an entry point: no number, which `kofn set-k` takes for a k."""
+"""The name of an entry point: no number, which `kofn set-k` takes for a k."""
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`module:Name`."""
@@ -33,9 +32,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """All plug-ins of one kind; `folder`: below the package, holds a module for each of those that ship.
+    """All plug-ins of one kind; `folder`, below the package, holds a module for each built-in one.
 
-    `several`: modules that give other names than their own.  `reserved`: what no installed package can be called.
+    `several`: modules that give other names than their own. `reserved`: names that no installed package can use.
 
     >>> COLLECTIVES.find("ring").value
     'kofn.host.collectives.kinds.ring:ring'
@@ -55,16 +54,17 @@ class Registry:
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """The names of those that ship."""
+        """The names of the built-in ones."""
         return tuple(self._modules())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all that can be found without a colon."""
+        """The names that need no colon."""
         return (*self.built_in, *sorted({entry.name for entry in self._installed()}))
 
     def find(self, name: str) -> EntryPoint | None:
-        """Where it is; None where there is none.  ConfigError where two installed packages give one of this name."""
+        """Return the entry point; None without one. Raise ConfigError where two installed packages give one of this
+        name."""
         if module := self._modules().get(name):
             return EntryPoint(name, f"kofn.{self.folder.replace('/', '.')}.{module}:{name}", self.group)
         if MODULE.fullmatch(name):
@@ -72,24 +72,24 @@ class Registry:
         found = {entry.value: entry for entry in self._installed() if entry.name == name}
         if len(found) > 1:
             raise ConfigError(
-                f"{self.kind} {name!r} is given by {' and '.join(sorted(found))}: one of these packages has to go"
+                f"{self.kind} {name!r} is given by {' and '.join(sorted(found))}: remove one of these packages"
             )
         return next(iter(found.values()), None)
 
     def check(self, name: str, field: str) -> None:
-        """ConfigError where there is none of this name; what `module:Name` has is seen when it is loaded."""
+        """Raise ConfigError where there is none of this name; load() checks the Name of `module:Name`."""
         if self.find(name) is None:
             meant = did_you_mean(name, self.names)
             raise ConfigError(f"{field} must be {', '.join(self.names)} or module:Name, got {name!r}{meant}")
 
     def load(self, name: str) -> Any:
-        """What the name stands for; ConfigError where there is nothing, or it cannot be imported."""
+        """Load the plug-in. Raise ConfigError where there is none, or it cannot be imported."""
         self.check(name, self.kind)
         entry = self.find(name)
         assert entry is not None
         if entry.value == name:
             folders = [folder for folder in (os.getcwd(), *_FOLDERS) if folder not in sys.path]
-            sys.path[:0] = folders  # where `python -m` has the first one
+            sys.path[:0] = folders  # `python -m` already has the first one there
         try:
             return entry.load()
         except ModuleNotFoundError as error:
@@ -98,11 +98,11 @@ class Registry:
             if error.name == entry.module:
                 words += f" (looked for in {', '.join(dict.fromkeys((os.getcwd(), *_FOLDERS)))})"
             raise ConfigError(f"{self.called(name)} cannot be loaded: {words}") from error
-        except Exception as error:  # whatever a foreign module does when it is imported
+        except Exception as error:  # any error of a foreign module's import
             raise ConfigError(f"{self.called(name)} cannot be loaded: {in_words(error)}") from error
 
     def load_class(self, name: str, base: type[T]) -> type[T]:
-        """A class derived from `base`; ConfigError where it is something else, or not all of one."""
+        """Return a class derived from `base`. Raise ConfigError for another object, or an abstract class."""
         found = self.load(name)
         if not (isinstance(found, type) and issubclass(found, base)):
             what = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
@@ -113,18 +113,18 @@ class Registry:
         return found
 
     def called(self, name: str) -> str:
-        """For messages: kind, name, and where it comes from if the name does not say so."""
+        """Return kind and name for messages, with the origin if the name does not give it."""
         entry = self.find(name)
         origin = f" ({entry.value})" if entry is not None and entry.value != name else ""
         return f"{self.kind} {name!r}{origin}"
 
     def _modules(self) -> dict[str, str]:
-        """The module of each one that ships."""
+        """Return the module of each built-in one."""
         several = {name: module for module, names in self.several.items() for name in names}
         return several | {stem: stem for stem in _stems(self.folder) if stem not in self.several}
 
     def _installed(self) -> list[EntryPoint]:
-        """Those that can be named: what ships is not replaced."""
+        """Return installed ones that can be named: they do not replace built-in ones."""
         taken = {*self._modules(), *self.reserved}
         return [
             entry for entry in entry_points(group=self.group) if NAME.fullmatch(entry.name) and entry.name not in taken
@@ -135,19 +135,19 @@ _FOLDERS: dict[str, None] = {}
 
 
 def look_in(folder: str) -> None:
-    """Also look for `module:Name` in this folder; ours are no modules of a user's."""
+    """Also look for `module:Name` in this folder, unless it is kofn's own."""
     if not Path(folder).is_relative_to(PACKAGE.resolve()):
         _FOLDERS[folder] = None
 
 
 @cache
 def _stems(folder: str) -> list[str]:
-    """The modules of a folder of the package."""
+    """Return the modules of a folder of the package."""
     return sorted(path.stem for path in (PACKAGE / folder).glob("[a-z]*.py"))
 
 
 def in_words(error: Exception) -> str:
-    """An exception in one line."""
+    """Return an exception in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -1,7 +1,8 @@
-"""A refusal of msgspec in the words of the file: table, key, what must hold, what was found.
+"""A refusal of msgspec in the file's terms: table, key, the rule, the value found.
 
-msgspec alone decides what is valid, and stops at the first value that is not; its message has the place of that value.
-Here the value and its type are looked up there.  Knows none of the schema's names; bounds that span keys are theirs.
+msgspec alone decides about validity, and stops at the first invalid value; its message has the place of that value.
+This module looks up the value and its type there. It knows none of the schema's names; the schema checks bounds across
+keys.
 
 >>> import kofn
 >>> kofn.Config.parse("[[straggler]]\\nworkers = [0, -1]\\nmean_ms = 1")
@@ -28,17 +29,18 @@ WORDS: dict[type[inspect.Type], str] = {
     inspect.BoolType: "true or false",
     inspect.StructType: "a table",
 }
-"""TOML's own names of types; everything else is a string there."""
+"""TOML's own names of types; all other values are strings there."""
 
 
 MESSAGE = re.compile(r"(?P<what>.*?)( - at `\$\.?(?P<place>.*)`)?")
-"""Of a msgspec.ValidationError: "Expected `int`, got `str` - at `$.straggler[0].workers[1]`"."""
+"""The text of a msgspec.ValidationError: "Expected `int`, got `str` - at `$.straggler[0].workers[1]`"."""
 
 KEY = re.compile(r"Object (contains unknown|missing required) field `(?P<name>.*)`")
 
 
 def refusal(error: msgspec.ValidationError, document: Mapping[str, Any], kind: type) -> ConfigError:
-    """Why `msgspec.convert(document, kind)` failed: a key unknown or missing, a wrong type, a value out of bounds."""
+    """Return why `msgspec.convert(document, kind)` failed: an unknown or missing key, a wrong type, a value out of
+    bounds."""
     message = MESSAGE.fullmatch(str(error))
     assert message
     place = message["place"] or ""
@@ -55,7 +57,7 @@ def refusal(error: msgspec.ValidationError, document: Mapping[str, Any], kind: t
 
 
 def allowed(kind: inspect.Type) -> str:
-    """What a value may be: "a whole number (1 to 64)", "'fast' or 'scapy'"."""
+    """Return the valid values as text: "a whole number (1 to 64)", "'fast' or 'scapy'"."""
     if isinstance(kind, inspect.UnionType):
         return allowed(_something(kind))
     if isinstance(kind, inspect.LiteralType):
@@ -69,7 +71,7 @@ def allowed(kind: inspect.Type) -> str:
 
 
 def bounds(kind: Number) -> str:
-    """Both ends: '1 to 64', 'more than 0', '0 to less than 1'; empty without any."""
+    """Return both ends: '1 to 64', 'more than 0', '0 to less than 1'; empty without any."""
     low = "" if kind.ge is None else f"{kind.ge:g}"
     low = low if kind.gt is None else f"more than {kind.gt:g}"
     high = "" if kind.le in (None, LARGEST) else f"{kind.le:g}"
@@ -84,12 +86,12 @@ def bounds(kind: Number) -> str:
 
 
 def _something(kind: inspect.UnionType) -> inspect.Type:
-    """The type of an optional key's value: TOML has no null."""
+    """Return the type of an optional key's value: TOML has no null."""
     return next(entry for entry in kind.types if not isinstance(entry, inspect.NoneType))
 
 
 def _look_up(value: Any, kind: inspect.Type, place: str) -> tuple[Any, inspect.Type]:
-    """The value at a place like straggler[0].mean_ms, and its type."""
+    """Return the value at a place like straggler[0].mean_ms, and its type."""
     for name, index in re.findall(r"(\w+)|\[(\d+)\]", place):
         if index:
             assert isinstance(kind, inspect.VarTupleType)
@@ -106,7 +108,7 @@ def _fields(kind: inspect.StructType) -> dict[str, inspect.Field]:
 
 
 def _key(name: str, table: inspect.StructType, place: str, *, missing: bool) -> str:
-    """What is wrong with a key, or a table of the document itself."""
+    """Return the fault of a key, or of a table of the document itself."""
     fields = _fields(table)
     if missing:
         return f"{f'{place}.' if place else ''}{name} is missing: {allowed(fields[name].type)} is needed"
@@ -115,7 +117,7 @@ def _key(name: str, table: inspect.StructType, place: str, *, missing: bool) -> 
 
 
 def _is_number(value: Any, kind: Number) -> bool:
-    """Whether a value has the type, so that only a bound can be wrong."""
+    """Return whether a value has the type, so that only a bound can be wrong."""
     numbers = (int,) if isinstance(kind, inspect.IntType) else (int, float)
     return isinstance(value, numbers) and not isinstance(value, bool)
 

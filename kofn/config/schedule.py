@@ -1,4 +1,4 @@
-"""The TOML file's [schedule]: which gradient is computed first, and in which pieces it leaves."""
+"""The TOML file's [schedule]: the order in which gradients are computed, and the pieces in which they leave."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from kofn.config.section import Section
 AUTO = "auto"
 
 FAMILIES = ("sequential", "buckets", "wait-free", "priority", "front-first", "late-front")
-"""docs/explanation/schedule.md says what each does."""
+"""The families; docs/explanation/schedule.md explains each."""
 
 WITH_FRONT = ("front-first", "late-front")
 
@@ -18,11 +18,11 @@ WITH_THRESHOLD = ("priority", *WITH_FRONT)
 
 
 class LayerSection(Section, frozen=True):
-    """One layer of model.workload = "accelerator", from the first one on."""
+    """One layer of model.workload = "accelerator", in order."""
 
     elements: Annotated[int, Meta(ge=1)]
     forward_ms: Annotated[float, Meta(ge=0)] = 0.0
-    error_ms: Annotated[float, Meta(ge=0)] = 0.0  # the error term of its input; the first layer's is not computed
+    error_ms: Annotated[float, Meta(ge=0)] = 0.0  # the error term of its input; not computed for the first layer
     weight_ms: Annotated[float, Meta(ge=0)] = 0.0  # its weight gradient
     name: str = ""  # empty: its number
 
@@ -31,7 +31,7 @@ class ScheduleSection(Section, frozen=True):
     """Order and overlap of computation and transfers (docs/explanation/schedule.md)."""
 
     family: str | None = (
-        None  # sequential, buckets, wait-free, priority, front-first, late-front, auto: found by trying; None: none
+        None  # sequential, buckets, wait-free, priority, front-first, late-front, auto (a search); None: no schedule
     )
     threshold_kb: Annotated[float, Meta(gt=0, le=1e6)] = (
         256.0  # of float32: smaller layers leave together, larger ones in pieces of at most this
@@ -40,20 +40,20 @@ class ScheduleSection(Section, frozen=True):
         0  # first layers whose weight gradients are computed early (front-first, late-front)
     )
 
-    enumerate: bool = False  # find threshold and front by trying all (source 001): hundreds of iterations
+    enumerate: bool = False  # search for threshold and front by trying all (source 001): hundreds of iterations
 
     @property
     def searches(self) -> bool:
-        """Whether the schedule is found while the run goes on."""
+        """Whether the schedule is found during the run."""
         return self.enumerate or self.family == AUTO
 
     @property
     def threshold(self) -> int:
-        """In elements."""
+        """The threshold in elements."""
         return max(1, int(self.threshold_kb * 1024 / 4))
 
     def check(self) -> None:
-        """That the family exists, and that what it needs is there; ConfigError."""
+        """Check the family and its settings. Raise ConfigError."""
         if self.family is None:
             return
         if self.family not in (*FAMILIES, AUTO):

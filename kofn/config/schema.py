@@ -1,8 +1,8 @@
 """The run's TOML file as typed, checked values.
 
 Every key has a default, so an empty file is a run: all workers alike (`kofn run` without a file takes default.toml,
-where one of them is blocked).  A wrong key, type or bound raises ConfigError with one line that names the field and
-says what must hold.  This module knows nothing of processes, sockets or training.
+where one of them is blocked). A wrong key, type or bound raises ConfigError with one line that names the field, the
+rule and the value found. This module knows nothing of processes, sockets or training.
 """
 
 import math
@@ -31,7 +31,7 @@ from kofn.config.section import Mbps, NotNegative, Positive, PositiveInt, Probab
 from kofn.config.suggestion import did_you_mean
 
 WORKERS_MAX = 64
-"""A result's member bitmap has 64 bits for each part (docs/explanation/protocol.md)."""
+"""A result's member bitmap has 64 bits for each part (docs/reference/protocol.md)."""
 
 WORDS_MAX = 32
 """256-byte words in the largest packet: WORDS_MAX of p4src/headers.p4."""
@@ -40,28 +40,28 @@ SLOTS = 4096
 """Slots of all jobs on a switch together: SLOTS of p4src/headers.p4."""
 
 JOB_MOST = 127
-"""The highest id of a job: with its top bit set it is that of the job's exact sums."""
+"""The highest id of a job; with its top bit set it is the id of the job's exact sums."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 """A run's name is part of a folder's name."""
 
 CLASSES = 10
-"""Of the images that workers train on: the ten digits."""
+"""The number of classes of images: the ten digits."""
 
 Average = Literal["gradients", "contributors"]
 
 SCRIPT = "script"
-"""The model.workload of whoever trains by torch.script."""
+"""The model.workload of trainings by torch.script."""
 
 SCRIPT_RULE: LateGradient = "async"
-"""Its rule for late gradients, where none is given: PyTorch neither gives up a backward pass nor repeats one."""
+"""Its default rule for late gradients: PyTorch neither gives up a backward pass nor repeats one."""
 
 SWITCH = "switch"
-"""The job.collective whose k a controller chooses."""
+"""The job.collective for which a controller chooses k."""
 
 
 class NetworkSection(Section, frozen=True):
-    """Where the run happens: topology, driver, switch."""
+    """The network of the run: topology, driver, switch."""
 
     topology: Path | None = None  # None: a star of job.workers hosts
     driver: Literal["auto", "mininet", "netns"] = "auto"
@@ -73,10 +73,10 @@ class NetworkSection(Section, frozen=True):
     device_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     trace: Annotated[int, Meta(ge=0)] = 0  # packets whose way through the program the switch writes to switch.log
     pcap: bool = False  # keep every frame of every link of the switch, in pcap/ below the trial
-    tls: bool = True  # workers, peers, controller and commands prove who they are (docs/explanation/security.md)
+    tls: bool = True  # workers, peers, controller and commands authenticate (docs/explanation/security.md)
 
     def check(self) -> None:
-        """Ports that differ, a network that processes on this machine can have for themselves, what BMv2 cannot."""
+        """Check that ports differ, that the management network is usable, and that BMv2 has the features."""
         if self.trace and self.target == "bmv2":
             raise ConfigError(
                 f"network.trace is {self.trace}, network.target is 'bmv2': only 'embedded' traces packets"
@@ -98,10 +98,10 @@ class NetworkSection(Section, frozen=True):
 
 
 class JobSection(Section, frozen=True):
-    """What is aggregated: who takes part, in which packets, through which slots."""
+    """The aggregation: workers, packets and slots."""
 
     id: Annotated[int, Meta(ge=1, le=JOB_MOST)] = 1  # also its multicast group
-    collective: str = SWITCH  # what sums the gradients: server, ring, gloo, mpi, or module:Name for one of your own
+    collective: str = SWITCH  # sums the gradients: switch, server, ring, gloo, mpi, or module:Name for a custom one
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] = 4
     words: Annotated[int, Meta(ge=1, le=WORDS_MAX)] = 4  # 256-byte words in a packet
     start_workers: PositiveInt | None = None  # the job starts once so many are attached; None: all
@@ -111,40 +111,34 @@ class JobSection(Section, frozen=True):
         0  # more slots, for exact sums (kofn.Communicator); a power of two; 0: there are no exact sums
     )
     rto_ms: Positive = 50.0  # first retransmission timeout
-    packets: Literal["fast", "scapy"] = "fast"  # what makes and reads them
-    modules: str | None = (
-        None  # a folder where module:Name is looked for, after the working folder; None: the TOML file's
-    )
+    packets: Literal["fast", "scapy"] = "fast"  # the packet codec
+    modules: str | None = None  # a folder to search for module:Name, after the working folder; None: the TOML file's
     gradient_range: Annotated[float, Meta(gt=0, le=2**20)] = (
         64.0  # largest magnitude of one addend before the first sum; larger ones are clipped into the residual
     )
 
     @property
     def exact_id(self) -> int:
-        """Of the job that its exact sums are for the switch."""
+        """The job id under which the switch keeps its exact sums."""
         return JOB_MOST + 1 + self.id
 
 
 class PolicySection(Section, frozen=True):
-    """How k is chosen."""
+    """The choice of k."""
 
-    objective: str = (
-        DEFAULT  # a run's first trial, where run.trials does not say; a controller's that is started by hand
-    )
+    objective: str = DEFAULT  # a run's first trial, without run.trials; the objective of a controller started by hand
     margin: NotNegative = 0.05  # change k only when the predicted gain is above this share
     window: PositiveInt = 16  # blocks that an estimate rests on
     decide_every: PositiveInt = 1  # iterations between decisions
     warm_up: PositiveInt = 1  # reports from every live worker before the first decision
-    include_after: Annotated[int, Meta(ge=0)] = (
-        0  # wait for a worker that was too late so many times in a row; 0: never
-    )
+    include_after: Annotated[int, Meta(ge=0)] = 0  # wait for a worker that was late so many times in a row; 0: never
     late_gradient: LateGradient = "auto"  # the rule for late gradients (late_rules.py); auto: the objective chooses
-    age_weight: Probability | None = None  # what each iteration of age leaves of its weight; None: as late_gradient
+    age_weight: Probability | None = None  # factor of its weight for each iteration of age; None: by late_gradient
     age_limit: Annotated[int, Meta(ge=1)] = 64  # an older gradient is in no sum
 
     @property
     def late_policy(self) -> LatePolicy:
-        """Of late gradients, as long as nobody chooses another one."""
+        """The policy for late gradients until another one is chosen."""
         rule = DEFAULT_RULE if self.late_gradient == "auto" else self.late_gradient
         return LatePolicy(rule, AGE_WEIGHT if self.age_weight is None else self.age_weight)
 
@@ -156,18 +150,18 @@ class ModelSection(Section, frozen=True):
         64,
     )  # units of each layer, or channels of each convolution; [960, 960]: a million parameters
     workload: str | None = (
-        None  # digits, convolutional, replay, or module:Name of your own; None: replay where that is given
+        None  # digits, convolutional, replay, or module:Name for a custom one; None: replay if that is given
     )
-    replay: str | None = None  # a folder of .npy files that are the gradients, from the TOML file on; None: train
-    stragglers: str | None = None  # drawn, trace, or module:Name of your own; None: trace where that is given
-    trace: str | None = None  # a file of blocking times, from the TOML file on; None: [[straggler]] and [[shock]]
+    replay: str | None = None  # a folder of .npy files with gradients, relative to the TOML file; None: train
+    stragglers: str | None = None  # drawn, trace, or module:Name for a custom one; None: trace if that is given
+    trace: str | None = None  # a file of blocking times, relative to the TOML file; None: [[straggler]] and [[shock]]
     batch: Annotated[int, Meta(ge=1, le=65_536)] = 32  # images a worker an iteration
     learning_rate: Positive = 0.1
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    average: Average = "gradients"  # what a sum is divided by (docs/explanation/control.md)
-    compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: stands for a larger model
+    average: Average = "gradients"  # the divisor of a sum (docs/explanation/control.md)
+    compute_ms: NotNegative = 10.0  # least time of one forward and backward pass: imitates a larger model
     dirichlet: Positive | None = (
-        None  # how alike the workers' classes are, alpha: 0.1 hardly, 100 much; None: dealt evenly
+        None  # similarity of the workers' classes, alpha: 0.1 low, 100 high; None: dealt evenly
     )
 
     @property
@@ -176,11 +170,11 @@ class ModelSection(Section, frozen=True):
 
     @property
     def straggler_source(self) -> str:
-        """Where blocking times come from."""
+        """The source of blocking times."""
         return self.stragglers or ("drawn" if self.trace is None else "trace")
 
     def check(self) -> None:
-        """That there are plug-ins of these names, and nothing is given that another one than these reads."""
+        """Check that the plug-ins exist, and that they read all given settings."""
         WORKLOADS.check(self.workload_name, "model.workload")
         STRAGGLERS.check(self.straggler_source, "model.stragglers")
         if self.replay is not None and self.workload_name == "digits":
@@ -190,8 +184,8 @@ class ModelSection(Section, frozen=True):
 
 
 Law = Literal["poisson", "constant", "exponential", "pareto", "bursty"]
-"""Of blocking times: a Poisson number of events of event_ms; always mean_ms; exponential; Pareto (shape 2, from 0 on);
-or none at all but in bursts (a Markov chain of two states), and there always the same."""
+"""The law of blocking times: a Poisson number of events of event_ms; always mean_ms; exponential; Pareto (shape 2, from
+0 on); or bursts (a Markov chain of two states) with equal blocking, and none outside of them."""
 
 
 class StragglerSection(Section, frozen=True):
@@ -201,13 +195,13 @@ class StragglerSection(Section, frozen=True):
     mean_ms: NotNegative  # mean blocking time an iteration; lambda of law = "poisson"
     law: Law = "poisson"
     event_ms: Positive = 5.0  # tau: duration of one blocking event of law = "poisson"
-    burst_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1  # of all iterations: in bursts of law = "bursty"
+    burst_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1  # share of iterations in bursts of law = "bursty"
     burst_iterations: Annotated[float, Meta(ge=1, le=1e6)] = 10.0  # mean length of such a burst
-    compute_ms: NotNegative | None = None  # other hardware: in place of model.compute_ms
+    compute_ms: NotNegative | None = None  # other hardware: replaces model.compute_ms
     from_iteration: PositiveInt = 1
 
     def check(self) -> None:
-        """That bursts are as long, and as seldom, as both numbers say."""
+        """Check that bursts can be as long, and as rare, as both numbers say."""
         most = self.burst_iterations / (1 + self.burst_iterations)
         if self.burst_share > most:
             raise ConfigError(
@@ -217,13 +211,13 @@ class StragglerSection(Section, frozen=True):
 
 
 class ShockSection(Section, frozen=True):
-    """Times at which every gradient that some workers begin takes longer; several entries add up."""
+    """Periods in which every gradient that some workers begin takes longer; several entries add up."""
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
-    blocking_ms: Positive  # so much longer
-    for_ms: Positive  # length of such a time
-    share: Probability  # of all times
-    common: bool = True  # at the same time for all of these workers; false: for each at times of its own
+    blocking_ms: Positive  # the additional time
+    for_ms: Positive  # length of a period
+    share: Probability  # of all time
+    common: bool = True  # simultaneous for all of these workers; false: separate periods for each
 
 
 class ShardSection(Section, frozen=True):
@@ -233,7 +227,7 @@ class ShardSection(Section, frozen=True):
     classes: tuple[Annotated[int, Meta(ge=0, lt=CLASSES)], ...]
 
     def check(self, owners: dict[int, int]) -> None:
-        """Enter its classes among those that have an owner already."""
+        """Add its classes to those that have an owner already."""
         if not self.classes:
             raise ConfigError(f"shard.classes of worker {self.worker} is empty: one or more classes are needed")
         for label in self.classes:
@@ -246,7 +240,7 @@ class ShardSection(Section, frozen=True):
 
 
 class FaultSection(Section, frozen=True):
-    """What the network does to some workers' packets, for as long as it is in force; several entries add up."""
+    """Faults of some workers' packets in the network, while it is in force; several entries add up."""
 
     where: Literal["host", "switch"] = "host"  # the worker's transport, or its port of the embedded switch
     workers: tuple[Annotated[int, Meta(ge=0)], ...] | None = None  # None: all
@@ -263,7 +257,7 @@ class FaultSection(Section, frozen=True):
     until_s: Annotated[float, Meta(ge=0)] = math.inf
 
     def check(self, target: str) -> None:
-        """That something can happen, and that somebody makes it happen."""
+        """Check that the fault has an effect, and a place that can cause it."""
         if self.until_s <= self.from_s:
             raise ConfigError(f"fault.until_s must be more than fault.from_s = {self.from_s}, got {self.until_s}")
         effects = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
@@ -288,42 +282,42 @@ CONTROL_PLANE = ("switch", "controller")
 
 
 class EventSection(Section, frozen=True):
-    """Something that happens in mid-run: exactly one of kill, start and objective.
+    """An intervention during the run: exactly one of kill, start and objective.
 
-    A worker whose first event is a start is not started with the others: a late joiner (see job.start_workers).
+    A worker whose first event is a start is a late joiner, not started with the others (see job.start_workers).
     """
 
     at_iteration: PositiveInt  # once any worker has finished this iteration
     kill: str | None = None  # "switch", "controller" or "worker-R": SIGKILL
-    start: str | None = None  # the same names: again, or late
+    start: str | None = None  # the same names: a restart, or a late start
     after_s: NotNegative = 0.0  # so much later
-    objective: str | None = None  # what `kofn set-k` would set
+    objective: str | None = None  # as for `kofn set-k`
 
     def actions(self) -> dict[str, str]:
-        """What is given of the three."""
+        """Return those of the three that are given."""
         return {name: value for name in ACTIONS if (value := getattr(self, name)) is not None}
 
 
 class LinkSection(Section, frozen=True):
-    """Another rate of some workers' links, in both directions, until a later entry for the same worker."""
+    """A new rate of some workers' links, in both directions, until a later entry for the same worker."""
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
     mbps: Mbps
     at_iteration: PositiveInt  # once any worker has finished this iteration
-    after_s: NotNegative = 0.0  # so much later, in the middle of an iteration for instance
+    after_s: NotNegative = 0.0  # so much later, for example in the middle of an iteration
 
     def check(self) -> None:
-        """That there is something to change."""
+        """Check that it names workers."""
         if not self.workers:
             raise ConfigError("link.workers must have one or more numbers, got none")
 
 
 class CpuSection(Section, frozen=True):
-    """Less of a processor for some workers' processes, until a later entry for the same worker.
+    """A limited processor for some workers' processes, until a later entry for the same worker.
 
-    A limit of the kernel's (a cgroup's cpu.max, or cpu.cfs_quota_us) holds them up once they have used their share of
-    20 ms.  Where no cgroup can be made, a load of the right weight runs on the one processor that the worker is then
-    bound to. Only `kofn run` does it; what comes of it can be recorded (--record-stragglers) and then simulated.
+    A limit of the kernel (a cgroup's cpu.max, or cpu.cfs_quota_us) stops them once they have used their share of 20 ms.
+    Where no cgroup can be made, a load of the right weight runs on the one processor that the worker is then bound to.
+    Only `kofn run` does it; its effect can be recorded (--record-stragglers) and then simulated.
     """
 
     workers: tuple[Annotated[int, Meta(ge=0)], ...]
@@ -332,7 +326,7 @@ class CpuSection(Section, frozen=True):
     after_s: NotNegative = 0.0  # so much later
 
     def check(self) -> None:
-        """That there is something to slow down."""
+        """Check that it names workers."""
         if not self.workers:
             raise ConfigError("cpu.workers must have one or more numbers, got none")
 
@@ -340,13 +334,13 @@ class CpuSection(Section, frozen=True):
 class TorchSection(Section, frozen=True):
     """A script in PyTorch that torchrun starts at each worker, in place of kofn's own training."""
 
-    script: str | None = None  # from the TOML file on; None: model.workload is trained
+    script: str | None = None  # relative to the TOML file; None: model.workload is trained
     arguments: tuple[str, ...] = ()  # of the script
-    group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may come back
+    group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may rejoin
     max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
 
     def check(self, workload: str, collective: str, late: str, cpu: Sequence["CpuSection"], *, alone: bool) -> None:
-        """That the script and nothing else is trained, with a ledger, and with what it can follow."""
+        """Check that only the script is trained, with a ledger, and with settings that it can follow."""
         if (self.script is not None) != (workload == SCRIPT):
             given = "given" if self.script is not None else "not given"
             raise ConfigError(
@@ -370,7 +364,7 @@ class TorchSection(Section, frozen=True):
 
 
 class RunSection(Section, frozen=True):
-    """What is done: trials over the same seed and stragglers, one after another."""
+    """The trials, with the same seed and stragglers, one after another."""
 
     name: str = "default"
     seed: Annotated[int, Meta(ge=0)] = 1
@@ -380,11 +374,11 @@ class RunSection(Section, frozen=True):
     target: float | None = (
         None  # of the workload's metric, which ends a trial; None: its own, 0.95 for digits' accuracy
     )
-    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations that a value of the metric is the mean of
-    evaluate_every: PositiveInt = 1  # iterations; the metric of those between is not known
+    accuracy_over: Annotated[int, Meta(ge=1, le=1000)] = 1  # evaluations whose mean is a value of the metric
+    evaluate_every: PositiveInt = 1  # iterations; in between the metric is unknown
     max_iterations: PositiveInt = 1000
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
-    alone: bool = False  # train one worker alone as well, beside the last trial: what summing is compared with
+    alone: bool = False  # also train one worker alone, beside the last trial, as a baseline of summing
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
     trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
 
@@ -410,7 +404,7 @@ class Config(Section, frozen=True):
     event: tuple[EventSection, ...] = ()
 
     def __post_init__(self) -> None:
-        """Trials are always known: where the switch does not sum, nothing chooses k.  A script is the workload."""
+        """Fill in the trials: without the switch there is no choice of k. A script is the workload."""
         if not self.run.trials:
             chosen = (self.policy.objective,) if self.job.collective == SWITCH else ()
             force_setattr(self, "run", replace(self.run, trials=tuple(dict.fromkeys((*chosen, "all")))))
@@ -418,13 +412,13 @@ class Config(Section, frozen=True):
             self._become_scripted()
 
     def _become_scripted(self) -> None:
-        """What the defaults are where a script trains; nobody is late where workers sum among themselves."""
+        """Set the defaults for a script. Where workers sum among themselves, none is late."""
         if self.model.workload is None:
             force_setattr(self, "model", replace(self.model, workload=SCRIPT))
         if self.policy.late_gradient == "auto" and self.job.collective in (
             SWITCH,
             "server",
-        ):  # others have no late ones
+        ):  # others have no late gradients
             force_setattr(self, "policy", replace(self.policy, late_gradient=SCRIPT_RULE))
 
     @property
@@ -438,10 +432,10 @@ class Config(Section, frozen=True):
         return [label for shard in self.shard for label in shard.classes]
 
     def pace_mbps(self, sharing: int = 1) -> float:
-        """At which rate a worker's packets leave, in Mbit/s; 0: as they come.
+        """Return the rate at which a worker's packets leave, in Mbit/s; 0: unpaced.
 
-        `sharing`: workers whose packets go over one link (source: the rate-adaptive compression document, B / n).
-        The links of a topology of your own are known to that alone, so without compress.pace_mbps nothing is paced.
+        `sharing`: workers whose packets share one link (source: the rate-adaptive compression document, B / n). A
+        custom topology alone knows its links, so without compress.pace_mbps nothing is paced there.
         """
         if self.compress.pace_mbps is not None:
             return self.compress.pace_mbps
@@ -461,7 +455,7 @@ class Config(Section, frozen=True):
 
     @classmethod
     def parse(cls, text: str, settings: Settings = ()) -> Self:
-        """The same of a file's text."""
+        """Read and check the text of such a file."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -470,7 +464,7 @@ class Config(Section, frozen=True):
 
     @classmethod
     def of(cls, document: dict[str, Any], settings: Settings = ()) -> Self:
-        """What a TOML file says, checked, with `settings` as above; ConfigError names the field that is wrong."""
+        """Check a TOML document, with `settings` as above. ConfigError names the field that is wrong."""
         override(document, settings)
         try:
             config = msgspec.convert(document, cls, dec_hook=lambda kind, value: kind(value))
@@ -480,7 +474,8 @@ class Config(Section, frozen=True):
         return config
 
     def at(self, folder: Path) -> Self:
-        """With the paths in it that every process needs, from this folder on; modules are looked for there."""
+        """Return it with absolute paths for every process, relative to this folder, where modules
+        are looked for, too."""
         model = self.model
         paths = {"replay": model.replay, "trace": model.trace}
         there = {name: str((folder / path).resolve()) for name, path in paths.items() if path is not None}
@@ -495,14 +490,14 @@ class Config(Section, frozen=True):
         )
 
     def at_home(self, folder: Path) -> Self:
-        """With the folder of its file in it, where it names modules: for processes that read it elsewhere."""
+        """Return it with its file's folder, if it names modules, for processes that read it elsewhere."""
         names = (self.compress.codec, self.job.collective, self.model.workload_name, self.model.straggler_source)
         if self.job.modules is not None or not any(map(MODULE.fullmatch, (*names, *self.objectives))):
             return self
         return replace(self, job=replace(self.job, modules=str(folder.resolve())))
 
     def check(self) -> None:
-        """Bounds that types cannot say, or that span fields."""
+        """Check bounds that types cannot express, or that span fields."""
         if not NAME.fullmatch(self.run.name):
             raise ConfigError(f"run.name must be up to 64 letters, digits, '.', '_' and '-', got {self.run.name!r}")
         self.network.check()
@@ -549,7 +544,7 @@ class Config(Section, frozen=True):
             cpu.check()
 
     def _check_event(self, event: EventSection) -> None:
-        """One action, on something that is there."""
+        """Check that an event is one action on an existing process."""
         given = event.actions()
         if len(given) != 1:
             raise ConfigError(f"event must have exactly one of {', '.join(ACTIONS)}, got {', '.join(given) or 'none'}")
@@ -563,7 +558,7 @@ class Config(Section, frozen=True):
             raise ConfigError(f"event.{action} must be one of {', '.join(processes)}, got {name!r}{meant}")
 
     def _check_shards(self) -> None:
-        """One shard a worker, one owner a class; and the other workers have the other classes."""
+        """Check: one shard a worker, one owner a class; the other workers have the other classes."""
         if self.shard and self.model.replay is not None:
             raise ConfigError("shard and model.replay must not both be given: a replay reads no image")
         if self.shard and self.model.dirichlet is not None:
@@ -583,7 +578,7 @@ class Config(Section, frozen=True):
             raise ConfigError(f"shard leaves no class for the workers {sorted(sharing)}: leave one, or give them some")
 
     def _check_ranks(self, ranks: tuple[int, ...], field: str) -> None:
-        """Every rank is a worker's."""
+        """Check that every rank is a worker's."""
         for rank in ranks:
             if rank >= self.job.workers:
                 raise ConfigError(f"{field} must be 0 to {self.job.workers - 1} (job.workers - 1), got {rank}")

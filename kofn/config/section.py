@@ -1,4 +1,4 @@
-"""What every table of the run's TOML file is made of: its base class, and numbers with bounds."""
+"""The base of every table of the run's TOML file: its class, and numbers with bounds."""
 
 import sys
 from typing import Annotated
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 LARGEST = sys.float_info.max
-"""The upper bound of what is finite."""
+"""The upper bound of finite values."""
 
 Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 NotNegative = Annotated[float, Meta(ge=0, le=LARGEST)]

@@ -1,11 +1,11 @@
-"""What somebody who misspelt a name may have meant."""
+"""Suggestions for misspelt names."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a refusal; empty where nothing is close.
+    """Return the end of a refusal; empty where no name is close.
 
     >>> did_you_mean("learning_rat", ["batch", "learning_rate"])
     ": did you mean 'learning_rate'?"

@@ -1,6 +1,6 @@
-"""What `kofn doctor` walks along: one check after another, until the first one that fails.
+"""The engine of `kofn doctor`: one check after another, until the first one that fails.
 
-Knows nothing of what the checks check.
+It knows nothing of the checks' subjects.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -13,22 +13,22 @@ WIDTH = 80  # columns
 
 
 class CheckError(RunError):
-    """A check that fails: what was measured, and what to do about it."""
+    """A check that fails: the measurement, and the remedy."""
 
     def __init__(self, detail: str, advice: str) -> None:
-        """Both in one line each."""
+        """Take both in one line each."""
         super().__init__(detail)
         self.detail = " ".join(detail.split())
         self.advice = advice
 
 
-class CheckSkipped(Exception):  # noqa: N818  # no failure: there is nothing to check here
+class CheckSkipped(Exception):  # noqa: N818  # no failure: the check does not apply
     """A check that does not apply; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A name, and a check that gives what was measured or raises CheckError or CheckSkipped."""
+    """A name, and a check that returns its measurement or raises CheckError or CheckSkipped."""
 
     name: str
     check: Callable[[], Awaitable[str]]
@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What became of a check."""
+    """The result of a check."""
 
     name: str
     state: str  # "ok", "FAILED", "skipped"
@@ -44,7 +44,7 @@ class Finding:
     advice: str = ""
 
     def text(self) -> str:
-        """For a person: a line, or one for each thing that was measured where all do not fit one."""
+        """Return text for a person: a line, or one for each measurement where they do not fit into one."""
         head = f"{self.state:7} {self.name:14} "
         whole = len(head) + len(self.detail) <= WIDTH
         return head + (self.detail if whole else self.detail.replace("; ", "\n" + " " * len(head)))
@@ -54,7 +54,7 @@ class Finding:
 
 
 def by_detail(found: Mapping[str, str]) -> str:
-    """Several details in one: `h1, h3: this; h2: that`."""
+    """Join several details: `h1, h3: this; h2: that`."""
     names: dict[str, list[str]] = {}
     for name, detail in found.items():
         names.setdefault(detail, []).append(name)
@@ -62,7 +62,7 @@ def by_detail(found: Mapping[str, str]) -> str:
 
 
 async def walk(checks: list[Check], show: Callable[[Finding], object]) -> list[Finding]:
-    """Check one check after another; after the first that fails the others are skipped, as they rest on it."""
+    """Check one after another; after a failure skip the others, as they rest on it."""
     findings: list[Finding] = []
     for check in checks:
         failed = first_failure(findings)
@@ -73,7 +73,7 @@ async def walk(checks: list[Check], show: Callable[[Finding], object]) -> list[F
 
 
 def first_failure(findings: list[Finding]) -> Finding | None:
-    """The check that is to be mended."""
+    """Return the first check that failed."""
     return next(_failures(findings), None)
 
 

@@ -50,7 +50,7 @@ Exit codes: 0 every check holds, 1 one fails, 2 the configuration is wrong, 130 
 @click.argument("config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, required=False)
 @click.option("--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]")
 @click.option(
-    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: network.driver]"
+    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="Makes the hosts.  [default: network.driver]"
 )
 @click.option("--remote", is_flag=True, help="Check the way from this worker's machine to the job's other machines.")
 @click.option("--rank", type=click.IntRange(0, WORKERS_MAX - 1), default=0, help="With --remote: this worker's.")
@@ -83,8 +83,8 @@ def command(
 ) -> None:
     """Run every check, from root's rights to exact sums at every worker, and name the first one that fails.
 
-    A small network is made and removed again. While a run is going on nothing is made: that run's controller, switch
-    and workers are looked at.
+    A small network is made and removed again. During a run no network is made: the checks look at that run's
+    controller, switch and workers.
 
     --remote checks each hop of a job on several machines, with the arguments of `kofn worker`: its certificates, the
     way to the switch, the tunnel's UDP port, the MTU of the whole way, the clocks, the controller's TCP port, TLS and
@@ -123,7 +123,7 @@ def command(
 
 
 def _settings(source: Path, target: str | None, driver: str | None) -> Config:
-    """The configuration with the command line's choices."""
+    """Return the configuration with the command line's choices."""
     config = Config.load(source)
     network = replace(config.network, target=target or config.network.target, driver=driver or config.network.driver)
     return replace(config, network=network)
@@ -144,7 +144,7 @@ def _conclude(findings: list[Finding], console: Console, *, as_json: bool) -> No
 
 
 def examine(config: Config, source: Path, console: Console) -> list[Finding]:
-    """Every check there is, shown one by one."""
+    """Run every check, and show each."""
 
     def show(finding: Finding) -> None:
         say(console, finding.text())
@@ -158,7 +158,7 @@ def examine(config: Config, source: Path, console: Console) -> list[Finding]:
 
 
 def examine_remote(job: RemoteJob, console: Console) -> list[Finding]:
-    """Each hop, shown one by one."""
+    """Check each hop, and show each."""
     remote = RemoteChecks(job)
     try:
         return asyncio.run(_until_signal(walk(remote.checks(), lambda finding: say(console, finding.text()))))
@@ -169,7 +169,7 @@ def examine_remote(job: RemoteJob, console: Console) -> list[Finding]:
 async def _everything(
     config: Config, source: Path, folder: Path, stack: contextlib.ExitStack, show: Show
 ) -> list[Finding]:
-    """Machine, network, hosts; whatever was made is gone afterwards."""
+    """Check machine, network and hosts, and remove the network at the end."""
     laboratory = Laboratory(config, source, folder)
 
     async def alone() -> str:
@@ -187,7 +187,7 @@ async def _everything(
 
 
 async def _until_signal(walking: Coroutine[Any, Any, list[Finding]]) -> list[Finding]:
-    """Its findings; InterruptedRun if a signal came."""
+    """Return its findings. Raise InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None
     signals = cancel_on_signal(task)

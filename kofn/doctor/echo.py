@@ -1,4 +1,4 @@
-"""Echoes by ICMP (RFC 792): whether packets of a size come back, whole, and what the other machine's clock says."""
+"""Echoes by ICMP (RFC 792): whether packets of a size return whole, and the other machine's clock."""
 
 import os
 import select
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 ECHO, ECHO_REPLY, TIMESTAMP, TIMESTAMP_REPLY = 8, 0, 13, 14
 IP_BYTES, ICMP_BYTES = 20, 8
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
-"""linux/in.h: never in fragments, and without what the kernel believes of the way."""
+"""Options of linux/in.h: never fragment, and ignore the kernel's path MTU."""
 
 WAIT_S = 0.5
 TRIES = 3
@@ -19,18 +19,18 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
-    """To an address; `interface`: by this one alone.  Needs root."""
+    """Echoes to an address, through `interface` if one is given. Needs root."""
 
     address: str
     interface: str = ""
 
     def comes_back(self, size: int) -> bool:
-        """Whether a packet of so many bytes, IP header included, does; in one piece from here on."""
+        """Return whether a packet of so many bytes, IP header included, returns; this side does not fragment it."""
         data = bytes(max(0, size - IP_BYTES - ICMP_BYTES))
         return self._exchange(ECHO, ECHO_REPLY, data) is not None
 
     def largest(self, most: int) -> int:
-        """Of the packets that come back, up to `most` bytes; 0: none does."""
+        """Return the largest size of a packet that returns, up to `most` bytes; 0: none does."""
         least = IP_BYTES + ICMP_BYTES
         if not self.comes_back(least):
             return 0
@@ -44,7 +44,7 @@ class Echo:
         return passes
 
     def clock_ahead_s(self) -> float | None:
-        """Of the other machine's clock; None: it does not say."""
+        """Return how far the other machine's clock is ahead; None without an answer."""
         begin = time.time()
         answer = self._exchange(TIMESTAMP, TIMESTAMP_REPLY, bytes(12))
         if answer is None or len(answer) < 12:
@@ -55,7 +55,7 @@ class Echo:
         return float(ahead_ms / 1000)
 
     def _exchange(self, kind: int, answer: int, data: bytes) -> bytes | None:
-        """What came with the answer; None after TRIES."""
+        """Return the answer's data; None after TRIES."""
         with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as line:
             line.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
             if self.interface:
@@ -65,7 +65,7 @@ class Echo:
                 own = os.getpid() & 0xFFFF
                 try:
                     line.send(_packet(kind, own, number, data))
-                except OSError:  # larger than the interface's MTU, or no way
+                except OSError:  # larger than the interface's MTU, or no route
                     return None
                 if (found := _await(line, answer, own, number)) is not None:
                     return found
@@ -79,7 +79,7 @@ def _await(line: socket.socket, kind: int, own: int, number: int) -> bytes | Non
             return None
         try:
             packet = line.recv(65535)
-        except OSError:  # an error that a router has told
+        except OSError:  # an ICMP error from a router
             return None
         body = packet[(packet[0] & 15) * 4 :]
         if len(body) >= ICMP_BYTES and struct.unpack_from("!BxxxHH", body) == (kind, own, number):
@@ -93,7 +93,7 @@ def _packet(kind: int, own: int, number: int, data: bytes) -> bytes:
 
 
 def checksum(data: bytes) -> int:
-    """RFC 1071."""
+    """Return the checksum of RFC 1071."""
     padded = data + bytes(len(data) % 2)
     total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
     while total >> 16:

@@ -1,4 +1,4 @@
-"""What `kofn doctor` checks from the hosts: what boot.py measures, and a probe in each of them."""
+"""The checks of `kofn doctor` from the hosts: boot.py's measurements, and a probe in each host."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ STEPS = {
     "aggregation": "alone each worker is answered: a port is missing in the job's multicast group",
     "largest packet": "small packets pass: is the MTU 9000 at both ends of every data link? ip link",
 }
-"""Steps of a probe in its order, and where to look when one fails."""
+"""Steps of a probe in order, each with the place to look at when it fails."""
 
 
 class Hosts:
@@ -41,7 +41,7 @@ class Hosts:
         self._checks: list[LinkCheck] = []
 
     def checks(self) -> list[Check]:
-        """In the order in which they rest on each other."""
+        """Return the checks in the order of their dependence."""
         checks: dict[str, Callable[[], Awaitable[str]]] = {
             "management": self._measure,
             "forwarding": lambda: self._measured("ping", FIREWALL),
@@ -51,7 +51,7 @@ class Hosts:
         return [Check(name=name, check=check) for name, check in checks.items()]
 
     async def _measure(self) -> str:
-        """Let boot.py measure all that it can, and look at the management network."""
+        """Have boot.py measure all that it can, and check the management network."""
         try:
             self._checks = [check async for check in self._lab.network.check()]
         except KofnError as error:
@@ -59,17 +59,17 @@ class Hosts:
         return await self._measured("management", FIREWALL)
 
     async def _measured(self, kind: str, advice: str) -> str:
-        """What was found of one kind: its first failure, or everything."""
+        """Return the measurements of one kind, or raise its first failure."""
         checks = [check for check in self._checks if check.name.split()[0] == kind]
         for check in checks:
             if not check.ok:
                 raise CheckError(f"{check.name.removeprefix(kind).strip()}: {check.detail}", advice)
         if not checks:
-            raise CheckSkipped("a single host has nobody to send to")
+            raise CheckSkipped("a single host has no other to send to")
         return by_detail({check.name.removeprefix(kind).strip(): check.detail for check in checks})
 
     async def _shaping(self) -> str:
-        """What was measured, or, where a rate was wrong, what a second measurement says."""
+        """Return the measured rates; measure wrong ones a second time."""
         cores = os.cpu_count()
         busy = f"this machine's load is {os.getloadavg()[0]:.1f} on {cores} cores: a busy switch loses packets"
         advice = f"tc -s class show dev DEVICE, at both ends of the link; {busy}"
@@ -80,13 +80,13 @@ class Hosts:
             return await self._measured("rate", advice)
 
     def _step_of(self, name: str) -> Callable[[], Awaitable[str]]:
-        """The check of one step."""
+        """Return the check of one step."""
         return lambda: self._step(name)
 
     async def _step(self, name: str) -> str:
-        """One step of the probes: wait until every host has done it, or one has failed."""
+        """Do one step of the probes: wait until every host has done it, or one has failed."""
         if name == "access" and self._lab.commands.certificates is None:
-            raise CheckSkipped("network.tls is false: whoever reaches the controller may speak")
+            raise CheckSkipped("network.tls is false: every client may call the controller")
         if name == next(iter(STEPS)):
             await self._launch()
         deadline = time.monotonic() + STEP_S
@@ -101,19 +101,19 @@ class Hosts:
             await self._wait(sorted(steps.keys() - done.keys()), deadline, name)
 
     async def _wait(self, hosts: list[str], deadline: float, name: str) -> None:
-        """A moment, unless a probe has ended without a word or all took too long."""
+        """Wait a moment, unless a probe has ended without a step or all took too long."""
         try:
             await self._lab.still_running(map(_name, hosts))
         except CheckError:
             if any(name in _steps(self._lab.log(_name(host))) for host in hosts):
-                return  # it has said so, and then ended
+                return  # it has written the step, then ended
             raise
         if time.monotonic() > deadline:
             raise CheckError(f"{', '.join(hosts)}: no answer in {STEP_S:.0f} s", STEPS[name])
         await asyncio.sleep(POLL_S)
 
     async def _launch(self) -> None:
-        """A worker's stand-in in every host that has a worker."""
+        """Start a worker's stand-in in every host that has a worker."""
         job = self._lab.config.job
         for rank, (host, _) in enumerate(self._lab.workers):
             plan = ProbePlan(
@@ -128,7 +128,7 @@ class Hosts:
             await self._lab.launch(_name(host), host, [sys.executable, "-m", "kofn.doctor.probe", text])
 
     async def _counted(self, name: str) -> str:
-        """What the switch has counted, where that tells how far packets came."""
+        """Return the switch's counts, where they show how far packets came."""
         if name not in ("contribution", "aggregation", "largest packet"):
             return ""
         await asyncio.sleep(COUNTED_S)
@@ -145,7 +145,7 @@ def _name(host: str) -> str:
 
 
 def _steps(log: Path) -> dict[str, ProbeStep]:
-    """What a probe has written until now, by step; anything else in there is a log line."""
+    """Return a probe's steps so far, by name; other lines of the file are its log."""
     found = {}
     for line in log.read_bytes().splitlines() if log.exists() else []:
         try:

@@ -1,4 +1,4 @@
-"""The network that `kofn doctor` makes for itself: the configuration's kind, small, and with processes to look at."""
+"""The network of `kofn doctor`: the configuration's kind, but small, with processes to check."""
 
 import asyncio
 import time
@@ -21,20 +21,18 @@ from kofn.run.topology import wanted_topology
 UP_S = 30.0
 POLL_S = 0.05
 STAR, MOST = 3, 8
-"""Hosts of a network that no topology file gives; workers in one that a file does."""
+"""Hosts of a network without a topology file; the most workers with one."""
 
 
 class Laboratory:
     """A network and its processes.
 
     laboratory = Laboratory(config, source, folder)
-    await laboratory.make()
-    await laboratory.launch("switch", ROOT, argv)
-    await laboratory.close()
+    await laboratory.make() await laboratory.launch("switch", ROOT, argv) await laboratory.close()
     """
 
     def __init__(self, config: Config, source: Path, folder: Path) -> None:
-        """Nothing is made yet; files go to `folder`, which is somebody else's to remove."""
+        """Plan the network, without making it. Files go to `folder`, which the caller removes."""
         self._asked, self._source, self.folder = config, source, folder
         given = config.network.topology is not None
         self._hosts = config.job.workers if given else min(max(config.job.workers, 2), STAR)
@@ -62,11 +60,11 @@ class Laboratory:
         return self.folder / "config.toml"
 
     def log(self, name: str) -> Path:
-        """The output of a process."""
+        """Return the file with the output of a process."""
         return self.folder / f"{name}.log"
 
     def inspector(self) -> ControllerClient:
-        """The controller as the operator sees it."""
+        """Return a client of the controller, with the operator's rights."""
         return ControllerClient(self.commands.loopback(), certificates=self.commands.certificates)
 
     async def make(self) -> str:
@@ -102,7 +100,7 @@ class Laboratory:
             raise CheckError(str(error), "see the message") from None
 
     async def until(self, true: Callable[[], Awaitable[bool]], name: str, otherwise: str) -> None:
-        """Wait for something that a process does; CheckError when it ends before, or takes too long."""
+        """Wait for an effect of a process. Raise CheckError when it ends before, or takes too long."""
         deadline = time.monotonic() + UP_S
         while not await true():
             await self.still_running([name])
@@ -111,7 +109,7 @@ class Laboratory:
             await asyncio.sleep(POLL_S)
 
     async def still_running(self, names: Iterable[str]) -> None:
-        """CheckError for a process that has ended."""
+        """Raise CheckError for a process that has ended."""
         for name in names:
             try:
                 async with asyncio.timeout(POLL_S):
@@ -121,7 +119,7 @@ class Laboratory:
             self.fail(name, f"{name} ended with exit code {code}")
 
     def fail(self, name: str, what: str) -> NoReturn:
-        """CheckError with a process's last words."""
+        """Raise CheckError with a process's last words."""
         log = self.log(name)
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         words = [line.strip() for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""What `kofn doctor` checks of the machine before it makes a network: rights, tools, kernel, ports, leftovers."""
+"""The checks of `kofn doctor` on the machine before it makes a network: rights, tools, kernel, ports, leftovers."""
 
 import asyncio
 import functools
@@ -30,7 +30,7 @@ KERNEL = {
     "htb": "tc qdisc add dev kofn-a root handle 5: htb default 1",
     "an htb class": "tc class replace dev kofn-a parent 5: classid 5:1 htb rate 1mbit burst 15k",
 }
-"""What a network is made of, and a command that needs it; the later ones use the earlier ones' interfaces."""
+"""The parts of a network, each with a command that needs it; later ones use the interfaces of earlier ones."""
 
 SYSTEM = f"""
 import platform, sys
@@ -41,7 +41,7 @@ print(platform.python_version(), drivers.missing() or "", sep="\\n")
 
 
 def machine_checks(config: Config) -> list[Check]:
-    """In the order in which they rest on each other."""
+    """Return the checks in the order of their dependence."""
     checks: dict[str, Callable[[], str]] = {
         "root": _root,
         "python": _python,
@@ -66,7 +66,7 @@ def _root() -> str:
 
 
 def _python() -> str:
-    """Our interpreter, and everything that the project depends on."""
+    """Check our interpreter, and the packages that the project depends on."""
     if sys.version_info[:2] < PYTHON:
         raise CheckError(f"{sys.executable} is {sys.version.split()[0]}", "Python 3.11 or later is needed: make setup")
     missing = [name for name in _dependencies() if not _installed(name)]
@@ -76,7 +76,7 @@ def _python() -> str:
 
 
 def _dependencies() -> list[str]:
-    """The names that pyproject.toml asks for."""
+    """Return the names of the packages in pyproject.toml."""
     try:
         wanted = importlib.metadata.requires("kofn") or []
     except importlib.metadata.PackageNotFoundError:
@@ -93,7 +93,7 @@ def _installed(name: str) -> bool:
 
 
 def _commands(target: str) -> str:
-    """Everything that is started by name; the compiler must also compile."""
+    """Check all commands; the compiler must also compile."""
     try:
         check_machine(target)
     except KofnError as error:
@@ -106,7 +106,7 @@ def _commands(target: str) -> str:
 
 
 def _compiler() -> str:
-    """The path of one that works."""
+    """Return the path of a compiler that works."""
     compiler = next(path for name in ("cc", "gcc", "clang") if (path := shutil.which(name)))
     source = "#include <stdint.h>\n#include <string.h>\nint main(void) { return 0; }\n"
     result = _run(compiler, "-x", "c", "-shared", "-fPIC", "-o", "/dev/null", "-", text=source)
@@ -116,7 +116,7 @@ def _compiler() -> str:
 
 
 def _hosts(driver: str) -> str:
-    """What makes the hosts: Mininet, or namespaces of our own."""
+    """Check the driver of the hosts: Mininet, or our own namespaces."""
     result = _run(str(SYSTEM_PYTHON), "-B", "-c", SYSTEM)
     if result.returncode:
         raise CheckError(
@@ -133,7 +133,7 @@ def _hosts(driver: str) -> str:
 
 
 def _kernel() -> str:
-    """Really make one of each, in a namespace that goes with the process that made it."""
+    """Make one of each, in a namespace that ends with the process that made it."""
     result = _run("unshare", "--net", "true")
     if result.returncode:
         raise CheckError(f"no network namespaces: {_last_line(result.stderr)}", "a container needs --privileged")
@@ -148,7 +148,7 @@ def _kernel() -> str:
 
 
 def _ports(config: Config) -> str:
-    """Nobody listens where switch and controller will."""
+    """Check that the ports of switch and controller are free."""
     try:
         check_ports(config.network)
     except KofnError as error:
@@ -158,7 +158,7 @@ def _ports(config: Config) -> str:
 
 
 def _leftovers() -> str:
-    """Records of a run that did not end by itself."""
+    """Check for records of a run that did not end by itself."""
     known = records()
     if owners := [str(record.pid) for record in known if record.alive]:
         raise CheckError(f"a network is there already, of pid {', '.join(owners)}", f"kill {owners[0]} ends it")
@@ -167,7 +167,7 @@ def _leftovers() -> str:
 
 
 def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """A command's result; one that is missing or hangs has failed."""
+    """Return a command's result. One that is missing or hangs has failed."""
     try:
         return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except FileNotFoundError:

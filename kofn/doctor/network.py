@@ -1,4 +1,4 @@
-"""What `kofn doctor` checks of links, switch and controller, each started by the check that is about it."""
+"""The checks of `kofn doctor` on links, switch and controller; each check starts its own subject."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ ANSWER_S = 10.0
 
 
 class ControlPlane:
-    """The checks from an empty network to a controller that has its switch."""
+    """The checks from an empty network to a controller that is connected to its switch."""
 
     def __init__(self, laboratory: Laboratory) -> None:
         self._lab = laboratory
         self._address = f"127.0.0.1:{laboratory.config.network.p4runtime_port}"
 
     def checks(self) -> list[Check]:
-        """In the order in which they rest on each other."""
+        """Return the checks in the order of their dependence."""
         checks: dict[str, Callable[[], Awaitable[str]]] = {
             "network": self._lab.make,
             "interfaces": self._interfaces,
@@ -41,7 +41,7 @@ class ControlPlane:
         return [Check(name=name, check=check) for name, check in checks.items()]
 
     async def _interfaces(self) -> str:
-        """Our ends of all links have a carrier: the other ends are up as well."""
+        """Check that our ends of all links have a carrier, which means that the other ends are up as well."""
         shown = subprocess.run(["ip", "-json", "link"], capture_output=True, text=True, check=False).stdout
         flags = {link["ifname"]: link["flags"] for link in json.loads(shown or "[]")}
         ready = self._lab.network.ready
@@ -52,18 +52,18 @@ class ControlPlane:
         return f"{', '.join(names)} are up"
 
     async def _switch(self) -> str:
-        """Its process starts and listens."""
+        """Check that the switch's process starts and listens."""
         begin, target = time.monotonic(), self._lab.config.network.target
         await self._lab.launch("switch", ROOT, self._lab.commands.switch(self._lab.network.ready.interfaces()))
         await self._lab.until(self._listens, "switch", f"nothing listens at {self._address}")
         return f"{target}, listens at {self._address} after {time.monotonic() - begin:.1f} s"
 
     async def _listens(self) -> bool:
-        """Whether a TCP connection can be had."""
+        """Return whether the port accepts a TCP connection."""
         return await listens(self._lab.config.network.p4runtime_port)
 
     async def _p4runtime(self) -> str:
-        """It speaks P4Runtime, for our device."""
+        """Check that the switch speaks P4Runtime, for our device."""
         begin, cookie = time.monotonic(), await self._cookie()
         took_ms = (time.monotonic() - begin) * 1e3
         loaded = "no program yet" if cookie is None else f"runs a program with cookie {cookie:#x}"
@@ -74,7 +74,7 @@ class ControlPlane:
         return f"{switch} at {self._address} answers in {took_ms:.0f} ms: {loaded}"
 
     async def _cookie(self) -> int | None:
-        """Of the program that the switch runs; CheckError where it does not answer, or refuses."""
+        """Return the cookie of the switch's program. Raise CheckError where the switch does not answer, or refuses."""
         device = self._lab.config.network.device_id
         kind = p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY
         request = p4r.GetForwardingPipelineConfigRequest(device_id=device, response_type=kind)
@@ -92,7 +92,7 @@ class ControlPlane:
         return reply.config.cookie.cookie or None
 
     async def _program(self) -> str:
-        """The controller pushes the P4 program, and the switch says that it runs it."""
+        """Check that the controller pushes the P4 program, and that the switch reports it."""
         begin, wanted = time.monotonic(), CompiledProgram().cookie
         entry = TrialFolder(path=self._lab.folder, objective="all", shared=self._lab.folder)
         await self._lab.launch("controller", ROOT, self._lab.commands.controller([self._lab.settings], entry))
@@ -104,7 +104,7 @@ class ControlPlane:
         return f"{CompiledProgram().blob.name} runs {time.monotonic() - begin:.1f} s after the controller's start"
 
     async def _controller(self) -> str:
-        """It answers us, and it has its switch."""
+        """Check that the controller answers us, and is connected to its switch."""
         begin, address = time.monotonic(), self._lab.commands.loopback()
         try:
             async with asyncio.timeout(UP_S), self._lab.inspector() as inspector:

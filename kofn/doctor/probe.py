@@ -1,8 +1,7 @@
-"""One host's part of `kofn doctor`: a worker that attaches, contributes numbers that are known, and checks the sums.
+"""One host's part of `kofn doctor`: a worker that attaches, contributes known numbers, and checks the sums.
 
-`python -m kofn.doctor.probe PLAN`, with the plan as JSON, inside a host.  Writes a JSON line for each step and ends
-with the first one that fails.  Everything goes the way that a worker's goes: same certificates, same packets, same
-socket.
+`python -m kofn.doctor.probe PLAN`, with the plan as JSON, inside a host. Writes a JSON line for each step and ends with
+the first one that fails. It uses the certificates, packets and socket of a worker.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ class ProbeStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def reach(plan: ProbePlan, line: grpc.aio.Channel) -> str:
-    """The controller answers us, whatever it says: handshake and token are good."""
+    """Check that the controller answers us, with any answer: handshake and token are good."""
     begin = time.monotonic()
     try:
         await kofn_pb2_grpc.InspectorStub(line).GetStatus(kofn_pb2.StatusRequest(), timeout=CALL_S)
@@ -50,7 +49,7 @@ async def reach(plan: ProbePlan, line: grpc.aio.Channel) -> str:
 
 
 async def intrude(plan: ProbePlan, credentials: Credentials) -> str:
-    """Without a certificate, and without a token, the controller must say nothing."""
+    """Check that the controller answers neither without a certificate nor without a token."""
     intruders = {
         "a certificate": (None, grpc.StatusCode.UNAVAILABLE),
         "a token": (dataclasses.replace(credentials, tokens={}), grpc.StatusCode.UNAUTHENTICATED),
@@ -62,15 +61,13 @@ async def intrude(plan: ProbePlan, credentials: Credentials) -> str:
             except grpc.aio.AioRpcError as error:
                 if error.code() is expected:
                     continue
-                raise ProbeError(
-                    f"without {lacking}: {_words(error)} where {expected.name} was to be expected"
-                ) from None
+                raise ProbeError(f"without {lacking}: {_words(error)} instead of {expected.name}") from None
             raise ProbeError(f"without {lacking} the controller answered")
     return f"refused without {' and without '.join(intruders)}"
 
 
 async def attach(plan: ProbePlan, line: grpc.aio.Channel) -> tuple[Attached, kofn_pb2.Welcome]:
-    """Say Hello as a worker does and wait until everyone has."""
+    """Send Hello as a worker does, and wait until all workers have."""
     call = kofn_pb2_grpc.CoordinatorStub(line).Attach()
     hello = kofn_pb2.Hello(job=plan.job, rank=plan.rank, peer_address="127.0.0.1:1")
     try:
@@ -84,15 +81,15 @@ async def attach(plan: ProbePlan, line: grpc.aio.Channel) -> tuple[Attached, kof
         raise ProbeError("the controller ended the stream before its Welcome")
     except TimeoutError:
         raise ProbeError(
-            f"no Welcome in {ATTACH_S:.0f} s: it comes once all {plan.workers} workers are there"
+            f"no Welcome in {ATTACH_S:.0f} s: it comes once all {plan.workers} workers have attached"
         ) from None
     except grpc.aio.AioRpcError as error:
         raise ProbeError(_words(error)) from None
 
 
 async def take_leave(call: Attached) -> None:
-    """Finish, and stay until all have: one that goes earlier would lower k for the others."""
-    with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):  # there is nothing more to find out
+    """Finish, and stay until all have: an earlier end would lower k for the others."""
+    with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):  # the checks are done
         await call.write(kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason="target")))
         async with asyncio.timeout(ATTACH_S):
             while isinstance(message := await call.read(), kofn_pb2.ControllerMessage):
@@ -101,7 +98,7 @@ async def take_leave(call: Attached) -> None:
 
 
 async def probe(plan: ProbePlan) -> None:
-    """All steps; ProbeError with the first that fails."""
+    """Do all steps. Raise ProbeError at the first that fails."""
     credentials = Credentials.load(plan.certs, worker_name(plan.job, plan.rank), [plan.job])
     async with channel(credentials, plan.controller, CONTROLLER) as line:
         await step("gRPC", lambda: reach(plan, line))
@@ -126,7 +123,7 @@ async def attach_step(plan: ProbePlan, line: grpc.aio.Channel) -> tuple[Attached
         attached.append(await attach(plan, line))
         welcome = attached[0][1]
         if (welcome.workers, welcome.k) != (plan.workers, plan.workers):
-            raise ProbeError(f"k = {welcome.k} of {welcome.workers} workers: all {plan.workers} were to be expected")
+            raise ProbeError(f"k = {welcome.k} of {welcome.workers} workers: all {plan.workers} were expected")
         return f"k = {welcome.k} of {welcome.workers} workers, generation {welcome.generation}"
 
     await step("attach", attaching)
@@ -134,7 +131,7 @@ async def attach_step(plan: ProbePlan, line: grpc.aio.Channel) -> tuple[Attached
 
 
 async def step(name: str, work: Callable[[], Awaitable[str]]) -> None:
-    """Do it and print what came of it."""
+    """Do a step and print its result."""
     try:
         line = ProbeStep(step=name, ok=True, detail=await work())
     except (ProbeError, OSError) as error:
@@ -148,7 +145,7 @@ def _words(error: grpc.aio.AioRpcError) -> str:
 
 
 def main() -> int:
-    """0: all steps are good."""
+    """Return 0 if all steps are good."""
     plan = msgspec.json.decode(sys.argv[1], type=ProbePlan, dec_hook=lambda kind, value: kind(value))
     try:
         asyncio.run(probe(plan))

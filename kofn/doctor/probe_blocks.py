@@ -1,4 +1,4 @@
-"""Blocks to the switch and their sums back, for a probe: contributions of known numbers, until the sum is there."""
+"""A probe's blocks: contributions of known numbers, repeated until the sum has come."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ RESEND_S = 0.25
 
 
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Who we are and whom we ask."""
+    """Our identity, and the addresses to probe."""
 
     job: int
     rank: int
@@ -43,7 +43,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeError(Exception):
-    """A step that failed; the message says what was measured."""
+    """A step that failed; the message has the measurement."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class ProbeBlocks:
     _strange: str = ""
 
     def close(self) -> None:
-        """Give the socket back, if there is one."""
+        """Close the socket, if it is open."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
 
     def _open(self) -> socket.socket:
-        """The socket, from the first packet on; OSError where it cannot be had."""
+        """Return the socket, opened at the first call. Raise OSError where that fails."""
         if self._socket is None:
             self._socket = connected_socket(self.plan.service)
             asyncio.get_running_loop().add_reader(self._socket, self._receive, self._socket)
@@ -81,7 +81,7 @@ class ProbeBlocks:
             return
 
     def _take(self, header: KofnHeader, values: bytes) -> None:
-        """Keep what has come, by block."""
+        """Keep an answer, by block."""
         if header.kind in (Kind.RESULT, Kind.LATE):
             self._answers.setdefault(header.block, (header, values))
         else:
@@ -89,7 +89,7 @@ class ProbeBlocks:
         self._news.set()
 
     async def block(self, number: int, *, words: int, alone: bool) -> str:
-        """Contribute a block until its sum comes, and check that; `alone`: k = 1, and the sum comes to us only."""
+        """Contribute a block until its sum comes, and check that; `alone`: k = 1, and only we get the sum."""
         plan = self.plan
         ranks = [plan.rank] if alone else list(range(plan.workers))
         header = KofnHeader(
@@ -108,7 +108,7 @@ class ProbeBlocks:
         members, held = members_of(answer.members), (answer.count, answer.weight)
         if members != ranks or held != (len(ranks), len(ranks) * WEIGHT_UNIT):
             raise ProbeError(
-                f"the sum is of workers {members}, count {held[0]}, weight {held[1]}: {ranks} was to be expected"
+                f"the sum is of workers {members}, count {held[0]}, weight {held[1]}: {ranks} was expected"
             )
         wrong = np.flatnonzero(unpack(values, 32) != sum(_values(rank, words) for rank in ranks))
         if wrong.size:
@@ -118,7 +118,7 @@ class ProbeBlocks:
         return f"{_size(packet)} bytes, {words * WORD_LANES} sums exact, in {(time.monotonic() - begin) * 1e3:.1f} ms"
 
     async def _answer(self, number: int, packet: Packet) -> Packet:
-        """Send again and again until there is one."""
+        """Send repeatedly until an answer comes."""
         opened, sent, deadline = self._open(), 0, time.monotonic() + EXCHANGE_S
         while number not in self._answers:
             if time.monotonic() > deadline:
@@ -140,5 +140,5 @@ def _size(packet: Packet) -> int:
 
 
 def _values(rank: int, words: int) -> Values:
-    """What a worker contributes: different in every lane and for every rank."""
+    """Return a worker's contribution: different in every lane and for every rank."""
     return np.arange(words * WORD_LANES, dtype=np.int32) - 7 + 100_000 * (rank + 1)

@@ -1,9 +1,8 @@
-"""What `kofn doctor --remote` checks: every hop from a worker's machine to the switch and the controller of its job.
+"""The checks of `kofn doctor --remote`: every hop from a worker's machine to the switch and the controller of its job.
 
     certificates -> way -> tunnel -> mtu -> clock -> controller -> p4runtime
 
-The kernel of the switch's machine answers pings in each tunnel (kofn/run/machine.py): nothing is sent to the
-job itself.
+The kernel of the switch's machine answers pings in each tunnel (kofn/run/machine.py): no packet goes to the job itself.
 """
 
 import asyncio
@@ -41,12 +40,12 @@ from kofn.run.machine import (
 
 CONNECT_S = 3.0
 CLOCK_MOST_S = 60.0
-"""Certificates hold from five minutes before they were made on; times in logs are to be compared."""
+"""Certificates are valid from five minutes before their making, and times in logs should be comparable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteJob:
-    """Where a worker is told that its job's other machines are."""
+    """A worker's addresses of its job's other machines."""
 
     config: Config
     source: Path
@@ -59,7 +58,7 @@ class RemoteJob:
 
 
 class RemoteChecks:
-    """The checks of one worker's machine; `close` removes what was made."""
+    """The checks of one worker's machine; `close` removes the tunnel."""
 
     def __init__(self, job: RemoteJob) -> None:
         self._job = job
@@ -67,7 +66,7 @@ class RemoteChecks:
         self._tunnel: Tunnel | None = None
 
     def checks(self) -> list[Check]:
-        """In the order in which they rest on each other."""
+        """Return the checks in the order of their dependence."""
         checks: dict[str, Callable[[], str]] = {
             "certificates": self._certificates,
             "way": self._way,
@@ -89,7 +88,7 @@ class RemoteChecks:
             self._tunnel.close()
 
     def _certificates(self) -> str:
-        """This worker's own, of its authority, valid now, with its name; and its job's token."""
+        """Check this worker's certificate (authority, validity, name), and its job's token."""
         folder, config = self._job.certs, self._job.config
         if folder is None:
             raise CheckSkipped("plaintext: no --certs")
@@ -112,7 +111,7 @@ class RemoteChecks:
         return f"{self._job.switch} is {self._address}, by {self._device} (MTU {self._most})"
 
     def _through_tunnel(self) -> str:
-        """A ping inside the tunnel, as small as it can be."""
+        """Ping through the tunnel, with the smallest packet."""
         job = self._job
         try:
             address = data_address(job.config, job.source, job.rank)
@@ -130,7 +129,7 @@ class RemoteChecks:
         return f"{self._tunnel.interface}: UDP port {TUNNEL_PORT} of {self._address} and back"
 
     def _mtu(self) -> str:
-        """Of the way, not of the interface alone: packets of the job's size, which no router may cut."""
+        """Check the MTU of the whole way: packets of the job's size must pass without fragmentation."""
         words = self._job.config.job.words
         needed, most = packet_bytes(words), self._most - TUNNEL_BYTES
         if needed <= most and self._echo.comes_back(needed):
@@ -156,7 +155,7 @@ class RemoteChecks:
         return words
 
     async def _controller(self) -> str:
-        """TCP, then TLS to its name, then the token."""
+        """Check TCP, then TLS to its name, then the token."""
         job = self._job
         await _connect(job.controller, "kofn controller")
         plan = ProbePlan(
@@ -174,7 +173,7 @@ class RemoteChecks:
             raise CheckError(str(error), "the same `kofn certs` folder on all machines, or none at all") from None
 
     async def _p4runtime(self) -> str:
-        """Of the controller's machine: its certificate opens the switch."""
+        """Check, for the controller's machine, that its certificate opens the switch."""
         job = self._job
         if job.p4runtime is None:
             raise CheckSkipped("no --p4runtime: it is between controller and switch")
@@ -192,7 +191,7 @@ class RemoteChecks:
 
 
 async def _channel(address: str, folder: Path | None) -> None:
-    """Until it is ready; and, since a server looks at certificates after its client, until it has said something."""
+    """Wait for a ready channel and an answer: a server checks certificates after its client."""
     client = None
     if folder is not None:
         authority, key, own = ((folder / name).read_bytes() for name in ("ca.pem", "client.key", "client.pem"))
@@ -208,7 +207,7 @@ async def _channel(address: str, folder: Path | None) -> None:
 
 
 async def _connect(address: str, command: str) -> None:
-    """By TCP alone: who is not there differs from who does not let us in."""
+    """Connect by TCP alone, which tells an absent server from one that refuses."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(CONNECT_S):
@@ -218,14 +217,16 @@ async def _connect(address: str, command: str) -> None:
             f"{address}: no answer for {CONNECT_S:.0f} s", f"TCP port {port} must pass to {host}"
         ) from None
     except ConnectionRefusedError:
-        raise CheckError(f"{address}: nobody listens", f"`{command}` there, at an address that is reached") from None
+        raise CheckError(
+            f"{address}: no process listens", f"`{command}` there, at an address that is reached"
+        ) from None
     except (socket.gaierror, ValueError, OSError) as error:
         raise CheckError(f"{address}: {error}", "HOST:PORT is needed") from None
     writer.close()
 
 
 def _names(path: Path) -> list[str]:
-    """DNS names in a certificate."""
+    """Return the DNS names in a certificate."""
     from cryptography import x509  # noqa: PLC0415  # needs kofn[certs]
 
     certificate = x509.load_pem_x509_certificate(path.read_bytes())

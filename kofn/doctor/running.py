@@ -1,4 +1,4 @@
-"""What `kofn doctor` checks while a run is going on: its controller, its switch, its workers.  It makes nothing."""
+"""The checks of `kofn doctor` during a run: its controller, its switch, its workers. It makes nothing."""
 
 import asyncio
 import functools
@@ -22,23 +22,23 @@ CALL_S = 3.0
 MOVING_S = 3.0
 POLL_S = 0.25
 START_S = 30.0
-"""A run may take so long to start, or to begin its next trial."""
+"""The time that a run may take to start, or to begin its next trial."""
 
 
 class NotYetError(CheckError):
-    """Something that is not there, as it is while a run starts and between two trials."""
+    """A part that is missing, as happens while a run starts and between two trials."""
 
 
 class RunningChecks:
-    """The checks through a run that somebody else has started."""
+    """The checks of a run that was started elsewhere."""
 
     def __init__(self, run: Running) -> None:
         self._run, self._folder = run, Path(run.folder)
         self._statuses: list[kofn_pb2.Status] = []
-        """One a job."""
+        """The statuses, one for each job."""
 
     def checks(self) -> list[Check]:
-        """In the order in which they rest on each other."""
+        """Return the checks in the order of their dependence."""
         checks: dict[str, Callable[[], Awaitable[str]]] = {
             "run": self._configuration,
             "controller": self._controller,
@@ -49,7 +49,8 @@ class RunningChecks:
         return [Check(name=name, check=functools.partial(self._patiently, check)) for name, check in checks.items()]
 
     async def _patiently(self, check: Callable[[], Awaitable[str]]) -> str:
-        """A check's own answer, once what may take its time is there; CheckSkipped where the run has ended."""
+        """Return a check's answer, waiting for parts that are not there yet. Raise CheckSkipped where the run has
+        ended."""
         deadline = time.monotonic() + START_S
         while self._run.alive():
             try:
@@ -61,7 +62,7 @@ class RunningChecks:
         raise CheckSkipped("the run has just ended")
 
     async def _configuration(self) -> str:
-        """It has written what it runs."""
+        """Check that the run has written its configuration."""
         files = sorted(self._folder.glob("*effective.toml"))
         if not files:
             raise NotYetError(f"pid {self._run.pid} has not written {self._folder} yet", "kofn stop ends that run")
@@ -74,7 +75,7 @@ class RunningChecks:
         return f"pid {self._run.pid}, {self._folder}: no network of its own is made, that run's is looked at"
 
     async def _controller(self) -> str:
-        """It answers the operator, for each of its jobs."""
+        """Check that the controller answers the operator, for each of its jobs."""
         first = await self._status(0)
         self._statuses = [first, *[await self._status(job) for job in first.jobs if job != first.job]]
         jobs = ", ".join(str(status.job) for status in self._statuses)
@@ -83,7 +84,7 @@ class RunningChecks:
         )
 
     async def _status(self, job: int) -> kofn_pb2.Status:
-        """A job's status; CheckError says why there is none."""
+        """Return a job's status. CheckError has the reason where there is none."""
         try:
             credentials = Credentials.load(self._certs, OPERATOR)
             async with channel(credentials, self._address, CONTROLLER) as line:
@@ -96,12 +97,12 @@ class RunningChecks:
             reason = refused_handshake(error, secure=self._certs is not None)
             advice = f"see controller.log below {self._folder}"
             if reason is None and error.code() in AWAY:
-                raise NotYetError(f"{self._address}: nobody answers", advice) from None
+                raise NotYetError(f"{self._address}: no answer", advice) from None
             detail = f"{self._address}: {reason or f'{error.code().name}: {error.details()}'}"
             raise CheckError(detail, advice) from None
 
     async def _switch(self) -> str:
-        """The controller has it, and what it has counted."""
+        """Check that the controller is connected to the switch, and return its counts."""
         status = await self._status(0)
         if not status.switch_connected:
             detail = f"the controller has no connection to {status.switch_address}"
@@ -131,13 +132,13 @@ class RunningChecks:
         for before in [await self._status(status.job) for status in self._statuses]:
             status = before
             for _ in range(int(MOVING_S / POLL_S)):
-                if status.iteration != before.iteration:  # less, where the next trial has begun
+                if status.iteration != before.iteration:  # less, if the next trial has begun
                     break
                 await asyncio.sleep(POLL_S)
                 status = await self._status(before.job)
             else:
-                waiting = status.waiting or "nobody knows for what"
+                waiting = status.waiting or "the reason is unknown"
                 detail = f"job {status.job} stays at iteration {status.iteration} for {MOVING_S:.0f} s: {waiting}"
-                raise CheckError(detail, "kofn status, kofn lambda: who is silent?")
+                raise CheckError(detail, "kofn status, kofn lambda: which worker is silent?")
             moved.append(f"job {status.job}: iteration {before.iteration} -> {status.iteration}, k = {status.k}")
         return "; ".join(moved)

@@ -1,1 +1,1 @@
-"""Many runs that answer one question: is k right, what does compression cost, who is faster, what survives faults."""
+"""Many runs for one question: the choice of k, the cost of compression, a comparison, survival under faults."""

@@ -1,4 +1,4 @@
-"""What an experiment compares: the trials of one contender in one scenario, a seed each."""
+"""The arms of an experiment: the trials of one contender in one scenario, one for each seed."""
 
 import math
 from collections.abc import Iterator
@@ -13,44 +13,44 @@ from kofn.experiments.statistics import Spread
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arm:
-    """Rows of the table of trials that differ in nothing but the seed; at least one."""
+    """Rows of the table of trials that differ only in the seed; at least one."""
 
     trials: pd.DataFrame
 
     def column(self, name: str) -> list[Any]:
-        """Seed by seed; None where a trial has no such figure."""
+        """Return the figures, seed by seed; None where a trial lacks one."""
         if name not in self.trials:
             return [None] * len(self.trials)
         return [None if value is pd.NA else value for value in self.trials[name].tolist()]
 
     def fact(self, name: str) -> Any:
-        """What its trials have in common."""
+        """Return a figure that its trials share."""
         return self.column(name)[0]
 
     def known(self, name: str) -> list[Any]:
-        """As `column`, without those that have none."""
+        """Return `column` without missing figures."""
         return [value for value in self.column(name) if value is not None]
 
     def values(self, name: str) -> list[float]:
-        """As `column`, of what may never come: infinite where it did not."""
+        """Return `column` of an event's figure: infinite where the event never came."""
         return [math.inf if value is None else value for value in self.column(name)]
 
     def spread(self, name: str) -> Spread:
-        """Of `values`."""
+        """Return the spread of `values`."""
         return Spread.of(self.values(name))
 
     def known_spread(self, name: str) -> Spread | None:
-        """Of `known`; None where nothing is."""
+        """Return the spread of `known`; None where that is empty."""
         known = self.known(name)
         return Spread.of(known) if known else None
 
     def mean(self, name: str) -> float:
-        """Of `known`; NaN where nothing is."""
+        """Return the mean of `known`; NaN where that is empty."""
         known = self.known(name)
         return fmean(known) if known else math.nan
 
     def pairs(self, other: "Arm", name: str) -> list[tuple[float, float]]:
-        """This one's and the other's `values` of every seed that both have."""
+        """Return this arm's and the other's `values` of every seed that both have."""
         theirs = dict(zip(other.seeds, other.values(name), strict=True))
         return [
             (mine, theirs[seed]) for seed, mine in zip(self.seeds, self.values(name), strict=True) if seed in theirs
@@ -62,17 +62,17 @@ class Arm:
 
     @property
     def reached(self) -> int:
-        """How many trials got to the target accuracy."""
+        """The number of trials that reached the target accuracy."""
         return len(self.known("time_to_target_s"))
 
     @property
     def failures(self) -> list[str]:
-        """What is wrong with a trial, other than that it missed the target."""
+        """The faults of its trials, apart from a missed target."""
         columns = (self.column(name) for name in ("identity_error", "conservation_error", "objective_fault"))
         return [error for several in zip(*columns, strict=True) for error in several if error]
 
 
 def groups(trials: pd.DataFrame, name: str) -> Iterator[pd.DataFrame]:
-    """The rows of every value of a column, in the order in which they come first."""
+    """Yield the rows of every value of a column, in order of first occurrence."""
     if len(trials):
         yield from (group for _, group in trials.groupby(name, sort=False))

@@ -8,12 +8,12 @@ from multiprocessing.pool import Pool
 
 
 def children(processes: int) -> Pool:
-    """So many, as a context: who leaves it ends them, and when this process is killed they end by themselves."""
+    """Return so many processes as a context. They end when it is left, or when this process is killed."""
     return multiprocessing.get_context("spawn").Pool(processes, _follow_parent)
 
 
 def _follow_parent() -> None:
-    """The parent hears of Ctrl-C, and ends its children."""
+    """Leave Ctrl-C to the parent, which ends its children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""Claims of experiments: each is computed from the trials, and holds or does not, with its numbers."""
+"""Claims of experiments: the trials show whether each holds, with its numbers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A claim, whether it holds, and the numbers that say so."""
+    """A claim, whether it holds, and the numbers that show it."""
 
     claim: str
     holds: bool
@@ -23,7 +23,7 @@ class Verdict:
 
 
 Claim = Callable[[T], Iterator[Verdict]]
-"""Nothing where the trials cannot tell."""
+"""Yields no verdict where the trials cannot tell."""
 
 COLUMNS: Columns[Verdict] = {
     "claim": lambda one: one.claim,
@@ -33,7 +33,7 @@ COLUMNS: Columns[Verdict] = {
 
 
 def judge(claims: Iterable[Claim[T]], of: T) -> list[Verdict]:
-    """On everything that can be told of it."""
+    """Return the verdicts on all claims that can be judged."""
     return [verdict for claim in claims for verdict in claim(of)]
 
 
@@ -50,7 +50,7 @@ NOT_SHOWN = (
     "NO: the trials do not show this claim, which is about speed, bytes or losses. The results are sound unless a"
     " failure is listed. Few seeds and a busy machine make a NO more likely: repeat with more --seeds on an idle one."
 )
-"""What a NO means; follows verdicts that have one."""
+"""The meaning of a NO; it follows verdicts that have one."""
 
 
 def table(verdicts: Sequence[Verdict]) -> TextTable:

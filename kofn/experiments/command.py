@@ -1,4 +1,4 @@
-"""`kofn experiment`: what the parts are worth, over many runs; a command for each question."""
+"""`kofn experiment`: the gain of kofn's parts, over many runs; a command for each question."""
 
 import click
 

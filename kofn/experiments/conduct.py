@@ -1,6 +1,6 @@
-"""What the commands of `kofn experiment` have in common: options, and the matrix, which is run or read.
+"""The common part of the commands of `kofn experiment`: options, and the matrix, which is run or read.
 
-Which scenarios there are and what their trials show is each experiment's own.
+Each experiment defines its scenarios and evaluates their trials.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from kofn.run.state import another_run, running
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What every experiment's command line says."""
+    """The options of every experiment's command line."""
 
     chosen: tuple[str, ...]
     """Names of scenarios; empty: all."""
@@ -49,7 +49,7 @@ class Choices:
 
 
 def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of every experiment, for a command that takes them as `choices`; `seeds`: where nobody says."""
+    """Return the options of every experiment, for a command that takes them as `choices`; `seeds` is the default."""
     options = (
         click.option("--scenario", "chosen", multiple=True, metavar="NAME", help="May be repeated.  [default: all]"),
         click.option(
@@ -105,9 +105,9 @@ def conduct(
     *,
     lean: bool = False,
 ) -> None:
-    """Run the matrix, or read it, and show what comes of it; ends the process with the command's exit code.
+    """Run the matrix, or read it, and show its findings; end the process with the command's exit code.
 
-    `lean`: of a simulated run the workers' lines and sums are not kept, as it can be repeated to the last digit.
+    With `lean`, a simulated run keeps no lines and sums of workers, as a repetition gives the same ones.
     """
     console = make_console(stderr=choices.as_json)
     with ending(f"experiment {experiment}"):
@@ -124,14 +124,14 @@ def conduct(
 
 
 def check_results(out: Path | None, of: str) -> Path:
-    """Return the folder which --report-only can read; ConfigError where there is none."""
+    """Return the folder which --report-only can read. Raise ConfigError where there is none."""
     if out is None or not out.is_dir():
         raise ConfigError(f"--report-only needs --out with the folder of {of}, not {out or 'none'}")
     return out
 
 
 def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Those that were chosen, each once, or all; ConfigError for a name that nothing has."""
+    """Return the chosen names, each once, or all. Raise ConfigError for an unknown name."""
     for name in chosen:
         if name not in names:
             meant = did_you_mean(name, names)
@@ -142,7 +142,7 @@ def known(chosen: Sequence[str], names: Sequence[str]) -> list[str]:
 def _run(
     matrix: Sequence[Cell], folder: Path, console: Console, choices: Choices, *, lean: bool
 ) -> Iterator[CellResult]:
-    """On the real system, or in virtual time."""
+    """Run on the real system, or in virtual time."""
     check_cells(matrix)
     trainings = sum(cell.trainings for cell in matrix)
     say(console, f"{len(matrix)} runs, {trainings} trainings; results in {folder}")
@@ -157,7 +157,7 @@ def _run(
 def _simulated(
     matrix: Sequence[Cell], folder: Path, console: Console, processes: int, *, lean: bool
 ) -> Iterator[CellResult]:
-    """All of one number of workers with the same costs."""
+    """Simulate; cells with the same number of workers have the same costs."""
     from kofn.sim.costs import known_costs  # noqa: PLC0415  # the model and its libraries
 
     by_workers = {cell.config.job.workers: cell.config for cell in matrix}
@@ -171,7 +171,7 @@ def _simulated(
 def gone_through(
     matrix: Sequence[Cell], folder: Path, carry_out: CarryOut, console: Console, *, processes: int = 1
 ) -> Iterator[CellResult]:
-    """Everything that is not finished; an interruption says how to go on."""
+    """Run everything that is not finished; an interruption tells how to continue."""
     with going_on(folder):
         yield from run_cells(matrix, carry_out, console, processes=processes)
     point_latest(folder)
@@ -179,7 +179,7 @@ def gone_through(
 
 @contextlib.contextmanager
 def going_on(folder: Path) -> Iterator[None]:
-    """An interruption of the body says how to go on."""
+    """Tell how to continue after an interruption of the body."""
     try:
         yield
     except InterruptedRun as error:
@@ -187,7 +187,7 @@ def going_on(folder: Path) -> Iterator[None]:
 
 
 def _simulate(costs: Mapping[int, Any], plan: RunPlan, console: Console) -> RunFolder:
-    """As `execute`, in virtual time; sim.costs.Costs by number of workers."""
+    """Do as `execute`, in virtual time; sim.costs.Costs by number of workers."""
     from kofn.sim.runner import execute as simulate  # noqa: PLC0415  # the model and its libraries
 
     return simulate(plan, console, lambda: costs[plan.shared.job.workers])

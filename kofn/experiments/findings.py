@@ -1,4 +1,4 @@
-"""What an experiment found, on the terminal and in its folder: tables, claims, JSON, results.csv and report."""
+"""The findings of an experiment, on the terminal and in its folder: tables, claims, JSON, results.csv and report."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from kofn.run.display import report_line, say
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the trials of an experiment show; nothing but failures where there are none."""
+    """The findings from an experiment's trials; only failures where there are no trials."""
 
     question: str
     trials: pd.DataFrame
@@ -29,13 +29,13 @@ class Findings:
     verdicts: Sequence[Verdict]
     failures: Sequence[str]
     document: Mapping[str, Any]
-    """For JSON, beside failures and claims; numbers are infinite for what never came."""
+    """For JSON, beside failures and claims; the time of an event that never came is infinite."""
     elements: Callable[[], Iterable[Any]]
-    """What the report shows below its claims: page.Element."""
+    """The report's elements below its claims: page.Element."""
 
 
 Find = Callable[[Sequence[CellResult]], Findings]
-"""What results show, of which each has trials."""
+"""Returns the findings of results, all with trials."""
 
 
 def conclude(
@@ -48,7 +48,7 @@ def conclude(
     as_json: bool,
     document: str = "experiment.json",
 ) -> int:
-    """Tables, claims, `document`, results.csv and report of what is there; the exit code."""
+    """Write tables, claims, `document`, results.csv and report of the results; return the exit code."""
     done = [result for result in results if result.trials]
     found = find(done)
     _show(found, console)
@@ -84,7 +84,7 @@ def _report(command: str, folder: Path, found: Findings, failures: Sequence[str]
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """A document, indented; null for what is infinite, which JSON has no word for."""
+    """Return a document, indented; null for infinite numbers, which JSON lacks."""
     return json.dumps(_plain(value), indent=2)
 
 

@@ -1,4 +1,4 @@
-"""The options with which a folder's results were made: --report-only takes them where its command line says nothing."""
+"""The options that made a folder's results; --report-only takes them unless its command line gives others."""
 
 import functools
 import json
@@ -10,10 +10,10 @@ import click
 from click.core import ParameterSource
 
 FILE = "options.json"
-"""In the folder of the results."""
+"""A file in the folder of the results."""
 
 OF_ONE_CALL = ("out", "report_only", "as_json", "processes")
-"""Parameters that say nothing of which results there are."""
+"""Parameters that do not affect the results."""
 
 
 def write_options(folder: Path, options: Mapping[str, Any]) -> None:
@@ -21,7 +21,7 @@ def write_options(folder: Path, options: Mapping[str, Any]) -> None:
 
 
 def read_options(folder: Path) -> dict[str, Any] | None:
-    """Return what write_options() left in the folder, lists as tuples; None without a file that can be read."""
+    """Return the options that write_options() stored, lists as tuples; None without a readable file."""
     try:
         found: dict[str, Any] = json.loads((folder / FILE).read_text())
     except (OSError, ValueError):
@@ -30,14 +30,14 @@ def read_options(folder: Path) -> dict[str, Any] | None:
 
 
 def given_options() -> dict[str, Any]:
-    """Return the parameters that the running command's line gives."""
+    """Return the parameters on the running command's line."""
     context = click.get_current_context()
     asked = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     return {name: context.params[name] for name in context.params if name in asked and name not in OF_ONE_CALL}
 
 
 def with_kept_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a click command that has --out and --report-only: the latter takes the options that the folder keeps."""
+    """Wrap a click command that has --out and --report-only: the latter takes the folder's options."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:

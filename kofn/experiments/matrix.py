@@ -1,10 +1,11 @@
-"""What `kofn experiment` runs: every scenario with every seed, each an ordinary run with all its trials in one folder.
+"""The matrix of `kofn experiment`: every scenario with every seed, each an ordinary run with all its trials in one
+folder.
 
 OUT/SCENARIO/seed-N.toml   the configuration, for `kofn run`
 OUT/SCENARIO/seed-N/       that run's folder
 
-A run is finished when it has its summary.  Finished ones are not run again; what an interrupted one left is removed and
-it is run again.  How a run is carried out is the caller's: on the real system, or simulated.
+A run is finished when it has its summary; it is not run again. Remains of an interrupted one are removed before it is
+run again. The caller decides how a run is carried out: on the real system, or simulated.
 """
 
 import contextlib
@@ -39,12 +40,12 @@ from kofn.run.signals import deferred
 FOLDER = Path(__file__).parent
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
-"""Does everything up to the last worker's end, and leaves the run's files: run.runner.execute does it for real."""
+"""Runs until the last worker's end, and leaves the run's files; run.runner.execute does so on the real system."""
 
 
 @contextlib.contextmanager
 def of_scenario(name: str) -> Iterator[None]:
-    """A ConfigError in the block says whose it is."""
+    """Add the scenario's name to a ConfigError of the block."""
     try:
         yield
     except ConfigError as error:
@@ -59,7 +60,7 @@ class Scenario:
     config: Config
 
     def overridden(self, *, target: str | None, objectives: tuple[str, ...]) -> Self:
-        """The same with the command line's choices; ConfigError names what does not fit."""
+        """Return it with the command line's choices. ConfigError names the conflict."""
         config = overridden(self.config, target=target, objectives=objectives)
         with of_scenario(self.name):
             config.check()
@@ -74,7 +75,7 @@ class Cell:
     seed: int
     folder: Path
     estimate_s: float | None = None
-    """How long it takes, where somebody knows beforehand."""
+    """The duration, if it is known beforehand."""
 
     @property
     def trainings(self) -> int:
@@ -82,7 +83,7 @@ class Cell:
 
     @property
     def work(self) -> float:
-        """Its share of the matrix's time: seconds as estimated, else trainings, of which each counts alike."""
+        """Its share of the matrix's time: estimated seconds, else the number of trainings."""
         return self.trainings if self.estimate_s is None else self.estimate_s
 
     @property
@@ -95,14 +96,14 @@ class Cell:
 
     @property
     def config(self) -> Config:
-        """The scenario's, with this seed."""
+        """The scenario's configuration with this seed."""
         run = structs.replace(
             self.scenario.config.run, name=f"{self.scenario.name}-{self.seed}", seed=self.seed, seeds=1
         )
         return structs.replace(self.scenario.config, run=run)
 
     def plan(self) -> RunPlan:
-        """Write the configuration and plan its run; ConfigError names what does not fit."""
+        """Write the configuration and plan its run. ConfigError names the conflict."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.source.write_text(to_toml(self.config))
         return make_plan(self.source, out=self.folder, quiet=True)
@@ -111,7 +112,7 @@ class Cell:
         return RunFolder.at(self.folder, self.config.run.trials).jobs[0]
 
     def drop(self) -> None:
-        """Remove the workers' sums, which are checked, and what they wrote down: megabytes a training."""
+        """Remove the workers' sums, which are checked, and their metrics: megabytes a training."""
         for folder in self.job().trials:
             folder.samples.unlink(missing_ok=True)
             for rank in range(self.config.job.workers):
@@ -119,7 +120,7 @@ class Cell:
                 folder.metrics(rank).unlink(missing_ok=True)
 
     def stored(self) -> tuple[TrialSummary, ...] | None:
-        """What a finished run achieved; None where it is not finished; ConfigError where something else is there."""
+        """Return a finished run's trials; None before its end. Raise ConfigError where the folder has other content."""
         if self.folder.exists() and any(self.folder.iterdir()) and not (self.folder / "run.json").exists():
             raise ConfigError(f"{self.folder} is no run's folder: choose another --out, nothing is overwritten")
         try:
@@ -137,7 +138,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """What became of a cell; without trials it failed, or was not run."""
+    """The result of a cell; without trials it failed, or was not run."""
 
     cell: Cell
     trials: tuple[TrialSummary, ...] = ()
@@ -145,7 +146,7 @@ class CellResult:
 
 
 def by_scenario(results: Iterable[CellResult]) -> dict[str, list[CellResult]]:
-    """By the scenarios' names, as they come."""
+    """Group results by their scenarios' names, in order."""
     found: dict[str, list[CellResult]] = {}
     for result in results:
         found.setdefault(result.cell.scenario.name, []).append(result)
@@ -153,7 +154,7 @@ def by_scenario(results: Iterable[CellResult]) -> dict[str, list[CellResult]]:
 
 
 def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:
-    """All of them, seed by seed: an interrupted experiment has something of every scenario."""
+    """Return all cells, seed by seed, so that an interrupted experiment has results of every scenario."""
     return [
         Cell(scenario=scenario, seed=seed, folder=out / scenario.name / f"seed-{seed}")
         for seed in range(1, seeds + 1)
@@ -162,7 +163,7 @@ def cells(scenarios: Sequence[Scenario], seeds: int, out: Path) -> list[Cell]:
 
 
 def check_cells(matrix: Sequence[Cell]) -> None:
-    """ConfigError for a plug-in, a file or a package that is missing for one of them, before the first is run."""
+    """Raise ConfigError for a missing plug-in, file or package of any cell, before the first run."""
     for name, cell in {cell.scenario.name: cell for cell in matrix}.items():
         config = cell.config.at(cell.source.parent)
         with of_scenario(name):
@@ -173,11 +174,11 @@ def check_cells(matrix: Sequence[Cell]) -> None:
 def run_cells(
     matrix: Sequence[Cell], carry_out: CarryOut, console: Console, *, processes: int = 1
 ) -> Iterator[CellResult]:
-    """Run what is not finished; one that fails does not stop the others.
+    """Run unfinished cells; a failure does not stop the others.
 
     With more than one process, each of which carries out a cell at a time, `carry_out` has to be importable.
     """
-    stored = [cell.stored() for cell in matrix]  # before anything is run
+    stored = [cell.stored() for cell in matrix]  # before any run
     left = [cell for cell, trials in zip(matrix, stored, strict=True) if trials is None]
     clock = Timekeeper(left)
     ran = _in_processes(left, carry_out, processes) if processes > 1 else _in_turn(left, carry_out, console)
@@ -194,20 +195,20 @@ def run_cells(
 
 
 def read_cells(matrix: Sequence[Cell]) -> Iterator[CellResult]:
-    """What is finished; nothing is run."""
+    """Yield finished cells, and run none."""
     for cell in matrix:
         trials = cell.stored()
         yield CellResult(cell=cell, trials=trials or (), error="" if trials else "not run yet")
 
 
 def _in_turn(left: Sequence[Cell], carry_out: CarryOut, console: Console) -> Iterator[CellResult]:
-    """Each when it is asked for."""
+    """Run each when it is requested."""
     for number, cell in enumerate(left):
         yield _run(cell, carry_out, console, check=number == 0)
 
 
 def _in_processes(left: Sequence[Cell], carry_out: CarryOut, processes: int) -> Iterator[CellResult]:
-    """As many at a time; whoever stops asking stops them."""
+    """Run so many at a time, until the caller takes no more."""
     with children(processes) as pool:
         yield from pool.imap(functools.partial(_run_quietly, carry_out), left)
 
@@ -217,8 +218,8 @@ def _run_quietly(carry_out: CarryOut, cell: Cell) -> CellResult:
 
 
 def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> CellResult:
-    """One run; `check`: measure the network first."""
-    shutil.rmtree(cell.folder, ignore_errors=True)  # what an interrupted one left
+    """Run a cell; `check`: measure the network first."""
+    shutil.rmtree(cell.folder, ignore_errors=True)  # remains of an interrupted run
     plan = replace(cell.plan(), check=check)
     try:
         folder = carry_out(plan, console)
@@ -232,31 +233,31 @@ def _run(cell: Cell, carry_out: CarryOut, console: Console, *, check: bool) -> C
 
 
 class Timekeeper:
-    """How long the rest takes: as estimated, corrected by what the cells so far took."""
+    """Estimates the remaining time, corrected by the time of the cells so far."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
-        """`cells` are to come; either all of them are estimated, or none is."""
+        """Begin with the `cells` to come; all or none of them have estimates."""
         self._left = sum(cell.work for cell in cells)
         self._estimated = any(cell.estimate_s is not None for cell in cells)
         self._done, self._spent_s = 0.0, 0.0
         self._begin = time.monotonic()
 
     def took(self, cell: Cell) -> float:
-        """It is over; how long it took, seconds."""
+        """Note a cell's end; return its duration in seconds."""
         before, self._begin = self._begin, time.monotonic()
         self._left, self._done = self._left - cell.work, self._done + cell.work
         self._spent_s += self._begin - before
         return self._begin - before
 
     def left(self) -> str:
-        """In words; empty where nobody knows before the first one is over."""
+        """Return the remaining time as text; empty while it is unknown."""
         if not (self._done or self._estimated):
             return ""
         return f", about {duration(self._left * (self._spent_s / self._done if self._done else 1.0))} left"
 
 
 def duration(time_s: float) -> str:
-    """Of a matrix, for people."""
+    """Return a matrix's duration as text."""
     if time_s < 90:
         return f"{time_s:.0f} s"
     return f"{time_s / 60:.0f} min" if time_s < 5400 else f"{time_s / 3600:.1f} h"

@@ -1,6 +1,6 @@
-"""OUT/report.html of an experiment: claims, and what else it shows, in one file that needs nothing else.
+"""OUT/report.html of an experiment: claims and further elements, in one self-contained file.
 
-Experiments yield elements; templates/experiment.html has what these look like.
+Experiments yield elements; templates/experiment.html formats them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from kofn.results.worker_metrics import read_trial
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Of a section."""
+    """The heading of a section."""
 
     text: str
 
@@ -38,7 +38,7 @@ Element = str | Heading | TextTable | Figure | Folded
 """A string is a paragraph; a table is shown without its title."""
 
 _KINDS = {str: "paragraph", Heading: "heading", TextTable: "table", Figure: "figure", Folded: "folded"}
-"""In templates/experiment.html."""
+"""Names in templates/experiment.html."""
 
 
 def write_page(
@@ -50,7 +50,7 @@ def write_page(
     failures: Sequence[str],
     elements: Iterable[Element],
 ) -> Path:
-    """Write the report of a command's matrix: its question, what failed, its claims, and elements; its path."""
+    """Write the report of a command's matrix: its question, failures, claims and elements; return its path."""
     shown = (Heading("Claims"), claims.table(verdicts), *claims.explanation(verdicts), *elements)
     text = render(
         "experiment.html",
@@ -70,6 +70,6 @@ def configuration(result: CellResult) -> Folded:
 
 
 def series(result: CellResult) -> TrialSeries:
-    """What is drawn of a run's only trial; RunError if a worker's file is missing."""
+    """Return the series of a run's only trial, for figures. Raise RunError if a worker's file is missing."""
     (folder,) = result.cell.job().trials
     return read_series(folder, read_trial(folder, result.cell.config.job.workers), folder.objective)

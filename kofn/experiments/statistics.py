@@ -1,4 +1,4 @@
-"""Figures of several trials of the same thing."""
+"""Figures over several trials of the same kind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,12 +11,12 @@ from kofn.report.table import PlainTable
 T = TypeVar("T")
 
 Columns = Mapping[str, Callable[[T], str]]
-"""Heading -> cell of a row."""
+"""The cell of a row, by heading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """Headings and cells; `failed`: rows that are red."""
+    """Headings and cells; rows in `failed` are red."""
 
     headings: Sequence[str]
     cells: Sequence[Sequence[str]]
@@ -34,14 +34,14 @@ class TextTable:
 
 
 def shown(value: float | None, form: str = "{:.2f}", *, never: str = "never") -> str:
-    """A number as people read it; "-" where it is unknown, `never` where it is infinite."""
+    """Return a number as text; "-" where it is unknown, `never` where it is infinite."""
     if value is None or math.isnan(value):
         return "-"
     return never if math.isinf(value) else form.format(value)
 
 
 def seconds(value: float | None) -> str:
-    """A time to the target."""
+    """Return a time to the target as text."""
     return shown(value, "{:.1f} s")
 
 
@@ -54,7 +54,7 @@ def count(value: float | None, *, never: str = "-") -> str:
 
 
 def middle(spread: Spread | None) -> float | None:
-    """The median, where there is one."""
+    """Return the median, if there is one."""
     return None if spread is None else spread.median
 
 

@@ -1,8 +1,8 @@
-"""The tidy table of an experiment: a row a trial, read from finished runs; OUT/results.csv.
+"""The tidy table of an experiment: a row for each trial, read from finished runs; OUT/results.csv.
 
 The columns are: experiment, scenario; those of the data frame `summary` of kofn.read(); the command that repeats the
-run; and what the experiment adds.  A cell is missing where a figure is unknown: time_to_target_s where the target was
-not reached.
+run; and the experiment's own. A cell is missing where a figure is unknown: time_to_target_s where the target was not
+reached.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from kofn.results.worker_metrics import WorkerMetrics, read_trial
 FILE = "results.csv"
 
 Row = Mapping[str, object]
-"""Column -> a number, a text or None."""
+"""A number, a text or None, by column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +38,24 @@ class FinishedTrial:
         return self.cell.config
 
     def metrics(self) -> tuple[WorkerMetrics, ...]:
-        """Of every worker; RunError if a file is missing."""
+        """Return the metrics of every worker. Raise RunError if a file is missing."""
         return read_trial(self.folder, self.config.job.workers)
 
 
 def read_trials(experiment: str, results: Iterable[CellResult], own: Callable[[FinishedTrial], Row]) -> pd.DataFrame:
-    """The table of finished runs; `own` gives the columns that the experiment adds."""
+    """Return the table of finished runs; `own` returns the experiment's own columns."""
     finished = [trial for result in results for trial in _trials(result)]
     return frame([{"experiment": experiment, **_columns(trial), **own(trial)} for trial in finished])
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """Of rows; every column has a type that knows missing values, so that whole numbers stay whole."""
+    """Return a frame of rows; column types know missing values, so that whole numbers stay whole."""
     names = dict.fromkeys(name for row in rows for name in row)
     return pd.DataFrame({name: pd.array([row.get(name) for row in rows]) for name in names})
 
 
 def write(trials: pd.DataFrame, folder: Path) -> None:
-    """Into the experiment's folder, for notebooks; nothing where there is no trial."""
+    """Write the trials into the experiment's folder, for notebooks, if there are any."""
     if len(trials):
         trials.to_csv(folder / FILE, index=False)
 

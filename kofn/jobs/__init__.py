@@ -1,10 +1,10 @@
-"""Training jobs on Kubernetes: a TrainingRequest becomes workers on nodes, a switch and a controller, and their end.
+"""Training jobs on Kubernetes: a TrainingRequest becomes workers on nodes, a switch and a controller, until their end.
 
-    request.py      what is asked for, and how it stands: structs, from which the CRD is made (crd.py)
-    split.py        so many accelerators on nodes
-    lifecycle.py    what is to be done next; no I/O
-    manifests.py    the objects that are made, workloads/ the workers' kind
-    operator/       carries it out with kopf; needs kofn[jobs]
+    request.py      the request and its status: structs, from which the CRD is made (crd.py)
+    split.py        distributes accelerators over nodes
+    lifecycle.py    decides the next actions; no I/O
+    manifests.py    the objects that are made; workloads.py makes those of the workers
+    operator/       carries the actions out with kopf; needs kofn[jobs]
 
-It knows nothing of packets: what runs in a pod is a `kofn` command.
+It knows nothing of packets: pods run `kofn` commands.
 """

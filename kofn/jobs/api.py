@@ -44,17 +44,17 @@ _MADE: dict[Role, Any] = {
 
 
 def resource(role: Role, workload: str) -> Any:
-    """The type of an object of a request."""
+    """Return the type of an object of a request."""
     return _WORKLOADS[workload] if role is Role.WORKLOAD else _MADE[role]
 
 
 def decoded(document: dict[str, Any]) -> Any:
-    """As lightkube has it."""
+    """Return the document as lightkube's type."""
     return codecs.from_dict(document)
 
 
 def connection() -> SingleConfig:
-    """Of the current context; ClusterError where there is none."""
+    """Return the connection of the current context. Raise ClusterError where there is none."""
     try:
         found = KubeConfig.from_env().get()
     except (ConfigError, OSError) as error:

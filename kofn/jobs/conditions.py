@@ -1,4 +1,4 @@
-"""Conditions, as `kubectl wait --for=condition=Complete` looks for them, from the phase."""
+"""Conditions from the phase, for `kubectl wait --for=condition=Complete`."""
 
 import datetime
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from kofn.jobs.request import Phase, StatusCondition, TrainingStatus
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-"""Of the API, in UTC."""
+"""The API's form of times, in UTC."""
 
 HELD: dict[str, tuple[Phase, ...]] = {
     "Accepted": ("Preparing", "Starting", "Running", "Retrying", "Succeeded", "Failed"),
@@ -15,13 +15,13 @@ HELD: dict[str, tuple[Phase, ...]] = {
     "Complete": ("Succeeded",),
     "Failed": ("Failed", "Refused", "Denied"),
 }
-"""In which phases a condition is True."""
+"""The phases in which each condition is True."""
 
 
 def with_conditions(
     before: TrainingStatus, status: TrainingStatus, now: datetime.datetime | None = None
 ) -> TrainingStatus:
-    """The status with its conditions; times are those of the last change."""
+    """Return the status with its conditions; times are those of the last change."""
     if status.phase == "Pending":
         return status
     at = (now or datetime.datetime.now(datetime.UTC)).strftime(TIME)

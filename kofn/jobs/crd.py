@@ -18,7 +18,7 @@ COLUMNS = (
     ("Message", "string", ".status.message"),
 )
 WIDE = ("Message",)
-"""Only with -o wide."""
+"""Columns that need -o wide."""
 
 RULES = (
     ("self == oldSelf", "a request cannot be changed: delete it, and submit another"),
@@ -35,11 +35,11 @@ NAME_RULE = "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')"
 NAME_WORDS = "up to 40 lower-case letters, digits and '-', from a letter on: pods' names begin with it"
 
 KEPT = ("type", "enum", "minimum", "maximum", "minLength", "maxLength", "maxItems", "pattern", "format", "description")
-"""What a structural schema says of a value in the same words as JSON schema."""
+"""Keywords that a structural schema shares with JSON schema."""
 
 
 def definition() -> Document:
-    """The whole object."""
+    """Return the whole object."""
     spec = structural(TrainingSpec)
     spec["x-kubernetes-validations"] = [{"rule": rule, "message": words} for rule, words in RULES]
     schema = {
@@ -76,7 +76,7 @@ def _column(name: str, kind: str, path: str) -> Document:
 
 
 def structural(struct: type[msgspec.Struct]) -> Document:
-    """Of a struct: without references, which a CRD cannot have."""
+    """Return the schema of a struct without references, which a CRD cannot have."""
     (schema,), definitions = msgspec.json.schema_components([struct], ref_template="{name}")
     return _inline(schema, definitions)
 
@@ -100,7 +100,7 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> Document:
 
 
 def _kept(schema: dict[str, Any]) -> Document:
-    """An enumeration has strings, and says so."""
+    """Keep these keywords; an enumeration gets the type of its strings."""
     kept = {key: schema[key] for key in KEPT if key in schema}
     return {"type": "string"} | kept if "enum" in schema else kept
 

@@ -4,15 +4,15 @@ from kofn.config.errors import KofnError
 
 
 class JobsError(KofnError):
-    """A wrong training request; the message names the field, what must hold and what was found."""
+    """A fault of a training request; the message names the field, the rule and the value found."""
 
 
 class RequestError(JobsError):
-    """A request that says something that is not allowed."""
+    """A request that contradicts itself or the rules."""
 
 
 class SplitError(JobsError):
-    """So many accelerators cannot be had of these nodes; the message has the arithmetic."""
+    """The nodes cannot take so many accelerators; the message has the arithmetic."""
 
 
 class ClusterError(JobsError):

@@ -1,4 +1,4 @@
-"""What is made for a request; the kinds of the API that run workers, and which of them takes which parts."""
+"""The objects of a request; the kinds of the API that run workers, and the parts that each of them takes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kofn.jobs.split import NodePart
 
 
 class Role(Enum):
-    """An object that is made for a request; the last two for each attempt."""
+    """An object that is made for a request; the last two are made for each attempt."""
 
     CONFIG = "ConfigMap"
     SECRET = "Secret"
@@ -24,12 +24,12 @@ OF_ATTEMPT = (Role.CONTROL, Role.WORKLOAD)
 
 
 def attempt_of(role: Role, attempt: int) -> int:
-    """The attempt that an object is made for; 0: all."""
+    """Return the attempt that an object is made for; 0: all."""
     return attempt if role in OF_ATTEMPT else 0
 
 
 class AttemptOutcome(Enum):
-    """Of an attempt's workload."""
+    """The outcome of an attempt's workload."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -37,14 +37,14 @@ class AttemptOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadType:
-    """Its names in the API; `done` is the condition of a good end."""
+    """The kind's names in the API; `done` is the condition of success."""
 
     group: str
     version: str
     plural: str
     done: str
     equal_parts: bool
-    """It has one kind of pod, which can be spread evenly over nodes and in no other way."""
+    """All its pods are of one kind, and can only be spread evenly over nodes."""
 
     @property
     def api_version(self) -> str:
@@ -62,11 +62,11 @@ KINDS = {
         group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", done="Complete", equal_parts=True
     ),
 }
-"""In the order in which they are taken."""
+"""In order of preference."""
 
 
 def choose(spec: TrainingSpec, parts: Sequence[NodePart], installed: Collection[str]) -> str:
-    """The kind for these parts; RequestError where none of the cluster's will do."""
+    """Return the kind for these parts. Raise RequestError where none in the cluster fits."""
     equal = len({part.accelerators for part in parts}) == 1
     sizes = " + ".join(str(part.accelerators) for part in parts)
     wanted = [spec.workload] if spec.workload != "auto" else list(KINDS)
@@ -80,7 +80,7 @@ def choose(spec: TrainingSpec, parts: Sequence[NodePart], installed: Collection[
 
 
 def outcome(kind: str, status: Mapping[str, Any]) -> tuple[AttemptOutcome | None, str]:
-    """Whether it has ended, and why it failed."""
+    """Return the outcome, None before the end, and the reason of a failure."""
     held = {entry["type"]: entry for entry in status.get("conditions", ()) if entry.get("status") == "True"}
     if KINDS[kind].done in held:
         return AttemptOutcome.SUCCEEDED, ""

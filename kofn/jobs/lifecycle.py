@@ -1,12 +1,13 @@
-"""What is to be done next for a request: `step(request, observed)`, a function of what is stored and seen, and no I/O.
+"""Decides the next actions for a request: `step(request, observed)`, a function of status and observations, without
+I/O.
 
     Pending -> Preparing -> Starting -> Running -> Succeeded
        |          |            |           |
        |          '------------+-----------+--> Retrying -> Preparing, or Failed
        '--> Denied, Refused
 
-It is called again after whatever happens, and after a restart: each action leaves a mark in the cluster, by which the
-next call sees that it was done.  All actions may be done twice.
+It is called again after every change, and after a restart: each action leaves a mark in the cluster, by which the next
+call sees that it is done. All actions may be repeated.
 """
 
 import datetime
@@ -27,35 +28,35 @@ PAUSE_MOST_S = 300
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 Made: TypeAlias = tuple[Role, int]
-"""An object that is there, and its attempt; 0: of all attempts."""
+"""An existing object, and its attempt; 0: of all attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What is seen of a request."""
+    """The observed state of a request."""
 
     permission: bool | None = None
-    """Of the requester; None: not asked yet."""
+    """The requester's permission; None: unknown."""
     capacities: tuple[Capacity, ...] = ()
-    """Of the cluster's nodes, for a request that names none."""
+    """The cluster's nodes, for a request that names none."""
     installed: frozenset[str] = frozenset()
-    """The kinds of workloads that the cluster has."""
+    """The kinds of workloads in the cluster."""
     made: frozenset[Made] = frozenset()
     foreign: str = ""
-    """An object of somebody else's that has the name of one of ours."""
+    """An object of another owner that has the name of one of ours."""
     refused: str = ""
-    """An object of this attempt that the cluster has refused, and why."""
+    """An object of this attempt that the cluster has refused, and the reason."""
     trouble: str = ""
-    """Why a pod of this attempt cannot be made or started."""
+    """The reason why a pod of this attempt cannot be made or started."""
     control_ready: bool = False
     workers: frozenset[str] = frozenset()
     """The attempt's pods."""
     gated: frozenset[str] = frozenset()
-    """Those of them that wait to be started."""
+    """The workers that wait for their start."""
     ready: int = 0
     outcome: AttemptOutcome | None = None
     reason: str = ""
-    """Of a failure."""
+    """The reason of a failure."""
     k: int | None = None
     iteration: int | None = None
     late_workers: tuple[int, ...] = ()
@@ -65,19 +66,19 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Become:
-    """Store this status; it is not stored where the request has changed since it was read."""
+    """Store this status, unless the request has changed since it was read."""
 
     status: TrainingStatus
 
 
 @dataclass(frozen=True, slots=True)
 class AskPermission:
-    """Whether the requester may train."""
+    """Ask whether the requester may train."""
 
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """An object; it may be there already."""
+    """Make an object, which may exist already."""
 
     role: Role
     attempt: int
@@ -85,7 +86,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """An object; it may be gone already."""
+    """Remove an object, which may be gone already."""
 
     role: Role
     attempt: int
@@ -93,7 +94,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Take the gates from these pods, all of the attempt's."""
+    """Remove the gates of these pods, all of the attempt's."""
 
     pods: frozenset[str]
 
@@ -102,7 +103,7 @@ Action: TypeAlias = Become | AskPermission | Make | Remove | Start
 
 
 def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """What to do now, in this order; nothing: wait for a change."""
+    """Return the next actions, in order; none: wait for a change."""
     phase = request.status.phase
     if phase in ENDED:
         return _clean(request, observed)
@@ -117,7 +118,7 @@ def step(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 
 def _become(request: TrainingRequest, phase: Phase, message: str, **changes: object) -> tuple[Become, ...]:
-    """The same status in another phase; nothing where it is that already."""
+    """Return the same status in another phase, or no action where it has that already."""
     status = replace(request.status, phase=phase, message=message, **changes)
     return () if status == request.status else (Become(status),)
 
@@ -143,7 +144,7 @@ def _admit(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 def _denial(request: TrainingRequest) -> str:
     if not request.requester:
-        return "nobody is known to have asked for this: the admission webhook was not there when it was created"
+        return "the requester is unknown: the admission webhook was not there when this was created"
     namespace = request.metadata.namespace
     return f"{request.requester} may not train in {namespace}: a role with the verb train of trainingrequests is needed"
 
@@ -151,7 +152,7 @@ def _denial(request: TrainingRequest) -> str:
 def _prepare(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     if observed.foreign:
         return _become(
-            request, "Refused", f"{observed.foreign} is there and belongs to somebody else: another job name"
+            request, "Refused", f"{observed.foreign} exists and belongs to another owner: choose another job name"
         )
     attempt, wanted = request.status.attempt, request.spec.accelerators
     if observed.refused:
@@ -180,13 +181,13 @@ def _start(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 def _follow(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
     if lost := _lost(request, observed):
         return lost
-    if observed.gated:  # a pod that took the place of a dead one
+    if observed.gated:  # a pod that replaces a dead one
         return (Start(observed.gated),)
     return _become(request, "Running", "all workers were ready", **_progress(request, observed))
 
 
 def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]:
-    """What is known by now; an unknown k is no news."""
+    """Return the known progress; an unknown k keeps the last one."""
     found: dict[str, object] = {"ready": f"{observed.ready}/{request.spec.accelerators}"}
     if observed.k is not None:
         found |= {"k": observed.k, "iteration": observed.iteration, "late_workers": observed.late_workers}
@@ -196,7 +197,7 @@ def _progress(request: TrainingRequest, observed: Observed) -> dict[str, object]
 
 
 def _lost(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """Another attempt where somebody has deleted what this one needs."""
+    """Return another attempt where an object of this one was deleted."""
     attempt = request.status.attempt
     gone = [role for role in OF_ATTEMPT if (role, attempt) not in observed.made]
     return _again(request, observed, f"attempt {attempt}: its {gone[0].value} was deleted") if gone else ()
@@ -209,7 +210,7 @@ def _conclude(request: TrainingRequest, observed: Observed) -> tuple[Action, ...
 
 
 def _again(request: TrainingRequest, observed: Observed, reason: str) -> tuple[Action, ...]:
-    """After a pause that grows: what failed at once may fail at once again."""
+    """Try again after a growing pause, as another attempt may fail at once, too."""
     limit, attempt = request.spec.backoff_limit, request.status.attempt
     if attempt > limit:
         return _become(request, "Failed", f"{reason}; spec.backoffLimit is {limit}")
@@ -219,14 +220,14 @@ def _again(request: TrainingRequest, observed: Observed, reason: str) -> tuple[A
 
 
 def pause_s(status: TrainingStatus, now: datetime.datetime) -> float:
-    """Until the next attempt may begin, in seconds; 0: it may."""
+    """Return the seconds until the next attempt may begin; 0: now."""
     if status.phase != "Retrying" or not status.next_attempt_time:
         return 0.0
     return max(0.0, (_parsed(status.next_attempt_time) - now).total_seconds())
 
 
 def left_s(request: TrainingRequest, now: datetime.datetime) -> float:
-    """Return the seconds until spec.activeDeadlineSeconds have passed since the request was accepted; inf: for ever."""
+    """Return the seconds until spec.activeDeadlineSeconds have passed since the request was accepted; inf: no limit."""
     held = [each for each in request.status.conditions if each.type == "Accepted" and each.status == "True"]
     if request.spec.active_deadline_seconds is None or not held:
         return math.inf
@@ -239,7 +240,7 @@ def _parsed(time: str) -> datetime.datetime:
 
 
 def _retry(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """Everything of the attempt goes before the next one begins."""
+    """Remove everything of the attempt before the next one begins."""
     status = request.status
     if left := _remove(observed):
         return left
@@ -258,7 +259,7 @@ def _retry(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
 
 
 def _clean(request: TrainingRequest, observed: Observed) -> tuple[Action, ...]:
-    """By the policy. The workload ends its other pods by itself, the switch runs until it is removed."""
+    """Clean up by the policy. The workload ends its other pods by itself, the switch runs until it is removed."""
     policy = "All" if request.status.phase == "Refused" else request.spec.clean_pod_policy
     roles = {"All": OF_ATTEMPT, "Running": (Role.CONTROL,), "None": ()}[policy]
     return tuple(Remove(role, attempt) for role, attempt in _of_attempts(observed) if role in roles)
@@ -269,5 +270,5 @@ def _remove(observed: Observed, keep: int = 0) -> tuple[Action, ...]:
 
 
 def _of_attempts(observed: Observed) -> list[Made]:
-    """What is there of any attempt."""
+    """Return the existing objects of any attempt."""
     return sorted((made for made in observed.made if made[0] in OF_ATTEMPT), key=lambda made: (made[1], made[0].value))

@@ -1,4 +1,4 @@
-"""The objects of a request as JSON documents: what is made, and nothing of how.
+"""The objects of a request as JSON documents.
 
     NAME-kofn       ConfigMap: the parts, job.toml, script.py
     NAME-kofn       Secret: certificates and the token
@@ -6,7 +6,7 @@
     NAME-1-switch   Pod of attempt 1: switch and controller
     NAME-1          the workers of attempt 1 (workloads.py)
 
-All belong to the request and go with it.
+The request owns them all; they are deleted with it.
 """
 
 import base64
@@ -26,7 +26,7 @@ Document: TypeAlias = dict[str, Any]
 
 REQUEST_LABEL = f"{GROUP}/request"
 UID_LABEL = f"{GROUP}/uid"
-"""Of the request: another one may have the same name later."""
+"""The request's uid: a later request may have the same name."""
 
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 ROLE_LABEL = f"{GROUP}/role"
@@ -45,17 +45,17 @@ WORKER_IMAGE = "kofn-worker:0.1.0"
 TORCH_IMAGE = "kofn-worker-torch:0.1.0"
 
 NETWORK = {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}, "allowPrivilegeEscalation": False}
-"""Rights of who makes a tunnel, or reads frames; both need user 0."""
+"""Rights of containers that make a tunnel or read frames; both need user 0."""
 
 
 def name_of(request: TrainingRequest, role: Role, attempt: int) -> str:
-    """Of an object of the request."""
+    """Return the name of an object of the request."""
     name = request.metadata.name
     return {Role.CONTROL: f"{name}-{attempt}-switch", Role.WORKLOAD: f"{name}-{attempt}"}.get(role, f"{name}-kofn")
 
 
 def metadata(request: TrainingRequest, role: Role, attempt: int = 0) -> Document:
-    """With the labels by which it is found, and its owner."""
+    """Return metadata with the labels for finding the object, and its owner."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -73,14 +73,15 @@ def metadata(request: TrainingRequest, role: Role, attempt: int = 0) -> Document
 
 
 def labels(request: TrainingRequest, attempt: int = 0, role: str = "") -> dict[str, str]:
-    """Of an object; of a pod with its role."""
+    """Return the labels of an object, for a pod with its role."""
     found = {REQUEST_LABEL: request.metadata.name, UID_LABEL: request.metadata.uid}
     found |= {ATTEMPT_LABEL: str(attempt)} if attempt else {}
     return found | ({ROLE_LABEL: role} if role else {})
 
 
 def configuration(request: TrainingRequest) -> Config:
-    """The job's, with what the request says of it; RequestError where these contradict each other."""
+    """Return the job's configuration with the request's settings. Raise RequestError where these
+    contradict each other."""
     spec = request.spec
     job: Document = {"workers": spec.accelerators}
     if spec.elastic.start_workers is not None:
@@ -101,7 +102,7 @@ def configuration(request: TrainingRequest) -> Config:
 
 
 def config_map(request: TrainingRequest) -> Document:
-    """What the pods read; `nodes.json` has the split."""
+    """Return the files for the pods; `nodes.json` has the split."""
     parts = {part.node: part.accelerators for part in request.status.parts}
     data = {"nodes.json": json.dumps(parts), "job.toml": to_toml(configuration(request))}
     data |= {"script.py": request.spec.script} if request.spec.script else {}
@@ -109,7 +110,7 @@ def config_map(request: TrainingRequest) -> Document:
 
 
 def secret(request: TrainingRequest, files: Mapping[str, bytes]) -> Document:
-    """The folder of `kofn certs`."""
+    """Return the folder of `kofn certs`."""
     data = {name: base64.b64encode(content).decode() for name, content in files.items()}
     return {
         "apiVersion": "v1",
@@ -121,7 +122,7 @@ def secret(request: TrainingRequest, files: Mapping[str, bytes]) -> Document:
 
 
 def service(request: TrainingRequest) -> Document:
-    """Resolves to the switch's pod, also before it is ready: any start order."""
+    """Return a service that resolves to the switch's pod before it is ready, so that pods may start in any order."""
     ports = [
         {"name": "controller", "port": CONTROLLER_PORT, "protocol": "TCP"},
         {"name": "tunnel", "port": 19277, "protocol": "UDP"},
@@ -136,7 +137,7 @@ def service(request: TrainingRequest) -> Document:
 
 
 def control_pod(request: TrainingRequest, attempt: int) -> Document:
-    """Switch and controller: P4Runtime stays between the two, on the pod's loopback."""
+    """Return the pod of switch and controller: P4Runtime stays between the two, on the pod's loopback."""
     meta = metadata(request, Role.CONTROL, attempt)
     meta["labels"] = labels(request, attempt, CONTROL)
     switch = {
@@ -166,9 +167,9 @@ def control_pod(request: TrainingRequest, attempt: int) -> Document:
 def worker_template(
     request: TrainingRequest, attempt: int, rank: str, place: Document, indexed: range | None = None
 ) -> Document:
-    """The pods of workers; `rank` is shell text, `place` says on which nodes.
+    """Return the template of workers' pods; `rank` is shell text, `place` selects their nodes.
 
-    `indexed`: the ranks of a Job's pods, by their completion index.  Each sees its own certificate then, and else all.
+    `indexed` are the ranks of a Job's pods, by their completion index. Each then sees only its own certificate.
     """
     spec = request.spec
     own = _own_certificates(request, indexed) if indexed is not None else _certificates(request, _all_pairs(request))
@@ -191,7 +192,7 @@ def worker_template(
 
 
 def worker_container(request: TrainingRequest, rank: str) -> Document:
-    """One worker: ready once it has made its tunnel and looks for the controller."""
+    """Return the container of one worker: ready once it has made its tunnel and looks for the controller."""
     spec = request.spec
     mounts = [_mount("files", FILES), _mount("certificates", CERTIFICATES), {"name": "state", "mountPath": STATE}]
     return {
@@ -211,7 +212,7 @@ def worker_image(request: TrainingRequest) -> str:
 
 
 def worker_command(request: TrainingRequest, rank: str) -> str:
-    """For a shell."""
+    """Return the command as shell text."""
     control = f"{name_of(request, Role.SERVICE, 0)}.{request.metadata.namespace}.svc"
     return (
         f"exec kofn worker {FILES}/job.toml --rank {rank} --switch {control}"
@@ -221,7 +222,7 @@ def worker_command(request: TrainingRequest, rank: str) -> str:
 
 
 def environment(request: TrainingRequest) -> list[Document]:
-    """What a script is told."""
+    """Return the environment of a script."""
     data = request.spec.data
     return [] if data is None else [{"name": "KOFN_DATA", "value": data.path}]
 
@@ -231,12 +232,12 @@ def _files(request: TrainingRequest) -> Document:
 
 
 def _certificates(request: TrainingRequest, names: list[str]) -> Document:
-    """Those that a pod needs, and no others."""
+    """Return a volume with only these certificates."""
     return _volume(request, [{"key": name, "path": name} for name in [*COMMON, *names]])
 
 
 def _own_certificates(request: TrainingRequest, ranks: range) -> Document:
-    """A folder of each rank's, named by its place: one template makes all pods, of which each mounts one folder."""
+    """Return a folder for each rank, named by its place: one template makes all pods, and each mounts one folder."""
     items = [
         {"key": name, "path": f"{index}/{name}"} for index, rank in enumerate(ranks) for name in [*COMMON, *_pair(rank)]
     ]

@@ -1,4 +1,4 @@
-"""A TrainingRequest: what is asked for, and how it stands.  The CRD's schema is made from these structs (crd.py)."""
+"""A TrainingRequest with its status. The CRD's schema is made from these structs (crd.py)."""
 
 import posixpath
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ PLURAL = "trainingrequests"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 WORKERS_MAX = 64
-"""Of a job on one switch."""
+"""The most workers of a job on one switch."""
 
 SCRIPT_MAX = 262_144
 """Bytes of a script: a ConfigMap holds 1 MiB in all."""
@@ -28,7 +28,7 @@ RESERVED = ("/etc/kofn", "/etc/kofn-certs", "/var/lib/kofn")
 REQUESTER = f"{GROUP}/requester"
 REQUESTER_GROUPS = f"{GROUP}/requester-groups"
 REQUESTER_EXTRA = f"{GROUP}/requester-extra"
-"""Annotations that the admission webhook writes, and nobody else."""
+"""Annotations that only the admission webhook writes."""
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
 
@@ -70,14 +70,12 @@ class Data(ApiStruct, frozen=True):
 
 
 class Elastic(ApiStruct, frozen=True):
-    """Who may be missing."""
+    """How many workers may be missing."""
 
     objective: (
         Annotated[
             str,
-            Meta(
-                max_length=64, description="What chooses k: progress, throughput, all, fixed:K, RULE:K; else config's."
-            ),
+            Meta(max_length=64, description="Chooses k: progress, throughput, all, fixed:K, RULE:K; else config's."),
         ]
         | None
     ) = None
@@ -87,7 +85,7 @@ class Elastic(ApiStruct, frozen=True):
 
 
 class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
-    """What is asked for."""
+    """The requested training."""
 
     accelerators: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="In all; each is one worker.")]
     image: Annotated[
@@ -103,7 +101,7 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
         Meta(
             pattern=r"^(cpu|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$",
             max_length=253,
-            description="What an accelerator is: an extended resource, or cpu.",
+            description="The resource of an accelerator: an extended resource, or cpu.",
         ),
     ] = "nvidia.com/gpu"
     nodes: Annotated[
@@ -115,28 +113,28 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     ] = RING_LEAST
     elastic: Elastic = Elastic()
     workload: Annotated[
-        WorkloadKind, Meta(description="What runs the workers; auto: a JobSet, which takes parts of any size.")
+        WorkloadKind, Meta(description="The kind that runs the workers; auto: a JobSet, which takes parts of any size.")
     ] = "auto"
-    backoff_limit: Annotated[int, Meta(ge=0, le=100, description="How many times it is tried again.")] = 3
+    backoff_limit: Annotated[int, Meta(ge=0, le=100, description="The most retries.")] = 3
     backoff_seconds: Annotated[
-        int, Meta(ge=0, le=3600, description="Before the second attempt; twice as long before each further one.")
+        int, Meta(ge=0, le=3600, description="The pause before the second attempt; it doubles for each further one.")
     ] = 10
     active_deadline_seconds: (
-        Annotated[int, Meta(ge=1, description="It fails when it has not ended so long after it was accepted.")] | None
+        Annotated[int, Meta(ge=1, description="The longest time from its acceptance to its end.")] | None
     ) = None
     clean_pod_policy: Annotated[
         Literal["All", "Running", "None"],
-        Meta(description="Of pods when it has ended: All are deleted, or those that still run, or none."),
+        Meta(description="Pods to delete at the end: All, those that still run (Running), or None."),
     ] = "All"
 
     @property
     def capacities(self) -> tuple[Capacity, ...]:
-        """Of the nodes that it names."""
+        """The accelerators of the nodes that it names."""
         return tuple(Capacity(node.name, node.accelerators) for node in self.nodes)
 
 
 class StatusCondition(ApiStruct, frozen=True):
-    """As metav1.Condition."""
+    """A condition as metav1.Condition."""
 
     type: str
     status: Literal["True", "False", "Unknown"]
@@ -146,7 +144,7 @@ class StatusCondition(ApiStruct, frozen=True):
 
 
 class TrainingStatus(ApiStruct, frozen=True):
-    """How it stands; written by the operator alone."""
+    """The status, which only the operator writes."""
 
     phase: Phase = "Pending"
     message: str = ""
@@ -158,15 +156,15 @@ class TrainingStatus(ApiStruct, frozen=True):
     k: int | None = None
     iteration: int | None = None
     late_workers: tuple[int, ...] = ()
-    metric: Annotated[float, Meta(description="Of the parameters, such as the accuracy.")] | None = None
+    metric: Annotated[float, Meta(description="The metric of the parameters, such as the accuracy.")] | None = None
     next_attempt_time: Annotated[
-        str, Meta(extra_json_schema={"format": "date-time"}, description="Not before it, while Retrying.")
+        str, Meta(extra_json_schema={"format": "date-time"}, description="The next attempt's time, while Retrying.")
     ] = ""
     conditions: tuple[StatusCondition, ...] = ()
 
 
 class ObjectMeta(ApiStruct, frozen=True):
-    """What is needed of an object's metadata."""
+    """The fields of an object's metadata that are needed."""
 
     name: str
     namespace: str = "default"
@@ -187,12 +185,12 @@ class TrainingRequest(ApiStruct, frozen=True):
 
     @property
     def requester(self) -> str:
-        """Who created it, as the API server knows them; empty: nobody has noted it."""
+        """The creator's name at the API server; empty: unknown."""
         return self.metadata.annotations.get(REQUESTER, "")
 
     @classmethod
     def read(cls, document: Any) -> Self:
-        """Of a JSON object; RequestError names the field."""
+        """Read a JSON object. RequestError names the field."""
         try:
             request = msgspec.convert(document, cls)
             msgspec.convert(request.metadata.name, JobName)
@@ -202,7 +200,7 @@ class TrainingRequest(ApiStruct, frozen=True):
         return request
 
     def check(self) -> None:
-        """What one field alone does not say."""
+        """Check rules that concern several fields."""
         if (self.api_version, self.kind) != (API_VERSION, KIND):
             raise RequestError(f"{self.api_version} {self.kind}: {API_VERSION} {KIND} is expected")
         if (size := len(self.spec.script.encode())) > SCRIPT_MAX:

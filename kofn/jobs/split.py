@@ -1,4 +1,4 @@
-"""So many accelerators on nodes: each as many as it can, in order, but none fewer than a ring needs.
+"""Distributes accelerators over nodes: each takes as many as it can, in order, but no fewer than a ring needs.
 
 >>> nodes = [Capacity("a", 10), Capacity("b", 10)]
 >>> [str(part) for part in split(15, nodes)], [str(part) for part in split(11, nodes)]
@@ -15,7 +15,7 @@ import msgspec
 from kofn.jobs.errors import SplitError
 
 RING_LEAST = 3
-"""Two are no ring: both would have one neighbour."""
+"""Two workers are no ring: both would have one neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Capacity:
 
 
 class NodePart(msgspec.Struct, frozen=True):
-    """What one node runs."""
+    """One node's share of the accelerators."""
 
     node: str
     accelerators: int
@@ -37,10 +37,10 @@ class NodePart(msgspec.Struct, frozen=True):
 
 
 def split(total: int, nodes: Sequence[Capacity], least: int = RING_LEAST) -> tuple[NodePart, ...]:
-    """The parts of `total`, each at least `least`; SplitError where there are none.
+    """Return the parts of `total`, each at least `least`. Raise SplitError where there are none.
 
-    Nodes are filled in the order given, or in the order of their size where that leaves a part too small. What the last
-    part lacks, the ones before it give, the nearest first.
+    Nodes are filled in the order given, or in the order of their size where that leaves a part too small. Preceding
+    parts, the nearest first, fill up the last one.
     """
     able = [node for node in nodes if node.accelerators >= least]
     for order in (able, sorted(able, key=lambda node: -node.accelerators)):
@@ -51,7 +51,7 @@ def split(total: int, nodes: Sequence[Capacity], least: int = RING_LEAST) -> tup
 
 
 def _fill(total: int, capacities: Sequence[int]) -> list[int]:
-    """Counts by node, up to the last that is needed."""
+    """Return counts by node, up to the last that is needed."""
     counts: list[int] = []
     for capacity in capacities:
         if left := total - sum(counts):
@@ -60,7 +60,7 @@ def _fill(total: int, capacities: Sequence[int]) -> list[int]:
 
 
 def _level(counts: list[int], least: int) -> list[int]:
-    """The same total, with a last part of `least` where the others can spare it."""
+    """Return the same total, with a last part of `least` where the others can spare it."""
     for place in reversed(range(len(counts) - 1)):
         given = max(0, min(counts[place] - least, least - counts[-1]))
         counts[place] -= given
@@ -69,7 +69,7 @@ def _level(counts: list[int], least: int) -> list[int]:
 
 
 def _why(total: int, nodes: Sequence[Capacity], able: Sequence[Capacity], least: int) -> str:
-    """The arithmetic that fails."""
+    """Return the arithmetic that fails."""
     if total < least:
         return f"{total} accelerators: a node's part is at least {least}"
     sizes = [node.accelerators for node in nodes]
@@ -78,10 +78,10 @@ def _why(total: int, nodes: Sequence[Capacity], able: Sequence[Capacity], least:
     if room < total:
         return there + (f", {room} of them on nodes that can run {least} or more" if room < sum(sizes) else "")
     ranges = " or ".join(f"{first} to {last}" for first, last in _possible(able, least))
-    return f"{there}, and each node's part is at least {least}: {ranges} can be had"
+    return f"{there}, and each node's part is at least {least}: {ranges} are possible"
 
 
 def _possible(nodes: Sequence[Capacity], least: int) -> Iterator[tuple[int, int]]:
-    """Totals that can be had of the largest node, the two largest, and so on."""
+    """Yield the possible totals of the largest node, of the two largest, and so on."""
     sizes = sorted((node.accelerators for node in nodes), reverse=True)
     yield from ((count * least, sum(sizes[:count])) for count in range(1, len(sizes) + 1))

@@ -1,6 +1,6 @@
-"""Who runs the workers: a JobSet for parts of any size, an MPIJob or a TrainJob for equal ones.
+"""The objects that run the workers: a JobSet for parts of any size, an MPIJob or a TrainJob for equal ones.
 
-JobSet makes one Job of each part, on its node.  The others have one kind of pod, spread evenly over the nodes.
+A JobSet makes one Job for each part, on its node. The others have one kind of pod, spread evenly over the nodes.
 """
 
 from itertools import accumulate
@@ -25,12 +25,13 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def workload(request: TrainingRequest, attempt: int) -> Document:
-    """Of the kind that was chosen."""
+    """Return an object of the chosen kind."""
     return MAKERS[request.status.workload](request, attempt)
 
 
 def job_set(request: TrainingRequest, attempt: int) -> Document:
-    """A Job of each part; ranks go on from one to the next, so that a node's workers are neighbours in a ring."""
+    """Return a Job for each part; ranks continue from one to the next, so that a node's workers are neighbours in a
+    ring."""
     counts = [part.accelerators for part in request.status.parts]
     firsts = [0, *accumulate(counts)]
     jobs = [
@@ -57,7 +58,7 @@ def _replicated(request: TrainingRequest, attempt: int, number: int, first: int,
 
 
 def mpi_job(request: TrainingRequest, attempt: int) -> Document:
-    """mpirun starts the workers: the image needs an SSH server and Open MPI."""
+    """Return a job whose workers mpirun starts: the image needs an SSH server and Open MPI."""
     count = request.spec.accelerators
     workers = worker_template(request, attempt, "$OMPI_COMM_WORLD_RANK", _evenly(request, attempt))
     workers["spec"]["containers"][0]["command"] = ["/usr/sbin/sshd", "-De"]
@@ -84,7 +85,7 @@ def mpi_job(request: TrainingRequest, attempt: int) -> Document:
 
 
 def train_job(request: TrainingRequest, attempt: int) -> Document:
-    """Of the runtime `kofn`, with the request's own volumes, nodes and gate."""
+    """Return a job of the runtime `kofn`, with the request's volumes, nodes and gate."""
     ranks = range(request.spec.accelerators)
     template = worker_template(request, attempt, "$JOB_COMPLETION_INDEX", _nodes(request), ranks)
     container, pod = template["spec"]["containers"][0], template["spec"]
@@ -121,7 +122,7 @@ def train_job(request: TrainingRequest, attempt: int) -> Document:
 
 
 def _nodes(request: TrainingRequest) -> Document:
-    """The nodes of the parts, and no others."""
+    """Require the nodes of the parts."""
     names = [part.node for part in request.status.parts]
     terms = [{"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
@@ -129,7 +130,7 @@ def _nodes(request: TrainingRequest) -> Document:
 
 
 def _evenly(request: TrainingRequest, attempt: int) -> Document:
-    """On these nodes as many pods each."""
+    """Spread pods evenly over these nodes."""
     spread = {
         "maxSkew": 1,
         "topologyKey": HOSTNAME,

@@ -1,8 +1,8 @@
-"""Why C text did not become a library.
+"""Errors of compiling C text to a library.
 
 BuildError
   CompilerMissing    there is no C compiler
-  CompileError       the C compiler refused the text (a fault of whoever wrote it)
+  CompileError       the C compiler refused the text (a fault of the text's author)
 """
 
 
@@ -10,8 +10,8 @@ class BuildError(Exception):
     """Base of the errors of this package."""
 
 
-class CompilerMissing(BuildError):  # noqa: N818 - says what happened
-    """No C compiler was found; the message says what to install."""
+class CompilerMissing(BuildError):  # noqa: N818 - names the cause
+    """No C compiler was found; the message names packages to install."""
 
 
 class CompileError(BuildError):

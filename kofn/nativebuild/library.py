@@ -1,7 +1,7 @@
-"""C text to a shared library, once: the result is kept under ~/.cache/kofn by a hash of everything that went into it.
+"""C text to a shared library, compiled once: the result is kept under ~/.cache/kofn by a hash of all its inputs.
 
-The first process that needs a library builds it; others that need it meanwhile wait.  The libraries used last are kept,
-as many as KEPT; one that is in use stays in use when it is removed.
+The first process that needs a library builds it; others wait for it. The KEPT latest used libraries are kept; a process
+may go on using one that is removed.
 
 Set KOFN_CACHE to keep it elsewhere, CC to use another compiler, KOFN_KEEP_C=1 to find the C text beside the library.
 """
@@ -29,9 +29,9 @@ FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-march=native", "-ffp-contract=off", "-
 FASTEST = ("-O3",)
 KEPT = 32
 BUILDING = "building-"
-"""How the name of a builder's folder in the cache begins."""
+"""The beginning of the name of a builder's folder in the cache."""
 ABANDONED_S = 3600.0
-"""The age at which such a folder is that of a builder that was killed."""
+"""The age at which such a folder belongs to a builder that was killed."""
 MISSING = (
     "no C compiler ({command}) was found; P4 programs and a worker's ledger are compiled to native code, and "
     "codecs where they can be. "
@@ -39,16 +39,17 @@ MISSING = (
 )
 
 Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
-"""Of a library's functions: what they return, and their arguments, in ctypes' terms."""
+"""A library's functions: their results and arguments, in ctypes' terms."""
 
 
 def compile_file(source: Path, *, include: Path | None = None) -> Path:
-    """The shared library of one C file; `include`: a folder of headers.  Raises CompilerMissing, CompileError."""
+    """Return the shared library of one C file; `include` is a folder of headers. Raise
+    CompilerMissing, CompileError."""
     return compile_texts({source.name: source.read_text()}, [source.name], include=include)
 
 
 def load_library(path: Path, signatures: Signatures) -> ctypes.CDLL:
-    """A shared library, whose functions of these names are called with these types.  Raises OSError."""
+    """Return a shared library whose functions of these names have these types. Raise OSError."""
     library = ctypes.CDLL(str(path))
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
@@ -63,10 +64,11 @@ def compile_texts(
     include: Path | None = None,
     optimise: Sequence[str] = FASTEST,
 ) -> Path:
-    """The shared library of `sources`: names in `texts`, or paths of files in `include`, where headers are found too.
+    """Return the shared library of `sources`: names in `texts`, or files in `include`, which is searched for headers,
+    too.
 
-    `optimise`: the compiler's flags of how long it may take for how fast a result.
-    Built unless the cache has it.  Raises CompilerMissing, CompileError.
+    `optimise`: the compiler's flags for its time and the result's speed. The library is built unless the cache has it.
+    Raises CompilerMissing, CompileError.
     """
     compiler = _compiler()
     included = {path.name: path.read_text() for path in include.glob("*.[ch]")} if include else {}
@@ -83,10 +85,10 @@ def compile_texts(
 
 @contextlib.contextmanager
 def _one_builder(library: Path) -> Iterator[None]:
-    """Wait for other builders of the library.  The kernel frees the lock of a builder that dies."""
+    """Wait for other builders of the library. The kernel frees the lock of a builder that dies."""
     path = library.with_suffix(".lock")
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # no lock to be had: several build it, and the last one's is kept
+        with contextlib.suppress(OSError):  # no lock: several build it, and the last one's is kept
             lock = held.enter_context(path.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
             held.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # closing does not suffice: a forked child may have it open
@@ -116,7 +118,7 @@ def _build(
 
 @contextlib.contextmanager
 def _folder_beside(library: Path) -> Iterator[Path]:
-    """Raises OSError, with a remedy, where the cache cannot be written."""
+    """Yield a folder beside the library. Raise OSError, with a remedy, where the cache cannot be written."""
     try:
         folder = tempfile.TemporaryDirectory(dir=library.parent, prefix=BUILDING)
     except OSError as error:
@@ -126,21 +128,21 @@ def _folder_beside(library: Path) -> Iterator[Path]:
 
 
 def _run(folder: Path, command: Sequence[str]) -> None:
-    """Raises CompileError with what the compiler said."""
+    """Run a command. Raise CompileError with the compiler's output."""
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise CompileError(f"{shlex.join(command)} failed:\n{result.stderr}")
 
 
 def _note_use(library: Path) -> None:
-    """Access times are often not kept by the file system; the time of the build stays."""
+    """Note the use: file systems often keep no access times. The time of the build stays."""
     with contextlib.suppress(OSError):  # the cache is read-only, or another user's
         os.utime(library, ns=(time.time_ns(), library.stat().st_mtime_ns))
 
 
 def _prune(folder: Path) -> None:
-    """Remove all but the KEPT libraries used last, the C text beside them, and folders of killed builders."""
-    with contextlib.suppress(FileNotFoundError):  # another process does the same: it will come to an end
+    """Remove all but the KEPT libraries used last, their C text, and folders of killed builders."""
+    with contextlib.suppress(FileNotFoundError):  # another process does the same, and will finish
         by_use = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_atime_ns, reverse=True)
         for library in by_use[KEPT:]:
             for path in folder.glob(f"{library.stem}.*"):
@@ -158,7 +160,7 @@ def _compiler() -> list[str]:
 
 
 def _cache() -> Path:
-    """Return the folder of the libraries.  Raises OSError, with a remedy, where it cannot be made."""
+    """Return the folder of the libraries. Raise OSError, with a remedy, where it cannot be made."""
     folder = Path(os.environ.get("KOFN_CACHE") or Path.home() / ".cache" / "kofn")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +178,8 @@ def _unusable(folder: Path, done: str, error: OSError) -> OSError:
 def _digest(
     texts: Mapping[str, str], included: Mapping[str, str], compiler: Sequence[str], flags: tuple[str, ...]
 ) -> str:
-    """All that the library depends on: texts, headers, flags, compiler and, for -march=native, the CPU."""
+    """Return a hash of all that the library depends on: texts, headers, flags, compiler and, for -march=native, the
+    CPU."""
     digest = hashlib.sha256()
     for part in (included, texts, flags, tuple(compiler), _version(tuple(compiler)), _cpu()):
         digest.update(repr(sorted(part.items()) if isinstance(part, Mapping) else part).encode())

@@ -1,4 +1,4 @@
-"""The management network's messages: kofn.proto, and a message as JSON (`document`); who may speak there (`security`).
+"""The management network's messages: kofn.proto, messages as JSON (`document`), authentication (`security`).
 
-The gRPC stubs are generated (`make proto`) and committed, so that nothing is generated on a user's machine.
+The gRPC stubs are generated (`make proto`) and committed, so that no stub is generated on a user's machine.
 """

@@ -1,4 +1,4 @@
-"""The address of a gRPC server, as commands take it and as errors speak of it."""
+"""The address of a gRPC server, in commands and in errors."""
 
 import re
 import socket
@@ -9,7 +9,7 @@ ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})
 
 
 def checked_address(text: str) -> str:
-    """HOST:PORT, IPv6 in brackets, as the type of an option; whether HOST is known shows when it is asked."""
+    """Check HOST:PORT, IPv6 in brackets, as the type of an option. Whether HOST is known shows when it is used."""
     found = ADDRESS.fullmatch(text)
     if found is None or not 1 <= int(found["port"]) <= 65535:
         raise click.BadParameter(f"{text!r} is no HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:50052")
@@ -17,7 +17,7 @@ def checked_address(text: str) -> str:
 
 
 def unknown_host(address: str) -> str:
-    """Why nobody can be asked there: its host has no address; empty: it has one."""
+    """Return why the host has no address; empty where it has one."""
     host, _, port = address.rpartition(":")
     try:
         socket.getaddrinfo(host.strip("[]"), port)

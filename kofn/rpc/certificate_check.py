@@ -1,4 +1,4 @@
-"""Whether an authority's certificate, another one and its key belong together and are valid today."""
+"""Checks that an authority's certificate, another certificate and its key belong together and are valid today."""
 
 import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from kofn.rpc.names import AUTHORITY, REMAKE
 
 
 def check_certificate(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:
-    """PEM of ca.pem, NAME.pem and NAME.key; SecurityError names the file of `folder` that is wrong."""
+    """Check the PEM of ca.pem, NAME.pem and NAME.key. SecurityError names the file of `folder` that is wrong."""
     issuer, own = _parse(folder / AUTHORITY, authority), _parse(folder / f"{name}.pem", certificate)
     try:
         own.verify_directly_issued_by(issuer)

@@ -1,7 +1,6 @@
 """Makes a folder of certificates and tokens: one authority, one certificate a process, one token a job.
 
-The authority's key is never written: nobody can make a further certificate of it.  Everything is made anew for the
-next run instead.
+The authority's key is never written, so it can sign no further certificate. The next run gets a new folder.
 """
 
 import contextlib
@@ -30,16 +29,16 @@ _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Authority:
-    """Who signs: its key lives as long as this object."""
+    """The authority that signs; its key lives as long as this object."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
 
 def make_certificates(folder: Path, jobs: Mapping[int, int]) -> list[str]:
-    """Make `folder` with everything for these jobs (id -> number of workers); the names of the files made.
+    """Make `folder` with all files for these jobs (id -> number of workers), and return their names.
 
-    The folder appears complete or not at all; SecurityError when it holds something already or cannot be written.
+    The folder appears complete or not at all. Raises SecurityError when it holds files already or cannot be written.
     """
     authority = _authority()
     with _appearing(folder) as draft:
@@ -55,14 +54,14 @@ def make_certificates(folder: Path, jobs: Mapping[int, int]) -> list[str]:
 
 
 def make_bundle(folder: Path, machine: str, names: Collection[str], jobs: Collection[int]) -> Path:
-    """folder/machines/MACHINE: copies of what a machine's processes of these names need, and no more."""
+    """Make folder/machines/MACHINE: copies of the files that a machine's processes of these names need."""
     bundle = folder / "machines" / machine
     _copy(folder, bundle, names, [token_name(job) for job in jobs])
     return bundle
 
 
 def make_p4runtime_bundle(folder: Path, bundle: Path, names: Collection[str]) -> None:
-    """Copies of the server's or the client's files of `make_p4runtime_certificates`."""
+    """Copy the server's or the client's files of `make_p4runtime_certificates`."""
     _copy(folder, bundle, names, [])
 
 
@@ -73,14 +72,14 @@ def _copy(folder: Path, bundle: Path, names: Collection[str], others: Collection
 
 
 def make_server_certificate(folder: Path, host: str) -> None:
-    """ca.pem, and server.pem and server.key for a server of this DNS name, into a folder that is there."""
+    """Write ca.pem, server.pem and server.key for a server of this DNS name into an existing folder."""
     _make_server(folder, host)
 
 
 def make_p4runtime_certificates(folder: Path) -> None:
-    """For the switch (ca.pem, server.pem, server.key) and the one client that may program it (client.pem, client.key).
+    """Make files for the switch (ca.pem, server.pem, server.key) and its one client (client.pem, client.key).
 
-    Their authority is no other's: a worker's certificate opens nothing here.
+    They have their own authority: a worker's certificate opens nothing here.
     """
     with _appearing(folder) as draft:
         authority = _make_server(draft, SWITCH_HOST)
@@ -96,7 +95,7 @@ def _make_server(folder: Path, host: str) -> _Authority:
 
 @contextlib.contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """A folder beside `folder` that takes its place at the end, or is removed when anything fails."""
+    """Yield a folder beside `folder` that takes its place at the end, or is removed when an error occurs."""
     try:
         if folder.exists() and any(folder.iterdir()):
             raise SecurityError(f"{folder} is not empty: a folder that does not exist, or an empty one, is needed")
@@ -160,7 +159,7 @@ def _builder(subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """An authority signs certificates, everyone else handshakes."""
+    """Return the usage: an authority signs certificates, all others handshake."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         key_cert_sign=signs_certificates,
@@ -179,6 +178,6 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def _write(path: Path, content: bytes, *, mode: int) -> None:
-    """A new file that nobody else could read for a moment."""
+    """Write a new file that other users could not read at any moment."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""What a process needs to prove who it is, read from a folder that `kofn certs` made and checked before it is used."""
+"""A process's credentials, read from a folder of `kofn certs` and checked before use."""
 
 import logging
 import re
@@ -19,20 +19,20 @@ TOKEN = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What one process shows to others and accepts from them."""
+    """The certificate and tokens that one process shows, and the authority that it accepts."""
 
     name: str
     authority: bytes  # PEM
     certificate: bytes  # PEM
     key: bytes = field(repr=False)  # PEM
     tokens: Mapping[int, str] = field(repr=False)
-    """By job.  A server accepts each of them, a client shows the first one; without any, none."""
+    """Tokens by job. A server accepts each of them, a client shows the first one, or none."""
 
     @classmethod
     def load(cls, folder: Path | None, name: str, jobs: Collection[int] = ()) -> Self | None:
-        """`name`'s certificate and the tokens of these jobs (none given: of all that the folder has).
+        """Load `name`'s certificate and the tokens of these jobs (none given: all of the folder's).
 
-        No folder: None, which means plaintext.  SecurityError names the file, and what was expected of it.
+        Without a folder, return None, which means plaintext. SecurityError names the file, and its expected content.
         """
         if folder is None:
             return None
@@ -49,7 +49,7 @@ class Credentials:
 
 
 def _jobs_in(folder: Path) -> list[int]:
-    """The jobs that have a token in the folder."""
+    """Return the jobs that have a token in the folder."""
     found = [re.fullmatch(r"job-(\d+)\.token", path.name) for path in folder.iterdir()]
     if jobs := [int(match[1]) for match in found if match]:
         return jobs
@@ -60,13 +60,13 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except PermissionError as error:
-        raise SecurityError(f"{path} can be read only by who made it (root, for a run): sudo helps") from error
+        raise SecurityError(f"{path} can be read only by its owner (root, for a run): sudo helps") from error
     except OSError as error:
         raise SecurityError(f"{path}: {error.strerror}: {REMAKE}") from error
 
 
 def _read_secret(path: Path) -> bytes:
-    """A file's content; a warning when others can read it."""
+    """Return a file's content; warn when others can read it."""
     content = _read(path)
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         _LOG.warning("%s can be read by others (mode %04o): 0600 is expected", path, mode)
@@ -81,7 +81,7 @@ def _token(path: Path) -> str:
 
 
 def _check(folder: Path, name: str, authority: bytes, certificate: bytes, key: bytes) -> None:
-    """Name the file that is wrong; without cryptography only gRPC's handshake finds out, and does not say which."""
+    """Check the files, and name the wrong one; without cryptography only gRPC's handshake fails, and names none."""
     try:
         from kofn.rpc.certificate_check import check_certificate  # noqa: PLC0415  # needs kofn[certs]
     except ModuleNotFoundError as error:

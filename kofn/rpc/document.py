@@ -1,6 +1,6 @@
-"""A message as JSON: names and order as in kofn.proto, nothing left out, every number a number.
+"""A message as JSON: names and order as in kofn.proto, no field left out, every number a number.
 
-protobuf's own conversion makes strings of 64-bit numbers and orders names by what is set.
+protobuf's own conversion makes strings of 64-bit numbers and orders names by the fields that are set.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from google.protobuf.message import Message
 
 
 def document(message: Message) -> dict[str, Any]:
-    """All fields of a message that has scalars, repeated fields and maps of scalars (a map's keys are sorted)."""
+    """Return all fields of a message with scalars, repeated fields and maps of scalars (a map's keys are sorted)."""
     return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 
 def _plain(value: Any) -> Any:
-    """What `json` can write."""
+    """Return a value that `json` can write."""
     if isinstance(value, (str, bool, int, float)):
         return value
     if hasattr(value, "items"):

@@ -1,4 +1,4 @@
-"""Errors of this package: one base class; the message says which file or address, what was expected, what to do."""
+"""Errors of this package: one base class; the message has the file or address, the expected content, and the remedy."""
 
 
 class RpcError(Exception):
@@ -6,4 +6,4 @@ class RpcError(Exception):
 
 
 class SecurityError(RpcError):
-    """Certificates or tokens that cannot be made or used; the message names the file and what was expected."""
+    """Certificates or tokens that cannot be made or used; the message names the file and the expected content."""

@@ -1,4 +1,4 @@
-"""Why a TLS handshake failed, in words: gRPC reports it as UNAVAILABLE, as if nobody were there."""
+"""The reasons of failed TLS handshakes: gRPC reports them as UNAVAILABLE, as if no server were there."""
 
 import grpc
 
@@ -13,7 +13,7 @@ _WITH_CERTIFICATE = {
 
 
 def refused_handshake(error: grpc.aio.AioRpcError, *, secure: bool) -> str | None:
-    """Why whoever listens there and we do not come together; None when that is not what happened.
+    """Return why the handshake with the server there failed; None for other errors.
 
     `secure` is whether we used certificates.
     """

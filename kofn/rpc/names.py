@@ -1,4 +1,4 @@
-"""Who is who on the management network: names of certificates, and what they say when a caller shows one.
+"""Identities on the management network: names of certificates, and the callers that show them.
 
 A certificate's name is also its file's: `controller`, `operator` (commands), `job-1-worker-3`.
 """
@@ -11,7 +11,7 @@ OPERATOR = "operator"
 DOMAIN = "kofn"
 SWITCH = "switch"
 SWITCH_HOST = f"{SWITCH}.{DOMAIN}"
-"""In the certificate of a switch's P4Runtime server."""
+"""The name in the certificate of a switch's P4Runtime server."""
 AUTHORITY = "ca.pem"
 REMAKE = "`kofn certs DIR` makes a new folder"
 
@@ -23,17 +23,17 @@ _WORKER_HOST = re.compile(r"worker-(0|[1-9]\d?)\.job-([1-9]\d{0,2})\." + DOMAIN)
 
 
 def worker_name(job: int, rank: int) -> str:
-    """The name of a worker's certificate."""
+    """Return the name of a worker's certificate."""
     return f"job-{job}-worker-{rank}"
 
 
 def token_name(job: int) -> str:
-    """The file that holds a job's token."""
+    """Return the name of the file with a job's token."""
     return f"job-{job}.token"
 
 
 def host_name(name: str) -> str:
-    """The DNS name in the certificate: `worker-3.job-1.kofn`.  ValueError for no certificate's name."""
+    """Return the DNS name in the certificate: `worker-3.job-1.kofn`. Raise ValueError for other names."""
     if name in (CONTROLLER, OPERATOR, SWITCH):
         return f"{name}.{DOMAIN}"
     if found := _WORKER.fullmatch(name):
@@ -44,7 +44,7 @@ def host_name(name: str) -> str:
 
 
 def identity(host: str) -> Identity | None:
-    """Whose DNS name this is; None: nobody's."""
+    """Return the owner of a DNS name; None where it has none."""
     if host in (f"{CONTROLLER}.{DOMAIN}", f"{OPERATOR}.{DOMAIN}"):
         return (host.partition(".")[0],)
     found = _WORKER_HOST.fullmatch(host)

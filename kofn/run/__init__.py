@@ -31,13 +31,13 @@ class RunPackage(ModuleType):
         """Train through the switch once for each trial, as the command `kofn run` does, and read the results.
 
         Each of `configs` is a Config, a path, TOML text or a dict of tables; several are as many jobs on one switch;
-        without one the default experiment runs.  `sections` give keys other values: job={"workers": 8}.
-        `trials` are objectives, `target` is "embedded" or "bmv2", `driver` "auto", "mininet" or "netns", `out` the
-        folder for the results, as the command's options of these names.
-        `progress`: True shows the newest line, False nothing; a function is called with each line.
+        without one the default experiment runs. `sections` override keys: job={"workers": 8}. `trials` are objectives,
+        `target` is "embedded" or "bmv2", `driver` "auto", "mininet" or "netns", `out` the folder for the results, as
+        the command's options of these names. `progress` True shows the newest line, False none; a function is called
+        with each line.
 
-        Needs root.  A run that misses its target, or fails a check, says so in `failures`.  KofnError is raised where
-        it cannot be carried out.  Ctrl-C removes processes and network before it raises KeyboardInterrupt.
+        Needs root. A run that misses its target, or fails a check, has `failures`. Raises KofnError where the run
+        cannot be carried out. Ctrl-C removes processes and network before it raises KeyboardInterrupt.
         """
         from kofn.report.reader import read  # noqa: PLC0415  # pandas
         from kofn.run.library import in_thread, planned  # noqa: PLC0415

@@ -14,11 +14,11 @@ from kofn.rpc.names import CONTROLLER, OPERATOR, worker_name
 
 EXIT_REFUSED = 2
 P4RUNTIME = "p4runtime"
-"""The folder in which a switch and its controller find theirs."""
+"""The folder with the files of a switch and its controller."""
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, int]:
-    """ID:WORKERS, several times, as numbers by job; BadParameter says which is wrong."""
+    """Return ID:WORKERS, several times, as numbers by job. BadParameter names the wrong one."""
     sizes: dict[int, int] = {}
     for value in values:
         job, _, workers = value.partition(":")
@@ -34,7 +34,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """Whose certificates one machine gets; `p4runtime`: of the switch's P4Runtime, "server" or "client"."""
+    """The certificates of one machine; `p4runtime`: those of the switch's P4Runtime, "server" or "client"."""
 
     name: str
     processes: tuple[str, ...]
@@ -47,7 +47,7 @@ _RANKS = re.compile(r"(?:(\d+):)?(\d+)(?:-(\d+))?")
 
 
 def _machine(text: str, jobs: dict[int, int]) -> _Machine:
-    """NAME=WHAT,WHAT; BadParameter says what is wrong."""
+    """Parse NAME=WHAT,WHAT. BadParameter has the fault."""
     if (found := _MACHINE.fullmatch(text)) is None:
         raise click.BadParameter(f"{text!r}: NAME=WHAT,WHAT is expected, worker0=0,1", param_hint="--machine")
     processes: list[str] = []
@@ -96,27 +96,25 @@ def _ranks(what: str, jobs: dict[int, int]) -> tuple[int, range]:
     *("--machine", "bundles"),
     metavar="NAME=WHAT,...",
     multiple=True,
-    help="Make DIR/machines/NAME, too: what that machine needs. WHAT: controller, operator, switch, 0, 1-3, 2:0-3.",
+    help="Make DIR/machines/NAME, too: the files of that machine. WHAT: controller, operator, switch, 0, 1-3, 2:0-3.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 def command(folder: Path, jobs: dict[int, int], p4runtime: bool, bundles: tuple[str, ...], as_json: bool) -> None:
     """Make certificates for the controller, the commands and every worker, and a token for each job.
 
-    `kofn run` does this by itself; this is for processes that are started by hand, or on several machines. Each of
-    these gets its own folder, with --machine, and nothing else: ca.pem, NAME.pem and NAME.key of its processes, the
-    job's token; with --p4runtime that of the switch or of its client beside. DIR must be empty or not be there. No key
-    of the authority is kept, so nothing can be added later: make a new folder.
+    `kofn run` does this by itself; this command is for processes that are started by hand, or on several machines. Each
+    machine gets its own folder, with --machine: ca.pem, NAME.pem and NAME.key of its processes, the job's token, and
+    with --p4runtime the files of the switch or of its client. DIR must be empty or missing. The authority's key is not
+    kept, so no file can be added later: make a new folder.
 
-    \b
-    Examples:
+    \b Examples:
       kofn certs certs                          job 1 with four workers
       kofn certs certs --job 1:8 --job 2:4      two jobs
       kofn certs certs --machine s=controller --machine a=0,1 --machine b=2-3
       kofn certs certs --p4runtime              for a switch on another machine than its controller, too
       kofn status --certs certs                 ask a controller that has them
 
-    \b
-    Exit codes: 0 done, 2 DIR is not empty or cannot be written.
+    \b Exit codes: 0 done, 2 DIR is not empty or cannot be written.
     """
     from kofn.rpc.certificates import (  # noqa: PLC0415  # needs kofn[certs]
         VALID,

@@ -1,4 +1,4 @@
-"""`kofn clean` and `kofn stop`: what is left of a run that did not end by itself."""
+"""`kofn clean` and `kofn stop`: remove the remains of a run that did not end by itself."""
 
 import os
 import shutil
@@ -52,16 +52,14 @@ def stop() -> None:
 def command() -> None:
     """Remove namespaces, interfaces, processes and certificates that a crashed run left behind.
 
-    Touches only what kofn made, and nothing of a network that runs; safe to repeat.  A run that is going on must be
-    stopped first (kofn stop).
+    Touches only objects of kofn, and none of a running network; safe to repeat. A running run must be stopped first
+    (kofn stop).
 
-    \b
-    Examples:
+    \b Examples:
       kofn clean
-      KOFN_STATE_DIR=/run/kofn-2 kofn clean      what runs with this folder of states have left
+      KOFN_STATE_DIR=/run/kofn-2 kofn clean      remains of runs with this folder of states
 
-    \b
-    Exit codes: 0 nothing is left, 1 a run or a network goes on, or something could not be removed.
+    \b Exit codes: 0 no remains, 1 a run or a network goes on, or some could not be removed.
     """
     if (run := running()) is not None:
         click.echo(f"kofn clean: a run is going on (pid {run.pid}, {run.folder}): kofn stop first", err=True)
@@ -84,7 +82,7 @@ def command() -> None:
 
 
 def remove_certificates() -> None:
-    """Those of a run that was killed: nobody accepts them any more, but they are keys."""
+    """Remove the certificates of a run that was killed: no process accepts them any more, but they are keys."""
     folder = abandoned()
     if folder is not None:
         shutil.rmtree(folder / CERTIFICATES, ignore_errors=True)

@@ -14,25 +14,25 @@ from kofn.run.switch_identity import BMV2
 from kofn.switch.engine.faults import FaultRule
 
 MASTER_PORT = 29500
-"""Where torchrun's workers meet: its own default."""
+"""The port where torchrun's workers meet: its own default."""
 
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),  # workers share this machine's cores
     **dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), ""),  # no proxy knows our addresses
-    "PYTHONUNBUFFERED": "1",  # a log ends with the process's last words
+    "PYTHONUNBUFFERED": "1",  # the log's end has the process's last words
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """Made from the run's network and files; the same command line starts a process again."""
+    """Command lines from the run's network and files; the same line restarts a process."""
 
     network: NetworkSection
     topology: Path
     certificates: Path | None
-    """None: plaintext."""
+    """For plaintext: None."""
     controller_address: str = ""
-    """HOST:PORT for workers; empty: as the management network has it."""
+    """HOST:PORT for workers; empty: the management network's."""
 
     def switch(
         self,
@@ -42,7 +42,8 @@ class Commands:
         fault_seed: int = 0,
         pcap: Path | None = None,
     ) -> list[str]:
-        """The same flags for both targets; only the embedded one can have faults and traces.
+        """Return the switch's command line, the same for both targets; only the embedded one can have faults and
+        traces.
 
         `pcap` is the folder for its links' frames.
         """
@@ -58,7 +59,8 @@ class Commands:
         return [*name, "--no-p4", *ports, *rules, "--device-id", str(self.network.device_id), "--", *grpc_flags]
 
     def controller(self, configs: Sequence[Path], entry: TrialFolder) -> list[str]:
-        """Listens for people on the loopback and for workers on the management network."""
+        """Return the controller's command line: it listens for people on the loopback, for workers on the management
+        network."""
         return [
             *(sys.executable, "-m", "kofn.controller"),
             *(part for config in configs for part in ("--config", str(config.resolve()))),
@@ -72,7 +74,7 @@ class Commands:
         ]
 
     def worker(self, config: Path, rank: int, address: str, metrics: Path, summed: Iterable[str] = ()) -> list[str]:
-        """Finds the controller in the management network; `summed`: flags that say who sums, where not the switch."""
+        """Return a worker's command line; `summed` are flags about the collective, if that is not the switch."""
         return [
             *(sys.executable, "-m", "kofn.host"),
             *("--config", str(config.resolve())),
@@ -85,12 +87,12 @@ class Commands:
         ]
 
     def alone(self, config: Path, metrics: Path) -> list[str]:
-        """One worker that trains without a network."""
+        """Return the command line of one worker that trains without a network."""
         module = [sys.executable, "-m", "kofn.host.training.alone"]
         return [*module, "--config", str(config.resolve()), "--metrics", str(metrics.resolve())]
 
     def torchrun(self, torch: TorchSection, rank: int, workers: int, master: str) -> list[str]:
-        """A worker's script; `master`: the address where all of one process group meet."""
+        """Return the command line of a worker's script; `master` is the address where one process group meets."""
         together = torch.group == "job"
         return [
             *(sys.executable, "-m", "torch.distributed.run"),
@@ -104,7 +106,7 @@ class Commands:
         ]
 
     def torch_environment(self, config: Path, rank: int, interface: str, address: str, metrics: Path) -> dict[str, str]:
-        """What kofn.torch.place finds at a host, and where gloo's connections go: the data network."""
+        """Return the environment for kofn.torch.place at a host; gloo uses the data network."""
         return {
             "KOFN_CONFIG": str(config.resolve()),
             "KOFN_RANK": str(rank),
@@ -116,7 +118,7 @@ class Commands:
         }
 
     def server(self, job: JobSection, address: str, workers: Sequence[str], k: int) -> list[str]:
-        """A parameter server at this address, for workers at these."""
+        """Return the command line of a parameter server at this address, for workers at these."""
         return [
             *(sys.executable, "-m", "kofn.host.collectives.parameter_server"),
             *("--address", address),
@@ -127,12 +129,12 @@ class Commands:
         ]
 
     def management(self) -> str:
-        """The controller's address for workers: the first one of the management network is the root namespace's."""
+        """Return the controller's address for workers: the management network's first one is the root namespace's."""
         first = ip_network(self.network.management)[1]
         return self.controller_address or f"{first}:{self.network.controller_port}"
 
     def loopback(self) -> str:
-        """The controller's address for whoever looks at it."""
+        """Return the controller's address for observers."""
         return f"127.0.0.1:{self.network.controller_port}"
 
     def _certs(self) -> list[str]:

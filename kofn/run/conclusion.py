@@ -1,4 +1,4 @@
-"""The end of a run, however it ended: what its trials achieved, compared, written down, and shown."""
+"""The end of a run, for any reason: its trials' results are compared, written and shown."""
 
 import contextlib
 import json
@@ -23,17 +23,17 @@ from kofn.run.errors import RunError
 from kofn.run.signals import deferred, impatient
 
 FULL_BYTES = 100_000
-"""With less left on its disk a run cannot be concluded."""
+"""A run cannot be concluded with less left on its disk."""
 
 AtEarlyEnd = Callable[[RunFolder], None]
-"""What is done with the folder of a run that was ended: nothing of it goes on."""
+"""Called with the folder of a run that was ended, when none of its processes is left."""
 
 
 @contextlib.contextmanager
 def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iterator[None]:
-    """Inside, an exception ends the run: why is noted in its record, and then something done with what there is.
+    """Note an exception that ends the run in its record, then call `at_early_end` with the folder.
 
-    Raises RunError where the disk is full: nothing can be noted then.
+    Raises RunError where the disk is full, so that no note can be written.
     """
     try:
         yield
@@ -52,7 +52,8 @@ def noted_end(folder: RunFolder, at_early_end: AtEarlyEnd | None = None) -> Iter
 
 
 def conclude_early(console: Console, *, as_json: bool, errors: Console | None = None) -> AtEarlyEnd:
-    """Conclude what there is; say why that cannot be done, as the reason of the early end is still to be said."""
+    """Return a function that concludes the results so far; its errors are printed, as the early end's reason still
+    follows."""
 
     def conclude_rest(folder: RunFolder) -> None:
         end = folder.record().early_end
@@ -76,10 +77,10 @@ def conclude(
     details: bool = False,
     errors: Console | None = None,
 ) -> int:
-    """Merge the metrics, compare the trials, write the report; the exit code.
+    """Merge the metrics, compare the trials, write the report; return the exit code.
 
-    `details`: show the whole table. `early_end`: why not all trials came to their end; `raised`: the error that follows
-    says it. `errors`: in place of stderr.
+    `details` shows the whole table. `early_end` is the reason for which some trials did not end; with `raised` an error
+    with that reason follows. `errors` replaces stderr.
     """
     merge(folder, configs)
     summary = summarised(folder, configs, early_end)
@@ -98,21 +99,21 @@ def conclude(
 
 
 def summarised(folder: RunFolder, configs: Sequence[Config], early_end: str = "") -> RunSummary:
-    """What every job achieved, written to summary.json as well."""
+    """Return every job's results, also written to summary.json."""
     summary = summarise_run(folder, configs, early_end)
     (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
     return summary
 
 
 def say_failures(failures: Sequence[str], early_end: str, errors: Console | None = None) -> None:
-    """Without the `early_end` that some end with, where that is given."""
+    """Print failures, without the `early_end` at their end if one is given."""
     for failure in failures:
         shown = failure.removesuffix(f": {early_end}") if early_end else failure
         say(errors or Console(stderr=True), f"kofn: {shown}", style="red")
 
 
 def load_report() -> None:
-    """Load what a report needs, where that is installed, while there is something else to wait for."""
+    """Load the report's packages, if they are installed, during another wait."""
     with contextlib.suppress(ModuleNotFoundError):
         _report().load()
 

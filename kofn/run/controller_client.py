@@ -1,4 +1,4 @@
-"""What a run asks its controller: whether it is up, its statuses for as long as the trial lasts, another objective."""
+"""A run's calls to its controller: whether it is up, its statuses during the trial, a new objective."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ SET_S = 5.0
 INTERVAL_S = 0.1
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 RECONNECT = reconnect(500, 500)
-"""A controller that comes back is found within half a second."""
+"""A controller that returns is found within half a second."""
 
 
 class ControllerClient:
@@ -28,20 +28,20 @@ class ControllerClient:
     """
 
     def __init__(self, address: str, *, certificates: Path | None) -> None:
-        """Nothing is connected yet; without certificates in plaintext."""
+        """Make a client without a connection; without certificates it uses plaintext."""
         credentials = Credentials.load(certificates, OPERATOR)
         self._channel = channel(credentials, address, CONTROLLER, RECONNECT)
         self._stub = kofn_pb2_grpc.InspectorStub(self._channel)
 
     async def __aenter__(self) -> "ControllerClient":
-        """Connected at the first call."""
+        """Return the client, which connects at the first call."""
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self._channel.close()
 
     async def ready(self) -> AsyncIterator[bool]:
-        """Again and again: whether it answers and has its switch.  RunError where it refuses to answer us."""
+        """Yield repeatedly whether it answers and has its switch. Raise RunError where it refuses to answer us."""
         while True:
             try:
                 status = await self._stub.GetStatus(kofn_pb2.StatusRequest(), timeout=CALL_S)
@@ -51,7 +51,7 @@ class ControllerClient:
                 yield False
 
     async def statuses(self, job: int) -> AsyncIterator[kofn_pb2.Status | None]:
-        """A job's statuses, without end; None when the controller has gone away, then again when it is back."""
+        """Yield a job's statuses, endlessly; None when the controller has gone, then statuses again."""
         request = kofn_pb2.StatusRequest(interval_s=INTERVAL_S, job=job)
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -61,7 +61,8 @@ class ControllerClient:
             await asyncio.sleep(RETRY_S)
 
     async def set_objective(self, job: int, objective: str) -> str | None:
-        """Do what `kofn set-k` does, for an event; why not, if the controller is away.  RunError if it refuses."""
+        """Do as `kofn set-k`, for an event; return why it failed, if the controller is away. Raise RunError if it
+        refuses."""
         request = kofn_pb2.Objective(objective=objective, job=job, planned=True)
         try:
             await self._stub.SetObjective(request, timeout=SET_S, wait_for_ready=True)
@@ -72,6 +73,6 @@ class ControllerClient:
 
 
 def _refusal(error: grpc.aio.AioRpcError) -> None:
-    """An answer that will not change."""
+    """Raise an error for an answer that will not change."""
     if error.code() not in AWAY:
         raise RunError(f"the controller refuses: {error.code().name}: {error.details()}") from None

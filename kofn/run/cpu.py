@@ -1,9 +1,9 @@
-"""Less of a processor for processes of a run ([[cpu]]): a limit of the kernel's, or else a load beside them.
+"""Less of a processor for processes of a run ([[cpu]]): a limit of the kernel, or else a competing load.
 
-A cgroup's processes that have used `share` of PERIOD_US wait for the next period. Groups are removed at the end of a
-run, and those of a run that was killed by the next one or by `kofn clean`.  Where no group can be made, a process is
-bound to one processor, on which another one computes at the priority that leaves it its share; that one is a process of
-the network's, and so ends with it.
+Processes of a cgroup that have used `share` of PERIOD_US wait for the next period. Groups are removed at the end of a
+run; those of a run that was killed, by the next one or by `kofn clean`. Where no group can be made, a process is bound
+to one processor, on which another one computes at the priority that leaves it its share; that one is a process of the
+network, and so ends with it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from kofn.run.processes import Processes, ProcessState
 PREFIX = "kofn-"
 PERIOD_US = 20_000
 WEIGHT = 1.25
-"""Of a process over one that is nicer by 1: what the kernel's scheduler makes of it."""
+"""The weight of a process over that of one with a niceness higher by 1, in the kernel's scheduler."""
 
 LOAD = """
 import os, sys
@@ -44,7 +44,7 @@ class Cgroup:
     version: int
 
     def limit(self, name: str, pid: int, share: float) -> None:
-        """OSError where the kernel does not allow it."""
+        """Limit a process. Raise OSError where the kernel does not permit it."""
         group = self.folder / f"{PREFIX}{os.getpid()}-{name}"
         group.mkdir(exist_ok=True)
         quota = None if share >= 1 else round(share * PERIOD_US)
@@ -57,12 +57,12 @@ class Cgroup:
 
 
 def cgroups() -> Iterator[Cgroup]:
-    """Those that exist; whether they can be written to is seen when they are."""
+    """Yield existing groups; whether they are writable shows at the first write."""
     mounts = [line.split()[1:4] for line in Path("/proc/mounts").read_text().splitlines()]
     for folder, kind, options in mounts:
         path = Path(folder)
         if kind == "cgroup2" and "cpu" in _words(path / "cgroup.controllers"):
-            with contextlib.suppress(OSError):  # ours is no root: it must be there already
+            with contextlib.suppress(OSError):  # without root it must be there already
                 (path / "cgroup.subtree_control").write_text("+cpu")
             if "cpu" in _words(path / "cgroup.subtree_control"):
                 yield Cgroup(path, 2)
@@ -78,17 +78,17 @@ def _words(path: Path) -> list[str]:
 
 
 def remove_groups(of: int | None = None) -> None:
-    """Those of this process; without one, of all that do not live any more."""
+    """Remove the groups of this process; without one, of all dead processes."""
     for cgroup in cgroups():
         for group in cgroup.folder.glob(f"{PREFIX}*-*"):
             pid = group.name.removeprefix(PREFIX).partition("-")[0]
             if pid == str(of) or (of is None and not Path(f"/proc/{pid}").exists()):
-                with contextlib.suppress(OSError):  # somebody lives in it: then it is not ours to end
+                with contextlib.suppress(OSError):  # a process is in it, which is not ours to end
                     group.rmdir()
 
 
 class CpuShares:
-    """Of a job's processes in one trial; `log`: where a load's output goes, by its name."""
+    """The shares of a job's processes in one trial; `log` returns the file for a load's output, by its name."""
 
     def __init__(self, processes: Processes, log: Callable[[str], Path]) -> None:
         self._processes, self._log = processes, log
@@ -96,16 +96,16 @@ class CpuShares:
 
     @property
     def loads(self) -> list[str]:
-        """Processes that compute beside others."""
+        """Return the competing loads."""
         names = [_load_of(name) for name in self._shares]
         return [name for name in names if self._processes.state(name) is ProcessState.RUNNING]
 
     async def set(self, names: Sequence[str], share: float) -> str:
-        """From now on, also when they are started again; why not, where that is not possible."""
+        """Set shares, also for restarts; return why not, where that is not possible."""
         return "; ".join([why for name in names if (why := await self._set(name, share))])
 
     async def restarted(self, name: str) -> str:
-        """As before."""
+        """Set the share of a restarted process."""
         return await self._set(name, self._shares[name]) if name in self._shares else ""
 
     async def _set(self, name: str, share: float) -> str:
@@ -124,7 +124,7 @@ class CpuShares:
         return ""
 
     async def _load(self, name: str, pid: int, share: float) -> None:
-        """In place of the one that there is."""
+        """Replace the present load."""
         load = _load_of(name)
         if self._processes.state(load) is ProcessState.RUNNING:
             await self._processes.kill(load)
@@ -145,7 +145,7 @@ def _load_of(name: str) -> str:
 
 
 def niceness(share: float) -> int:
-    """Of a load that leaves a process of niceness 0 this share of their processor; -20 to 19.
+    """Return the niceness of a load that leaves a process of niceness 0 this share of their processor; -20 to 19.
 
     >>> [niceness(share) for share in (0.5, 0.25, 0.8)]
     [0, -5, 6]

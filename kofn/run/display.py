@@ -1,4 +1,4 @@
-"""Shows the views of a trial: a table a job on a terminal, one plain line a second elsewhere."""
+"""Shows the views of a trial: on a terminal a table for each job, elsewhere one plain line a second."""
 
 import textwrap
 import time
@@ -26,7 +26,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def report_line(write: Callable[[], Path]) -> str:
-    """Where `write` has put the report, or what has to be installed for there to be one."""
+    """Return the place of the report from `write`, or the package that it lacks."""
     try:
         return f"report: {write()}"
     except ModuleNotFoundError as error:
@@ -34,7 +34,7 @@ def report_line(write: Callable[[], Path]) -> str:
 
 
 class Display:
-    """Shows the view of every job: in place on a terminal, as lines elsewhere, or (quiet) only what happens."""
+    """Shows the view of every job: in place on a terminal, as lines elsewhere, or (quiet) only events."""
 
     def __init__(self, console: Console, views: Sequence[TrialView], *, quiet: bool) -> None:
         """Use as a context manager."""
@@ -50,7 +50,7 @@ class Display:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Draw the last state and give the terminal back."""
+        """Draw the last state and release the terminal."""
         self.show(last=True)
         if self._live is not None and not self._quiet:
             self._live.stop()
@@ -58,9 +58,9 @@ class Display:
             view.close()
 
     def show(self, *, last: bool = False) -> None:
-        """Draw what the views know now: what is said once at once, the rest no more often than can be read."""
+        """Draw the views: news at once, the rest no more often than can be read."""
         for line in [line for view in self._views for line in view.news()]:
-            say(self._console, line)  # above a live table
+            say(self._console, line)  # appears above a live table
         if self._quiet:
             return
         for line in [line for view in self._views for line in view.printed()]:

@@ -1,4 +1,4 @@
-"""How a command that makes a network ends: by itself, by an error in one line, by a signal, by a closed terminal."""
+"""The end of a command that makes a network: by itself, by an error in one line, by a signal, by a closed terminal."""
 
 import contextlib
 import errno
@@ -33,11 +33,11 @@ def ending(command: str) -> Iterator[None]:
             )
         if error.errno != errno.EIO:
             raise
-        terminal.leave()  # it was closed a moment before its watcher saw it
+        terminal.leave()  # it was closed shortly before its watcher saw it
         sys.exit(130)
 
 
 def _end(command: str, error: object, code: int) -> None:
-    """Say why, in one line."""
+    """Print the error in one line, and exit."""
     say(Console(stderr=True), f"kofn {command}: {error}")
     sys.exit(code)

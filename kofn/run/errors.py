@@ -1,4 +1,4 @@
-"""Errors of this package: one base class; the message says what, which object, and what to do."""
+"""Errors of this package: one base class; the message has the fault, the object, and the remedy."""
 
 from kofn.config.errors import KofnError
 
@@ -7,9 +7,9 @@ class RunError(KofnError):
     """A run that cannot go on; the message is for the person at the terminal."""
 
 
-class InterruptedRun(RunError):  # noqa: N818 - not a mistake, somebody asked for it
+class InterruptedRun(RunError):  # noqa: N818 - a request, not a mistake
     """Stopped by a signal; the message names it."""
 
 
 class LeftoversError(RunError):
-    """Something of the run is still there; the message says what to do."""
+    """Parts of the run are still there; the message has the remedy."""

@@ -12,9 +12,10 @@ from kofn.run.network import ROOT, EmulatedHost, ProcessSpec
 
 
 class JobPrograms:
-    """`hosts` are the workers' by rank; `server`: the host of the job's parameter server, if it has one.
+    """The programs of a job. `hosts` are the workers' by rank; `server` is the host of its parameter server, if it has
+    one.
 
-    `prefix` tells a job's processes from another job's.
+    `prefix` distinguishes a job's processes from another job's.
     """
 
     def __init__(
@@ -29,14 +30,14 @@ class JobPrograms:
         self.hosts = hosts
         self._config, self._folder, self._server, self._prefix = config, folder, server, prefix
         self.workers = [self.process(f"worker-{rank}") for rank in range(config.job.workers)]
-        """Their processes, by rank."""
+        """The workers' processes, by rank."""
 
     def process(self, name: str) -> str:
-        """The process that an event's name means."""
+        """Return the process of an event's name."""
         return name if name in CONTROL_PLANE else self._prefix + name
 
     def server(self, commands: Commands) -> ProcessSpec | None:
-        """The parameter server's process, where there is one: it is to run before the workers, and after them."""
+        """Return the parameter server's process, if there is one; it starts before the workers, and ends after them."""
         if self._server is None:
             return None
         node, host = self._server
@@ -53,20 +54,20 @@ class JobPrograms:
         return [node for node, _ in (*self.hosts, *([self._server] if self._server else []))]
 
     def alone(self, commands: Commands, job: JobFolder) -> ProcessSpec:
-        """One worker that trains without the others, beside the last trial."""
+        """Return the process of one worker that trains without the others, during the last trial."""
         job.alone.path.mkdir(parents=True, exist_ok=True)
         argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
         return ProcessSpec(name=self.process("alone"), node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
 
     def worker(self, commands: Commands, job: JobFolder, rank: int) -> ProcessSpec:
-        """The worker of this rank."""
+        """Return the process of this rank's worker."""
         argv, more = self._worker(commands, job, rank)
         log, env = self._folder.log(f"worker-{rank}"), {**ENVIRONMENT, **more}
         node, _ = self.hosts[rank]
         return ProcessSpec(name=self.workers[rank], node=node, argv=argv, log=log, cwd=Path.cwd(), env=env)
 
     def _worker(self, commands: Commands, job: JobFolder, rank: int) -> tuple[list[str], dict[str, str]]:
-        """A worker's command line, and what its environment has beside every process's."""
+        """Return a worker's command line, and its additional environment."""
         (node, host), metrics, torch = self.hosts[rank], self._folder.metrics(rank), self._config.torch
         if torch.script is None:
             return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
@@ -76,7 +77,7 @@ class JobPrograms:
         return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
 
     def _summed(self) -> list[str]:
-        """What tells a worker who sums, where it is not the switch."""
+        """Return a worker's flags about the collective, if that is not the switch."""
         if self._server is not None:
             return ["--service", self._server[1].ip]
         if not load_collective(self._config.job.collective).ledger:
@@ -85,5 +86,5 @@ class JobPrograms:
 
     @property
     def _addresses(self) -> list[str]:
-        """The workers' on the data network, by rank."""
+        """The workers' addresses on the data network, by rank."""
         return [host.ip for _, host in self.hosts]

@@ -1,4 +1,4 @@
-"""One job in one trial: its workers' programs, its events carried out, and what is seen of it."""
+"""One job in one trial: its workers' programs, its events, and its live view."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -28,17 +28,16 @@ from kofn.run.schedule import Due, Schedule, action, late_joiners
 from kofn.switch.engine.faults import FaultRule
 
 PROGRESS_S = 60.0
-"""A trial in which no worker finishes an iteration for so long is given up."""
+"""A trial is given up when no worker finishes an iteration for so long."""
 
 SCRIPT_S = 60.0
-"""More, where a script does what it wants between iterations: PyTorch alone takes long to import."""
+"""The additional time for a script, which may do more between iterations: importing PyTorch alone takes long."""
 
 
 class JobTrial:
     """A job's part of a trial.
 
-    await training.start()
-    while training.going_on():
+    await training.start() while training.going_on():
         await processes.ended(0.2)
         await training.step(client)
     """
@@ -55,9 +54,10 @@ class JobTrial:
         title: str,
         server: tuple[str, EmulatedHost] | None = None,
     ) -> None:
-        """`hosts` are the workers' by rank; `prefix` tells a job's processes from another job's.
+        """Prepare the job; `hosts` are the workers' by rank, `prefix` distinguishes a job's processes from another
+        job's.
 
-        `server`: the host of the job's parameter server, if it has one.
+        `server` is the host of the job's parameter server, if it has one.
         """
         self.config, self.folder = config, folder
         self.view = TrialView(
@@ -69,32 +69,32 @@ class JobTrial:
             script=Path(config.torch.script) if config.torch.script else None,
         )
         self.neighbours: list[TrialView] = []
-        """The other jobs' views: what is done to switch or controller is done to them, too."""
+        """The other jobs' views, which also show interventions on switch and controller."""
         self._processes, self._network = processes, network
         self.programs = JobPrograms(config, folder, hosts=hosts, server=server, prefix=prefix)
         self._schedule = Schedule([*config.event, *config.link, *config.cpu])
         self._journal = LineTail(folder.decisions)
-        self._started_at: dict[str, int] = {}  # by workers that an event has started: their newest iteration then
+        self._started_at: dict[str, int] = {}  # by worker: the newest iteration when an event started it
         self._cpu = CpuShares(processes, folder.log)
         self._workers = self.programs.workers
 
     @property
     def loads(self) -> list[str]:
-        """Processes that hold workers up: to be ended with the trial."""
+        """The processes that compete with workers, to be ended with the trial."""
         return self._cpu.loads
 
     def port_rules(self) -> Iterator[FaultRule]:
-        """What the switch is to do to this job's packets."""
+        """Yield the switch's rules for this job's packets."""
         return port_rules(self.config.fault, [host.port for _, host in self.programs.hosts])
 
     def count_links(self, before: LinkBytes, after: LinkBytes) -> None:
-        """Write down what went over the links of this job's hosts between two countings."""
+        """Record the bytes over the links of this job's hosts between two counts."""
         write_links(self.folder.links, self.programs.nodes, before, after)
 
     async def start(self, commands: Commands, job: JobFolder) -> None:
-        """Launch every worker that does not join late; links have their first rates again.
+        """Launch every worker that does not join late, after links have their first rates again.
 
-        Beside the last trial one worker trains alone, where run.alone asks for it.
+        If run.alone asks for it, one worker also trains alone, during the last trial.
         """
         for rank in sorted({rank for link in self.config.link for rank in link.workers}):
             node, host = self.programs.hosts[rank]
@@ -109,17 +109,18 @@ class JobTrial:
         self.view.begin()
 
     def going_on(self) -> bool:
-        """Whether a worker runs, or something is certain to be started while there is still something to do."""
+        """Return whether a worker runs, or one is certain to start before the training is over."""
         running = self._processes.running([*self._workers, self.programs.process("alone")])
         return running or (self._schedule.starting and not self._over())
 
     def _over(self) -> bool:
-        """Workers end well together: once one has, and none runs, nobody can join any more."""
+        """Return whether the training is over: workers end together, so once one has ended and none runs, none can
+        join."""
         ended = any(self._processes.state(name) is ProcessState.DONE for name in self._workers)
         return ended and not self._processes.running(self._workers)
 
     def excuse(self, name: str) -> bool:
-        """Whether a worker that has ended badly had no chance: the others were done before it had joined.  Notes it."""
+        """Return whether a worker's failure is excused, as the others were done before it had joined; note that."""
         if name not in self._started_at:
             return False
         others = [other for other in self._workers if other != name]
@@ -133,16 +134,17 @@ class JobTrial:
         return True
 
     def _finished(self, rank: int) -> int:
-        """The newest iteration of a worker."""
+        """Return the newest iteration of a worker."""
         return self.view.workers[rank].iteration
 
     @property
     def eventful(self) -> bool:
-        """Whether anything may still happen."""
+        """Whether an event may still come."""
         return bool(self._schedule.waiting)
 
     async def step(self, client: ControllerClient) -> None:
-        """Read what the workers have written, do what is due, notice when nothing moves; RunError if for too long."""
+        """Read the workers' new lines, carry out due events, and watch for a stall. Raise RunError if that lasts too
+        long."""
         self.view.poll()
         self._tell_objectives()
         self._schedule.reached(self._iteration, time.monotonic())
@@ -157,7 +159,7 @@ class JobTrial:
             self._check_progress()
 
     def _tell_objectives(self) -> None:
-        """What an operator has set, and what an objective did in place of giving costs; events are told of already."""
+        """Show objectives that an operator has set, and faults of an objective; events are shown already."""
         for note in objective_notes(self._journal.lines(), self.config.job.id):
             if not note.planned:
                 self.view.happened(note.words)
@@ -179,7 +181,7 @@ class JobTrial:
                     out.write(msgspec.json.encode({"time": time.time(), **document(status)}) + b"\n")
 
     async def _carry_out(self, event: Due, client: ControllerClient) -> str:
-        """Do it; why not, where there is nothing to do."""
+        """Carry out an event; return why not, where it has no subject."""
         if isinstance(event, LinkSection):
             for rank in event.workers:
                 await self._network.shape(self.programs.hosts[rank][0], event.mbps)
@@ -194,7 +196,7 @@ class JobTrial:
         return await self._kill_or_start(what, self.programs.process(value))
 
     async def _kill_or_start(self, what: str, name: str) -> str:
-        """Why not, where there is nothing to do."""
+        """Kill or start a process; return why not, where that is impossible."""
         state = self._processes.state(name)
         if what == "kill" and state is ProcessState.RUNNING:
             await self._processes.kill(name)
@@ -218,7 +220,7 @@ class JobTrial:
             view.remember(words)
 
     def _write(self, what: str, name: str, missed: str) -> str:
-        """A line of events.jsonl and on the screen; its words."""
+        """Write a line to events.jsonl and the screen; return its text."""
         entry = LoggedEvent(time=time.time(), iteration=self._iteration, action=what, name=name, missed=missed)
         with self.folder.events.open("ab") as out:
             out.write(msgspec.json.encode(entry) + b"\n")
@@ -231,7 +233,7 @@ class JobTrial:
         return newest.iteration if newest else 0
 
     def _check_progress(self) -> None:
-        """A delay of an event is no reason to give up, nor is a long blocking."""
+        """Check for progress; an event's delay or a long blocking extends the limit."""
         slowest_ms = max((entry.mean_ms + (entry.compute_ms or 0.0) for entry in self.config.straggler), default=0.0)
         slowest_ms += sum(shock.blocking_ms for shock in self.config.shock)
         delay_s = max((event.after_s for event in self.config.event), default=0.0)

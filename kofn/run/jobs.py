@@ -1,4 +1,4 @@
-"""The jobs of a run: each one's configuration with what all share, checked together before anything is made."""
+"""The jobs of a run: each one's configuration with the common part, checked together before anything is made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from kofn.run.schedule import check_story
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlan:
-    """A job as it will run."""
+    """A job that is ready to run."""
 
     source: Path
     config: Config
-    """The command line's choices are in it, and the first job's run and network sections."""
+    """With the command line's choices, and the first job's run and network sections."""
 
 
 def plan_jobs(
@@ -32,7 +32,7 @@ def plan_jobs(
     objectives: tuple[str, ...],
     settings: Sequence[str] = (),
 ) -> tuple[JobPlan, ...]:
-    """Read every file, let the command line override the first; ConfigError names the file and the field."""
+    """Read every file, and override the first by the command line. ConfigError names the file and the field."""
     configs = [Config.load(source, settings) for source in sources]
     shared = overridden(configs[0], target=target, driver=driver, objectives=objectives)
     jobs = tuple(
@@ -48,7 +48,7 @@ def plan_jobs(
 def overridden(
     config: Config, *, target: str | None = None, driver: str | None = None, objectives: tuple[str, ...] = ()
 ) -> Config:
-    """With what a command line says; not checked."""
+    """Return the configuration with the command line's choices, unchecked."""
     run, network = config.run, config.network
     return replace(
         config,
@@ -58,7 +58,7 @@ def overridden(
 
 
 def _check_alone(job: JobPlan, trials: str) -> None:
-    """What was overridden must fit what was not."""
+    """Check that overrides fit the rest of the configuration."""
     try:
         for objective in job.config.run.trials:
             check_objective(objective, job.config.job.workers, trials)
@@ -71,7 +71,7 @@ def _check_alone(job: JobPlan, trials: str) -> None:
 
 
 def _check_rate(config: Config) -> None:
-    """A packet that has not come back when its timer first ends is sent again, and so is every other one."""
+    """Check that a packet and its result fit into the first timeout; else every packet would be retransmitted."""
     mbps = config.network.link_mbps
     if mbps is None or config.network.topology is not None or not load_collective(config.job.collective).ledger:
         return
@@ -87,7 +87,7 @@ def _check_rate(config: Config) -> None:
 
 
 def _check_together(jobs: Sequence[JobPlan]) -> None:
-    """Jobs that fit one switch."""
+    """Check that the jobs fit one switch."""
     taken: dict[int, Path] = {}
     for job in jobs:
         number = job.config.job.id
@@ -110,7 +110,7 @@ def _check_together(jobs: Sequence[JobPlan]) -> None:
 
 
 def slots_end(slots: Sequence[int]) -> int:
-    """Where the last job's slots end: one job's after another's, each from a multiple of its own number on."""
+    """Return the end of the last job's slots. The jobs follow each other, each from a multiple of its slot count on."""
     end = 0
     for number in slots:
         end = -(-end // number) * number + number

@@ -21,14 +21,14 @@ from kofn.run.plan import DEFAULT_CONFIG, RunPlan, make_plan
 from kofn.run.signals import deferred, interruptible, pass_on, stopped_by
 
 Progress = bool | Callable[[str], object]
-"""What becomes of a run's lines.  True: the newest one is shown below a notebook's cell, elsewhere all go to stderr.
-False: nothing.  Or what is called with each."""
+"""The destination of a run's lines. True: the newest one is shown below a notebook's cell, elsewhere all go to stderr.
+False: none is shown. A function is called with each."""
 
 UNLIMITED = 10_000
 """Columns of a line."""
 
 PASSED_ON_S = 0.2
-"""How often a thread is asked to end: its loop may not run yet."""
+"""The interval between requests to a thread to end: its loop may not run yet."""
 
 
 @contextlib.contextmanager
@@ -40,9 +40,9 @@ def planned(
     out: Path | str | None,
     **choices: Any,
 ) -> Iterator[RunPlan]:
-    """What is to be run, the default experiment where no configuration is given; ConfigError says what is wrong.
+    """Yield the plan, that of the default experiment without a configuration. ConfigError has the fault.
 
-    What is given otherwise than as a file is one until the end of the block.
+    Configurations that are no files are written to files until the end of the block.
     """
     if isinstance(trials, str) or not all(isinstance(trial, str) for trial in trials):
         raise ConfigError(f"trials must be a list of objectives, got {trials!r}: ['progress', 'all'] for example")
@@ -55,7 +55,7 @@ def planned(
         except ConfigError as error:
             message = str(error)
             for path in own:
-                message = message.removeprefix(f"{path}: ")  # nobody knows that file
+                message = message.removeprefix(f"{path}: ")  # the user does not know that file
             raise ConfigError(message) from None
         if plan.shared.run.seeds > 1:
             raise ConfigError(f"run.seeds must be 1 here, got {plan.shared.run.seeds}: call once for each run.seed")
@@ -63,7 +63,7 @@ def planned(
 
 
 def _file(given: Given, sections: Mapping[str, Any], path: Path) -> Path:
-    """The file that says it; written to `path` where there is none."""
+    """Return the file with the configuration; write it to `path` if there is none."""
     own = path_of(given)
     if own is not None and not sections:
         return own
@@ -72,10 +72,10 @@ def _file(given: Given, sections: Mapping[str, Any], path: Path) -> Path:
 
 
 def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
-    """Do the work in a thread of its own: in a notebook's an event loop runs already.
+    """Do the work in a separate thread: a notebook's thread runs an event loop already.
 
-    The caller's thread takes the lines that are printed to the console, and hears of signals.  What is raised there,
-    KeyboardInterrupt for instance, is passed on, and raised again when the work has ended in order.
+    The caller's thread takes the printed lines, and handles signals. An exception there, such as KeyboardInterrupt, is
+    passed on, and raised again when the work has ended in order.
     """
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     errors: list[BaseException] = []
@@ -112,7 +112,7 @@ def in_thread(work: Callable[[Console], object], progress: Progress) -> None:
 
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Ctrl-C and `kofn stop` end the body as they end a command; then Ctrl-C is raised as KeyboardInterrupt."""
+    """End the body by Ctrl-C and `kofn stop` as a command; then raise Ctrl-C as KeyboardInterrupt."""
     try:
         with interruptible([signal.SIGINT, signal.SIGTERM]):
             yield
@@ -124,7 +124,7 @@ def ended_in_order() -> Iterator[None]:
 
 @contextlib.contextmanager
 def listener(progress: Progress) -> Iterator[Callable[[str], object]]:
-    """What takes the lines of a run."""
+    """Yield a function that takes the lines of a run."""
     if callable(progress):
         yield progress
     elif not progress:
@@ -134,12 +134,12 @@ def listener(progress: Progress) -> Iterator[Callable[[str], object]]:
 
 
 def line_console(tell: Callable[[str], object]) -> Console:
-    """Each line that is printed to it goes to `tell`."""
+    """Return a console that passes each printed line to `tell`."""
     return Console(file=_Lines(tell), width=UNLIMITED, force_terminal=False, force_jupyter=False)
 
 
 class _Lines(io.StringIO):
-    """A file of lines."""
+    """A file that passes on its lines."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class _Lines(io.StringIO):
 
 
 def _notebook() -> Callable[[str], object] | None:
-    """Shows a line in place of the one before; None where this is no kernel of a notebook."""
+    """Return a function that shows a line in place of the last one; None outside a notebook's kernel."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if not hasattr(shell, "kernel"):
         return None

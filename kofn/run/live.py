@@ -1,6 +1,6 @@
-"""The live view of one job in a trial: what the workers wrote merged with what the controller says.
+"""The live view of one job in a trial: the workers' lines merged with the controller's statuses.
 
-As lines; kofn/run/live_table.py has it as a table, kofn/run/display.py shows them.  Knows no processes.
+This module has it as lines, kofn/run/live_table.py as a table; kofn/run/display.py shows them. It knows no processes.
 """
 
 import re
@@ -20,24 +20,24 @@ from kofn.rpc import kofn_pb2
 from kofn.run.stall import LOADING, STALL_S, START_S, Scene, StalledWorker, Watch, explain, starting
 
 SHOWN = 0.05
-"""Gradients, by weight, that are worth a word."""
+"""The least number of gradients, by weight, that is shown."""
 
 PRINTED_LINES = 10
-"""Lines of a script that are shown at a time ..."""
+"""The most lines of a script that are shown at a time ..."""
 
 PRINTED_LENGTH = 200
 """... and characters of a line."""
 
 PYTORCH = re.compile(r"\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\]")
-"""Begins a line of PyTorch's own log, which is not shown."""
+"""The beginning of a line of PyTorch's own log, which is not shown."""
 
 RECENT_S = 5.0
-"""How long before a stall something may have happened to be named as what was just before it."""
+"""An event so shortly before a stall is named in its explanation."""
 
 
 @dataclass(slots=True)
 class WorkerView:
-    """The latest of one worker."""
+    """The latest state of one worker."""
 
     rank: int
     tail: Tail
@@ -55,7 +55,7 @@ class WorkerView:
     estimate: kofn_pb2.WorkerStatus = field(default_factory=kofn_pb2.WorkerStatus)
 
     def poll(self) -> bool:
-        """Read what is new; whether there was anything."""
+        """Read new lines; return whether there were any."""
         news = False
         for line in self.tail.read():
             news = True
@@ -65,7 +65,7 @@ class WorkerView:
             if isinstance(line, Logged):
                 self.logged |= line.logged
                 continue
-            self.last, self.finished = line, ""  # a worker that was started again goes on in the same file
+            self.last, self.finished = line, ""  # a restarted worker continues the same file
             self.late += line.late
             self.account = line.account or self.account
             self.loss = line.loss if line.loss is not None else self.loss
@@ -78,16 +78,16 @@ class WorkerView:
 
     @property
     def iteration(self) -> int:
-        """The newest that it has finished; 0: none."""
+        """The newest iteration that it has finished; 0: none."""
         return self.last.iteration if self.last else 0
 
     @property
     def starved(self) -> bool:
-        """Its gradients are in no sum."""
+        """Whether its gradients are in no sum."""
         return self.estimate.unheard >= STARVED
 
     def member(self) -> StalledWorker:
-        """For the explanation of a stall."""
+        """Return its state for the explanation of a stall."""
         return StalledWorker(
             rank=self.rank,
             iteration=self.iteration,
@@ -98,12 +98,12 @@ class WorkerView:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, or has trained to the end and waits for the others'."""
+        """Whether it has ended, or has trained to the end and waits for the others' end."""
         return bool(self.finished) or (self.metric is not None and self.metric.reached(self.accuracy))
 
 
 class TrialView:
-    """One job's part of a trial as it goes on."""
+    """One job's part of a running trial."""
 
     def __init__(
         self,
@@ -115,9 +115,9 @@ class TrialView:
         compresses: bool = False,
         script: Path | None = None,
     ) -> None:
-        """Nothing is read before the first poll(); workers end at the target of `metric`.
+        """Open the files, which the first poll() reads; workers end at the target of `metric`.
 
-        `script`: what the workers run in place of kofn's own training; what worker 0 prints is shown.
+        `script` replaces kofn's own training; worker 0's output is shown.
         """
         self.title, self._compresses, self._metric = title, compresses, metric
         self._start = LOADING if script is None else f"importing PyTorch and running {script.name}"
@@ -139,16 +139,16 @@ class TrialView:
             self.last_news = time.monotonic()
 
     def happened(self, words: str) -> None:
-        """Something was done to this job: a line of its own, and a part of the next stall's explanation."""
+        """Show an intervention in this job, and name it in the next stall's explanation."""
         self.remember(words)
         self._say(f"event: {words}")
 
     def remember(self, words: str) -> None:
-        """Something was done that may hold this job up: a part of the next stall's explanation."""
+        """Note an intervention that may stop this job, for the next stall's explanation."""
         self._recent.append((time.monotonic(), words))
 
     def watch_stall(self, *, expected: bool) -> None:
-        """Say why nothing moves, if something is expected to."""
+        """Explain a stall, if progress is expected."""
         idle_s = time.monotonic() - self.last_news if expected else 0.0
         since = self.last_news - RECENT_S
         self._recent = [entry for entry in self._recent if entry[0] >= since]
@@ -176,7 +176,7 @@ class TrialView:
         return f"{self.title}  {time.monotonic() - self._begin:6.1f} s"
 
     def printed(self) -> list[str]:
-        """Return what worker 0's script has printed since the last call, and where it is if that is too much."""
+        """Return new output of worker 0's script, and its file if that is too much."""
         if self._printed is None:
             return []
         lines = [line.decode(errors="replace").strip()[:PRINTED_LENGTH] for line in self._printed.lines()]
@@ -185,12 +185,12 @@ class TrialView:
         return own[:PRINTED_LINES] + more * (len(own) > PRINTED_LINES)
 
     def news(self) -> list[str]:
-        """The lines that are to be said once, and have not been yet."""
+        """Return new lines that are shown once."""
         lines, self._lines = self._lines, []
         return lines
 
     def update(self, status: kofn_pb2.Status | None) -> None:
-        """Take the controller's word; None: it is away."""
+        """Take the controller's status; None: it is away."""
         if self._away != (status is None):
             self._away = status is None
             self._say("the controller is away" if self._away else "the controller is back")
@@ -209,33 +209,33 @@ class TrialView:
 
     @property
     def newest(self) -> Iteration | None:
-        """The iteration that the fastest replica finished last."""
+        """The latest iteration of the fastest replica."""
         lasts = [worker.last for worker in self.workers if worker.last is not None]
         return max(lasts, key=lambda line: line.iteration, default=None)
 
     def absent(self) -> list[int]:
-        """The ranks that the newest iteration's sum was made without."""
+        """Return the ranks that are missing in the newest iteration's sum."""
         newest = self.newest
         if newest is None or not newest.members:
             return []
         return [worker.rank for worker in self.workers if worker.rank not in newest.members]
 
     def accuracy(self) -> float | None:
-        """The latest that the fastest replica knows."""
+        """Return the fastest replica's latest accuracy."""
         newest = self.newest
         return next((worker.accuracy for worker in self.workers if newest and worker.last is newest), None)
 
     def loss(self) -> float | None:
-        """The mean of the workers' latest losses."""
+        """Return the mean of the workers' latest losses."""
         losses = [worker.loss for worker in self.workers if worker.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
     def expected_s(self) -> float | None:
-        """E_k[T] for the k in force."""
+        """Return E_k[T] for the k in force."""
         return next((entry.iteration_s for entry in self.status.expected if entry.k == self.status.k), None)
 
     def headline(self) -> str:
-        """Everything but the workers in one line."""
+        """Return one line with everything but the workers."""
         newest = self.newest
         parts = [self._clock()]
         if newest is None:
@@ -251,7 +251,7 @@ class TrialView:
         return "  ".join(parts + self._compression())
 
     def _compression(self) -> list[str]:
-        """What the newest iterations of the workers have sent, where anything is compressed."""
+        """Return the share of bytes sent in the newest iterations, where gradients are compressed."""
         lines = [worker.last for worker in self.workers if worker.last is not None]
         compressed = Compressed.of(lines) if self._compresses else None
         if compressed is None:
@@ -259,7 +259,7 @@ class TrialView:
         return [f"{100 * compressed.wire_ratio:.0f} % of the bytes"]
 
     def line(self) -> str:
-        """The whole view in one plain line."""
+        """Return the whole view in one plain line."""
         if self.newest is None:
             return self.headline()
         late = ranges(self.absent()) or "none"
@@ -268,7 +268,7 @@ class TrialView:
         return f"{self.headline()}  late {late}{self._fate()}{starved}"
 
     def _fate(self) -> str:
-        """Return what became of the gradients of the worker that was late most often; empty where none was late."""
+        """Return the fate of the gradients of the worker that was late most often; empty where none was late."""
         worker = max(self.workers, key=lambda one: one.late)
         account = worker.account
         if not worker.late or account is None:
@@ -279,7 +279,7 @@ class TrialView:
 
     @property
     def stall(self) -> str:
-        """Why nothing moves; empty while something does."""
+        """The explanation of a stall; empty during progress."""
         return self._watch.stall
 
 

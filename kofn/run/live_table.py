@@ -1,6 +1,6 @@
-"""The live view of a job as a table that fits the terminal: a headline, why nothing moves, a row a worker.
+"""The live view of a job as a table that fits the terminal: a headline, the reason of a stall, a row for each worker.
 
-Where the terminal has fewer lines than that, those that need a look keep theirs, and one row has the others' medians.
+On a terminal with fewer lines, workers with a problem keep their rows, and one row has the medians of the others.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from kofn.run.live import TrialView, WorkerView
 from kofn.run.stall import OUT
 
 HEADINGS = ("worker", "iteration", "lambda", "95 %", "injected", "late", "in sums", "state")
-"""80 columns with what is below them."""
+"""80 columns with their content."""
 
 CURSOR = 1
-"""A line of the terminal that a live display leaves free."""
+"""The line of the terminal that a live display leaves free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class LiveTable:
 
 
 def split(workers: Sequence[WorkerView], lines: int) -> tuple[list[WorkerView], list[WorkerView]]:
-    """Who gets a row of so many, in rank order, and who shares the last one.
+    """Return the workers that get one of so many rows, in rank order, and those that share the last one.
 
-    First comes who is starved, then who is out, then who is blocked longest: this does not change from look to look.
+    Starved workers come first, then those that are out, then those that are blocked longest; this order is stable.
     """
     if len(workers) <= lines:
         return [*workers], []
@@ -80,7 +80,7 @@ def _row(worker: WorkerView, *, late: bool) -> list[RenderableType]:
 
 
 def _state(worker: WorkerView, *, late: bool) -> Text:
-    """Of a worker that trains, what became of its latest gradient."""
+    """Return a worker's state; while it trains, the fate of its latest gradient."""
     if worker.starved:
         return Text("starved", style="red")
     if worker.state not in ("training", ""):
@@ -89,7 +89,7 @@ def _state(worker: WorkerView, *, late: bool) -> Text:
 
 
 def _medians(workers: Sequence[WorkerView]) -> list[str]:
-    """One row for many."""
+    """Return one row for many workers."""
     lasts = [worker.last for worker in workers if worker.last is not None]
     lambdas_s = [worker.estimate.lambda_s for worker in workers if worker.estimate.samples]
     return [
@@ -105,5 +105,5 @@ def _medians(workers: Sequence[WorkerView]) -> list[str]:
 
 
 def _milliseconds(time_s: float) -> str:
-    """At most four characters up to 10 s."""
+    """Return milliseconds in at most four characters, up to 10 s."""
     return f"{1e3 * time_s:.1f}" if time_s < 0.0995 else f"{1e3 * time_s:.0f}"

@@ -1,11 +1,11 @@
-"""This machine's end of a job's data network, where the machines are real: interfaces, addresses, command lines.
+"""This machine's end of a job's data network on real machines: interfaces, addresses, command lines.
 
     worker r                                                     switch
     kofn-wr 10.0.0.(r+1) - any network: UDP port 19277, VXLAN --> kofn(r+1), a port of the switch
-    eth1  10.0.0.(r+1) -- a cable of its own ------------------> eth(r+1)
+    eth1  10.0.0.(r+1) -- a separate cable --------------------> eth(r+1)
 
-The switch learns a worker's address from its first packet, so that workers may start, move and come back in any order.
-Knows nothing of other machines but where the switch and the controller are.
+The switch learns a worker's address from its first packet, so that workers may start, move and return in any order.
+This module knows only the switch and the controller of other machines.
 """
 
 import json
@@ -24,17 +24,17 @@ from kofn.run.topology import wanted_topology
 
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
 ECHO_ADDRESS = "10.0.0.253"
-"""At which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`.
+"""The address at which the kernel of the switch's machine answers pings in each tunnel: `kofn doctor --remote`.
 
 It learns a worker's address from the ARP request that comes first: a tunnel's end at the switch cannot broadcast.
 """
 
 TUNNEL_PORT = 19277
 TUNNEL_BYTES = 50
-"""Of a frame in a tunnel: Ethernet, IPv4, UDP and VXLAN headers."""
+"""The overhead of a frame in a tunnel: Ethernet, IPv4, UDP and VXLAN headers."""
 
 PORT_MTU = 9000
-"""Of the switch's tunnels: what it sends is as large as what came."""
+"""The MTU of the switch's tunnels: it sends packets as large as it receives."""
 
 UDP_BYTES = 28
 """IPv4 and UDP headers of a kofn packet."""
@@ -44,21 +44,21 @@ ROOT_NEEDED = "root, or the capability NET_ADMIN, is needed to make an interface
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataAddress:
-    """A worker's on the data network."""
+    """A worker's address on the data network."""
 
     ip: IPv4Interface
     mac: str
 
 
 def data_address(config: Config, source: Path, rank: int) -> DataAddress:
-    """As the job's topology has it; ConfigError where there is none."""
+    """Return the address in the job's topology. Raise ConfigError where there is none."""
     hosts = json.loads(wanted_topology(config, source, hosts=config.job.workers))["hosts"]
     host = hosts[f"h{rank + 1}"]
     return DataAddress(ip=IPv4Interface(host["ip"]), mac=host["mac"])
 
 
 def make_ports(workers: int) -> list[str]:
-    """An interface of the switch for each worker's tunnel; their names, by rank."""
+    """Make an interface of the switch for each worker's tunnel; return their names, by rank."""
     names = [f"kofn{rank + 1}" for rank in range(workers)]
     for number, name in enumerate(names, 1):
         _make(
@@ -70,7 +70,7 @@ def make_ports(workers: int) -> list[str]:
 
 
 def make_tunnel(switch: str, rank: int) -> str:
-    """A worker's interface to a switch anywhere in an IP network; its name."""
+    """Make a worker's interface to a switch anywhere in an IP network; return its name."""
     address, _, mtu = way(switch)
     options = f"id {rank + 1} remote {address} dstport {TUNNEL_PORT} nolearning"
     _make(tunnel_name(rank), f"mtu {mtu - TUNNEL_BYTES} type vxlan {options}")
@@ -83,7 +83,7 @@ def tunnel_name(rank: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunnel:
-    """A worker's tunnel to be looked at: its own where it is there, else one for a while, whose packets nobody cuts."""
+    """A worker's tunnel for checks: its own if it exists, else a temporary one, whose packets are not fragmented."""
 
     interface: str
     made: bool
@@ -100,13 +100,13 @@ class Tunnel:
         return cls(interface=name, made=not there)
 
     def close(self) -> None:
-        """Nothing where a worker has it."""
+        """Remove the tunnel, unless a worker owns it."""
         if self.made:
             ip("link", "delete", self.interface)
 
 
 def configure(interface: str, address: DataAddress) -> None:
-    """A worker's address, and the switch's as a neighbour: nobody answers for it."""
+    """Set a worker's address, and the switch's as a neighbour, for which no machine answers."""
     ip("link", "set", interface, "address", address.mac)
     bring_up(interface)
     ip("address", "replace", str(address.ip), "dev", interface)
@@ -114,14 +114,14 @@ def configure(interface: str, address: DataAddress) -> None:
 
 
 def bring_up(interface: str) -> None:
-    """Without an IPv6 address of its own, whose discovery is nothing to the switch."""
-    there = Path(f"/proc/sys/net/ipv6/conf/{interface}").exists()  # not below an MTU of 1280
+    """Bring an interface up without an IPv6 address, whose discovery would go to the switch."""
+    there = Path(f"/proc/sys/net/ipv6/conf/{interface}").exists()  # missing below an MTU of 1280
     quiet = ["addrgenmode", "none"] if there else []
     ip("link", "set", interface, *quiet, "up")
 
 
 def check_mtu(interface: str, words: int) -> int:
-    """The interface's MTU; RunError where a packet of the job does not fit."""
+    """Return the interface's MTU. Raise RunError where a packet of the job does not fit."""
     there = _link(interface).mtu
     needed = packet_bytes(words)
     if needed > there:
@@ -132,12 +132,12 @@ def check_mtu(interface: str, words: int) -> int:
 
 
 def packet_bytes(words: int) -> int:
-    """Of a job's packet, IP header included."""
+    """Return the size of a job's packet, IP header included."""
     return UDP_BYTES + HEADER_BYTES + words * WORD_BYTES
 
 
 def own_address(peer: str) -> str:
-    """The address from which this machine speaks to HOST:PORT; RunError where there is no way."""
+    """Return the address from which this machine reaches HOST:PORT. Raise RunError without a route."""
     host, _, port = peer.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -148,7 +148,7 @@ def own_address(peer: str) -> str:
 
 
 class _NetDevice(msgspec.Struct):
-    """What `ip -json` says of an interface or a route."""
+    """An interface or a route as `ip -json` prints it."""
 
     ifname: str = ""
     dev: str = ""
@@ -156,7 +156,7 @@ class _NetDevice(msgspec.Struct):
 
 
 def way(host: str) -> tuple[str, str, int]:
-    """The address of a host, the interface that leads there, and that one's MTU; RunError where there is none."""
+    """Return a host's address, the interface that leads there, and its MTU. Raise RunError where there is none."""
     try:
         address = socket.gethostbyname(host)
     except OSError as error:
@@ -170,13 +170,13 @@ def _link(interface: str) -> _NetDevice:
 
 
 def _make(name: str, options: str) -> None:
-    """A new interface in place of one that a process before this one has left."""
+    """Make an interface, in place of one that an earlier process has left."""
     subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
     ip("link", "add", name, *options.split())
 
 
 def ip(*arguments: str) -> str:
-    """Output of iproute2; RunError with its own words."""
+    """Return the output of iproute2. Raise RunError with its message."""
     try:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
@@ -189,6 +189,6 @@ def ip(*arguments: str) -> str:
 
 
 def check_ports(count: int) -> None:
-    """RunError for more ports than workers a job can have."""
+    """Raise RunError for more ports than workers a job can have."""
     if not 1 <= count <= WORKERS_MAX:
         raise RunError(f"ports must be 1 to {WORKERS_MAX}, got {count}")

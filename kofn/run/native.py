@@ -1,4 +1,4 @@
-"""The C that the processes of a run need, compiled once while the run starts, and before a worker does."""
+"""The C code of a run's processes, compiled once while the run starts, before a worker does."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).parents[1] / "p4src" / "build" / "kofn.json"
 
 
 class NativeBuild:
-    """Compiles what the cache does not have, all at once, from the moment that it is made."""
+    """Compiles all C code that the cache lacks, in parallel, from its construction on."""
 
     def __init__(self, network: NetworkSection) -> None:
         builds: list[Callable[[], object]] = [compile_workers, kernel]
@@ -34,7 +34,7 @@ class NativeBuild:
         return all(build.done() for build in self._builds)
 
     async def wait(self) -> None:
-        """Until it is done.  A process that needs what could not be compiled says so itself."""
+        """Wait until it is done. A process that needs code with errors reports them itself."""
         await asyncio.gather(*map(asyncio.wrap_future, self._builds))
 
 

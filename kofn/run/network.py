@@ -23,7 +23,7 @@ from kofn.run.errors import LeftoversError, RunError
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 BOOT = Path(__file__).resolve().parent.parent / "mininet" / "boot.py"
 CHECK = "check"
-"""The event that says one check's result."""
+"""The event with one check's result."""
 ROOT = "root"
 """The node name of the root namespace."""
 
@@ -36,7 +36,7 @@ class EmulatedHost(msgspec.Struct, frozen=True):
     management: str
     port: int
     interface: str
-    mbps: float | None = None  # its link's rate as the topology has it; None: not shaped
+    mbps: float | None = None  # its link's rate in the topology; None: not shaped
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class LinkCheck(msgspec.Struct, frozen=True):
-    """One thing that boot.py verified, and what it found."""
+    """A check of boot.py, and its result."""
 
     name: str
     ok: bool
@@ -62,7 +62,7 @@ class LinkCheck(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """A process to start: where, what, and where its output goes."""
+    """A process to start: its node, command line and log."""
 
     name: str
     node: str
@@ -71,11 +71,11 @@ class ProcessSpec:
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
     endless: bool = False
-    """It runs until it is told to end: an end by itself is a failure whatever its exit code."""
+    """It runs until it is ended: an end by itself is a failure with any exit code."""
 
 
 async def listens(port: int) -> bool:
-    """Whether a process of this machine takes TCP connections there."""
+    """Return whether a process of this machine accepts TCP connections there."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -106,7 +106,7 @@ class NetworkClient:
 
     @classmethod
     async def start(cls, topology: Path, *, driver: str, management: str, log: Path, timeout_s: float = 60.0) -> Self:
-        """Create the network; RunError with boot.py's own words if that fails."""
+        """Create the network. Raise RunError with boot.py's message if that fails."""
         argv = [SYSTEM_PYTHON, BOOT, "--topology", topology, "--driver", driver, "--management", management]
         with log.open("ab") as stderr:
             process = await asyncio.create_subprocess_exec(
@@ -114,7 +114,7 @@ class NetworkClient:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,  # the terminal's Ctrl-C is for the runner, which stops things in order
+                start_new_session=True,  # the terminal's Ctrl-C goes to the runner, which stops all in order
             )
         network = cls(process, log)
         try:
@@ -126,9 +126,9 @@ class NetworkClient:
         return network
 
     async def launch(self, program: ProcessSpec, timeout_s: float = 10.0) -> int:
-        """Start a process; its process id."""
+        """Start a process; return its process id."""
         self._programs[program.name] = program
-        self._waiting.pop(("exited", program.name), None)  # an earlier trial's process of that name
+        self._waiting.pop(("exited", program.name), None)  # a process of an earlier trial with that name
         self._future("exited", program.name)
         await self._send(
             do="start",
@@ -142,20 +142,20 @@ class NetworkClient:
         return int((await self._wait("started", program.name, timeout_s))["pid"])
 
     async def exit_of(self, name: str) -> int:
-        """Wait until a launched process has ended; its exit code (negative: the signal)."""
+        """Wait until a launched process has ended; return its exit code (negative: the signal)."""
         return int((await asyncio.shield(self._future("exited", name)))["code"])
 
     def died(self, name: str, code: int) -> RunError:
-        """What to tell the user about a process that should not have ended."""
+        """Return the error for a process that should not have ended."""
         log = self._programs[name].log
         return RunError(f"{name} ended with exit code {code} (log: {log}):\n{tail(log)}")
 
     async def kill(self, name: str) -> None:
-        """Send SIGKILL; nothing happens where the process has ended already."""
+        """Send SIGKILL, unless the process has ended already."""
         await self._send(do="signal", id=name, signal="KILL")
 
     async def end(self, names: Iterable[str], timeout_s: float = 4.0) -> None:
-        """Stop processes: SIGTERM, and SIGKILL for those that do not listen."""
+        """Stop processes: SIGTERM, then SIGKILL for those that remain."""
         for signal in ("TERM", "KILL"):
             alive = [name for name in names if not self._future("exited", name).done()]
             for name in alive:
@@ -165,17 +165,17 @@ class NetworkClient:
                 return
 
     async def shape(self, host: str, mbps: float | None, timeout_s: float = 10.0) -> None:
-        """Change the rate of a host's link in both directions; None takes the limit away.  One at a time."""
+        """Change the rate of a host's link in both directions; None removes the limit. One at a time."""
         await self._send(do="shape", host=host, mbps=mbps)
         await self._wait("shaped", "", timeout_s)
 
     def link_bytes(self) -> LinkBytes:
-        """So far, as the kernel has counted them at the switch's ends of the links."""
+        """Return the bytes so far, as the kernel has counted them at the switch's ends of the links."""
         counted = interface_bytes()
         return {name: counted[host.interface] for name, host in self.ready.hosts.items()}
 
     async def check(self, timeout_s: float = 80.0) -> AsyncIterator[LinkCheck]:
-        """Verify reachability and link rates, one after another; the slowest possible link takes 60 s."""
+        """Verify reachability and link rates, in order; the slowest possible link takes 60 s."""
         self._checks = 0
         await self._send(do="check")
         for number in itertools.count():
@@ -187,7 +187,7 @@ class NetworkClient:
     async def stop(self, timeout_s: float = 4.0) -> None:
         """End all processes and remove the network, also after boot.py's death; safe to call twice.
 
-        A cancellation in the middle of it, by a signal, has to wait.
+        A cancellation during it, by a signal, waits.
         """
         stopping = asyncio.create_task(self._stop(timeout_s))
         try:
@@ -217,11 +217,11 @@ class NetworkClient:
 
     @property
     def clean(self) -> bool:
-        """Whether boot.py has ended by itself: it removes everything before, after an error as well."""
+        """Whether boot.py has ended by itself: it removes everything first, after an error as well."""
         return self._process.returncode in (0, 2)
 
     async def _remove(self) -> None:
-        """What boot.py did not live to do: sockets of its children may hold the links for minutes."""
+        """Remove the network after boot.py's death: sockets of its children may hold the links for minutes."""
         with self._log.open("ab") as log:
             cleaning = await asyncio.create_subprocess_exec(
                 *(str(SYSTEM_PYTHON), str(BOOT), "--clean"), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -286,9 +286,9 @@ class NetworkClient:
                     future.set_result(event)
 
     def _fail(self, message: str) -> None:
-        """Everybody who waits hears the first failure."""
+        """Fail every waiting call with the first failure."""
         self._failure = self._failure or message
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(RunError(self._failure))
-                future.exception()  # a future nobody waits for is no news of its own
+                future.exception()  # an exception without a reader needs no warning

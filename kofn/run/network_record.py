@@ -20,7 +20,7 @@ class RecordedHost(msgspec.Struct, frozen=True):
 
 
 class NetworkRecord(msgspec.Struct, frozen=True):
-    """What is read of one."""
+    """The fields of a record that are read."""
 
     pid: int
     started: int | None
@@ -36,12 +36,12 @@ class NetworkRecord(msgspec.Struct, frozen=True):
 
 
 def records() -> list[NetworkRecord]:
-    """Of networks that run, and of those that died; what cannot be read is left out."""
+    """Return the records of running and dead networks; unreadable ones are left out."""
     return [found for path in sorted(state_path().parent.glob("*.json")) if (found := _read(path)) is not None]
 
 
 def running_network() -> NetworkRecord | None:
-    """The one that runs, made or not."""
+    """Return the record of the running network, complete or not."""
     return next((record for record in records() if record.alive), None)
 
 

@@ -1,4 +1,4 @@
-"""Command line options that several commands have."""
+"""Command line options that several commands share."""
 
 import math
 from pathlib import Path
@@ -20,13 +20,13 @@ record_option = click.option(
     "record",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write to FILE how long each worker of the last trial was blocked, as measured: a CSV for model.trace.",
+    help="Write the measured blocking of each worker of the last trial to FILE: a CSV for model.trace.",
 )
 """For commands that train."""
 
 
 class FiniteRange(click.FloatRange):
-    """Numbers within bounds, which NaN is to click, and infinity where there is no upper one."""
+    """Numbers within bounds; click takes NaN for one, and infinity where there is no upper bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found: float = super().convert(value, param, ctx)

@@ -1,4 +1,4 @@
-"""The live page of a run: served while the network is up, and told where it is."""
+"""The live page of a run, served while the network is up."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -10,12 +10,13 @@ from rich.console import Console
 from kofn.run.display import say
 
 Watched = Callable[[], bool]
-"""Whether somebody looks at the page now."""
+"""Returns whether the page has viewers now."""
 
 
 @contextlib.contextmanager
 def page(folder: Path, port: int | None, console: Console) -> Iterator[Watched]:
-    """Inside, the run in this folder is on a page, but for port None; ConfigError where the port is taken."""
+    """Serve the run in this folder on a page within the block, unless port is None. Raise ConfigError if the port is
+    taken."""
     if port is None:
         yield lambda: False
         return

@@ -1,4 +1,4 @@
-"""What a command line and its configurations together ask for."""
+"""The run that a command line and its configurations ask for."""
 
 import shutil
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ class RunPlan:
     folder: Path
     as_json: bool
     quiet: bool
-    """Nothing but what happens and why nothing moves."""
+    """Show only events and stalls."""
     page_port: int | None = None
-    """Of the live page; 0: any that is free, None: no page."""
+    """The live page's port; 0: any free one, None: no page."""
     check: bool = True
     """Measure the network before the first trial."""
     record: Path | None = None
-    """Where the last trial's blocking is written to."""
+    """The file for the last trial's blocking."""
 
     @property
     def configs(self) -> list[Config]:
-        """Every job's, with what all share."""
+        """Every job's configuration, with the common part."""
         return [job.config for job in self.jobs]
 
     @property
     def shared(self) -> Config:
-        """The first job's: its run and network sections are everyone's."""
+        """The first job's configuration: its run and network sections are common to all."""
         return self.jobs[0].config
 
 
@@ -50,7 +50,7 @@ def make_plan(
     as_json: bool = False,
     quiet: bool = False,
 ) -> RunPlan:
-    """Read the configurations and let the command line override them; ConfigError if anything is wrong."""
+    """Read the configurations and override them by the command line. Raise ConfigError for any fault."""
     jobs = plan_jobs(
         sources or (DEFAULT_CONFIG,), target=target, driver=driver, objectives=objectives, settings=settings
     )
@@ -61,7 +61,7 @@ def make_plan(
 
 
 def prepare(plan: RunPlan, topology: str) -> RunFolder:
-    """Make the run folder with everything that says what is run; ConfigError if it cannot be had."""
+    """Make the run folder with the full description of the run. Raise ConfigError if that fails."""
     folder = RunFolder.create(plan.folder, plan.shared.run.trials, [config.job.id for config in plan.configs])
     copy_given(plan, folder)
     folder.topology.write_text(topology)
@@ -71,7 +71,7 @@ def prepare(plan: RunPlan, topology: str) -> RunFolder:
 
 
 def copy_given(plan: RunPlan, folder: RunFolder) -> None:
-    """Every job's configuration, as it was given and as its processes read it."""
+    """Store every job's configuration, as given and as its processes read it."""
     for job, planned in zip(folder.jobs, plan.jobs, strict=True):
         shutil.copyfile(planned.source, job.config)
     folder.write_effective(plan.configs)

@@ -1,4 +1,4 @@
-"""That everything a configuration names can be loaded and does what it has to: before anything is started."""
+"""Checks that all plug-ins of a configuration can be loaded and are complete, before any process starts."""
 
 from kofn.config.errors import ConfigError
 from kofn.config.objectives import OBJECTIVES, check_objective
@@ -12,7 +12,8 @@ from kofn.host.workload.straggler_source import straggler_class
 
 
 def check_plugins(config: Config) -> None:
-    """ConfigError says which plug-in does not do, and why.  What ships is not tried, but asked what it can do."""
+    """Check the plug-ins. ConfigError names the wrong one, with the reason. Built-in ones are not tried, only their
+    abilities."""
     check_collective(config)
     check_workload(config)
     if config.schedule.family is not None:

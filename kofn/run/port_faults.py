@@ -6,11 +6,11 @@ from kofn.config.schema import FaultSection
 from kofn.switch.engine.faults import FaultRule
 
 DIRECTIONS = {"send": "in", "receive": "out", "both": "both"}
-"""What a worker sends goes into the switch."""
+"""A worker's packets go into the switch."""
 
 
 def port_rules(faults: Sequence[FaultSection], ports: Sequence[int]) -> Iterator[FaultRule]:
-    """One rule for each fault of the switch and each of its workers; `ports` are the workers' by rank."""
+    """Yield one rule for each fault of the switch and each of its workers; `ports` are the workers' by rank."""
     for fault in faults:
         if fault.where == "switch":
             ranks = range(len(ports)) if fault.workers is None else fault.workers

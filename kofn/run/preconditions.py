@@ -1,4 +1,4 @@
-"""What must hold before anything is started; each failure says what to do."""
+"""Conditions that must hold before any process starts; each failure has its remedy."""
 
 import os
 import shutil
@@ -19,17 +19,17 @@ from kofn.run.switch_identity import BMV2, bmv2
 BOOT_S = 30.0
 
 RESULT_BYTES = 50_000_000
-"""Of a run that goes on for long; a default one has 5 MB."""
+"""The results of a long run; a default one has 5 MB."""
 
 
 def check_machine(target: str) -> None:
-    """Raise RunError for the first thing that is missing."""
+    """Raise RunError for the first missing requirement."""
     _check_root()
     _check_tools(target)
 
 
 def check_needs(config: Config) -> None:
-    """Raise ConfigError for what a job asks for that is not there: PyTorch, recorded gradients, a trace."""
+    """Raise ConfigError for a job's missing requirement: PyTorch, recorded gradients, a trace."""
     if missing := load_collective(config.job.collective).missing():
         raise ConfigError(f"job.collective is {config.job.collective!r}: {missing}")
     workload_class(config).check(config)
@@ -37,7 +37,7 @@ def check_needs(config: Config) -> None:
 
 
 def check_ports(network: NetworkSection, page_port: int | None = None) -> None:
-    """Raise RunError for a port that somebody else listens on."""
+    """Raise RunError for a port that another process listens on."""
     if page_port:
         _check_port(page_port, "--port")
     _check_port(network.p4runtime_port, "network.p4runtime_port")
@@ -45,7 +45,7 @@ def check_ports(network: NetworkSection, page_port: int | None = None) -> None:
 
 
 def check_management(network: NetworkSection) -> None:
-    """Raise RunError where this machine has another network of these addresses, or one of kofn's that runs."""
+    """Raise RunError where this machine has another network of these addresses, or kofn's network runs."""
     argv = [str(SYSTEM_PYTHON), str(BOOT), "--check-machine", "--hosts", "1", "--management", network.management]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=BOOT_S, check=False)
     if result.returncode:
@@ -85,7 +85,7 @@ def _check_tools(target: str) -> None:
 
 def _check_port(port: int, field: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is no obstacle, a listener is
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a listener blocks it, TIME_WAIT does not
         try:
             probe.bind(("0.0.0.0", port))
             probe.listen(1)
@@ -98,7 +98,7 @@ def _check_port(port: int, field: str) -> None:
 
 
 def holders(port: int) -> Iterator[str]:
-    """The processes that listen on a TCP port, or have a connection from it, as 'pid 12 (name)'."""
+    """Yield the processes that listen on a TCP port, or have a connection from it, as 'pid 12 (name)'."""
     inodes = {f"socket:[{inode}]" for inode in _inodes(port)}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -106,7 +106,7 @@ def holders(port: int) -> Iterator[str]:
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield f"pid {process.name} ({' '.join(command.split())[:80]})"
         except OSError:
-            continue  # it ended while we looked
+            continue  # it has just ended
 
 
 def _inodes(port: int) -> Iterator[str]:

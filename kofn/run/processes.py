@@ -1,4 +1,4 @@
-"""The processes of a trial: started, killed by an event and started again, and which end of one is a failure."""
+"""The processes of a trial: started, killed and restarted by events; each end is judged."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ KILL_TIMEOUT_S = 5.0
 
 
 class ProcessState(Enum):
-    """What has become of a process."""
+    """The state of a process."""
 
     ABSENT = "never started"
     RUNNING = "running"
@@ -37,19 +37,19 @@ class Processes:
         self._exits: dict[asyncio.Future[int], str] = {}
 
     def state(self, name: str) -> ProcessState:
-        """Of a process by name."""
+        """Return the state of a process."""
         return self._states.get(name, ProcessState.ABSENT)
 
     def pid(self, name: str) -> int:
-        """Of a process that was started."""
+        """Return the id of a started process."""
         return self._pids[name]
 
     def running(self, names: Sequence[str]) -> bool:
-        """Whether any of these runs."""
+        """Return whether any of these runs."""
         return any(self.state(name) is ProcessState.RUNNING for name in names)
 
     def keep(self, program: ProcessSpec) -> None:
-        """Remember how to start a process, for a later again()."""
+        """Keep the program of a process for a later start."""
         self._programs[program.name] = program
 
     async def launch(self, program: ProcessSpec) -> None:
@@ -57,13 +57,13 @@ class Processes:
         await self.restart(program.name)
 
     async def restart(self, name: str) -> None:
-        """Start a process that does not run, with the command line that is known; its log goes on where it ended."""
+        """Start a process that does not run, with its known command line; its log continues."""
         self._pids[name] = await self._network.launch(self._programs[name])
         self._states[name] = ProcessState.RUNNING
         self._exits[asyncio.ensure_future(self._network.exit_of(name))] = name
 
     async def kill(self, name: str) -> None:
-        """SIGKILL, which is no failure; returns when the process is gone.  RunError if it is not after 5 s."""
+        """Send SIGKILL, which is no failure, and return when the process is gone. Raise RunError after 5 s."""
         self._states[name] = ProcessState.KILLED
         for exit_ in [exit_ for exit_, other in self._exits.items() if other == name]:
             del self._exits[exit_]
@@ -75,18 +75,19 @@ class Processes:
                 raise RunError(f"{name} was not gone {KILL_TIMEOUT_S:.0f} s after a SIGKILL") from None
 
     async def ended(self, timeout_s: float, *, excused: Callable[[str], bool] = lambda name: False) -> list[str]:
-        """Wait for the end of any process: those that ended well.  RunError with its last words for one that did not.
+        """Wait for the end of any process; return those that ended well. RunError has the last words of one that did
+        not.
 
-        Switch and controller never end by themselves: they do badly whatever their exit code.  Who is excused came
-        too late to do anything, which is no failure.
+        Switch and controller never end by themselves: any exit code is a failure. An excused process came too late to
+        contribute, which is no failure.
         """
-        if not self._exits:  # all were killed, one is to be started
+        if not self._exits:  # all were killed, one will be started
             await asyncio.sleep(timeout_s)
             return []
         done, _ = await asyncio.wait(self._exits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         codes = {self._exits.pop(exit_): exit_.result() for exit_ in done}
         well = [name for name in self._programs if codes.get(name) == 0 and not self._programs[name].endless]
-        self._states.update(dict.fromkeys(well, ProcessState.DONE))  # first: who ended badly may be excused by them
+        self._states.update(dict.fromkeys(well, ProcessState.DONE))  # first, as these may excuse a failure
         for name in sorted(codes.keys() - set(well), key=list(self._programs).index):
             if not excused(name):
                 raise self._network.died(name, codes[name])
@@ -94,7 +95,7 @@ class Processes:
         return well
 
     def forget(self) -> None:
-        """Nobody waits for them any more."""
+        """Wait for no process any more."""
         for exit_ in self._exits:
             exit_.cancel()
         self._exits.clear()

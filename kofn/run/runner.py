@@ -1,7 +1,7 @@
 """`kofn run`: one configuration, or several jobs on one switch, from the first check to the report.
 
 The order: check the machine, write the run folder, make the network, run the trials one after another, remove the
-network, compare the trials.  Whatever happens in between, the network and every process in it are gone afterwards.
+network, compare the trials. In every case, the network and all its processes are gone afterwards.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
 @click.argument("config", type=click.Path(path_type=Path), nargs=-1)
 @click.option("--target", type=click.Choice(["embedded", "bmv2"]), help="The switch.  [default: network.target]")
 @click.option(
-    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: network.driver]"
+    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="Makes the hosts.  [default: network.driver]"
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the results.  [default: runs/NAME-YYYYmmdd-HHMMSS]"
@@ -111,7 +111,7 @@ def command(
     web: bool | None,
     port: int | None,
 ) -> None:
-    """Train through the switch, or whatever job.collective says, once for each trial, and compare the trials.
+    """Train through the switch, or by job.collective, once for each trial, and compare the trials.
 
     CONFIG is a TOML file; without one the default experiment runs: four workers, one of them blocked, which recovers
     half-way while another one slows down; first with the k that the controller chooses, then with k = all workers.
@@ -137,19 +137,19 @@ def command(
 
 
 def page_port(web: bool | None, port: int | None, console: Console) -> int | None:
-    """Where the page is served; None: nowhere.  ConfigError where a port is given for none."""
+    """Return the port of the page, None for no page. Raise ConfigError where a port contradicts --no-web."""
     if web is False and port is not None:
         raise ConfigError(f"--port {port} and --no-web must not both be given")
     there = console.is_terminal and importlib.util.find_spec("uvicorn") is not None
     wanted = there if web is None and port is None else web is not False
     if not wanted:
         return None
-    importlib.import_module("kofn.web.server")  # a package that is missing is named before anything is made
+    importlib.import_module("kofn.web.server")  # a missing package is reported before anything is made
     return port or 0
 
 
 def carry_out(plan: RunPlan, console: Console, errors: Console | None = None) -> int:
-    """The whole run; its exit code."""
+    """Carry out the whole run; return its exit code."""
     check(plan)
     if plan.shared.run.seeds > 1:
         return run_seeds(plan, console, execute)
@@ -160,7 +160,7 @@ def carry_out(plan: RunPlan, console: Console, errors: Console | None = None) ->
 
 
 def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = None) -> RunFolder:
-    """Everything up to the last worker's end; the results as files."""
+    """Run until the last worker's end; the results are files."""
     check(plan)
     topology = wanted_topology(
         plan.shared,
@@ -191,7 +191,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
 
 
 def check(plan: RunPlan) -> None:
-    """Raise RunError or ConfigError where the results have no place, or the machine lacks what the run needs."""
+    """Raise RunError or ConfigError where the results have no place, or the machine lacks requirements."""
     check_new(plan.folder)
     check_machine(plan.shared.network.target)
     for config in plan.configs:
@@ -200,7 +200,7 @@ def check(plan: RunPlan) -> None:
 
 @contextlib.contextmanager
 def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
-    """Certificates and tokens for this run's processes alone, gone afterwards; None where network.tls is false."""
+    """Yield certificates and tokens for this run's processes, removed afterwards; None where network.tls is false."""
     if not plan.shared.network.tls:
         yield None
         return
@@ -218,7 +218,7 @@ def certificates(plan: RunPlan, folder: RunFolder) -> Iterator[Path | None]:
 async def train(
     plan: RunPlan, folder: RunFolder, native: NativeBuild, certs: Path | None, console: Console, watched: Watched
 ) -> None:
-    """Network up, trials, network down; InterruptedRun if a signal came."""
+    """Make the network, run the trials, remove the network. Raise InterruptedRun if a signal came."""
     task = asyncio.current_task()
     assert task is not None
     signals = cancel_on_signal(task)
@@ -231,7 +231,7 @@ async def train(
 
 
 def _listed(hosts: Mapping[str, EmulatedHost]) -> str:
-    """With their addresses; of many the first and the last."""
+    """Return hosts with their addresses; of many the first and the last."""
     names = [f"{name} {host.ip}" for name, host in hosts.items()]
     return ", ".join(names) if len(names) <= FEW else f"{len(names)} hosts, {names[0]} to {names[-1]}"
 
@@ -269,7 +269,7 @@ async def _train(
 
 
 def _kept(folder: RunFolder, configs: Sequence[Config]) -> str:
-    """One line about what an unfinished run leaves."""
+    """Return one line about the remains of an unfinished run."""
     lines = sum(
         path.read_bytes().count(b"\n")
         for job, config in zip(folder.jobs, configs, strict=True)

@@ -1,4 +1,4 @@
-"""Samples of a trial as it goes on: what went over each job's links, and what the slots of its iteration held."""
+"""Samples during a trial: the bytes over each job's links, and the slots of its iteration."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from kofn.run.page import Watched
 
 LINKS_S = 0.2
 SLOTS_EVERY = 2
-"""Samples of links from one look into the slots to the next."""
+"""Samples of links for each sample of slots."""
 
 
 class Sampler:
@@ -31,7 +31,7 @@ class Sampler:
     def __init__(
         self, network: NetworkClient, settings: NetworkSection, trainings: Sequence[JobTrial], watched: Watched
     ) -> None:
-        """Slots are looked into while the page is watched, where the switch sums and can be read."""
+        """Sample slots while the page has viewers, if the switch sums and can be read."""
         self._network, self._trainings = network, trainings
         self._address, self._device = f"127.0.0.1:{settings.p4runtime_port}", settings.device_id
         self._looks = watched if settings.target == "embedded" else lambda: False
@@ -39,7 +39,7 @@ class Sampler:
         self._windows: dict[int, SlotWindow] = {}
 
     async def run(self) -> None:
-        """Look again and again; into a switch that is away once it is back."""
+        """Sample repeatedly; continue with a switch that returns."""
         while True:
             async with AsyncExitStack() as connections:
                 with contextlib.suppress(InspectionError, fy.P4ClientError):
@@ -50,7 +50,7 @@ class Sampler:
             self._windows.clear()
 
     async def _sample(self, connections: AsyncExitStack | None) -> None:
-        """A line for each job; with `connections`, which those to the switch become a part of, also of the slots."""
+        """Write a line for each job; with `connections`, which new ones to the switch enter, also of the slots."""
         for training in self._trainings:
             slots = await self._slots(training, connections) if connections else None
             links = self._links(training)

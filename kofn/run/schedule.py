@@ -1,6 +1,6 @@
-"""What is due of a job's [[event]], [[link]] and [[cpu]] entries.
+"""The due entries of a job's [[event]], [[link]] and [[cpu]].
 
-No I/O and no clock: times come in.
+No I/O and no clock: the caller passes times.
 
 >>> schedule = Schedule([EventSection(at_iteration=40, kill="worker-2", after_s=0.5)])
 >>> schedule.reached(40, 10.0)  # some worker has finished iteration 40 at 10 s
@@ -15,7 +15,7 @@ from kofn.config.errors import ConfigError
 from kofn.config.schema import CONTROL_PLANE, CpuSection, EventSection, JobSection, LinkSection
 
 Due = EventSection | LinkSection | CpuSection
-"""What happens once an iteration is reached."""
+"""An action once an iteration is reached."""
 
 Timed = TypeVar("Timed", bound=Due)
 
@@ -28,20 +28,20 @@ class Schedule:
         self._reached_s: dict[int, float] = {}
 
     def reached(self, iteration: int, now_s: float) -> None:
-        """A worker has finished this iteration; the delay of what it sets off counts from the first time."""
+        """Note that a worker has finished this iteration; delays count from the first time."""
         for event in self._waiting:
             if event.at_iteration <= iteration:
                 self._reached_s.setdefault(event.at_iteration, now_s)
 
     def due(self, now_s: float) -> list[Due]:
-        """What is to be done now, each only once."""
+        """Return the actions that are due now, each only once."""
         due = [event for event in self._waiting if self._when(event) <= now_s]
         self._waiting = [event for event in self._waiting if event not in due]
         return sorted(due, key=self._when)
 
     @property
     def waiting(self) -> Sequence[Due]:
-        """Everything that is still to come, if its iteration comes."""
+        """All future events, if their iterations come."""
         return self._waiting
 
     @property
@@ -55,12 +55,12 @@ class Schedule:
 
 
 def in_order(events: Iterable[Timed]) -> list[Timed]:
-    """By iteration, then delay; as in the file where both are equal."""
+    """Sort by iteration, then delay; equal ones keep the file's order."""
     return sorted(events, key=lambda event: (event.at_iteration, event.after_s))
 
 
 def action(event: Due) -> tuple[str, str]:
-    """What is done, and to which process, with which objective, to whose link or processor."""
+    """Return the action and its subject: a process, an objective, or the workers of a link or processor."""
     if isinstance(event, LinkSection):
         return "link", f"{_workers(event)} ({event.mbps:g} Mbit/s)"
     if isinstance(event, CpuSection):
@@ -74,7 +74,7 @@ def _workers(event: LinkSection | CpuSection) -> str:
 
 
 def late_joiners(events: Iterable[EventSection]) -> set[str]:
-    """The workers whose first event is a start."""
+    """Return the workers whose first event is a start."""
     first: dict[str, str] = {}
     for event in in_order(events):
         what, name = action(event)
@@ -84,7 +84,7 @@ def late_joiners(events: Iterable[EventSection]) -> set[str]:
 
 
 def check_story(events: Sequence[EventSection], job: JobSection) -> None:
-    """What is killed must run, what is started must not, and enough workers must be there at first; ConfigError."""
+    """Check that a killed process runs, a started one does not, and enough workers start. Raise ConfigError."""
     late = late_joiners(events)
     running = dict.fromkeys([*CONTROL_PLANE, *(f"worker-{rank}" for rank in range(job.workers))], True)
     running.update(dict.fromkeys(late, False))

@@ -1,4 +1,4 @@
-"""`run.seeds`: the same run with several seeds, one after another, and what comes of them together."""
+"""`run.seeds`: the same run with several seeds, one after another, and their common results."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ from kofn.run.plan import RunPlan, copy_given
 from kofn.run.signals import deferred
 
 CarryOut = Callable[[RunPlan, Console], RunFolder]
-"""Everything up to the last worker's end: run.runner.execute, or in virtual time."""
+"""Runs until the last worker's end: run.runner.execute, or in virtual time."""
 
 
 def run_seeds(plan: RunPlan, console: Console, carry_out: CarryOut) -> int:
-    """Every seed's run in PLAN.FOLDER/seed-N, and then all together; the exit code."""
+    """Run every seed in PLAN.FOLDER/seed-N, then conclude all together; return the exit code."""
     plans = list(_by_seed(plan))
     folder = _prepare(plan, [one.shared.run.seed for one in plans])
     with noted_end(folder, lambda folder: _conclude_rest(folder, console, as_json=plan.as_json)):
@@ -49,7 +49,7 @@ def _by_seed(plan: RunPlan) -> Iterator[RunPlan]:
 
 
 def _prepare(plan: RunPlan, seeds: list[int]) -> RunFolder:
-    """The folder above the seeds', which has no trial of its own."""
+    """Make the folder above the seeds' folders, without a trial."""
     folder = RunFolder.create(plan.folder, (), [config.job.id for config in plan.configs])
     copy_given(plan, folder)
     folder.write_record(plan.configs, driver=plan.shared.network.driver)
@@ -65,7 +65,8 @@ def _conclude_rest(folder: RunFolder, console: Console, *, as_json: bool) -> Non
 def conclude_seeds(
     folder: RunFolder, console: Console, *, as_json: bool, early_end: str = "", raised: bool = False
 ) -> int:
-    """Summary and report over all seeds that were begun; the exit code.  `early_end`, `raised`: as of conclude()."""
+    """Write summary and report over all seeds that were begun; return the exit code. Arguments are
+    those of conclude()."""
     summary = summarise_seeds(folder, early_end or folder.record().early_end)
     (folder.path / "summary.json").write_text(json.dumps(summary.to_dict(), indent=2) + "\n")
     for part in summary.parts():
@@ -80,7 +81,7 @@ def conclude_seeds(
 
 
 def summarise_seeds(folder: RunFolder, early_end: str) -> SeedsSummary:
-    """From the seeds' own folders."""
+    """Return the summary from the seeds' folders."""
     record = folder.record()
     summaries = dict(_summaries(folder, record.seeds, early_end))
     by_job = zip(*(one.jobs for one in summaries.values()), strict=True)

@@ -1,7 +1,7 @@
-"""What ends a run from outside, and when it may.
+"""Signals that end a run, and the times at which they may.
 
-Outside of the event loop a signal raises InterruptedRun, inside it cancels the task; while results are
-being compared it waits.  Only the main thread hears of signals, and may pass one on to a thread with a loop.
+Outside of the event loop a signal raises InterruptedRun, inside it cancels the task; a comparison of results makes it
+wait. Only the main thread receives signals; it may pass one on to a thread with a loop.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ NAMES = {
 Handler = Callable[[int, FrameType | None], None]
 
 _LOOPS: dict[threading.Thread, Callable[[int], object]] = {}
-"""What takes a signal for the task of a thread's loop."""
+"""Functions that take a signal for the task of a thread's loop."""
 
 
 @contextlib.contextmanager
 def interruptible(signals: Sequence[int] = SIGNALS) -> Iterator[None]:
-    """One of the signals raises InterruptedRun wherever the program is."""
+    """Have the signals raise InterruptedRun anywhere in the body."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         _leave_terminal(number)
@@ -43,14 +43,14 @@ def interruptible(signals: Sequence[int] = SIGNALS) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Nothing is interrupted: what goes on takes a second and is worth more than the second."""
+    """Hold signals back: the body takes a second, and its result is worth that."""
     with _handled(lambda number, frame: _leave_terminal(number), SIGNALS):
         yield
 
 
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
-    """SIGINT or SIGTERM end the body, and nothing else; a closed terminal does not."""
+    """Have SIGINT or SIGTERM end the body, without an error; a closed terminal does not."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         _leave_terminal(number)
@@ -62,9 +62,9 @@ def impatient() -> Iterator[None]:
 
 
 def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
-    """Let the first signal cancel a task of the running loop, later ones do nothing; the list fills with them.
+    """Have the first signal cancel a task of the running loop, and ignore later ones; return a list that they enter.
 
-    In another thread than the main one, signals are those that somebody passes on.
+    Outside of the main thread, signals are those that are passed on.
     """
     received: list[int] = []
 
@@ -77,7 +77,7 @@ def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
     loop, thread = asyncio.get_running_loop(), threading.current_thread()
 
     def cancel_soon(number: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed since: there is nothing to cancel
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no task to cancel
             loop.call_soon_threadsafe(cancel_once, number)
 
     if thread is not threading.main_thread():
@@ -90,19 +90,19 @@ def cancel_on_signal(task: asyncio.Task[None]) -> list[int]:
 
 
 def pass_on(number: int, thread: threading.Thread) -> None:
-    """A signal to the task of a thread's loop; nothing where it has none."""
+    """Pass a signal on to the task of a thread's loop, if it has one."""
     if (listener := _LOOPS.get(thread)) is not None:
         listener(number)
 
 
 def stopped_by(number: int) -> InterruptedRun:
-    """The error that says which signal it was."""
+    """Return the error with the signal's name."""
     return InterruptedRun(f"stopped by {NAMES[signal.Signals(number)]}")
 
 
 @contextlib.contextmanager
 def _handled(handler: Handler, signals: Sequence[int]) -> Iterator[None]:
-    """Nothing changes in another thread than the main one."""
+    """Set handlers within the block; only in the main thread."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in signals if main}
     try:

@@ -1,4 +1,5 @@
-"""Why nothing moves: who waits for whom, in one line, said as soon as it has lasted two seconds.  No I/O, no clock."""
+"""Explains a stall in one line, once it has lasted two seconds: the workers that wait, and for
+which. No I/O, no clock."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,15 +10,15 @@ from kofn.results.worker_state import STARTING
 
 STALL_S = 2.0
 START_S = 5.0
-"""Before the first iteration and after the last one: starting and ending take their time."""
+"""The limit before the first iteration and after the last one, as starting and ending take time."""
 AGAIN_S = 10.0
-"""The same explanation is said again after so long."""
+"""The same explanation is repeated after so long."""
 
 TIME = re.compile(r"\d+(\.\d+)? s\b")
-"""Times pass while a reason stays the same."""
+"""Times change while a reason stays the same."""
 
 LOADING = "loading the model"
-"""The start of one of kofn's own workers, before it attaches."""
+"""The start of kofn's own worker, before it attaches."""
 
 OUT = (STARTING, "not started", "killed", "absent", "attached", "joining", "lost")
 """States in which a worker sends nothing."""
@@ -25,18 +26,18 @@ OUT = (STARTING, "not started", "killed", "absent", "attached", "joining", "lost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledWorker:
-    """What is known of one worker."""
+    """The known state of one worker."""
 
     rank: int
     iteration: int
-    """The newest that it has finished; 0: none."""
+    """The newest iteration that it has finished; 0: none."""
     state: str
     silent_s: float = 0.0
     done: bool = False
     """It has ended, for good reason."""
 
     def notes(self, newest: int) -> str:
-        """For a person: "killed, at iteration 40"; empty where there is nothing to be said."""
+        """Return notes for a person: "killed, at iteration 40"; empty without any."""
         notes = [self.state] if self.state in OUT else []
         if self.iteration and (self.iteration < newest or not notes):
             notes.append(f"at iteration {self.iteration}")
@@ -47,7 +48,7 @@ class StalledWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Everything that an explanation is made of."""
+    """The facts for an explanation."""
 
     members: Sequence[StalledWorker]
     start: str = LOADING
@@ -57,11 +58,11 @@ class Scene:
     controller_away: bool = False
     switch_connected: bool = True
     recent: Sequence[str] = ()
-    """What has just happened."""
+    """Recent interventions."""
 
 
 def explain(scene: Scene) -> str:
-    """Who waits for whom; without the time that it has lasted, which changes while the reason stays."""
+    """Return which workers wait for which, without the duration, which changes while the reason stays."""
     start = starting(scene)
     parts = [start or _workers(scene.members)]
     if scene.controller_away:
@@ -76,7 +77,7 @@ def explain(scene: Scene) -> str:
 
 
 def starting(scene: Scene) -> str:
-    """Say that the job starts, where it waits for nothing but workers that do; empty otherwise."""
+    """Return that the job starts, where it waits only for workers that start; empty otherwise."""
     waited_for = [member for member in scene.members if member.state != "attached"]
     if not waited_for or any(member.iteration or member.state != STARTING for member in waited_for):
         return ""
@@ -84,7 +85,7 @@ def starting(scene: Scene) -> str:
 
 
 def _workers(members: Sequence[StalledWorker]) -> str:
-    """Who is behind or out; where nobody is, what all wait for."""
+    """Return the workers that are behind or out; without any, the sums that all wait for."""
     newest = max((member.iteration for member in members), default=0)
     if done := [member for member in members if member.done]:
         rest = _described([member for member in members if not member.done], newest)
@@ -98,7 +99,7 @@ def _workers(members: Sequence[StalledWorker]) -> str:
         return f"all workers have finished iteration {newest} and wait for sums of {newest + 1}"
     names = _described(held_up, newest)
     if not others:
-        return f"nobody can go on: {names}"
+        return f"no worker can go on: {names}"
     return f"{_names(others)} at iteration {newest} may wait for {names}"
 
 
@@ -107,7 +108,7 @@ def _names(members: Iterable[StalledWorker]) -> str:
 
 
 def _described(members: Iterable[StalledWorker], newest: int) -> str:
-    """Those of whom the same is to be said together: "worker 2 (killed, at iteration 40), workers 3, 5 (joining)"."""
+    """Return workers grouped by their notes: "worker 2 (killed, at iteration 40), workers 3, 5 (joining)"."""
     alike: dict[str, list[StalledWorker]] = {}
     for member in members:
         alike.setdefault(member.notes(newest), []).append(member)
@@ -124,13 +125,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.stall = ""
-        """The present stall in one line; empty while things move."""
+        """The present stall in one line; empty during progress."""
         self._said = ""
         self._said_s = 0.0
         self._longest_s = 0.0
 
     def lines(self, idle_s: float, limit_s: float, reason: str) -> list[str]:
-        """What is to be said now, `idle_s` after the last finished iteration; a stall is longer than `limit_s`."""
+        """Return lines to show now, `idle_s` after the last finished iteration; a stall is longer than `limit_s`."""
         if idle_s < limit_s:
             return self._over()
         self._longest_s = idle_s

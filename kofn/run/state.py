@@ -1,7 +1,7 @@
-"""Which run is going on: a small file in /run/kofn (or KOFN_STATE_DIR), locked while its process lives.
+"""The running run of this machine: a small file in /run/kofn (or KOFN_STATE_DIR), locked while its process lives.
 
-The lock tells whether a run is alive; process id and start time together name exactly one process, so that a stale
-file never gets somebody else's process a signal.
+The lock tells whether a run is alive. Process id and start time together identify one process, so that a stale file
+never causes a signal to another process.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     command: str = "run"
 
     def alive(self) -> bool:
-        """Whether this very process still exists."""
+        """Return whether this very process still exists."""
         return start_time(self.pid) == self.start_time
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the process; whether it ended in time."""
+        """Wait for the end of the process; return whether it came in time."""
         deadline = time.monotonic() + timeout_s
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -41,7 +41,7 @@ def state_path() -> Path:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none, or it is a zombie."""
+    """Return when a process started, in clock ticks since boot; None if there is none, or it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -50,19 +50,19 @@ def start_time(pid: int) -> int | None:
 
 
 def running() -> Running | None:
-    """The run that is going on, if any."""
+    """Return the present run, if any."""
     record = _recorded()
     return record if record and record.alive() else None
 
 
 def abandoned() -> Path | None:
-    """The folder of the latest run, if that was killed before it could clean up."""
+    """Return the folder of the latest run, if that was killed before it could clean up."""
     record = _recorded()
     return Path(record.folder) if record and not record.alive() else None
 
 
 def _recorded() -> Running | None:
-    """What the state file says; an orderly end leaves it empty."""
+    """Return the state file's content; an orderly end leaves it empty."""
     try:
         return msgspec.json.decode(state_path().read_bytes(), type=Running)
     except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
@@ -71,7 +71,7 @@ def _recorded() -> Running | None:
 
 @contextlib.contextmanager
 def hold(folder: Path, command: str = "run") -> Iterator[None]:
-    """Be the one run of this machine, or the one `command` in its place; RunError names the other one."""
+    """Be the one run of this machine, or the one `command`, within the block. RunError names another one."""
     path = state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def hold(folder: Path, command: str = "run") -> Iterator[None]:
 
 
 def another_run() -> RunError:
-    """Why a run cannot begin while another one goes on."""
+    """Return the error for a run during another one."""
     run = running()
     who = f"kofn {run.command}, pid {run.pid}, {run.folder}" if run else "just starting"
     how = "wait for it, or end it with kofn stop; docs/howto/hosts.md says how two run at once (KOFN_STATE_DIR)"

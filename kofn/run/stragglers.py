@@ -1,4 +1,4 @@
-"""--record-stragglers: how long each worker of a trial was blocked in each iteration, as a trace for another run."""
+"""--record-stragglers: the blocking of each worker in each iteration of a trial, as a trace for another run."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from kofn.run.display import say
 
 
 def check_record(path: Path, *, jobs: int = 1, seeds: int = 1) -> None:
-    """ConfigError, before anything is started, where the file cannot be written, or does not say whose it is."""
+    """Raise ConfigError, before any process starts, where the file cannot be written, or its run is not unique."""
     if jobs > 1:
         raise ConfigError(f"--record-stragglers {path} needs one configuration, got {jobs}")
     if seeds > 1:
@@ -24,7 +24,7 @@ def check_record(path: Path, *, jobs: int = 1, seeds: int = 1) -> None:
 
 
 def record_stragglers(folder: RunFolder, path: Path | None, console: Console) -> None:
-    """Write what the workers of the last trial of the one job have measured; without a path nothing."""
+    """Write the measured blocking of the last trial's workers, if there is a path."""
     if path is None:
         return
     entry, ((_, workers),) = folder.jobs[0].trials[-1], folder.record().jobs
@@ -35,10 +35,10 @@ def record_stragglers(folder: RunFolder, path: Path | None, console: Console) ->
 
 
 def blocked(worker: WorkerMetrics, last: int) -> dict[tuple[int, int], float]:
-    """Seconds by iteration, up to `last`, and rank.
+    """Return seconds by iteration, up to `last`, and rank.
 
-    Of an iteration that a worker had no gradient of, because it was blocked over an earlier one, it has that one's: in
-    another run it may begin then.  After the last that it computed there is nothing.
+    An iteration without a gradient of the worker, which was still blocked over an earlier one, gets that one's time: in
+    another run it may begin then. There is none after the last computed iteration.
     """
     measured = {line.iteration: line.blocked_s for line in worker.iterations if line.blocked_s is not None}
     found, latest = {}, 0.0

@@ -70,7 +70,7 @@ async def answering(target: str, address: str) -> SwitchIdentity:
 
 
 def _version_of(path: str) -> str:
-    """Return the first line that a program prints for --version; else the last words of its failure."""
+    """Return the first line of a program's output for --version; else the last line of its failure."""
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,7 +1,7 @@
-"""A terminal that is closed ends the run, also where no signal tells of it.
+"""A closed terminal ends the run, even if no signal reports it.
 
 A closed terminal sends SIGHUP to its session's leader alone, and a leader such as make waits for its children instead
-of passing it on.  So the terminal itself is watched.
+of passing it on. So the terminal itself is watched.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Inside, this process gets SIGHUP when a terminal that it reads from or writes to is closed."""
+    """Send this process SIGHUP, within the block, when a terminal that it reads from or writes to is closed."""
     terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
     if not terminals or hangups_ignored():
         yield
         return
     over = threading.Event()
-    copies = [os.dup(descriptor) for descriptor in terminals]  # 1 and 2 are given up once the terminal is gone
+    copies = [os.dup(descriptor) for descriptor in terminals]  # 1 and 2 are replaced once the terminal is gone
     watcher = threading.Thread(target=_watch, args=(copies, over), name="terminal", daemon=True)
     HARMLESS.add(watcher)  # it polls and waits
     watcher.start()
@@ -39,12 +39,12 @@ def watched() -> Iterator[None]:
 
 
 def hangups_ignored() -> bool:
-    """Whether we were started to survive the terminal (nohup)."""
+    """Return whether we were started to survive the terminal (nohup)."""
     return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def leave() -> None:
-    """Write to nowhere from now on: the terminal is gone, and writing to it would fail."""
+    """Redirect output to nowhere: the terminal is gone, and writing to it would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
@@ -54,7 +54,7 @@ def leave() -> None:
 def _watch(terminals: list[int], over: threading.Event) -> None:
     poll = select.poll()
     for descriptor in terminals:
-        poll.register(descriptor, 0)  # what people type is none of our business
+        poll.register(descriptor, 0)  # typed input does not matter
     while not over.wait(PERIOD_S):
         if any(event & GONE for _, event in poll.poll(0)):
             os.kill(os.getpid(), signal.SIGHUP)

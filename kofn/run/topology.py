@@ -1,4 +1,4 @@
-"""The topology of a run, checked by mininet/boot.py before anything is made."""
+"""The topology of a run, checked by mininet/boot.py before any part is made."""
 
 import json
 import subprocess
@@ -12,9 +12,9 @@ TIMEOUT_S = 30.0
 
 
 def wanted_topology(config: Config, source: Path, *, hosts: int, servers: int = 0) -> str:
-    """The text of topology.json: the configured file's content, or a star; ConfigError names file and field.
+    """Return the text of topology.json: the configured file's content, or a star. ConfigError names file and field.
 
-    `hosts` are needed: one for each worker of each job, in this order; and then one for each parameter server.
+    `hosts` are needed: one for each worker of each job, in this order, then one for each parameter server.
     """
     network = config.network
     path = None if network.topology is None else source.parent / network.topology

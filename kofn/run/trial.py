@@ -1,7 +1,6 @@
-"""One trial: switch, controller and one training a job, from start to the last worker's end, in a network that is
-there.
+"""One trial in an existing network: switch, controller and one training a job, until the last worker's end.
 
-    await Trial(network, commands, folder, configs, number=0, native=native, ...).run(check=True, quiet=False)
+await Trial(network, commands, folder, configs, number=0, native=native, ...).run(check=True, quiet=False)
 """
 
 import asyncio
@@ -29,7 +28,7 @@ from kofn.run.switch_identity import answering
 START_TIMEOUT_S = 60.0
 POLL_S = 0.2
 EVENT_POLL_S = 0.02
-"""While an event is to come: it shall happen at its iteration, not many later."""
+"""The interval while an event is to come, so that it happens at its iteration, not many later."""
 
 
 class Trial:
@@ -52,7 +51,7 @@ class Trial:
         self._limits, self._native, self._watched = configs[0].run, native, watched
         self._processes = Processes(network)
         hosts = list(network.ready.hosts.items())
-        workers = iter(hosts)  # of each job in turn; and then a server for each job that has one
+        workers = iter(hosts)  # of each job in turn, then a server for each job that has one
         servers = iter(hosts[sum(config.job.workers for config in configs) :])
         self._trainings = [
             JobTrial(
@@ -71,7 +70,8 @@ class Trial:
             training.neighbours = [other.view for other in self._trainings if other is not training]
 
     async def run(self, *, check: bool, quiet: bool) -> None:
-        """Start everything, wait for the workers, stop everything; RunError if a process fails or nothing moves."""
+        """Start everything, wait for the workers, stop everything. Raise RunError for a failed
+        process or a long stall."""
         begin = time.monotonic()
         client = ControllerClient(self._commands.loopback(), certificates=self._commands.certificates)
         try:
@@ -111,7 +111,7 @@ class Trial:
         await self._until_up(controller, client.ready(), "the controller and its switch")
 
     async def _start_servers(self) -> list[str]:
-        """The parameter servers of those jobs that have one; their names."""
+        """Start the parameter servers of the jobs that have one; return their names."""
         programs = [program for training in self._trainings if (program := training.programs.server(self._commands))]
         for program in programs:
             await self._processes.launch(program)
@@ -150,7 +150,7 @@ class Trial:
     async def _supervise(
         self, client: ControllerClient, followers: Sequence["asyncio.Task[None]"], display: Display
     ) -> None:
-        """Until no worker of any job runs; RunError as soon as anything ends badly or nothing moves."""
+        """Wait until no worker of any job runs. Raise RunError at the first failure or long stall."""
         while any(training.going_on() for training in self._trainings):
             eventful = any(training.eventful for training in self._trainings)
             await self._processes.ended(EVENT_POLL_S if eventful else POLL_S, excused=self._excuse)
@@ -173,7 +173,7 @@ class Trial:
         return program
 
     async def _until_up(self, program: ProcessSpec, up: AsyncIterator[bool], what: str) -> None:
-        """Until `up` yields True; RunError if a process ends before that, or it takes too long."""
+        """Wait until `up` yields True. Raise RunError if a process ends first, or it takes too long."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 async for ready in up:
@@ -198,6 +198,6 @@ def _prefix(folder: RunFolder, job: int) -> str:
 
 
 def _titles(folder: RunFolder, number: int) -> list[str]:
-    """What the view of each job is called."""
+    """Return the title of each job's view."""
     title = f"{folder.trials[number][0].objective} ({number + 1} of {len(folder.trials)})"
     return [title if len(folder.jobs) == 1 else f"{title}, job {job.id}" for job in folder.jobs]

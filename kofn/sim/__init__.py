@@ -1,1 +1,1 @@
-"""A run in virtual time: the same estimator, policy, protocol core, ledger and model, and a clock that jumps."""
+"""A run in virtual time: the same estimator, policy, protocol core, ledger and model, with a clock that jumps."""

@@ -1,4 +1,4 @@
-"""A real run and its simulation side by side: how far the simulation may be trusted."""
+"""A real run and its simulation side by side, to show how accurate the simulation is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ FIGURES = {
     "iterations to target": ("iterations_to_target", "{:.0f}", 1.0),
     "mean iteration": ("mean_iteration_s", "{:.1f} ms", 1e3),
 }
-"""Each with its field, its form, and what a unit of the form is."""
+"""Each figure with its field, its format, and the factor to the format's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One objective, really run and simulated."""
+    """One objective, run and simulated."""
 
     real: TrialSummary
     simulated: TrialSummary
 
     def ratio(self, field: str) -> float | None:
-        """Simulated over real; None where one of them has none."""
+        """Return simulated over real; None where one of them is missing."""
         real, simulated = getattr(self.real, field), getattr(self.simulated, field)
         return simulated / real if real and simulated else None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: the figures that are compared, and their ratios."""
+        """Return the figures that are compared, and their ratios, for JSON."""
         return {"objective": self.real.objective} | {
             field: {
                 "real": getattr(self.real, field),
@@ -46,7 +46,8 @@ class Pair:
 
 
 def real_run(path: Path) -> tuple[Path, tuple[TrialSummary, ...]]:
-    """A run's configuration and what its trials achieved; ConfigError where `path` is no finished run of one job."""
+    """Return a run's configuration and its trials' summaries. Raise ConfigError unless `path` is a finished run of one
+    job."""
     try:
         effective = RunFolder.at(path, ()).jobs[0].effective
         if not (trials := stored_trials(path)):
@@ -59,7 +60,7 @@ def real_run(path: Path) -> tuple[Path, tuple[TrialSummary, ...]]:
 
 
 def pairs(real: Sequence[TrialSummary], simulated: Sequence[TrialSummary]) -> list[Pair]:
-    """Objective by objective, those that were simulated."""
+    """Pair each objective that was simulated."""
     by_name = {entry.objective: entry for entry in real}
     return [Pair(real=by_name[entry.objective], simulated=entry) for entry in simulated if entry.objective in by_name]
 

@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen, one after another; the clock of clock.c jumps from each to the next."""
+"""Virtual time: coming events in order; the clock of clock.c jumps from each to the next."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from kofn.sim.native import Native
 
 
 class Handle:
-    """Something that is to happen, unless it is cancelled."""
+    """An event that can be cancelled."""
 
     __slots__ = ("_args", "_call")
 
@@ -22,7 +22,7 @@ class Handle:
 
 
 class VirtualClock:
-    """Seconds since the beginning; has what host.transport.timers.Clock needs of an event loop."""
+    """Seconds since the beginning, with the methods of an event loop that host.transport.timers.Clock needs."""
 
     def __init__(self) -> None:
         self.native = Native("clock")
@@ -37,22 +37,22 @@ class VirtualClock:
         return now
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Handle:
-        """Have something happen at this moment, or now if that has passed."""
+        """Schedule a call for this time, or for now if the time has passed."""
         handle = Handle(callback, args)
         self.after(when, handle.happen)
         return handle
 
     def after(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """The same for what is never cancelled, which is nearly everything."""
+        """Schedule a call that cannot be cancelled, like nearly all."""
         self._calls[self._ask(self.native.address, when)] = callback, args
 
     def number_of(self, callback: Callable[[], object]) -> int:
-        """For C, which has this called with it as often as it likes."""
+        """Return a number by which C has `callback` called, any number of times."""
         self._standing.append(callback)
         return -len(self._standing)
 
     def run(self) -> bool:
-        """Let everything happen until end(); False when nothing is left before that."""
+        """Run events until end(). Return False when none is left and end() was not called."""
         address, happen, calls, standing = self.native.address, self._next, self._calls, self._standing
         while not self._ended and (number := happen(address)):
             if number < 0:
@@ -67,4 +67,4 @@ class VirtualClock:
 
 
 def _nothing() -> None:
-    """What was cancelled."""
+    """Do nothing, in place of a cancelled call."""

@@ -1,4 +1,5 @@
-"""The controller in virtual time: the real control loop, told what a session would tell it; k's way to the switch."""
+"""The controller in virtual time: the real control loop with the reports that a session would give, and k's way to the
+switch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,29 +17,29 @@ from kofn.sim.machine import Machine
 from kofn.sim.schedule import VirtualSchedule
 
 MANAGEMENT_S = 0.001
-"""A message between worker and controller."""
+"""The time of a message between worker and controller."""
 
 PUSH_S = 0.002
-"""From a decision to the switch's entry."""
+"""The time from a decision to the switch's entry."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Controller:
-    """One job's; `set_k` is the switch's."""
+    """The controller of one job; `set_k` is the switch's."""
 
     clock: VirtualClock
     control_loop: ControlLoop
     journal: Journal
     job: int
     events: tuple[EventSection, ...]
-    """What sets the objective in mid-run."""
+    """Events that change the objective during the run."""
     set_k: Callable[[int], None]
     set_late_policy: Callable[[LatePolicy], None]
-    """Tells all workers how to treat late gradients."""
+    """Sets the late policy of all workers."""
     machine: Machine
     costs: Costs
     changes: int = 0
-    """Of k."""
+    """The number of changes of k."""
     _lull: DecisionPacer = field(default_factory=DecisionPacer)
     _sampled: int = 0
     _agenda: VirtualSchedule[EventSection] = field(init=False)
@@ -51,11 +52,11 @@ class Controller:
         self.clock.after(TICK_S, self._tick)
 
     def report(self, rank: int, report: pb.Report) -> None:
-        """A worker has told its view of an iteration."""
+        """Take a worker's report of an iteration."""
         self.clock.after(self.clock.time() + MANAGEMENT_S, self._report, rank, report)
 
     def arrival(self, arrival: Arrival) -> None:
-        """The switch has told its view."""
+        """Take an arrival that the switch has reported."""
         self.control_loop.measurements.arrival(arrival, self.clock.time())
 
     def _report(self, rank: int, report: pb.Report) -> None:
@@ -69,7 +70,7 @@ class Controller:
             self._agenda.reached(self.control_loop.iteration)
 
     def finished(self) -> None:
-        """The first worker has reached its goal, and told that after its last report."""
+        """Decide once more: the first worker has reached its goal, and its last report is on its way."""
         self.clock.after(self.clock.time() + MANAGEMENT_S, self._decide)
 
     def _tick(self) -> None:
@@ -90,14 +91,14 @@ class Controller:
             self._lull.decided(now_s, now_s + self.costs.decide_s)
 
     def _set_objective(self, event: EventSection) -> None:
-        """As `kofn set-k` would."""
-        assert event.objective is not None  # nothing else happens to virtual processes
+        """Set the objective, as `kofn set-k` would."""
+        assert event.objective is not None  # virtual processes have no other events
         change = self.control_loop.set_objective(event.objective, self.clock.time())
         self.journal.objective(self.job, self.control_loop, planned=True)
         self._apply(change)
 
     def _apply(self, change: Change | None) -> None:
-        """Note a change, and bring it to the switch."""
+        """Note a change, and send it to the switch."""
         self.journal.fault(self.job, self.control_loop)
         if change is not None:
             self.changes += 1
@@ -108,5 +109,5 @@ class Controller:
             )
 
     def _push(self) -> None:
-        """Only the latest k counts."""
+        """Set the latest k."""
         self.set_k(self.control_loop.k)

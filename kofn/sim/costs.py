@@ -1,4 +1,4 @@
-"""What a worker's steps and a decision cost on this machine, measured with the functions that are called there."""
+"""The CPU time of a worker's steps and of a decision on this machine, measured with the real functions."""
 
 import json
 import os
@@ -33,39 +33,39 @@ from kofn.sim.learning import Learning
 REPEATS = 9
 
 COLD = 3.0
-"""How much longer a step takes that is done once in some milliseconds, between other processes, than one that is
-repeated: nothing of it is in the caches. From the CPU time of workers in runs of 4 and 8 on two cores."""
+"""The factor by which a step takes longer when it is done once in some milliseconds, between other processes, than when
+it is repeated with warm caches. From the CPU time of workers in runs of 4 and 8 on two cores."""
 
 SLEEP_S = 0.003
-"""How long is slept to see how late one wakes up."""
+"""The sleep that measures how late a process wakes up."""
 
 TOGETHER = 8
-"""Packets that are sent, or have come, at a time."""
+"""Packets that are sent or received at a time."""
 
 DECISIONS = 32
-"""That are timed."""
+"""The number of decisions that are timed."""
 
 SWITCH_S, REPORT_S, TAKE_S = 25e-6, 0.5e-3, 0.7e-3
-"""What is not measured, because it is other processes' and the kernel's: from the CPU time of a run's processes
-(two cores, kofn/config/default.toml with k = 2: switch, workers and controller 2, 3 and 3.5 ms an iteration)."""
+"""Costs that are not measured, as they arise in other processes and the kernel: from the CPU time of a run's processes
+(two cores, kofn/config/default.toml with k = 2: switch, workers and controller take 2, 3 and 3.5 ms an iteration)."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU time of a worker's steps and of a decision, in seconds, and what they are done on."""
+    """CPU time of a worker's steps and of a decision, in seconds, and the number of cores."""
 
-    cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: every host has a processor of its own
-    wake_s: NotNegative  # from the end of a sleep, or news for a thread that waits, until it runs
+    cores: Annotated[int, Meta(ge=0)]  # shared by all hosts; 0: one for every host
+    wake_s: NotNegative  # from the end of a sleep, or a thread's wake-up, until it runs
     encode_s: NotNegative  # a gradient into the ledger and onto the wire
     packet_s: NotNegative  # one datagram, sent or received, by a worker
     switch_s: NotNegative  # one datagram in the switch
     apply_s: NotNegative  # one aggregate: average, step, accuracy, its line of metrics
-    report_s: NotNegative  # telling the controller
+    report_s: NotNegative  # a report to the controller
     take_s: NotNegative  # the controller's: one report
     decide_s: NotNegative  # the controller's: from an estimate to a k
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """What an earlier simulation has written; ConfigError where it is not that."""
+        """Load the costs of an earlier simulation. Raise ConfigError for another file."""
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
@@ -78,14 +78,15 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def known_costs(path: Path, config: Config) -> Costs:
-    """What was measured before, or is now, and written there."""
+    """Return the costs stored there; measure and store them first if there are none."""
     if not path.exists():
         measure(config).save(path)
     return Costs.load(path)
 
 
 def measure(config: Config) -> Costs:
-    """Medians of a few repetitions each, for this configuration's model and packets, on all cores of this machine."""
+    """Return medians of a few repetitions each, for this configuration's model and packets, on all cores of this
+    machine."""
     with threadpoolctl.threadpool_limits(1):  # as the workers of a run
         return _measure(config)
 
@@ -125,14 +126,15 @@ def _measure(config: Config) -> Costs:
 
 
 def _own(packed: Packed, block: int) -> Result:
-    """The result of a block that only this worker is in."""
+    """Return the result of a block with this worker's contribution alone."""
     values, scale, lanes, weight = packed
     id = BlockId(1, block)
     return Result(id=id, scale=scale, lanes=lanes, k=1, count=1, weight=weight, members=1, values=values)
 
 
 def _packet_s(coding: JobCoding) -> float:
-    """A datagram's share of an iteration: made, sent, received and understood, one for each block in each direction."""
+    """Return a datagram's share of an iteration with one datagram a block and direction: make,
+    send, receive, decode."""
     plan, shape = coding.planner.first(), coding.layout
     blocks = plan.blocks.tolist()
     slots = _power_of_two(shape.blocks)
@@ -160,7 +162,7 @@ def _packet_s(coding: JobCoding) -> float:
 
 
 def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Sequence[Packet]], Sequence[Packet]]:
-    """Sends packets and receives them, as a worker does."""
+    """Return a function that sends packets and receives them, as a worker does."""
     out, back = Datagrams(sending), Datagrams(receiving)
 
     def together(packets: Sequence[Packet]) -> Sequence[Packet]:
@@ -171,12 +173,12 @@ def _exchange(sending: socket.socket, receiving: socket.socket) -> Callable[[Seq
 
 
 def _power_of_two(blocks: int) -> int:
-    """Slots for a window of all blocks."""
+    """Return the number of slots for a window of all blocks."""
     return 1 << (2 * blocks - 1).bit_length()
 
 
 def _decide_s(config: Config) -> float:
-    """The mean, as some decisions take a simulation and some do not; all workers report in between."""
+    """Return the mean time of a decision, as only some decisions take a simulation; all workers report in between."""
     workers = range(config.job.workers)
     control_loop = ControlLoop(workers=len(workers), policy=config.policy, average=config.model.average)
     blocking = [load_stragglers(config, rank) for rank in workers]
@@ -193,7 +195,7 @@ def _decide_s(config: Config) -> float:
 
 
 def _wake_s() -> float:
-    """How late a sleep ends."""
+    """Return how late a sleep ends."""
     late_s = []
     for _ in range(REPEATS):
         begin_s = time.perf_counter()
@@ -203,7 +205,7 @@ def _wake_s() -> float:
 
 
 def _median_s(step: Callable[[], None]) -> float:
-    """One call's CPU time: others may be busy on this machine now."""
+    """Return one call's CPU time, which other processes do not affect."""
     times_s = []
     for _ in range(REPEATS):
         begin_s = time.thread_time()

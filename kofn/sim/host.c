@@ -26,7 +26,7 @@ void host_close(struct host *host) {
     free(host);
 }
 
-/* -- packets that go */
+/* -- sending */
 
 enum { JOINED_BYTES = 65000 }; /* as in host/engine/datagrams.c */
 
@@ -34,8 +34,8 @@ static int64_t bytes_of(const struct frame *frame) {
     return KOFN_HEADER_BYTES + frame->size;
 }
 
-/* Put what leaves on the link, together where the engine gives it to the kernel as one: packets of one size, the last of which
- * may be shorter. */
+/* Put leaving packets on the link, together where the engine coalesces them (GSO): packets of one size, of which the last may
+ * be shorter. */
 static void flush(struct host *host) {
     while (host->leaving.first) {
         struct frames together = {0};
@@ -50,7 +50,7 @@ static void flush(struct host *host) {
     }
 }
 
-/* Whether a packet's request is still in flight as it was; the engine sends no other one. */
+/* Whether a packet's request is still in flight, unchanged; the engine sends no others. */
 static int is_wanted(const struct core *core, const struct frame *frame) {
     const struct flight *flight =
         core->in_flight.by_request[(int64_t)frame->header.block * KOFN_PARTS + frame->header.part];
@@ -66,7 +66,7 @@ static void leave(struct host *host, struct frame *frame) {
 
 static int64_t release(void *whom, void *what);
 
-/* If packets wait, see to it that some of them leave in time. */
+/* If packets wait, set the timer at which some of them leave. */
 static void set_pacer(struct host *host) {
     struct clock *clock = host->machine->clock;
     pacer_set(&host->pacer, clock->now_s);
@@ -92,7 +92,7 @@ static void pace(struct host *host, struct frame *frame) {
     const int64_t request = (int64_t)frame->header.block * KOFN_PARTS + frame->header.part;
     const double leaves_s = pacer_send(&host->pacer, 0, frame->link_bytes, host->machine->clock->now_s);
     if (leaves_s < 0)
-        abort(); /* without memory */
+        abort(); /* no memory */
     if (leaves_s == 0) {
         leave(host, frame);
         return;
@@ -101,7 +101,7 @@ static void pace(struct host *host, struct frame *frame) {
     core_mark_sent_at(host->core, request, frame->launch, leaves_s);
 }
 
-/* The host has made a packet; those that it makes in a row leave when the last one is made. */
+/* Finish making a packet; packets made in a row leave when the last one is made. */
 static int64_t made(void *whom, void *what) {
     struct host *host = whom;
     if (host->paced)
@@ -137,7 +137,7 @@ void host_send(struct host *host) {
     core->instructions_count = left;
 }
 
-/* -- packets that come */
+/* -- receiving */
 
 static int is_over(const struct core *core) {
     return !core->open_count || core_left_behind(core);
@@ -146,7 +146,7 @@ static int is_over(const struct core *core) {
 static int hear(struct core *core, const struct frame *frame, double now_s) {
     struct packet packet = {.header = frame->header, .values = core_buffer(core), .size = frame->size};
     if (!packet.values)
-        abort(); /* without memory */
+        abort(); /* no memory */
     const int64_t kept = frame->size < core->history.room ? frame->size : core->history.room;
     memcpy(packet.values, frame->values, (size_t)kept);
     const int failed = core_packets_in(core, &packet, 1, now_s);
@@ -155,7 +155,7 @@ static int hear(struct core *core, const struct frame *frame, double now_s) {
     return failed;
 }
 
-/* The host has read a packet. */
+/* Finish reading a packet. */
 static int64_t read_frame(void *whom, void *what) {
     struct host *host = whom;
     const int was_over = is_over(host->core);

@@ -1,39 +1,39 @@
-/* A worker's host: what is between its protocol core and its links. What the core wants sent is made, paced and sent; what
- * comes is read. Python is called when the core wants anything else done, and when its deadline has passed.
+/* A worker's host, between its protocol core and its links. It makes, paces and sends the core's packets, and reads those that
+ * arrive. It calls Python for the core's other instructions, and when the core's deadline has passed.
  */
 #pragma once
 #include "core.h"
 #include "network.h"
 #include "pacer.h"
 
-#define POSTPONED_S 1e-3 /* a deadline that is later by less is worth no other timer */
+#define POSTPONED_S 1e-3 /* a deadline that is later by less keeps the old timer */
 
 struct host {
-    int64_t attentive; /* the first field: host.py sets it; each packet is news to Python */
-    int64_t failed;    /* whether the core has */
+    int64_t attentive; /* the first field: host.py sets it; each packet then calls `news` */
+    int64_t failed;    /* whether the core has failed */
     struct machine *machine;
     struct core *core;
     struct link *link;
     double packet_s; /* of CPU time, a packet */
-    int64_t news, timer; /* calls of Python's */
+    int64_t news, timer; /* Python's calls */
     int64_t paced;
     struct pacer pacer;
-    int64_t making;        /* packets */
-    struct frames leaving; /* as soon as those are made */
+    int64_t making;        /* packets being made */
+    struct frames leaving; /* that leave once those are made */
     struct frames waiting; /* for the pacer */
     int64_t rings; /* whether the pacer's timer is set */
-    double due_s;  /* of the deadline's; INFINITY: it is not set */
-    int64_t timers; /* that were set: an earlier one than the last rings in vain */
+    double due_s;  /* of the deadline's timer; INFINITY: not set */
+    int64_t timers; /* timers set; only the last one counts */
 };
 
-/* Packets of `mbps` at most leave, 0: unpaced, with bursts and delays of timers as pacer_open(). */
+/* At most `mbps` leave, 0: unpaced, with bursts and timer delays as in pacer_open(). */
 struct host *host_open(struct machine *machine, struct core *core, struct link *link, double packet_s, double mbps,
                        int64_t burst_bytes, double late_s, int64_t news, int64_t timer);
 void host_close(struct host *host);
-/* Send what the core wants sent; all else that it wants is left. */
+/* Send the core's packets; its other instructions wait. */
 void host_send(struct host *host);
 /* Have `timer` called when the core's deadline has passed, or a little before. */
 void host_set_timer(struct host *host);
 void host_from(struct host *host, struct link *link);
-/* A packet has come. */
+/* Receive a packet. */
 void host_put(struct host *host, const uint8_t *header, const uint8_t *values, int64_t size);

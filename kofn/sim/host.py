@@ -19,13 +19,13 @@ class HostedProtocol(Protocol):
     host: "VirtualHost"
 
     def news(self) -> list[Instruction]:
-        """What packets have made urgent; ProtocolError where one of them cannot be."""
+        """Return instructions that packets have made urgent. Raise ProtocolError for an impossible packet."""
         if self.host.failed:
             self._fail()
         return self._take() if self._state[URGENT] else []
 
     def held_back(self) -> list[Instruction]:
-        """All that is to be done, urgent or not."""
+        """Return all instructions, urgent or not."""
         return self._take()
 
     def _take(self) -> list[Instruction]:
@@ -34,10 +34,10 @@ class HostedProtocol(Protocol):
 
 
 class VirtualHost:
-    """Sends what the protocol wants sent, `packet_s` of CPU time a packet; reads what comes.
+    """Sends the protocol's packets, `packet_s` of CPU time each, and reads those that arrive.
 
-    Calls `news` when the protocol wants anything else, when its iteration is over, and at each packet while
-    `attentive`; `timer` when its deadline has passed.
+    Calls `news` for the protocol's other instructions, at the end of its iteration, and at each packet while
+    `attentive`; calls `timer` when its deadline has passed.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class VirtualHost:
 
     @property
     def failed(self) -> bool:
-        """Whether the protocol could not take a packet."""
+        """Whether the protocol has failed on a packet."""
         return bool(self._fields[1])
 
     def set_timer(self) -> None:
-        """To the protocol's deadline."""
+        """Set the timer to the protocol's deadline."""
         self.native.call("set_timer")
 
     def take(self, header: KofnHeader, values: bytes) -> None:
-        """A packet has come."""
+        """Receive a packet."""
         put(self.native, header, values)

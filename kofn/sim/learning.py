@@ -1,6 +1,6 @@
 """The training of all workers at once: replicas are bit-identical, so one stands for all.
 
-Workers are not all in the same iteration: the parameters of an iteration are kept until no worker needs them.
+Workers may be in different iterations: the parameters of an iteration are kept while a worker needs them.
 """
 
 from dataclasses import dataclass, replace
@@ -25,16 +25,16 @@ from kofn.host.workload.workload import load_workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class After:
-    """What all replicas are alike in after an iteration."""
+    """The state that all replicas share after an iteration."""
 
     evaluation: Evaluation
     direction: Direction  # of the iteration's aggregate
-    looked_at: Floats  # a sample of that
+    looked_at: Floats  # a sample of the aggregate
     diverged: bool
 
 
 class Learning:
-    """Model, optimizer and everybody's workload."""
+    """Model, optimizer and all workers' workloads."""
 
     def __init__(self, config: Config) -> None:
         job, model = config.job, config.model
@@ -48,16 +48,16 @@ class Learning:
         first = self.coding.planner.first()
         self.replica = Replica(all_alike, config, self.coding.layout.blocks, first)
         self._alignment = Alignment(self.elements)
-        self._parameters = {0: parameters.copy()}  # after each iteration that somebody may need
+        self._parameters = {0: parameters.copy()}  # by iteration, while a worker may need them
         self._after: dict[int, After] = {}
-        self._sums: dict[int, Sums] = {}  # of iterations of which somebody still misses results
-        self._known: dict[int, npt.NDArray[np.bool_]] = {}  # of their blocks, those in the sums
-        self._aggregates: dict[int, Aggregate] = {}  # of the first worker that had all results
-        self._computed = [0] * job.workers  # the latest iteration that each one has computed
+        self._sums: dict[int, Sums] = {}  # of iterations whose results some worker lacks
+        self._known: dict[int, npt.NDArray[np.bool_]] = {}  # the blocks that are in the sums
+        self._aggregates: dict[int, Aggregate] = {}  # of the first worker with all results
+        self._computed = [0] * job.workers  # each worker's latest computed iteration
 
     def gradient(self, rank: int, iteration: int, number: int = 0) -> tuple[float | None, Floats]:
-        """A worker's loss and gradient over its `number`-th batch of an iteration, with the parameters after the one
-        before."""
+        """Return a worker's loss and gradient over its `number`-th batch of an iteration, with the parameters after the
+        iteration before."""
         worker = self._workers[rank]
         worker.parameters[:] = self._parameters[iteration - 1]
         self._computed[rank] = iteration
@@ -65,12 +65,14 @@ class Learning:
         return worker.gradient(iteration, number)
 
     def agreement(self, gradient: Floats, iteration: int) -> float:
-        """Of a gradient of this iteration with the aggregate before (host.compression.alignment); 0: there was none."""
+        """Return the agreement of a gradient with the iteration before's aggregate (host.compression.alignment); 0
+        without one."""
         before = self._after.get(iteration - 1)
         return agreement(sample(gradient), before.looked_at) if before else 0.0
 
     def take(self, results: BlockResults, plan: Plan) -> None:
-        """A worker has results of an iteration of this plan; they are the same for all, and decoded once."""
+        """Add a worker's results of an iteration with this plan; they are the same for all workers,
+        and decoded once."""
         iteration, blocks = results.iteration, results.blocks
         if iteration not in self._sums:
             self._sums[iteration] = Sums(self.coding, plan, self.average)
@@ -80,7 +82,7 @@ class Learning:
         known[blocks] = True
 
     def aggregate(self, finished: Finished, rank: int) -> Aggregate:
-        """What an iteration comes to for a worker that has all its results; for all alike but for its own part."""
+        """Return the aggregate of an iteration for a worker with all its results; workers differ only in `missed`."""
         results = finished.results
         if results.iteration not in self._aggregates:
             sums = self._sums[results.iteration]
@@ -90,7 +92,7 @@ class Learning:
         return replace(alike, missed=missed(results, rank), encoding=finished.encoding)
 
     def apply(self, aggregate: Aggregate) -> After:
-        """A replica takes the next aggregate; the first one to do so does it for all."""
+        """Step a replica by the next aggregate; the first call steps it for all workers."""
         if aggregate.iteration not in self._after:
             evaluation = self.replica.apply(aggregate.iteration, aggregate.mean, aggregate.checksums, aggregate.plan)
             direction = self._alignment.direction(aggregate.mean)
@@ -102,7 +104,7 @@ class Learning:
         return self._after[aggregate.iteration]
 
     def _forget(self, iteration: int) -> None:
-        """All workers have computed this iteration or a later one: parameters before it are not needed any more."""
+        """Drop parameters before this iteration: all workers have computed it or a later one."""
         for old in [known for known in self._parameters if known < iteration]:
             del self._parameters[old]
             self._after.pop(old, None)

@@ -24,8 +24,8 @@ def simulate(
 ) -> Run:
     """Carry out an experiment in virtual time, as the command `kofn simulate` does, and read the results.
 
-    Arguments are those of kofn.run; `costs` is the costs.json of an earlier simulation, with which its results come
-    out again.  Needs no root.  KofnError is raised for what is not simulated.
+    Arguments are those of kofn.run; `costs` is the costs.json of an earlier simulation, which reproduces its results.
+    Needs no root. Raises KofnError for settings that are not simulated.
     """
     with (
         planned([] if config is None else [config], sections, trials=trials, out=out) as plan,

@@ -1,4 +1,4 @@
-"""The machine that a run is emulated on: all hosts share its cores, and what they do there takes time (network.c)."""
+"""The machine that a run is emulated on: all hosts share its cores, and their work takes time (network.c)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from kofn.sim.native import Native
 
 
 class Machine:
-    """Its cores do one thing after another, in the order in which they are asked; 0: every host has its own."""
+    """Cores that do one thing after another, in order of request; 0: every host has its own."""
 
     def __init__(self, clock: VirtualClock, cores: int) -> None:
         self._clock = clock
@@ -19,5 +19,5 @@ class Machine:
         self._clock.after(self.native.call("spend", duration_s), call, *args)
 
     def spend(self, duration_s: float) -> None:
-        """So much CPU time, which nobody waits for."""
+        """Use CPU time that no call waits for."""
         self.native.call("spend", duration_s)

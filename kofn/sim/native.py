@@ -1,4 +1,4 @@
-"""sim's C, compiled with the protocol core, the slots and the pacer that it drives, as ctypes calls it."""
+"""The C of sim, compiled with the protocol core, the slots and the pacer that it drives, for ctypes."""
 
 import ctypes
 import weakref
@@ -49,23 +49,23 @@ SIGNATURES: Signatures = {
 
 @cache
 def library() -> ctypes.CDLL:
-    """Compiled when it is not in the cache; CompilerMissing, CompileError, OSError."""
+    """Return the library, compiled if it is not in the cache. Raise CompilerMissing, CompileError, OSError."""
     files = {path.name: path.read_text() for folder in FOLDERS for path in sorted(folder.glob("*.[ch]"))}
     return load_library(compile_texts(files, [name for name in files if name.endswith(".c")]), SIGNATURES)
 
 
 class Native:
-    """A struct of sim's C and its functions: `kind`_open() makes it, and `kind`_close() frees it with this object."""
+    """A struct of sim's C with its functions: `kind`_open() makes it, and `kind`_close() frees it with this object."""
 
     def __init__(self, kind: str, *arguments: Any, keeps: object = None) -> None:
-        """`keeps`: what it points to."""
+        """Make the struct; `keeps` is an object that it points to."""
         self._kind, self._keeps = kind, keeps
         self.address = c_void_p(self.function("open")(*arguments))
         self._functions: dict[str, Any] = {}
         weakref.finalize(self, self.function("close"), self.address)
 
     def function(self, name: str) -> Any:
-        """`kind`_`name`(), whose first argument is the address."""
+        """Return `kind`_`name`(), whose first argument is the address."""
         return getattr(library(), f"{self._kind}_{name}")
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -73,6 +73,6 @@ class Native:
         return function(self.address, *arguments)
 
     def first_fields(self, count: int) -> "ctypes.Array[c_int64]":
-        """The struct's first fields, of 64 bits each, where they are."""
+        """Return a view of the struct's first fields, 64 bits each."""
         assert self.address.value is not None
         return (c_int64 * count).from_address(self.address.value)

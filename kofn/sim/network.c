@@ -93,7 +93,7 @@ static double burst_s(const struct link *link) {
     return link->byte_s ? later(BURST_S, BURST_BYTES * link->byte_s) : 0;
 }
 
-/* At the other end; later if the rate has fallen. */
+/* Deliver a packet to the other end, unless a lower rate has postponed it. */
 static int64_t arrive(void *whom, void *what) {
     struct link *link = whom;
     (void)what;
@@ -201,7 +201,7 @@ void star_from(struct star *star, struct link *link) {
     link_lead(link, taken, star);
 }
 
-/* Whether the controller is to hear of a packet. */
+/* Whether the packet is a first contribution, which the controller hears of. */
 static int note(struct star *star, const struct header *header, const struct answer *answer) {
     if (header->kind != KOFN_CONTRIBUTE || !header->count || header->iteration <= star->latest[header->worker])
         return 0;
@@ -212,7 +212,7 @@ static int note(struct star *star, const struct header *header, const struct ans
     return 1;
 }
 
-/* The switch has done its part. The workers whom it answers take turns to be the first: none is faster by its rank. */
+/* Answer a packet. The workers take turns in being answered first, so that no rank is faster. */
 static int64_t handle(void *whom, void *what) {
     struct star *star = whom;
     struct frame *frame = what;

@@ -1,4 +1,4 @@
-/* What packets meet between two protocol cores: the machine's processors, links, and the switch.
+/* The network between two protocol cores: the machine's processors, links, and the switch.
  *
  * Constants are those of network.py.
  */
@@ -7,17 +7,17 @@
 #include "slots.h"
 
 #define LATENCY_S 50e-6
-#define BURST_S 2e-3       /* of its rate a link that was idle lets through at once, */
-#define BURST_BYTES 36056  /* or these bytes where they are more: burst_bytes() of mininet/interfaces.py */
+#define BURST_S 2e-3       /* an idle link passes the bytes of so much time at once, */
+#define BURST_BYTES 36056  /* or these bytes if they are more: burst_bytes() of mininet/interfaces.py */
 #define QUEUED_MOST 1000   /* entries of a link's queue: the kernel's default for an interface */
 
-/* A packet on its way. */
+/* A packet in transit. */
 struct frame {
     struct header header;
-    int64_t launch;  /* which attempt of its sender's it is */
-    int64_t link_bytes; /* what its sender's pacer takes it for */
-    double leaves_s; /* while a link has it */
-    int32_t entries; /* of the link's queue: 1; 0: it is part of the one before */
+    int64_t launch;  /* the sender's attempt */
+    int64_t link_bytes; /* its size for the sender's pacer */
+    double leaves_s; /* time at which it leaves the link */
+    int32_t entries; /* in the link's queue: 1; 0: part of the frame before */
     struct frame *next;
     int32_t size;
     uint8_t values[];
@@ -33,7 +33,7 @@ void frames_add(struct frames *frames, struct frame *frame);
 struct frame *frames_next(struct frames *frames);
 void frames_free(struct frames *frames);
 
-/* -- all hosts' processors: one thing after another, in the order in which they are asked; 0: every host has its own */
+/* -- processors of all hosts: one task after another, in order of request; 0: every host has its own */
 
 struct machine {
     struct clock *clock;
@@ -43,9 +43,9 @@ struct machine {
 
 struct machine *machine_open(struct clock *clock, int64_t cores);
 void machine_close(struct machine *machine);
-/* So much CPU time: when a core that takes this next is done with it. */
+/* Use CPU time of the next free core, and return the time at which it is done. */
 double machine_spend(struct machine *machine, double duration_s);
-/* The same; then something happens. */
+/* The same, followed by an event. */
 void machine_work(struct machine *machine, double duration_s, happening *happen, void *whom, struct frame *frame);
 
 /* -- one direction of a worker's link: packets arrive in the order in which they were sent
@@ -54,10 +54,10 @@ void machine_work(struct machine *machine, double duration_s, happening *happen,
  * finds the queue full is lost. */
 
 struct link {
-    int64_t packets, bytes; /* the first fields: network.py looks at them */
+    int64_t packets, bytes; /* the first fields: network.py reads them */
     struct clock *clock;
     double byte_s;
-    double free_s; /* when all that has left is paid for; earlier than now: tokens are left over */
+    double free_s; /* when all bytes that left are paid for; earlier than now: tokens remain */
     int64_t queued; /* entries */
     struct frames underway, arrived; /* `arrived`: for Python */
     void (*take)(void *whom, struct frame *frame); /* NULL: call number `call` */
@@ -69,13 +69,13 @@ struct link *link_open(struct clock *clock, double mbps, int64_t call);
 void link_close(struct link *link);
 void link_lead(struct link *link, void (*take)(void *whom, struct frame *frame), void *whom);
 void link_send(struct link *link, struct frame *frame);
-/* Packets that the kernel is given as one: they are one entry of the queue, and leave together. */
+/* Send packets that the kernel gets as one: they are one entry of the queue, and leave together. */
 void link_send_together(struct link *link, struct frames *frames);
-/* Another rate from now on, for what is underway as well. */
+/* Change the rate, also for packets in transit. */
 void link_shape(struct link *link, double mbps);
-/* The same as link_send(), from Python. */
+/* link_send() from Python. */
 void link_put(struct link *link, const uint8_t *header, const uint8_t *values, int64_t size);
-/* What has arrived: its size; -1: nothing more. Arrays have room for the largest. */
+/* Read an arrived packet and return its size; -1: none is left. Arrays have room for the largest. */
 int64_t link_arrived(struct link *link, uint8_t *header, uint8_t *values);
 
 /* -- the switch, with a link to each worker */
@@ -84,9 +84,9 @@ struct star {
     struct machine *machine;
     struct slots *slots;
     double switch_s; /* of CPU time, a packet */
-    int64_t call; /* a worker's first contribution that counts in an iteration has come: it is in `digest` */
+    int64_t call; /* call for a worker's first counted contribution of an iteration, which is in `digest` */
     int64_t digest[3]; /* worker, iteration, whether it was late */
-    int64_t *latest; /* iteration of which each worker has contributed */
+    int64_t *latest; /* iteration of each worker's latest contribution */
     struct link **links;
 };
 
@@ -94,7 +94,7 @@ struct star *star_open(struct machine *machine, struct slots *slots, double swit
 void star_close(struct star *star);
 void star_to(struct star *star, int64_t rank, struct link *link);
 void star_from(struct star *star, struct link *link);
-/* A packet has come. */
+/* Receive a packet. */
 void star_take(struct star *star, struct frame *frame);
 void star_put(struct star *star, const uint8_t *header, const uint8_t *values, int64_t size);
 void star_digest(const struct star *star, int64_t *digest);

@@ -1,6 +1,6 @@
-"""The star between workers and switch: a full-duplex link each, packets in the order in which they were sent.
+"""The star between workers and switch: a full-duplex link each, on which packets keep their order.
 
-network.c carries packets; Python sees those that the configuration's faults are for.
+network.c carries packets; Python sees those that are subject to the configuration's faults.
 """
 
 import ctypes
@@ -31,24 +31,24 @@ FRAME_BYTES = packet.FRAME_BYTES
 """Ethernet, IPv4 and UDP headers, which the kernel's shaping counts."""
 
 LATENCY_S = 50e-6
-"""From one end of a link to the other, beside its rate and its queue."""
+"""The time from one end of a link to the other, besides its rate and its queue."""
 
 BURST_S, BURST_BYTES, QUEUED_MOST = 2e-3, 36056, 1000
-"""A link's token bucket and queue, as in network.h: after a pause the link passes at once what it carries in BURST_S,
-or BURST_BYTES where that is more; the queue has QUEUED_MOST entries."""
+"""A link's token bucket and queue, as in network.h: after a pause the link passes at once the bytes of BURST_S, or
+BURST_BYTES if they are more; the queue has QUEUED_MOST entries."""
 
 
 class LinkEnd(Protocol):
-    """What a link leads to."""
+    """The end of a link."""
 
     native: Native
 
     def take(self, header: KofnHeader, values: bytes) -> None:
-        """A packet has come."""
+        """Receive a packet."""
 
 
 class Link:
-    """One direction of a worker's link; `take` gets what arrives, after what faults do to it."""
+    """One direction of a worker's link; `take` gets the packets that arrive, after faults."""
 
     def __init__(self, clock: VirtualClock, mbps: float | None, faults: Faults, take: Take) -> None:
         self._take, self._faults = take, faults
@@ -58,7 +58,7 @@ class Link:
 
     @classmethod
     def to(cls, end: LinkEnd, clock: VirtualClock, mbps: float | None, faults: Faults) -> "Link":
-        """Python sees packets only where there are faults."""
+        """Make a link to `end`; Python sees its packets only where there are faults."""
         link = cls(clock, mbps, faults, end.take)
         if not faults:
             end.native.call("from", link.native.address)
@@ -77,11 +77,11 @@ class Link:
         put(self.native, header, values)
 
     def shape(self, mbps: float) -> None:
-        """Another rate from now on, for what is underway as well."""
+        """Change the rate, also for packets in transit."""
         self.native.call("shape", mbps)
 
     def _arrive(self) -> None:
-        """At the other end, but for what the configuration's faults do to it."""
+        """Deliver a packet to the other end, after the configuration's faults."""
         head, body = ctypes.create_string_buffer(HEADER_BYTES), ctypes.create_string_buffer(PACKET_BYTES_MAX)
         while (size := self.native.call("arrived", head, body)) >= 0:
             (header,), values = headers_of(head.raw), body.raw[:size]
@@ -91,7 +91,7 @@ class Link:
                 self._line.carry([encode(header, values)])
 
     def _decode(self, datagrams: list[bytes]) -> None:
-        """What the faults have let through; a corrupted one is dropped there, as the real ones do."""
+        """Deliver datagrams that passed the faults; drop corrupted ones, as real ends do."""
         for datagram in datagrams:
             try:
                 header = decode_header(datagram)
@@ -103,8 +103,8 @@ class Link:
 class VirtualSwitch:
     """The slots of a job of so many workers; a packet takes `switch_s` of CPU time.
 
-    `digest`: hears of each worker's first contribution that counts in an iteration: the worker, the iteration, and
-    whether that was late.
+    `digest` is called for each worker's first counted contribution of an iteration with the worker, the iteration, and
+    whether it was late.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class VirtualSwitch:
         self._noted_last = (ctypes.c_int64 * 3)()
 
     def lead(self, links: list[Link]) -> None:
-        """To each worker."""
+        """Connect a link to each worker."""
         self._links = links
         for rank, link in enumerate(links):
             self.native.call("to", rank, link.native.address)
@@ -134,7 +134,7 @@ class VirtualSwitch:
         self._slots.k = k
 
     def take(self, header: KofnHeader, values: bytes) -> None:
-        """A packet has come."""
+        """Receive a packet."""
         put(self.native, header, values)
 
     def _noted(self) -> None:
@@ -144,5 +144,5 @@ class VirtualSwitch:
 
 
 def put(native: Native, header: KofnHeader, values: bytes) -> None:
-    """Give a packet of Python's to a struct that takes packets."""
+    """Give a packet from Python to a struct that takes packets."""
     native.call("put", encode_header(header), values, len(values))

@@ -1,4 +1,4 @@
-"""`kofn simulate`: one configuration's trials in virtual time; the same files, summary and report as those of a run."""
+"""`kofn simulate`: one configuration's trials in virtual time, with the files, summary and report of a run."""
 
 import json
 import sys
@@ -112,10 +112,10 @@ def command(
     """Run an experiment in virtual time: no network, no waiting, no root.
 
     CONFIG is a file for kofn run. Estimator, policy, protocol, ledger, model and data are the real ones; links and the
-    switch's slots are modelled, and what a worker's steps cost is measured on this machine first. Not simulated: kill
-    and start of [[event]], late joiners, topologies of your own, faults at the switch, several jobs, and every
-    job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes.
-    With [schedule], --times says what an iteration takes by the model of docs/explanation/schedule.md.
+    switch's slots are modelled, and the cost of a worker's steps is measured on this machine first. Not simulated: kill
+    and start of [[event]], late joiners, custom topologies, faults at the switch, several jobs, and every
+    job.collective but the switch. A workload takes model.compute_ms for a gradient, however long it really takes. With
+    [schedule], --times gives the time of an iteration by the model of docs/explanation/schedule.md.
     """
     console = make_console(stderr=as_json, quiet=quiet)
     with ending("simulate"), ExitStack() as beside:
@@ -164,16 +164,17 @@ def execute(
     *,
     apart: bool = False,
 ) -> RunFolder:
-    """Everything up to the last worker's end, as run.runner.execute; ConfigError for what is not simulated.
+    """Simulate until the last worker's end, as run.runner.execute. Raise ConfigError for settings that are not
+    simulated.
 
-    `known` is asked for the costs once the folder is there. `apart`: trials are simulated at the same time, each in a
-    process of its own, where this one may be forked.
+    `known` returns the costs and is called once the folder exists. With `apart`, trials are simulated at the same time,
+    each in another process, if this one may be forked.
     """
     config = plan.shared
     check(config)
     folder = prepare(plan, wanted_topology(config, plan.jobs[0].source, hosts=config.job.workers))
     folder.update_record(driver="simulated")
-    with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would wait
+    with noted_end(folder, at_early_end), threadpoolctl.threadpool_limits(1):  # small matrices: threads would only wait
         library()  # once, for all trials
         costs = known()
         costs.save(folder.costs)
@@ -191,9 +192,9 @@ def execute(
 
 @contextmanager
 def _known_costs(config: Config, path: Path | None, cores: int | None) -> Iterator[Callable[[], Costs]]:
-    """What returns the costs in this file; without one, those that a process begins to measure now.
+    """Return a function for the costs: those in this file, or those that another process begins to measure now.
 
-    A process of its own where that can be: one that has trained, in threads perhaps, must not be forked.
+    Another process where possible, as one that has trained, perhaps in threads, must not be forked.
     """
     if path is not None:
         yield partial(_with_cores, Costs.load(path), cores)
@@ -207,7 +208,7 @@ def _with_cores(costs: Costs, cores: int | None) -> Costs:
 
 
 def check(config: Config) -> None:
-    """ConfigError for what virtual time has not."""
+    """Raise ConfigError for settings that are not simulated."""
     if not load_collective(config.job.collective).simulated:
         raise ConfigError(
             f"job.collective is {config.job.collective!r}, which is not simulated: 'switch' is, kofn run has them all"
@@ -223,8 +224,8 @@ def check(config: Config) -> None:
         raise ConfigError("fault.where is 'switch', which is not simulated: 'host' is")
     if config.cpu:
         raise ConfigError(
-            "cpu.share is not simulated, as nothing is computed in real time: kofn run --record-stragglers writes what"
-            " comes of it to a file, and model.trace takes that"
+            "cpu.share is not simulated, as nothing is computed in real time: kofn run --record-stragglers writes its"
+            " effect to a file for model.trace"
         )
     if config.schedule.family is not None:
         raise ConfigError(
@@ -236,7 +237,7 @@ def check(config: Config) -> None:
 
 
 def simulate_times(config: Config, costs: Costs, console: Console) -> list[SimulatedTimes]:
-    """How long iterations take, and which k is chosen, for each objective; up to run.max_iterations."""
+    """Simulate the times of iterations and the choices of k, for each objective; up to run.max_iterations."""
     results = []
     for objective in config.run.trials:
         models = [TimingModel(config) for _ in range(config.job.workers)]
@@ -248,7 +249,7 @@ def simulate_times(config: Config, costs: Costs, console: Console) -> list[Simul
 
 
 def _simulate_trial(config: Config, entry: TrialFolder, costs: Costs, console: Console) -> None:
-    """One objective; the files of its workers and its controller."""
+    """Simulate one objective, with the files of its workers and its controller."""
     begin = time.perf_counter()
     learning = Learning(config)
     with ExitStack() as files:
@@ -265,7 +266,7 @@ def _beside(first: Callable[[], None], second: Callable[[], None]) -> None:
 
 
 def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
-    """One worker that trains alone, on a processor of its own."""
+    """Simulate one worker that trains alone, on its own processor."""
     now_s = 0.0
 
     def wait_until(end_s: float) -> None:
@@ -278,7 +279,7 @@ def _simulate_alone(config: Config, job: JobFolder, costs: Costs) -> None:
 
 
 def _train(config: Config, entry: TrialFolder, models: list[TrainingModel], costs: Costs, console: Console) -> float:
-    """To the end, with everybody's last lines; how long it took, in virtual seconds."""
+    """Simulate to the end, with all workers' last lines, and return the duration in virtual seconds."""
     simulation = _simulation(config, entry.objective, models, costs, entry.decisions)
     progress = _progress(console, entry.objective, time.perf_counter())
 
@@ -312,7 +313,7 @@ def _simulation(
 
 
 def _progress(console: Console, objective: str, begin: float) -> Callable[[ControlLoop, float], None]:
-    """Says about every second how far a simulation is."""
+    """Return a function that reports a simulation's progress about every second."""
     said = begin
 
     def show(control_loop: ControlLoop, virtual_s: float) -> None:
@@ -328,7 +329,7 @@ def _progress(console: Console, objective: str, begin: float) -> Callable[[Contr
 
 
 def _show(found: Sequence[SimulatedTimes | Pair | SimulatedSchedule], shown: PlainTable, *, as_json: bool) -> None:
-    """As a table, or as JSON on stdout."""
+    """Show results as a table, or as JSON on stdout."""
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], indent=2))
     else:

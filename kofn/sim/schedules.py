@@ -1,4 +1,4 @@
-"""What iterations take by each family of schedules, by the model of the pipeline, without any training."""
+"""The duration of iterations by each family of schedules, by the model of the pipeline, without training."""
 
 import time
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from kofn.host.workload.workloads.accelerator import times_of
 from kofn.report.table import PlainTable
 
 REPEATS = 5
-"""Passes that are timed; the median counts."""
+"""Passes that are timed; their median is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedSchedule:
-    """Times in seconds; `configured`: [schedule] says so, else it is the family's best."""
+    """Times in seconds; `configured`: the schedule of [schedule], else its family's best."""
 
     schedule: PassSchedule
     iteration_s: float
@@ -38,9 +38,8 @@ class SimulatedSchedule:
 
 
 def simulate_schedules(config: Config) -> list[SimulatedSchedule]:
-    """The one that is configured, then the best of each family; k = n, no stragglers.  ConfigError for a workload
-    without layers.
-    """
+    """Return the configured schedule, then the best of each family; k = n, no stragglers. Raise ConfigError for a
+    workload without layers."""
     workload = load_workload(config, 0)
     if not isinstance(workload, LayeredWorkload):
         raise ConfigError(
@@ -65,7 +64,7 @@ def simulate_schedules(config: Config) -> list[SimulatedSchedule]:
 
 
 def table(results: list[SimulatedSchedule]) -> PlainTable:
-    """For people: milliseconds an iteration, and KiB of float32."""
+    """Return a table for people: milliseconds an iteration, and KiB of float32."""
     headings = ["family", "threshold", "front", "iteration", "x bound", ""]
     return PlainTable(headings, list(map(_row, results)), texts=("family", ""))
 
@@ -82,7 +81,7 @@ def _row(one: SimulatedSchedule) -> list[str]:
 
 
 def _times(config: Config, workload: LayeredWorkload) -> LayerTimes:
-    """An accelerator's, as they are given; else what the passes take here, and model.compute_ms at least."""
+    """Return the given times of an accelerator, else the passes' times here, with model.compute_ms at least."""
     if config.layer:
         return times_of(config.layer)
     runs = [dict(_timed(workload)) for _ in range(REPEATS)]
@@ -98,7 +97,7 @@ def _times(config: Config, workload: LayeredWorkload) -> LayerTimes:
 
 
 def _timed(workload: LayeredWorkload) -> Iterator[tuple[tuple[str, int], float]]:
-    """Each pass of one gradient, in the usual order."""
+    """Yield each pass of one gradient, in the usual order."""
     model: LayeredModel = workload.model
     workload.begin(1)
     layers = range(len(model.layers))

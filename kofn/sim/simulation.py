@@ -1,4 +1,4 @@
-"""One objective over one job's whole training in virtual time: workers, links, switch and controller, put together."""
+"""One objective over one job's whole training in virtual time: workers, links, switch and controller together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,7 +27,7 @@ from kofn.sim.worker_model import WorkerModel
 LAST_ITERATION = 2**32 - 1
 
 LOOK_S = 0.5
-"""Virtual time between two looks at how far a simulation is."""
+"""Virtual time between two reports of progress."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class Simulation:
     workers: list[Worker] = field(init=False)
     uplinks: list[Link] = field(init=False)
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why each worker ended."""
+    """The reason of each worker's end."""
     first_s: float = 0.0
-    """When the first one did."""
+    """The time of the first worker's end."""
     _machine: Machine = field(init=False)
     switch: VirtualSwitch = field(init=False)
     _look: Callable[[ControlLoop, float], None] = field(init=False)
@@ -53,7 +53,7 @@ class Simulation:
     _asking: set[int] = field(default_factory=set)
     _links: VirtualSchedule[Rate] = field(init=False)
     events: list[LoggedEvent] = field(default_factory=list)
-    """What became of links' changes."""
+    """The results of links' changes."""
     _finished_iteration: int = 0
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Simulation:
         self.switch.lead(self.downlinks)
 
     def run(self, look: Callable[[ControlLoop, float], None]) -> None:
-        """From the start to the last worker's end; RunError if that does not come in time.
+        """Simulate from the start to the last worker's end. Raise RunError if that does not come in time.
 
         `look` gets the control loop and the time, now and then and at the end.
         """
@@ -132,7 +132,7 @@ class Simulation:
         self.clock.after(now_s + MANAGEMENT_S, self.controller.arrival, arrival)
 
     def _report(self, rank: int, report: pb.Report) -> None:
-        """A worker has finished an iteration: links may get other rates, once; and the controller is told."""
+        """Note a worker's finished iteration: change links' rates if it is time, and tell the controller."""
         self._finished_iteration = max(self._finished_iteration, report.iteration)
         self._links.reached(report.iteration)
         self.controller.report(rank, report)
@@ -150,7 +150,7 @@ class Simulation:
             worker.set_late_policy(late_policy)
 
     def _ask_peers(self, rank: int) -> None:
-        """The others' results come over the management network, unless that is under way."""
+        """Fetch the others' results over the management network, unless that is under way."""
         if rank in self._asking:
             return
         self._asking.add(rank)
@@ -165,7 +165,7 @@ class Simulation:
                 worker.take_results(list(peer.protocol.results(worker.protocol.iteration, LAST_ITERATION)))
 
     def totals(self, rank: int) -> dict[str, Any]:
-        """What a worker says of its whole training at its end (results.worker_metrics.Totals)."""
+        """Return a worker's totals at its end (results.worker_metrics.Totals)."""
         up, down = self.uplinks[rank], self.downlinks[rank]
         traffic = {
             "bytes_sent": up.payload_bytes,

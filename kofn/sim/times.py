@@ -1,4 +1,4 @@
-"""What a simulation without training comes to: how long iterations took, and which k was in force."""
+"""The result of a simulation without training: the duration of iterations, and k."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -15,15 +15,15 @@ class SimulatedTimes:
     workers: int
     iterations: int
     virtual_s: float  # until the first worker had finished the last iteration
-    wall_s: float  # how long the simulation took
+    wall_s: float  # the simulation's real time
     mean_iteration_s: float
-    predicted_s: float | None  # for the last k; None where nothing was chosen
+    predicted_s: float | None  # for the last k; None without a choice
     changes: int
     k: int  # the last one
 
     @classmethod
     def of(cls, simulation: Simulation, objective: str, wall_s: float) -> Self:
-        """Look at a simulation that has ended."""
+        """Return the times of a simulation that has ended."""
         control_loop, iterations = simulation.controller.control_loop, simulation.config.run.max_iterations
         forecast = control_loop.choice.forecast if control_loop.choice else None
         return cls(
@@ -43,7 +43,7 @@ class SimulatedTimes:
 
 
 def table(results: list[SimulatedTimes]) -> PlainTable:
-    """For people: milliseconds an iteration."""
+    """Return a table for people: milliseconds an iteration."""
     headings = ["trial", "n", "iterations", "virtual", "wall", "k", "changes", "iteration", "predicted"]
     return PlainTable(headings, [_row(one) for one in results])
 

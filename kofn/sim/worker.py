@@ -1,4 +1,4 @@
-"""A worker in virtual time: the driver and the ledger as they are, and what agent and training do around it."""
+"""A worker in virtual time: the real driver and ledger, with a model of the agent and the training around them."""
 
 import random
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from kofn.sim.worker_model import WorkerModel, nothing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all workers have in common."""
+    """The environment that all workers share."""
 
     config: Config
     clock: VirtualClock
@@ -36,7 +36,7 @@ class Surroundings:
     costs: Costs
     report: Callable[[int, pb.Report], None]
     ask_peers: Callable[[int], None]
-    """Have the results of this rank's iteration brought from the others."""
+    """Fetches the results of this rank's iteration from the others."""
     finished: Callable[[int, str], None]
 
 
@@ -68,31 +68,31 @@ class Worker(Effects):
         )
         self._blocking = load_stragglers(around.config, rank)
         self._wakes = random.Random(f"{around.config.run.seed}/{rank}")
-        self._done: list[Finished] = []  # what is to be applied
-        self._iteration, self._attempts = 0, Attempts()  # what is computed
-        self._current = 0  # of which it has the parameters; the protocol may be further
+        self._done: list[Finished] = []  # to be applied
+        self._iteration, self._attempts = 0, Attempts()  # of the gradient being computed
+        self._current = 0  # iteration of its parameters; the protocol may be further
         self._beyond: int | None = None  # an iteration that the worker waits for the protocol to leave
-        self._then: Callable[[], None]  # to do once it has
+        self._then: Callable[[], None]  # called when it has left it
         self._computing: Handle | None = None
         self._driver = Driver(self.protocol, model.encoder, self, workers=job.workers)
         self.set_late_policy(around.config.policy.late_policy)
         self._started_s = 0.0  # parameters ready
-        self._ready_s = 0.0  # the gradient was
+        self._ready_s = 0.0  # when the gradient was ready
         self._blocked_s = 0.0  # in the current iteration
-        self._step: Step | None = None  # what it has done in the iteration that it computes
-        self._work: Work  # the gradient that it has
-        self._own = BlockResults.of(())  # of the iteration that it computed last
+        self._step: Step | None = None  # in the iteration that it computes
+        self._work: Work  # its latest gradient
+        self._own = BlockResults.of(())  # of the latest iteration that it computed
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
-        """Treat late gradients so from now on."""
+        """Set the rule for late gradients."""
         self.host.attentive = True
         self._driver.rule = RULES[late_policy.rule]
         self._model.set_late_policy(late_policy)
 
-    # -- its course
+    # -- iterations
 
     def start(self) -> None:
-        """The first iteration, with parameters that all have alike."""
+        """Begin the first iteration, with parameters that are equal at all workers."""
         self._begin(1)
         self._compute()
 
@@ -103,17 +103,18 @@ class Worker(Effects):
         self._go()
 
     def _go(self) -> None:
-        """A gradient with these parameters."""
+        """Compute a gradient with these parameters."""
         self.host.attentive = True
         now_s, compute_s = self._around.clock.time(), self._blocking.compute_s(self._iteration)
-        wake_s = self._wake_s() + self._wake_s()  # from its sleep, and of the thread that sends
+        wake_s = self._wake_s() + self._wake_s()  # from its sleep, and of the sending thread
         self._blocked_s = self._blocking.blocking_s(self._iteration, self._attempts.batch, now_s)
         ready_s = now_s + compute_s + self._blocked_s + wake_s
         self._computing = self._around.clock.call_at(ready_s, self._computed)
         self._go_on()
 
     def _wake_s(self) -> float:
-        """Return how late a thread wakes up, 0 to 2 means: each of several equal workers is the last one at times."""
+        """Return how late a thread wakes up, 0 to 2 means, so that each of several equal workers is
+        sometimes the last."""
         return 2 * self._wakes.random() * self._around.costs.wake_s
 
     def _computed(self) -> None:
@@ -121,7 +122,7 @@ class Worker(Effects):
         self._around.machine.work(self._around.costs.encode_s, self._until, 0, self._hand_over)
 
     def _hand_over(self) -> None:
-        """The protocol is where the others are: hear of what has ended, then contribute as the rule says."""
+        """Take the results of ended iterations, then contribute as the rule says; the protocol is up to date."""
         iteration, batch, current = self._iteration, self._attempts.batch, self.protocol.iteration
         if self._step is None:
             work = self._work = self._model.compute(iteration, 0, self._blocked_s)
@@ -147,7 +148,7 @@ class Worker(Effects):
             self._until(current, lambda: self._hear(self._report_and_compute))
 
     def _give_up_if_late(self) -> None:
-        """Go on to the current iteration as soon as this one is over, if the rule is such."""
+        """Give up the gradient once its iteration is over, if the rule says so, and go on to the current one."""
         over = self.protocol.is_over(self._iteration)
         if self._computing is None or not over or not self._attempts.gives_up(self._driver.rule):
             return
@@ -159,29 +160,29 @@ class Worker(Effects):
         self._until(self._iteration, lambda: self._hear(self._report_and_compute))
 
     def _made(self, work: Work, age: int = 0) -> Step:
-        """What was done in this iteration."""
+        """Return the worker's step in this iteration."""
         first_block_s, started_s = self._around.clock.time() - self._started_s, self._started_s
         return Step(iteration=self._iteration, started=started_s, first_block_s=first_block_s, work=work, age=age)
 
     def _until(self, iteration: int, then: Callable[[], None]) -> None:
-        """Wait until the protocol is beyond this iteration, and the results of all that is over elsewhere are here."""
+        """Wait until the protocol is beyond this iteration, with the results of all iterations that ended elsewhere."""
         self.host.attentive = True
         self._beyond, self._then = iteration, then
         self._advance()
 
     def _advance(self) -> None:
-        """Go on to the iteration that is current elsewhere, and do what was to be done there."""
+        """Advance to the iteration that is current elsewhere, then call the waiting function."""
         if self._driver.advance(self._beyond):
             self._beyond = None
             self._then()
 
     def next_iteration(self) -> None:
-        """As Effects: keep what has ended for the training."""
+        """Keep the ended iteration for the training (see Effects)."""
         self._done.append(self._driver.end())
         self._begin(self.protocol.iteration + 1)
 
     def _hear(self, then: Callable[[], None]) -> None:
-        """What has ended goes to the training; then the worker goes on, unless that is over."""
+        """Give ended iterations to the training; then go on, unless that is over."""
         costs, done = self._around.costs, self._done
         assert self._step is not None
         self._step = replace(self._step, account=self._model.account())
@@ -190,7 +191,7 @@ class Worker(Effects):
         self._around.clock.after(awake_s, self._around.machine.work, costs.apply_s * len(done), self._apply, done, then)
 
     def _apply(self, done: list[Finished], then: Callable[[], None]) -> None:
-        """All that has finished, in order."""
+        """Apply all finished iterations, in order."""
         now, step, reason = self._around.clock.time(), self._step, None
         assert step is not None
         for finished in done:
@@ -210,7 +211,7 @@ class Worker(Effects):
         self._compute()
 
     def _tell(self) -> None:
-        """The controller hears of the iteration."""
+        """Report the iteration to the controller."""
         assert self._step is not None
         assert self._step.work is not None
         wait_s = self.protocol.take_link_wait_s(self._around.clock.time())
@@ -233,7 +234,7 @@ class Worker(Effects):
         self._go_on()
 
     def _news(self) -> None:
-        """The host has read a packet."""
+        """Handle news: the host has read a packet."""
         self.host.attentive = False
         self._driver.follow(self.protocol.news(), self._around.clock.time())
         self._go_on()
@@ -245,24 +246,24 @@ class Worker(Effects):
         self._give_up_if_late()
 
     def _time_out(self) -> None:
-        """The earliest deadline has passed."""
+        """Handle the earliest deadline, which has passed."""
         self.host.attentive = True
         self._driver.timer(self._around.clock.time())
         self.host.set_timer()
 
     def _begin(self, iteration: int) -> None:
-        """The protocol's next iteration; what has waited for a whole one is merged into it."""
+        """Begin the protocol's next iteration, and merge gradients that waited for it."""
         self.host.attentive = True
         self._current = self._current or iteration
         self._driver.begin(iteration, self._around.clock.time())
         self.host.set_timer()
 
-    # -- what the driver wants done (driver.Effects)
+    # -- the driver's effects (driver.Effects)
 
     queued = 0
 
     def during(self, part: Part) -> AbstractContextManager[object]:
-        """Times are those of `costs`."""
+        """Measure nothing: times are those of `costs`."""
         return UNTIMED
 
     def delivered(self, results: BlockResults) -> None:

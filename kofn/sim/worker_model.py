@@ -1,4 +1,4 @@
-"""What a worker learns, and what it sends of it: the real ledger, codec and model, or none where time alone counts."""
+"""A worker's learning and encoding: the real ledger, codec and model, or none where time alone counts."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -35,25 +35,25 @@ class WorkerModel(Protocol):
     layout: BlockLayout
     encoder: Sender
     direction: Direction
-    """Of the aggregate of the latest iteration that the worker had a part in."""
+    """The direction of the latest aggregate in which the worker had a part."""
 
     def compute(self, iteration: int, batch: int, blocking_s: float) -> Work:
-        """The `batch`-th gradient of an iteration."""
+        """Return the `batch`-th gradient of an iteration."""
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
-        """Into the ledger, in the iteration that is current by now."""
+        """Enter a gradient into the ledger, in the current iteration."""
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
-        """Late gradients from now on."""
+        """Set the policy for late gradients."""
 
     def account(self) -> Account | None:
-        """What became of its gradients; None where there are none."""
+        """Return the account of its gradients; None where there are none."""
 
     def delivered(self, results: BlockResults) -> None:
-        """Blocks of the current iteration have closed."""
+        """Take closed blocks of the current iteration."""
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """An iteration is over; why the training is, too, if it is. `step`: what this worker did in it."""
+        """Apply an ended iteration, with this worker's `step` in it. Return the reason if the training is over, too."""
 
 
 class TrainingModel:
@@ -84,7 +84,7 @@ class TrainingModel:
         )
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
-        """As the agent does it before it sends."""
+        """Enter a gradient as the agent does before it sends."""
         assert work.gradient is not None
         self.encoder.enter(work.gradient, iteration, batch=batch, current=current)
 
@@ -98,7 +98,7 @@ class TrainingModel:
         self._learning.take(results, self.encoder.plan)
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """Step, evaluation, a line of metrics."""
+        """Step, evaluate, and write a line of metrics."""
         learning = self._learning
         done = learning.aggregate(finished, self._rank)
         after = learning.apply(done)
@@ -115,16 +115,16 @@ class TrainingModel:
         return "iterations" if done.iteration >= self._config.run.max_iterations else None
 
     def close(self, totals: dict[str, Any]) -> None:
-        """The last line, and the ledger."""
+        """Write the last line, and the ledger."""
         account = asdict(self.encoder.ledger.accounts.account())
         self._metrics.write(summary=totals | {"account": account})
         self._metrics.close(self.encoder.ledger.accounts.totals(), self._learning.replica.results)
 
 
 class Zeros:
-    """Zeros in place of an encoder: one packet an iteration, and nothing that waits."""
+    """Zeros in place of an encoder: one packet an iteration, and no residual."""
 
-    blocks = [0]  # noqa: RUF012  # nobody changes it
+    blocks = [0]  # noqa: RUF012  # never changed
     current_lanes = 0
     slice_blocks = 1
     late = False
@@ -132,33 +132,33 @@ class Zeros:
 
     def __init__(self) -> None:
         self.plan = Planner(blocks=1, widths=(32,)).first()
-        self._parts = 0  # of the current iteration
+        self._parts = 0  # in the current iteration
 
     def begin(self, iteration: int) -> None:
         self._parts = 0
 
     def enter_rest(self) -> None:
-        """There is no ledger."""
+        """Do nothing: there is no ledger."""
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
         yield self.blocks
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
-        """One more gradient that counts is as many zeros; one that does not takes no time worth speaking of."""
+        """Encode one more counted gradient as zeros; others take no time."""
         if missed or self._parts == PARTS - 1:
             return 0, []
         self._parts += 1
         return self._parts, [*open]
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
-        """Zeros, which stand for one gradient."""
+        """Return zeros, which stand for one gradient."""
         return PackedBlocks.of([(block, self.reencode(block, 0, 0, 0)) for block in blocks])
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
         return Packed(bytes(WORD_BYTES), scale, lanes, WEIGHT_UNIT)
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
-        """There is no ledger."""
+        """Do nothing: there is no ledger."""
 
     narrows = False
     fresh: Collection[int] = ()
@@ -177,7 +177,7 @@ def nothing(blocking_s: float, *, aborted: bool) -> Work:
 
 
 class TimingModel:
-    """Sends nothing but zeros and learns nothing: only times are asked for."""
+    """Sends zeros and learns nothing, for simulations of times alone."""
 
     layout = BlockLayout(blocks=1, words=1, widest=32)
     direction = NOWHERE
@@ -190,17 +190,17 @@ class TimingModel:
         return nothing(blocking_s, aborted=False)
 
     def enter(self, work: Work, iteration: int, batch: int, current: int) -> None:
-        """There is no ledger."""
+        """Do nothing: there is no ledger."""
 
     def set_late_policy(self, late_policy: LatePolicy) -> None:
-        """There are none."""
+        """Do nothing: there are no late gradients."""
 
     def delivered(self, results: BlockResults) -> None:
-        """Nothing is learnt from them."""
+        """Do nothing: a result teaches nothing."""
 
     def account(self) -> Account | None:
         return None
 
     def apply(self, finished: Finished, step: Step | None, now: float) -> str | None:
-        """Only the last iteration ends it."""
+        """Return the end's reason after the last iteration."""
         return "iterations" if finished.results.iteration >= self._last else None

@@ -7,9 +7,8 @@ JSON --compiler/--> C --cc--> library --native.py--> engine <--p4runtime/-- clie
 cli/         the command line, simple_switch_grpc's flags
 compiler/    JSON to C
 engine/      the running switch: program, ports, packets
-state/       what the control plane puts in: entries, profiles, value sets, meters
+state/       the control plane's data: entries, profiles, value sets, meters
 p4runtime/   the P4Runtime server
-reference/   interprets the same program, slowly: for tests
 runtime/     the fixed C part; native.py calls it through ctypes
-errors.py    what can go wrong, as one tree
+errors.py    the exceptions, as one tree
 """

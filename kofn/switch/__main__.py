@@ -36,7 +36,7 @@ USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code, 2 when it cannot start."""
+    """Run until SIGTERM or SIGINT. Return the exit code, which is 2 when the switch cannot start."""
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         if not options.inside.files:
@@ -61,7 +61,7 @@ def _trace(inside: Inside) -> Trace | None:
 
 
 async def run(options: Options) -> None:
-    """Serve and forward until a signal ends it.  Raises SwitchError when it cannot start."""
+    """Serve and forward packets until a signal arrives. Raise SwitchError when the switch cannot start."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -69,7 +69,7 @@ async def run(options: Options) -> None:
     try:
         built = await _build(options)
     except CompileError:
-        if ended.is_set():  # the terminal's Ctrl-C has ended the compiler, too
+        if ended.is_set():  # Ctrl-C in the terminal has ended the compiler, too
             return
         raise
     engine = Engine(
@@ -112,7 +112,7 @@ async def run(options: Options) -> None:
 
 
 async def _end(ended: asyncio.Event, replay: PcapReplay) -> None:
-    """Feed the files, if there are any, until a signal ends it; raises PcapError when one of them is damaged."""
+    """Replay the pcap files, if any, until a signal arrives. Raise PcapError when a file is damaged."""
     loop = asyncio.get_running_loop()
     failures: list[PcapError] = []
 
@@ -128,20 +128,20 @@ async def _end(ended: asyncio.Event, replay: PcapReplay) -> None:
 
 
 def report(engine: Engine, options: Options) -> None:
-    """What was injected at ports that have rules for it, and what went through all ports."""
+    """Print the injected faults of ports that have rules, and the traffic of all ports."""
     for line in (*fault_lines(engine, options.faults), *count_lines(engine, options.ports)):
         print(line, flush=True)
 
 
 class ReportLog:
-    """Writes the program's own messages to the log, and how many are missing there."""
+    """Writes the program's own messages to the log, and counts those that are missing there."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lost = 0
 
     def write(self, reports: list[LogReport]) -> None:
-        """Write messages, and a line with the number of those that the engine dropped meanwhile."""
+        """Write messages, and a line with the number of messages that the engine dropped meanwhile."""
         for report in reports:
             LOG.log(logging.ERROR if report.failed else logging.INFO, "%s", report.text)
         lost = self._engine.stats().drops["log ring full"]
@@ -151,7 +151,7 @@ class ReportLog:
 
 
 async def _build(options: Options) -> Built | None:
-    """The program of the command line; beside it the runtime is compiled, for the cache."""
+    """Compile the program of the command line, and in parallel the runtime, for the cache."""
     target = Target(
         drop_port=options.drop_port, priority_queues=options.priority_queues, trace=bool(options.inside.trace)
     )
@@ -171,7 +171,7 @@ def _program(path: Path, target: Target) -> Built:
 
 
 def _set_up_logging(options: Options) -> None:
-    """To the file, to standard output, or (warnings and worse) to standard error."""
+    """Log to the file, to standard output, or (warnings and worse) to standard error."""
     level = LEVELS[options.log_level]
     for library in ("asyncio", "grpc"):
         logging.getLogger(library).setLevel(logging.WARNING)

@@ -30,8 +30,8 @@ DROPS = (
     "queue full",
 )  # enum drop_reason of runtime/program.h, in its order
 DROP_NAMES = (c_char_p * len(DROPS))(*(name.encode() for name in DROPS))
-TAKE_BYTES = 1 << 18  # of records taken at once; a packet fits many times
-INJECT_BYTES = 1 << 22  # all that one injected packet becomes; as much as a ring holds
+TAKE_BYTES = 1 << 18  # bytes of records taken at once; many packets fit
+INJECT_BYTES = 1 << 22  # all outputs of one injected packet; as many bytes as a ring holds
 
 
 class CCount(ctypes.Structure):
@@ -142,7 +142,7 @@ def limbs_array(words: list[int]) -> Any:
 
 
 def records(data: bytes) -> list[bytes]:
-    """What ring_take wrote: byte strings, each behind its 32-bit length."""
+    """Return the byte strings that ring_take wrote, each after its 32-bit length."""
     result, at = [], 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "little")

@@ -1,4 +1,4 @@
-"""How a training begins to go through the switch: one call on its model."""
+"""The functions that attach a training to its job's switch, by one call on its model."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,11 +24,12 @@ def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> 
         model = DistributedDataParallel(model)
         kofn.torch.ddp_hook(model)
 
-    Gradients leave bucket by bucket while backward goes on.  For jobs whose k is n; with a smaller one a slow worker
-    falls behind, which elastic() prevents.  `job`: None: that of the environment (docs/howto/pytorch.md).
+    Gradients leave bucket by bucket while backward goes on. This is for jobs whose k is n; with a smaller k a slow
+    worker falls behind, which elastic() prevents. Without a `job` it is that of the environment
+    (docs/howto/pytorch.md).
 
-    Returns when all workers are there.  TorchError says what of model, process group or environment is not allowed;
-    AgentError that the controller refuses, or that nothing moves for a minute.
+    Returns when all workers have joined. Raises TorchError for a model, process group or environment that does not
+    work, AgentError when the controller refuses, or when nothing moves for a minute.
     """
     session = _session(model, job)
     session.join()
@@ -45,7 +46,7 @@ def elastic(
     also: Iterable[Stateful] = (),
     job: TorchJob | None = None,
 ) -> Session:
-    """As ddp_hook(), of the fastest k of n workers, whose replicas stay equal to the bit.
+    """Do as ddp_hook(), with the fastest k of n workers, whose replicas stay equal to the bit.
 
         session = kofn.torch.elastic(model, optimizer, scheduler)
         while not session.done():
@@ -53,10 +54,10 @@ def elastic(
             loss(model, next(batches)).backward()
             optimizer.step()
 
-    A worker that was late applies what it has missed after its own step.  So the loop runs until session.done(), and
-    not over a worker's own batches; the scheduler is stepped here.  `before_step` and `after_step` are called around
-    every step, own or applied: clipping and moving averages are theirs.  `also`: what else has a state_dict() and
-    changes in these.  A worker that died and comes back goes on from another one's parameters and states.
+    A late worker applies the iterations that it has missed after its own step. So the loop runs until session.done(),
+    not over a worker's own batches, and kofn steps the scheduler. `before_step` and `after_step` are called around
+    every step, own or applied; clipping and moving averages belong there. `also` names further objects with a
+    state_dict() that change in them. A rejoining worker starts from another worker's parameters and states.
     """
     session = _session(model, job)
     check_elastic(model, optimizer, scheduler)
@@ -82,11 +83,11 @@ def schedule(
             session.backward(loss)
         session.close()
 
-    `model` is in no DistributedDataParallel. session.backward() takes the place of loss.backward(), and
-    optimizer.step() is called for each layer before its next forward pass; the scheduler is stepped after each
-    iteration. For jobs whose k is n. Weight gradients of Linear, Conv1d to Conv3d, Embedding and LayerNorm are computed
-    when the schedule says, those of other modules with their error terms. `max_norm`: the means are clipped by their
-    global norm, in families that wait for all of them. Errors: as of ddp_hook().
+    `model` is in no DistributedDataParallel. session.backward() replaces loss.backward(). kofn calls optimizer.step()
+    for each layer before its next forward pass, and steps the scheduler after each iteration. This is for jobs whose k
+    is n. Weight gradients of Linear, Conv1d to Conv3d, Embedding and LayerNorm are computed when the schedule says,
+    those of other modules with their error terms. With `max_norm` the means are clipped by their global norm, in
+    families that wait for all of them. Errors are those of ddp_hook().
     """
     if not isinstance(model, nn.Module):
         raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")

@@ -1,4 +1,4 @@
-"""What stands in a parameter's place for a gradient that has left while backward went on."""
+"""The placeholder for a parameter's gradient that has left during the backward pass."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,8 @@ from kofn.torch.errors import TorchError
 
 
 class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read
-    """Of a parameter: its shape without memory.  Whoever reads it, to clip it or to add another one, is told."""
+    """A placeholder in the parameter's shape, without memory. Reading it, to clip it or to add to
+    it, is a TorchError."""
 
     @staticmethod
     def __new__(cls, parameter: nn.Parameter, name: str) -> Any:

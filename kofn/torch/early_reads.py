@@ -1,7 +1,7 @@
-"""Reads of a parameter before the step that its layer's call waits for, as the first iteration shows them.
+"""Finds reads of a parameter before the step that its layer's call waits for, in the first iteration.
 
-A schedule steps a layer's parameters right before the layer's call. What reads them earlier would have the values of
-the iteration before.
+A schedule steps a layer's parameters right before the layer's call. An earlier read would get the values of the
+iteration before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from kofn.torch.split import TorchLayer
 
 
 class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorch's are read
-    """The reads in the model's first forward pass, in whose hooks begin(), call() and end() are called."""
+    """The reads in the model's first forward pass. The model's hooks call begin(), call() and end()."""
 
     def __init__(self, layers: Sequence[TorchLayer]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
             self.__enter__()
 
     def call(self, at: int) -> None:
-        """TorchError where a parameter of this layer was read before."""
+        """Raise TorchError where a parameter of this layer was read before."""
         if self._within:
             if at in self._early:
                 raise self._error(at)
@@ -45,7 +45,8 @@ class EarlyReads(TorchDispatchMode):  # type: ignore[misc]  # no types of PyTorc
             self.__exit__(None, None, None)
 
     def check(self, loss: torch.Tensor) -> None:
-        """TorchError where the loss depends on a parameter that was read before the model's first forward pass."""
+        """Raise TorchError where the loss depends on a parameter that was read before the model's
+        first forward pass."""
         left, seen = [loss.grad_fn], set[Any]()
         while left:
             node = left.pop()

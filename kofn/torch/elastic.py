@@ -1,7 +1,7 @@
 """An optimizer that keeps up with the fastest k of n workers, and stays equal to theirs to the bit.
 
-What a worker has missed while it was slow, it applies after its own step: the means of later iterations, in order, each
-by a step of the optimizer and of the scheduler.
+After its own step a slow worker applies the iterations that it has missed: their means, in order, each by a step of the
+optimizer and of the scheduler.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ Callback = Callable[[], object]
 
 
 class ElasticSteps:
-    """All steps of `optimizer` in a session, of which the user makes one after each backward pass; see elastic()."""
+    """All steps of `optimizer` in a session; the user makes one after each backward pass. See elastic()."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ElasticSteps:
             self._apply(update)
 
     def _apply(self, update: Update) -> None:
-        """One that the others have finished without this worker."""
+        """Apply an iteration that ended without this worker."""
         if isinstance(update, Aggregate):
             self._fill(update.mean)
             self._before_step()
@@ -91,7 +91,7 @@ class ElasticSteps:
         self._took(update, None)
 
     def _took(self, update: Update, own: Step | None) -> None:
-        """Its step was made; a state makes the step before void."""
+        """Note the step of an update. A worker's state replaces the step made before it."""
         if isinstance(update, ReplicaState):
             self._session.replica.restore(update)
             self._buffers = _buffers(self._session.model)
@@ -105,14 +105,14 @@ class ElasticSteps:
         self._rates.keep()
 
     def _fill(self, mean: Floats) -> None:
-        """As DDP leaves it, in the same memory where there is some."""
+        """Put the mean where DDP leaves it, in existing memory if there is some."""
         for parameter, part in self._session.layout.parts(mean):
             if parameter.grad is None:
                 parameter.grad = part.clone()
             else:
                 parameter.grad.detach().copy_(part)
 
-    # -- what would part the replicas
+    # -- changes that would make replicas differ
 
     def _check(self, update: Update) -> None:
         if epoch_of(self._scheduler) != self._epoch:
@@ -138,7 +138,7 @@ class ElasticSteps:
 
 
 def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
-    """TorchError for what cannot be done k of n, or would part the replicas."""
+    """Raise TorchError for settings that k of n does not permit, or that would make replicas differ."""
     check_optimizer(model, optimizer, scheduler)
     check_statistics(model.module)
     if model.find_unused_parameters:
@@ -150,7 +150,7 @@ def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimiz
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
-    """TorchError for what cannot be stepped by one mean an iteration alone."""
+    """Raise TorchError for an optimizer that needs more than one mean an iteration."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TorchError(f"the optimizer is a {type(optimizer).__name__}: a torch.optim.Optimizer is needed")
     own = {id(each) for each in model.parameters()}
@@ -175,14 +175,14 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, schedule
 
 
 def epoch_of(scheduler: Any) -> Any:
-    """Return how often a scheduler, or each part of a ChainedScheduler, was stepped; None where there is none."""
+    """Return the number of steps of a scheduler, or of each part of a ChainedScheduler; None without one."""
     if (parts := getattr(scheduler, "_schedulers", None)) is not None:
         return [epoch_of(each) for each in parts]
     return None if scheduler is None else scheduler.last_epoch
 
 
 def named_parts(optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable[Stateful]) -> dict[str, Stateful]:
-    """What a replica is made of beside the parameters."""
+    """Return the parts of a replica other than the parameters."""
     parts: dict[str, Stateful] = {"optimizer": optimizer}
     if scheduler is not None:
         parts["scheduler"] = scheduler
@@ -190,9 +190,9 @@ def named_parts(optimizer: torch.optim.Optimizer, scheduler: Any, also: Iterable
 
 
 def _buffers(model: DistributedDataParallel) -> dict[str, tuple[int, int]]:
-    """Which memory each one is, and how often it was changed in place."""
+    """Return each buffer's address and its number of changes in place."""
     return {name: (each.data_ptr(), each._version) for name, each in model.module.named_buffers()}
 
 
 def _nothing() -> None:
-    """In place of a callback."""
+    """Do nothing, in place of a callback."""

@@ -1,4 +1,4 @@
-"""What can go wrong between a training in PyTorch and its job."""
+"""Errors between a training in PyTorch and its job."""
 
 from kofn.host.errors import HostError
 

@@ -1,7 +1,7 @@
 """One gradient an iteration through an agent: parts of it in, in any order, and their means out, as they close.
 
-Two threads: one carries the agent's iterations, one completes the futures that DDP waits for.  Both end by themselves,
-as the agent gives up when nothing moves for long (host/agent/iteration_wait.py).
+One thread carries the agent's iterations, another completes the futures that DDP waits for. Both end by themselves, as
+the agent gives up after a long time without progress (host/agent/iteration_wait.py).
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,28 +23,28 @@ from kofn.torch.layout import Ranges
 
 
 class GradientExchange:
-    """Of an agent whose job ends with the iteration `last`."""
+    """The exchange of an agent whose job ends with the iteration `last`."""
 
     def __init__(self, agent: Agent, coding: JobCoding, last: int) -> None:
         self._agent, self._coding, self._last = agent, coding, last
         self._carrier, self._deliverer = (ThreadPoolExecutor(1, f"kofn-{name}") for name in ("gradient", "means"))
         self._gradient, self._mean = np.zeros(coding.elements, np.float32), np.empty(coding.elements, np.float32)
-        """Of each iteration in turn: memory that is had anew costs more than what is done with it."""
+        """Reused by each iteration: allocating them costs more than the work."""
         self._stream = GradientStream(self._gradient, coding.layout.elements)
         self.note = NOTHING
-        """What the other workers hear of this one, beside each gradient."""
+        """Sent to the other workers with each gradient."""
 
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
-        """Begin the gradient of an iteration, in which nothing is put yet.
+        """Begin the gradient of an iteration, still without values.
 
-        `known`: the iteration's mean, where that has ended.  With `own_end` a late gradient waits for the end of no
-        later iteration.  The first mean of the iteration before, and its gradient, are overwritten.
+        `known` is the iteration's mean, if it has ended already. With `own_end` a late gradient waits for the end of no
+        later iteration. The first mean of the iteration before, and its gradient, are overwritten.
         """
         self._stream = GradientStream(self._gradient, self._coding.layout.elements)
         return self._carrier.submit(self._carry, self._stream, iteration, known, own_end)
 
     def reduce(self, ranges: Ranges, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Put values, flat, of any dtype, at these ranges; their means, in the same place."""
+        """Put flat values, of any dtype, at these ranges; the future has their means, in the same memory."""
         gradient: Floats = values.detach().float().numpy()
         starts = accumulate((end - begin for begin, end in ranges), initial=0)
         for (begin, end), at in sorted(zip(ranges, starts, strict=False)):  # the first elements leave first
@@ -54,21 +54,21 @@ class GradientExchange:
         return means
 
     def put(self, begin: int, values: torch.Tensor, level: int) -> None:
-        """Flat values from element `begin` on; what has a higher level leaves first."""
+        """Put flat values from element `begin` on; those with a higher level leave first."""
         piece: Floats = values.detach().float().numpy()
         self._stream.pieces.prioritise(begin, begin + piece.size, level)
         self._stream.pieces.put(begin, piece)
 
     def wait(self, begin: int, end: int) -> Floats:
-        """The means of these elements, once they are there."""
+        """Wait for the means of these elements."""
         return self._stream.wait(begin, end)
 
     def gradient(self) -> Floats:
-        """What was put, (elements,)."""
+        """Return the values that were put, (elements,)."""
         return self._stream.pieces.values
 
     def fail(self, error: Exception) -> None:
-        """There will be no means of this gradient."""
+        """End the gradient with an error; its means will not come."""
         self._stream.fail(error)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class GradientExchange:
             raise
 
     def _exchanged(self, stream: GradientStream, begun: int, known: Aggregate | None, own_end: bool) -> Exchange:
-        """What came of the gradient; nothing is contributed once the job's last iteration has ended."""
+        """Exchange the gradient and return the result; contribute nothing once the job's last iteration has ended."""
         earlier = [] if known is None else [known]
         if known is not None:
             stream.finish(known.mean)
@@ -92,7 +92,7 @@ class GradientExchange:
 
         def missed(exchange: Exchange) -> bool:
             if isinstance(exchange.ended[0], ReplicaState):
-                stream.finish(stream.pieces.values)  # any will do: the state makes the step void that it is for
+                stream.finish(stream.pieces.values)  # any values: the state replaces their step
             return self._agent.iteration <= self._last
 
         out = None if earlier else self._mean
@@ -107,12 +107,12 @@ class GradientExchange:
 def _deliver(
     stream: GradientStream, ranges: Ranges, values: torch.Tensor, means: torch.futures.Future[torch.Tensor]
 ) -> None:
-    """The means of these ranges, one after the other, instead of the values."""
+    """Replace the values by the means of these ranges, in order."""
     try:
         at = 0
         for begin, end in ranges:
             values[at : at + end - begin].copy_(torch.from_numpy(stream.wait(begin, end)))
             at += end - begin
         means.set_result(values)
-    except BaseException as error:  # whatever it is, a future that never ends would hang the training
+    except BaseException as error:  # any error: a future that never ends would hang the training
         means.set_exception(error)

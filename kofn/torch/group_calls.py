@@ -1,4 +1,4 @@
-"""What a sharded optimizer is compared with: the same calls over a process group (gloo), without a switch."""
+"""The baseline of a sharded optimizer: the same calls over a process group (gloo), without a switch."""
 
 import zlib
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-# Its functions have the process group of its import as a default. PyTorch's optimizers import it, and a group that is
-# there by then would never end: a thread of gloo that still works while Python ends aborts the process.
+# The process group at the time of this import becomes a default of its functions. PyTorch's optimizers import it. A
+# group that exists by then would never end, and a gloo thread that works while Python ends aborts the process.
 import torch.distributed.nn.functional
 
 from kofn.host.arrays import Floats
@@ -18,7 +18,7 @@ from kofn.host.zero.two_sided import Bytes
 
 
 class GroupWork:
-    """A call of the group under way, which has filled `out` then."""
+    """A running call of the group, which has filled `out` at its end."""
 
     def __init__(self, work: Any, out: torch.Tensor) -> None:
         self._work, self._out = work, out
@@ -30,7 +30,7 @@ class GroupWork:
 
 
 class GroupCalls:
-    """ExactCalls by a process group; its sums are PyTorch's."""
+    """ExactCalls by a process group; PyTorch computes the sums."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.workers, self._group = dist.get_rank(group), dist.get_world_size(group), group

@@ -1,6 +1,6 @@
-"""A worker's place in the job that the environment says, whose calls go through the switch's exact slots.
+"""A worker's place in the job of its environment, whose calls go through the switch's exact slots.
 
-A process group "kofn" makes such calls alone; a sharded optimizer (kofn.torch.zero) has elastic ones beside them.
+A process group "kofn" makes only such calls; a sharded optimizer (kofn.torch.zero) makes elastic ones as well.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 class ElasticCalls:
     """Elastic means in this codec (compress.codec); None: there are none.
 
-    `units`: of so many elements each; `scattered`: they are reduce-scatters of shards of these, where the job's blocks
-    and slots allow it, else all-reduces.
+    `units` are the numbers of elements of each unit. With `scattered` the means are reduce-scatters of shards of these,
+    where the job's blocks and slots allow it, else all-reduces.
     """
 
     units: tuple[int, ...] = (1,)
@@ -51,7 +51,7 @@ class ElasticCalls:
     residual: Residual = "exact"
 
     def compress(self, config: Config) -> CompressSection:
-        """The job's [compress], with this codec; TorchError for what does not go with it."""
+        """Return the job's [compress] with this codec. Raise TorchError for settings that contradict it."""
         if self.codec is None:
             return CompressSection()
         given, default = config.compress, CompressSection()
@@ -68,14 +68,14 @@ class ElasticCalls:
         return sum(self.units)
 
     def rows(self, job: JobSection, compress: CompressSection) -> BlockRows | None:
-        """None where all means are for all: also where rows, as whole blocks, are more than an eighth longer."""
+        """Return the rows of a reduce-scatter; None for all-reduces, also where rows are more than an eighth longer."""
         if not self.scattered:
             return None
         columns = Shards(self.units, job.workers).shard_elements
         rows, together = BlockRows.of(job, compress, columns), JobCoding.of(job, compress, self.elements)
         if not may_be_apart(rows.blocks, together.layout.blocks):
             return None
-        if rows.blocks >= job.slots:  # one more block has the workers' magnitudes
+        if rows.blocks >= job.slots:  # one more block carries the workers' magnitudes
             log.warning(
                 "all means come down to all workers: job.slots is %d, more than %d are needed for a reduce-scatter",
                 job.slots,
@@ -85,7 +85,7 @@ class ElasticCalls:
         return rows
 
     def _residual(self, given: Residual) -> Residual:
-        """The configuration's, where the script does not say one; TorchError where they differ."""
+        """Return the script's setting, or else the configuration's. Raise TorchError where they differ."""
         if "exact" not in (given, self.residual) and given != self.residual:
             raise TorchError(f"compress.residual must be {self.residual!r} here, or none, got {given!r}")
         return self.residual if given == "exact" else given
@@ -105,12 +105,12 @@ class PeersOfLoop:
             yield results
 
     async def state(self) -> ReplicaState | None:
-        """Nobody has one to give."""
+        """Return None: there is no replica to give."""
         return None
 
 
 class GroupReducer(PeerToPeer):
-    """Whose communicator is the switch's, of the generation that the controller has admitted."""
+    """A reducer whose communicator is the switch's, of the generation that the controller has admitted."""
 
     def __init__(self, config: Config, place: JobPlace, calls: ElasticCalls) -> None:
         self._compress = compress = calls.compress(config)
@@ -125,7 +125,7 @@ class GroupReducer(PeerToPeer):
         await super().join_first(iteration, generation, peer_source)
 
     def held(self, first: int, last: int) -> Iterable[Result]:
-        """Of elastic calls."""
+        """Return results of elastic calls."""
         return () if self._communicator is None else self.communicator.agent.held(first, last)
 
     @property
@@ -134,13 +134,13 @@ class GroupReducer(PeerToPeer):
         return self._communicator
 
     def regroup(self, generation: int) -> None:
-        """The slots are gone, and all calls with them."""
+        """Lose the slots, and all calls with them."""
         super().regroup(generation)
         if self._communicator is not None:
             self.communicator.lose_slots(generation)
 
     def fail(self, error: HostError) -> None:
-        """All calls that are under way end."""
+        """End all running calls."""
         super().fail(error)
         if self._communicator is not None:
             self._communicator.close()
@@ -149,11 +149,11 @@ class GroupReducer(PeerToPeer):
         return self.communicator.agent.statistics()
 
     def totals(self) -> LedgerTotals | None:
-        """Of the elastic calls."""
+        """Return the totals of the elastic calls."""
         return self.communicator.agent.totals()
 
     async def close(self) -> None:
-        """In this thread: at the process's end there are no others any more."""
+        """Close in this thread: at the process's end all others have ended."""
         if self._communicator is not None:
             self._communicator.close()
 
@@ -179,10 +179,10 @@ class GroupReducer(PeerToPeer):
 
 
 class NoReplica:
-    """A process group has no parameters that a worker could go on from."""
+    """The absent replica of a process group, which has no parameters for a worker to start from."""
 
     def start(self, iteration: int) -> None:
-        """Nothing is to be counted."""
+        """Do nothing: there are no iterations to count."""
 
     def state(self) -> ReplicaState | None:
         return None
@@ -194,7 +194,7 @@ class NoReplica:
 class GroupJob:
     """This worker's place in the job, until close(); `communicator` goes through the switch.
 
-    `rank`, `size`: of the process group that it trains in; 0 and 1 where each worker has one of its own.
+    `rank` and `size` are those of the training's process group; 0 and 1 where each worker has its own.
     """
 
     def __init__(self, rank: int, size: int, calls: ElasticCalls = ElasticCalls()) -> None:  # frozen
@@ -212,13 +212,12 @@ class GroupJob:
         atexit.register(self.close)
 
     def stepped(self, params: str, memory: Memory | None = None) -> None:
-        """An iteration has ended; `params`: a fingerprint of what all workers have alike; `memory`: what this one
-        keeps, where that is known.
-        """
+        """Note the end of an iteration. `params` is a fingerprint of values that are equal at all workers, `memory`
+        this worker's memory, if known."""
         self._memory = memory
         self._iteration, started, self._ended = self._iteration + 1, self._ended, time.time()
         everyone = MeanMembers(self.workers, self.workers, list(range(self.workers)), late=False)
-        made = self.communicator.latest or everyone  # exact calls are of all
+        made = self.communicator.latest or everyone  # exact calls include all workers
         self.communicator.latest = None
         self.metrics.write(
             iteration=self._iteration,

@@ -1,7 +1,7 @@
-"""Calls of a process group under way, which are completed in the order in which they were made.
+"""Running calls of a process group, which complete in the order in which they were made.
 
-What follows a call, by its future's then(), may make calls and wait for them: another thread completes the next ones
-meanwhile. All ranks make these calls in the same order, as each follows in turn.
+A callback of a call's future, by then(), may make calls and wait for them: another thread then completes the next ones.
+All ranks make these calls in the same order, as each rank's callbacks run in order.
 """
 
 import atexit
@@ -18,14 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 EXIT_S = 5.0
-"""For calls that nothing has waited for, when Python ends."""
+"""The time to complete calls that no code has waited for, when Python ends."""
 
 _here = threading.local()
-"""`completions`: whose thread this is."""
+"""The attribute `completions` of a thread that completes calls."""
 
 
 class Completions:
-    """Functions that complete calls, each called once, one after another; a thread is there while there are any."""
+    """Functions that complete calls, each called once, in order; a thread exists while there are any."""
 
     def __init__(self) -> None:
         self._left = deque[Callable[[], object]]()
@@ -40,13 +40,13 @@ class Completions:
                 self._start()
 
     def relieve(self) -> None:
-        """The calling thread is about to wait: if it is the one that completes, another one goes on."""
+        """Start another thread when the calling one, which is about to wait, is the one that completes calls."""
         with self._lock:
             if self._thread is threading.current_thread():
                 self._start()
 
     def join(self, deadline_s: float) -> None:
-        """Wait until nothing is left, or until then (time.monotonic)."""
+        """Wait until no calls are left, or until the deadline (time.monotonic)."""
         while (thread := self._thread) is not None and (left_s := deadline_s - time.monotonic()) > 0:
             thread.join(left_s)
 
@@ -61,7 +61,7 @@ class Completions:
             del complete  # a future freed after join() has returned would abort the process
 
     def _next(self) -> Callable[[], object] | None:
-        """Return the next one; None where another thread goes on, or nothing is left."""
+        """Return the next function; None when another thread continues, or none is left."""
         with self._lock:
             if self._thread is not threading.current_thread():
                 return None
@@ -76,14 +76,14 @@ _all = WeakSet[Completions]()
 
 @atexit.register
 def _end() -> None:
-    """A thread that still completes a call while Python ends would abort the process."""
+    """Wait for the threads: one that completes a call while Python ends would abort the process."""
     deadline_s = time.monotonic() + EXIT_S
     for each in [*_all]:
         each.join(deadline_s)
 
 
 class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
-    """A future that what follows another one may wait for."""
+    """A future that a callback of another one may wait for."""
 
     def wait(self) -> list[Tensor]:
         if not self.done() and (completions := getattr(_here, "completions", None)) is not None:
@@ -93,14 +93,14 @@ class SwitchFuture(torch.futures.Future[list[Tensor]]):  # type: ignore[misc]
 
 
 class SwitchWork(dist.Work):  # type: ignore[misc]
-    """A call under way.  PyTorch's own work of a future does not raise in wait() what the future has for an error."""
+    """A running call. PyTorch's own work of a future would not raise the future's error in wait()."""
 
     def __init__(self, future: SwitchFuture) -> None:
         super().__init__()
         self._future = future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is done; the group's limit counts, whatever is given here."""
+        """Wait until it is done; the group's limit applies, and `timeout` is ignored."""
         self._future.wait()
         return True
 
@@ -116,7 +116,7 @@ class SwitchWork(dist.Work):  # type: ignore[misc]
 
 
 class JoinedWork(dist.Work):  # type: ignore[misc]
-    """Several calls as one; `copies`: tensors, each with its packed copy, whose result wait() copies back."""
+    """Several calls as one; `copies` are tensors, each with its packed copy, whose result wait() copies back."""
 
     def __init__(
         self, works: Sequence[Any], tensors: list[Tensor], copies: Sequence[tuple[Tensor, Tensor]] = ()

@@ -1,4 +1,4 @@
-"""What an optimizer's groups say beside their parameters: learning rates, betas, weight decay."""
+"""The settings of an optimizer's groups beside their parameters: learning rates, betas, weight decay."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 Values = list[dict[str, Any]]
-"""By group."""
+"""The settings of each group."""
 
 
 class Hyperparameters:
-    """Those of `optimizer`, as they were when keep() was called last."""
+    """The settings of `optimizer` at the last call of keep()."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -22,12 +22,12 @@ class Hyperparameters:
 
     @property
     def changed(self) -> str | None:
-        """The name of one that is another one by now."""
+        """Return the name of a setting that has changed."""
         return next((name for _, each in self._changes() for name in each), None)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Have the optimizer use the kept ones; those that the script has set since are there again afterwards."""
+        """Have the optimizer use the kept settings; afterwards restore those that the script has set since."""
         changes = self._changes()
         for group, each in changes:
             group.update({name: kept for name, (kept, _) in each.items()})
@@ -38,7 +38,7 @@ class Hyperparameters:
                 group.update({name: now for name, (_, now) in each.items()})
 
     def _changes(self) -> list[tuple[dict[str, Any], dict[str, tuple[Any, Any]]]]:
-        """Each group with the kept and the present value of what has changed."""
+        """Return each group with the kept and the present value of each changed setting."""
         groups: Any = self._optimizer.param_groups
         return [
             (group, {name: (kept[name], group[name]) for name in kept if not _same(kept[name], group[name])})

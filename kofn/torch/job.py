@@ -1,4 +1,4 @@
-"""A worker's membership in a job while PyTorch trains: the agent that reduces, the controller, the peers."""
+"""A worker's membership in a job during a training in PyTorch: the agent that reduces, the controller, the peers."""
 
 import ctypes
 import signal
@@ -23,31 +23,31 @@ from kofn.torch.place import JobPlace
 from kofn.torch.replica import ModelReplica
 
 PR_SET_PDEATHSIG = 1
-"""linux/prctl.h."""
+"""A constant of linux/prctl.h."""
 
 
 class TorchJob(Protocol):
-    """What a session needs of its job; the training thread calls it."""
+    """The methods of a job that a session needs; the training thread calls them."""
 
     config: Config
     rank: int
     metrics: Path
 
     def join(self, coding: JobCoding, replica: ModelReplica, group: dist.ProcessGroup) -> Agent | PeerReducer:
-        """Take part from now on: at the job's start, or where a peer's replica is; `group`: the model's."""
+        """Take part from now on: at the job's start, or from a peer's replica; `group` is the model's."""
 
     def report(self, report: kofn_pb2.Report) -> None:
-        """Tell the controller of an iteration."""
+        """Send the controller the report of an iteration."""
 
     def fail(self, error: HostError) -> None:
-        """The agent's calls end with this error; from any thread."""
+        """End the agent's calls with this error; from any thread."""
 
     def leave(self, reason: str) -> None:
-        """Give everything back; with a reason ("iterations") once the other workers are done as well."""
+        """Release all resources; with a reason ("iterations"), once the other workers are done as well."""
 
 
 class ControlledJob:
-    """A TorchJob under a controller; the process ends with the torchrun that has started it."""
+    """A TorchJob under a controller; the process ends with the torchrun that started it."""
 
     def __init__(self, place: JobPlace) -> None:
         self.config, self.rank, self.metrics = Config.load(place.config), place.rank, place.metrics
@@ -107,7 +107,7 @@ class ControlledJob:
             self._reducer.fail(error)
 
     def _reduced(self, place: WorkerPlace, coding: JobCoding, group: dist.ProcessGroup) -> Agent | PeerReducer:
-        """By whom, as job.collective says."""
+        """Return the reducer that job.collective names."""
         name, plan = self.config.job.collective, coding.planner.first()
         if name == "gloo":
             return PeerReducer(lambda: GroupSum(group), plan)

@@ -1,7 +1,7 @@
 """A model's parameters in units that are gathered and reduced at once: flat arrays, of which parameters are views.
 
-Where parameters are sharded (ZeRO-3) the array of a unit has memory from the gather before a pass to the end of that
-pass.  What autograd has saved for the backward pass is in the same memory, and is there again when it is needed.
+With sharded parameters (ZeRO-3), a unit's array has memory from the gather before a pass to the end of that pass.
+Tensors that autograd saves for the backward pass are views of the same memory, which is gathered again for it.
 """
 
 import zlib
@@ -28,13 +28,13 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 class Arriving(Protocol):
-    """A unit's elements on their way."""
+    """A unit whose elements are on their way."""
 
     def result(self) -> Floats: ...
 
 
 class LayerParameters:
-    """Of a unit: `named` in order; `chunk` elements for each of `workers`."""
+    """The parameters `named` of a unit, in order, with `chunk` elements for each of `workers`."""
 
     def __init__(self, named: Named, workers: int) -> None:
         self.named, self.sizes = named, [each.numel() for _, each in named]
@@ -51,9 +51,9 @@ class LayerParameters:
         self._lent_hash, self._lent_parts = "", list[torch.Tensor]()
 
     def take_gradient(self) -> Floats:
-        """All of its gradients (size,), which the parameters do not have any more.
+        """Return all of its gradients (size,), and remove them from the parameters.
 
-        TorchError where one is missing, GradientError where one is not finite.
+        Raises TorchError where one is missing, GradientError where one is not finite.
         """
         flat = torch.empty(self.size)
         found: Floats = flat.numpy()
@@ -87,12 +87,12 @@ class LayerParameters:
             self.flat.copy_(torch.from_numpy(values.reshape(-1)))
 
     def seal(self) -> None:
-        """From now on `written` says what was changed; the memory is not given back any more."""
+        """Have written() report all later changes; from now on the memory stays."""
         self._sealed = self._hashes()
 
     @property
     def written(self) -> str | None:
-        """The name of a parameter that was changed since seal(), also by its `data`, or put elsewhere in memory."""
+        """Return the name of a parameter that was changed since seal(), also by its `data`, or moved in memory."""
         for (name, parameter), view, sealed, now in zip(
             self.named, self._views, self._sealed, self._hashes(), strict=True
         ):
@@ -104,17 +104,17 @@ class LayerParameters:
         return [fingerprint(view.numpy()) for view in self._views]
 
     def discard(self) -> None:
-        """Its memory is given back."""
+        """Free its memory."""
         self.flat.untyped_storage().resize_(0)
 
     def guard(self) -> None:
-        """From now on reading a parameter without memory is an error."""
+        """Make reading a parameter without memory an error."""
         for (name, parameter), view in zip(self.named, self._views, strict=True):
             parameter.data = view
             guard(parameter, name)
 
     def lend(self, values: Floats) -> None:
-        """Give the parameters these values (padded,) until take_back(); their views stay readable for ever."""
+        """Give the parameters these values (padded,) until take_back(); their views stay readable."""
         self._lent, self._lent_hash = values, fingerprint(values)
         self._lent_parts = self._parts(torch.from_numpy(values.reshape(-1)))
         for (_, parameter), part in zip(self.named, self._lent_parts, strict=True):
@@ -122,7 +122,7 @@ class LayerParameters:
             parameter.data = part
 
     def take_back(self) -> bool:
-        """Return whether nothing was written to the lent values, and no parameter put elsewhere."""
+        """Return whether the lent values are unchanged, and all parameters in place."""
         assert self._lent is not None
         there = (_at(each, part) for (_, each), part in zip(self.named, self._lent_parts, strict=True))
         kept = fingerprint(self._lent) == self._lent_hash and all(there)
@@ -139,13 +139,13 @@ class LayerParameters:
 
 
 def _at(parameter: nn.Parameter, view: torch.Tensor) -> bool:
-    """Whether a parameter is where the view is."""
+    """Return whether a parameter is at the view's place."""
     placed, wanted = ((each.data_ptr(), each.dtype, each.stride()) for each in (parameter, view))
     return bool(placed == wanted)
 
 
 def units_of(model: nn.Module, stage: int) -> list[Named]:
-    """Of all parameters that are trained: one unit in stage 1, else one for each module that has any of its own."""
+    """Return the units of all trained parameters: one unit in stage 1, else one for each module that owns some."""
     named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if not named:
         raise TorchError("the model has no parameters that are trained: at least one is needed")
@@ -156,7 +156,7 @@ def units_of(model: nn.Module, stage: int) -> list[Named]:
     if stage == 1:
         return [named]
     if stage == 3:
-        layers_of(model)  # no parameter in two of them
+        layers_of(model)  # refuses a parameter that two of them share
     units = dict[str, Named]()
     for name, each in named:
         units.setdefault(name.rpartition(".")[0], []).append((name, each))
@@ -164,16 +164,16 @@ def units_of(model: nn.Module, stage: int) -> list[Named]:
 
 
 def digest_of(units: Sequence[Named]) -> int:
-    """31 bits that are others for other names and shapes."""
+    """Return 31 bits that depend on names and shapes."""
     described = [(name, tuple(each.shape)) for unit in units for name, each in unit]
     return zlib.crc32(repr(described).encode()) >> 1
 
 
 class GatheredLayers:
-    """ZeRO-3: each layer's parameters are there for its passes alone, and the next layer's come meanwhile.
+    """ZeRO-3: each layer's parameters have memory during its passes, while the next layer's arrive.
 
-    `gather`: begins the gather of a unit.  `computed`: is called with each unit whose gradients are there; then it is
-    discarded.
+    `gather` begins the gather of a unit. `computed` is called with each unit whose gradients are complete, and the unit
+    is discarded.
     """
 
     def __init__(
@@ -185,10 +185,10 @@ class GatheredLayers:
     ) -> None:
         self._units, self._gather, self._computed = units, gather, computed
         self._arriving = dict[int, Arriving]()
-        self._order, self._known = list[int](), list[int]()  # of forward passes: of this step, and of the one before
+        self._order, self._known = list[int](), list[int]()  # of forward passes: this step's, and the last one's
         self._left = [len(unit.named) for unit in units]
         self.peak_bytes = 0
-        """The most that was held at once."""
+        """The most bytes of parameters held at once."""
         self._keep = False
         self._memory = {unit.flat.untyped_storage()._cdata: at for at, unit in enumerate(units)}
         self._saving = list[saved_tensors_hooks]()
@@ -206,7 +206,7 @@ class GatheredLayers:
             unit.guard()
 
     def begin(self) -> None:
-        """A step has changed the parameters: what has come of those before is not used."""
+        """Begin with changed parameters, and discard units gathered before."""
         for work in self._arriving.values():
             work.result()
         self._arriving.clear()
@@ -239,11 +239,12 @@ class GatheredLayers:
     def _after_forward(self, at: int, *_: Any) -> None:
         if self._saving:  # else the hook before has failed
             self._saving.pop().__exit__(None, None, None)
-        if torch._C._current_graph_task_id() < 0:  # a backward pass that computes a layer again goes on with it
+        if torch._C._current_graph_task_id() < 0:  # in a backward pass that recomputes a layer, it is needed further
             self._drop(at)
 
     def _saves(self) -> tuple[Callable[[torch.Tensor], Any], Callable[[Any], Any]]:
-        """Return hooks that bring a unit again when autograd uses what it saved of it; other tensors pass through."""
+        """Return hooks that gather a unit again when autograd uses tensors saved from it; other
+        tensors pass unchanged."""
         outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
         outer_pack, outer_unpack = outer or (_itself, _itself)
 
@@ -270,7 +271,7 @@ class GatheredLayers:
     # -- memory
 
     def _next(self, at: int, step: int) -> int | None:
-        """What follows in this pass, as far as the step before has shown."""
+        """Return the following unit in this pass, if an earlier pass has shown the order."""
         order = self._known or self._order
         if at not in order:
             return None
@@ -278,7 +279,7 @@ class GatheredLayers:
         return order[place] if 0 <= place < len(order) else None
 
     def _bring(self, at: int, following: int | None) -> None:
-        """A unit is there when this returns, and the following one is on its way."""
+        """Wait until a unit has memory, and begin the gather of the following one."""
         if self._keep:
             return
         unit = self._units[at]
@@ -306,11 +307,11 @@ def _itself(saved: Any) -> Any:
 
 
 def values_of(units: Sequence[LayerParameters]) -> Iterator[Floats]:
-    """A copy of each unit's parameters, (size,)."""
+    """Yield a copy of each unit's parameters, (size,)."""
     for unit in units:
         yield unit.flat[: unit.size].clone().numpy()
 
 
 def joined(units: Sequence[LayerParameters]) -> Floats:
-    """All parameters (elements,)."""
+    """Return all parameters (elements,)."""
     return np.concatenate([*values_of(units)])

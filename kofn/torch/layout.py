@@ -1,7 +1,7 @@
-"""Where each parameter of a model is in the job's gradient, which is one array: the last parameter first.
+"""The place of each parameter of a model in the job's gradient, which is one array: the last parameter first.
 
-Backward gives the last gradients first, and what is put first should have the first elements (docs/explanation/
-protocol.md).  Places go by parameter, not by bucket, as DDP makes its buckets anew after the first iteration.
+Backward computes the last gradients first, and the first values put should have the first elements (docs/explanation/
+protocol.md). Places are by parameter, not by bucket, as DDP rebuilds its buckets after the first iteration.
 """
 
 import zlib
@@ -21,7 +21,8 @@ Ranges = list[tuple[int, int]]
 
 
 class ParameterLayout:
-    """Of the parameters of `module` that are trained, but those `ignored`; TorchError for what cannot be summed."""
+    """The layout of the trained parameters of `module`, except those `ignored`. Raise TorchError
+    for unsupported ones."""
 
     def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
         _check_modules(module)
@@ -34,12 +35,13 @@ class ParameterLayout:
             id(each): (end - each.numel(), end) for each, end in zip(self.parameters.values(), ends, strict=True)
         }
         self.elements = ends[-1] if ends else 0
-        """Of the gradient."""
+        """The number of elements of the gradient."""
         if not self.elements:
             raise TorchError("the model has no parameters that are trained: at least one is needed")
 
     def ranges(self, parameters: Iterable[nn.Parameter]) -> Ranges:
-        """Where these are in the gradient, in their order; neighbours are one range, what is empty has none."""
+        """Return the places of these in the gradient, in their order; neighbours are one range,
+        empty ones have none."""
         joined: Ranges = []
         for parameter in parameters:
             if id(parameter) not in self._places:
@@ -54,9 +56,9 @@ class ParameterLayout:
         return joined
 
     def parts(self, values: Floats) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each parameter with its part of a gradient (elements,), in its shape, strides and dtype.
+        """Yield each parameter with its part of a gradient (elements,), in its shape, strides and dtype.
 
-        DDP's buckets have a parameter's elements in the order of memory, where they are dense.
+        DDP's buckets have a dense parameter's elements in the order of memory.
         """
         whole = torch.from_numpy(values)
         for parameter in self.parameters.values():
@@ -68,11 +70,11 @@ class ParameterLayout:
             yield parameter, shaped.to(parameter.dtype)
 
     def each(self) -> list[Floats]:
-        """Each parameter, as flat() has it."""
+        """Return each parameter, as flat() has it."""
         return [flat(parameter) for parameter in self.parameters.values()]
 
     def values(self) -> Floats:
-        """A copy of all parameters, (elements,)."""
+        """Return a copy of all parameters, (elements,)."""
         return np.concatenate(self.each())
 
     def load(self, values: Floats) -> None:
@@ -83,7 +85,7 @@ class ParameterLayout:
 
     @property
     def digest(self) -> int:
-        """31 bits that are others for other names, shapes, strides and dtypes."""
+        """Return 31 bits that depend on names, shapes, strides and dtypes."""
         described = [
             (name, tuple(each.shape), each.stride(), str(each.dtype)) for name, each in self.parameters.items()
         ]
@@ -91,13 +93,13 @@ class ParameterLayout:
 
 
 def flat(parameter: torch.Tensor) -> Floats:
-    """Its values, float32, one after the other; not a copy where they are that already."""
+    """Return the values, float32, one after the other, without a copy if they are that already."""
     values: Floats = parameter.detach().reshape(-1).contiguous().float().numpy()
     return values
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill their memory, each once; a new tensor like it has its strides then."""
+    """Return whether its elements fill their memory, each once; a new tensor like it then has its strides."""
     return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
 
 

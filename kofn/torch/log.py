@@ -1,4 +1,4 @@
-"""What a worker writes down of its iterations, and what its controller hears of them, as of any other workload."""
+"""A worker's records and reports of its iterations, in the same form as those of other workloads."""
 
 import time
 from collections.abc import Sequence
@@ -20,9 +20,8 @@ from kofn.rpc import kofn_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """An iteration's gradient; times by time.monotonic: `ready_s` when the parameters were there, `first_s` when its
-    first bucket was.
-    """
+    """An iteration's gradient; times are by time.monotonic: `ready_s` when the parameters were ready, `first_s` when
+    its first bucket was."""
 
     iteration: int
     started: float  # since the epoch
@@ -34,7 +33,7 @@ class Begun:
 
 
 class IterationLog:
-    """Of one worker; `elements`: of a gradient."""
+    """The records and reports of one worker, whose gradients have so many `elements`."""
 
     def __init__(self, config: Config, metrics: Metrics, blocking: StragglerSource, elements: int) -> None:
         self._metrics, self._blocking = metrics, blocking
@@ -44,7 +43,7 @@ class IterationLog:
         self.loss: float | None = None
 
     def step(self, reducer: Reducer, begun: Begun, exchange: Exchange, gradient: Floats) -> Step:
-        """What the worker did in an iteration that has ended."""
+        """Return the worker's step in an iteration that has ended."""
         handed_s = exchange.handed_s or begun.first_s
         work = Work(
             loss=self.loss,
@@ -69,7 +68,7 @@ class IterationLog:
         )
 
     def applied(self, update: Aggregate, step: Step | None, params: str) -> None:
-        """An iteration's mean was applied; `step`: what this worker did in it; `params`: a fingerprint."""
+        """Record that an iteration's mean was applied; `step` is this worker's part in it, `params` a fingerprint."""
         direction = self._alignment.direction(update.mean)
         self._direction = direction if step else self._direction
         evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=params)
@@ -80,11 +79,11 @@ class IterationLog:
         self._metrics.write(**line)
 
     def jumped(self) -> None:
-        """Another worker's state has come instead of some iterations."""
+        """Note that another worker's state has replaced some iterations."""
         self._alignment.clear()
 
     def report(self, begun: Begun, step: Step, updates: Sequence[Update]) -> kofn_pb2.Report:
-        """Of an iteration, and of all that had ended with it."""
+        """Return the report of an iteration, and of all that had ended with it."""
         assert step.work is not None
         spent_s = time.monotonic() - begun.ready_s
         return report_of_updates(step, step.work, list(updates), self._direction, spent_s, begun.decision)

@@ -1,4 +1,4 @@
-"""What kofn.torch hangs on a model, without which the model is copied, saved and compiled."""
+"""Hooks that kofn.torch adds to a model, and that are left out when the model is copied, saved and compiled."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ class OwnHook:
 
 
 class OwnForward(OwnHook):
-    """A module's forward() in place of its class's, which a copy of the module has."""
+    """A module's forward() in place of its class's; a copy of the module has the class's."""
 
     def __init__(self, module: torch.nn.Module, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -36,4 +36,4 @@ def _hook_of_a_copy() -> Callable[..., None]:
 
 
 def _nothing(*given: object, **named: object) -> None:
-    """In a hook's place."""
+    """Do nothing, in a hook's place."""

@@ -1,7 +1,7 @@
-"""A gradient whose workers sum it among themselves: each bucket is an all-reduce of its own, while backward goes on.
+"""A gradient whose workers sum it among themselves: each bucket is one all-reduce, while backward goes on.
 
-These are what the switch is compared with (job.collective): gloo as DDP itself uses it, by the process group, and any
-other by its Communicator.  All workers are in every sum, and nobody can come back.
+These are the baselines of the switch (job.collective): gloo as DDP itself uses it, by the process group, and any other
+by its Communicator. All workers are in every sum, and none can rejoin.
 """
 
 import threading
@@ -28,19 +28,19 @@ from kofn.torch.layout import Ranges
 
 
 class BucketSum(Protocol):
-    """What all workers call for each bucket, in the same order."""
+    """The call of all workers for each bucket, in the same order."""
 
     def mean(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Of all workers' values, in the same dtype; they are overwritten, or not."""
+        """Return the mean of all workers' values, in the same dtype; it may overwrite them."""
 
     def notes(self, own: Integers) -> Integers:
-        """All workers' notes, by rank."""
+        """Return all workers' notes, by rank."""
 
     def close(self) -> None: ...
 
 
 class GroupSum:
-    """By a process group, as DDP does it without a hook."""
+    """Sums by a process group, as DDP does without a hook."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
@@ -56,11 +56,11 @@ class GroupSum:
         return found
 
     def close(self) -> None:
-        """The group is the script's."""
+        """Do nothing: the group is the script's."""
 
 
 class CommunicatorSum:
-    """By a Communicator, in float32."""
+    """Sums by a Communicator, in float32."""
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
@@ -85,7 +85,8 @@ class CommunicatorSum:
 
 
 class PeerReducer(PeerToPeer):
-    """A Reducer whose iterations a PeerExchange makes, by the BucketSum that `connect` makes when all are there."""
+    """A Reducer whose iterations a PeerExchange makes, by the BucketSum that `connect` returns when all workers are
+    there."""
 
     def __init__(self, connect: Callable[[], BucketSum], plan: Plan) -> None:
         made: Any = connect
@@ -93,7 +94,7 @@ class PeerReducer(PeerToPeer):
         self.plan = plan
 
     async def close(self) -> None:
-        """In this thread: at the process's end there are no others any more."""
+        """Close in this thread: at the process's end all others have ended."""
         if self._communicator is not None:
             self._communicator.close()
 
@@ -105,16 +106,16 @@ class PeerReducer(PeerToPeer):
 
 
 class PeerExchange:
-    """As exchange.GradientExchange, for so many elements in a job of so many workers."""
+    """Like exchange.GradientExchange, for so many elements in a job of so many workers."""
 
     def __init__(self, reducer: PeerReducer, elements: int, workers: int) -> None:
         self._reducer, self._workers = reducer, workers
         self._gradient, self._mean = np.zeros(elements, np.float32), np.zeros(elements, np.float32)
-        """Of each iteration in turn, as in GradientExchange: what the switch is compared with has the same."""
+        """Reused by each iteration, as in GradientExchange, so that the baseline has the same advantage."""
         self._pass = GradientPass(self._gradient, self._mean)
 
     def begin(self, iteration: int, known: Aggregate | None = None, *, own_end: bool = False) -> Future[Exchange]:
-        """As GradientExchange; nothing is ever known before, and nothing late."""
+        """Begin as GradientExchange; no mean is known before, and no gradient late."""
         self._pass = begun = GradientPass(self._gradient, self._mean)
         exchanged = Future[Exchange]()
 
@@ -148,11 +149,11 @@ class PeerExchange:
         self._pass.fail(error)
 
     def close(self) -> None:
-        """The reducer is closed with the job."""
+        """Do nothing: the reducer is closed with the job."""
 
 
 class GradientPass:
-    """A gradient and its mean, bucket by bucket, in these arrays (elements,); `means`: once it is whole."""
+    """A gradient and its mean, bucket by bucket, in these arrays (elements,); `means` has the whole mean."""
 
     def __init__(self, gradient: Floats, mean: Floats) -> None:
         self.gradient, self._mean = gradient, mean
@@ -160,16 +161,16 @@ class GradientPass:
         self._left, self._lock = mean.size, threading.Lock()
 
     def put(self, ranges: Ranges, values: torch.Tensor) -> None:
-        """GradientError where one is not finite."""
+        """Put a bucket. Raise GradientError where it is not finite."""
         _copy(self.gradient, ranges, values)
         for begin, end in ranges:
             check_finite(self.gradient[begin:end], begin)
 
     def take(self, ranges: Ranges, done: torch.futures.Future[torch.Tensor]) -> None:
-        """A bucket's means have come, or why there are none."""
+        """Take a bucket's means, or the error of its sum."""
         try:
             values = done.value()
-        except Exception as error:  # of whatever summed
+        except Exception as error:  # of any kind
             self.fail(TorchError(f"the workers' all-reduce failed: {error}"))
             return
         _copy(self._mean, ranges, values)

@@ -1,4 +1,4 @@
-"""Which worker of which job this process is, as its environment says (docs/howto/pytorch.md)."""
+"""The job and rank of this process, as its environment says (docs/howto/pytorch.md)."""
 
 import os
 from collections.abc import Mapping
@@ -13,9 +13,8 @@ from kofn.torch.rendezvous import RENDEZVOUS, fetch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
-    """A worker's: the job's configuration, and where everything is; `metrics`: JSON lines go here; `workers`: all
-    addresses on the data network, by rank, where they sum themselves.
-    """
+    """A worker's place: the job's configuration and all addresses. `metrics` is the file for JSON lines. `workers` are
+    all addresses on the data network, by rank, where the workers sum themselves."""
 
     config: Path
     rank: int
@@ -29,10 +28,9 @@ class JobPlace:
 
     @classmethod
     def find(cls, group: tuple[int, int], environment: Mapping[str, str] = os.environ) -> Self:
-        """`group`: rank and size of the process group that the model is trained in.
+        """Return the place; `group` is rank and size of the process group in which the model is trained.
 
-        A group of one is a worker of its own, whose rank KOFN_RANK says; TorchError names the variable that is missing
-        or wrong.
+        A group of one has its rank from KOFN_RANK. TorchError names the variable that is missing or wrong.
         """
         rank, size = group
 

@@ -1,11 +1,11 @@
-"""torch.distributed's backend "kofn": what a Communicator can do goes through it, everything else over gloo.
+"""torch.distributed's backend "kofn": a Communicator makes the calls that it can, gloo all others.
 
     with InNetwork(rank, ...) as communicator:  # or any other kofn.Communicator of all ranks
         kofn.torch.use(communicator)
         dist.init_process_group("kofn")
 
-A Communicator's sums of floats are exact as docs/explanation/protocol.md says (exact sums).  Groups of fewer ranks than
-it has workers, other dtypes and other operations than sum and mean are gloo's.
+A Communicator's sums of floats are exact as docs/explanation/protocol.md says (exact sums). Groups with fewer ranks
+than it has workers, other dtypes and operations other than sum and mean go to gloo.
 """
 
 import os
@@ -46,25 +46,24 @@ c10d = torch._C._distributed_c10d
 GLOO = dist.ProcessGroup.BackendType.GLOO
 
 GATHERED = 64
-"""Elements of an all-reduce of floats up to which all workers' are gathered, and summed by each: a script's statistics,
-of any magnitudes beside each other. More have a step in common, by block.
-"""
+"""All-reduces of up to so many floats are gathered, and each worker sums them: a script's statistics may have any mix
+of magnitudes. Larger ones share a step in each block."""
 
 _job: ContextVar[GroupJob | None] = ContextVar("job", default=None)
-"""That this context has joined, as the environment says."""
+"""The job that this context has joined, as the environment says."""
 
 _used: ContextVar[Communicator | None] = ContextVar("communicator", default=None)
 
 
 def use(communicator: Communicator) -> None:
-    """What process groups of this thread's context go through from now on; it is the caller's to close."""
+    """Set the communicator for process groups of this thread's context; the caller closes it."""
     if not isinstance(communicator, Communicator):
         raise TorchError(f"the communicator is a {type(communicator).__name__}: a kofn.Communicator is needed")
     _used.set(communicator)
 
 
 class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTorch's are read
-    """One group; `calls` counts what went where: ("kofn", "allreduce") for example, or ("gloo", "send")."""
+    """One group; `calls` counts calls by backend and name: ("kofn", "allreduce") for example, or ("gloo", "send")."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -77,7 +76,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         self._completions = Completions()
         self._limit_s = timeout.total_seconds()
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
-        self._set_default_backend(GLOO)  # for what C++ calls without asking this class
+        self._set_default_backend(GLOO)  # for calls from C++ that do not ask this class
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), GLOO, self.gloo)
         self._rank, self._size = rank, size
@@ -165,10 +164,10 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
             return self._by_gloo("barrier", opts or c10d.BarrierOptions())
         return self._do("barrier", lambda one: one.barrier(name=self.group_name), [])
 
-    # -- which way
+    # -- choice of the backend
 
     def _carries(self, tensor: Tensor) -> bool:
-        """Whether the communicator can move it."""
+        """Return whether the communicator can move it."""
         dense = tensor.device.type == "cpu" and tensor.layout == torch.strided
         return self._communicator is not None and dense and tensor.dtype in DTYPES
 
@@ -176,11 +175,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         return op is not None and self._carries(tensor) and (op == "sum" or tensor.dtype in FLOATING)
 
     def _by_gloo(self, call: str, *given: Any) -> Any:
-        """Have gloo make a call; it takes the memory of tensors as it is, so they are packed first."""
+        """Have gloo make a call; it takes tensors' memory as it is, so they are packed first."""
         self.calls["gloo", call] += 1
         first, *others = given
         copies = list[tuple[Tensor, Tensor]]()
-        least = 1 if call in ("send", "recv", "recv_anysource") else 0  # gloo receives nothing empty from any rank
+        least = 1 if call in ("send", "recv", "recv_anysource") else 0  # gloo never receives empty tensors
         packed = _packed(first, copies, least)
         work = getattr(self.gloo, call)(packed, *(_packed(each, []) for each in others))
         if not copies or call == "send":  # in all other calls the first argument has the results
@@ -194,14 +193,14 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         targets: Sequence[Tensor],
         made: Callable[[Any], Array | None] = lambda found: found,
     ) -> Any:
-        """What is made of its result goes to the targets: a row to each, or all to the only one."""
+        """Put the result, changed by `made`, into the targets: a row into each, or all into the only one."""
         assert self._communicator is not None
         self.calls["kofn", call] += 1
         begun, future, deadline = begin(self._communicator), SwitchFuture(), time.monotonic() + self._limit_s
         ending = threading.Lock()
 
         def end(finish: Callable[[], object]) -> None:
-            """What it came to first counts: a result, an error, or the group's limit."""
+            """Finish once: with a result, an error, or the group's limit."""
             if ending.acquire(blocking=False):
                 try:
                     finish()
@@ -230,7 +229,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
 
 
 def _communicator(rank: int, size: int) -> Communicator:
-    """What use() was given, else that of the job that the environment says."""
+    """Return the communicator given to use(), else that of the environment's job."""
     if (used := _used.get()) is not None:
         return used
     if not {"KOFN_CONFIG", RENDEZVOUS} & os.environ.keys():
@@ -245,10 +244,10 @@ def _communicator(rank: int, size: int) -> Communicator:
 
 
 def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Each step of the optimizer is an iteration of the job, in its table, report and check of replicas.
+    """Make each step of the optimizer an iteration of the job, in its table, report and check of replicas.
 
-    For a model that trains in a process group "kofn" of a job's environment.  Parameters that are sharded are gathered
-    after every step for that check.
+    For a model that trains in a process group "kofn" of a job's environment. Sharded parameters are gathered after
+    every step for that check.
     """
     if (job := _job.get()) is None:
         raise TorchError('there is no job: init_process_group("kofn") joins the one that the environment says')
@@ -280,7 +279,7 @@ def _nothing() -> None:
 
 
 def _in_order(store: Any, rank: int, size: int, communicator: Communicator) -> bool:
-    """Whether all ranks of a group are those of the communicator; every rank finds the same."""
+    """Return whether all ranks of a group are those of the communicator; every rank finds the same."""
     store.set(f"kofn-{rank}", str(communicator.rank))
     return all(int(store.get(f"kofn-{each}")) == each for each in range(size))
 
@@ -292,7 +291,7 @@ def _check_size(output: Tensor, elements: int | None) -> None:
 
 
 def _summed(op: Op, rows: Array) -> Array:
-    """Return the sum or mean of all workers' rows, as floats are: not finite where that is out of their range."""
+    """Return the sum or mean of all workers' rows as floats: not finite where it is out of their range."""
     wide = rows.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         found = wide.mean(axis=0) if op == "mean" else wide.sum(axis=0)
@@ -300,7 +299,7 @@ def _summed(op: Op, rows: Array) -> Array:
 
 
 def _op(given: Any) -> Op | None:
-    """None for what only gloo can."""
+    """Return the operation, or None for one that only gloo can do."""
     return "sum" if given == dist.ReduceOp.SUM else "mean" if given == dist.ReduceOp.AVG else None
 
 
@@ -323,7 +322,7 @@ def _packed(given: Any, copies: list[tuple[Tensor, Tensor]], least: int = 0) -> 
 
 
 def _array(tensor: Tensor) -> Array:
-    """Of the same memory where it is contiguous."""
+    """Return a view of the same memory where it is contiguous."""
     flat = tensor.detach().resolve_neg().contiguous()
     brain = flat.dtype == torch.bfloat16
     array: Array = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if brain else flat.numpy()
@@ -337,7 +336,7 @@ def _tensor(array: Array) -> Tensor:
 
 
 def _filled(targets: Sequence[Tensor], result: Array | None) -> list[Tensor]:
-    """The targets, with the result in them; a barrier has neither."""
+    """Put the result into the targets and return them; a barrier has neither."""
     if result is not None:
         found = _tensor(result)
         for target, row in zip(targets, [found] if len(targets) == 1 else found, strict=True):

@@ -1,8 +1,8 @@
-"""Where workers on any hosts get what their job needs: configuration, controller, switch, certificate and token.
+"""The rendezvous, where workers on any hosts get configuration, controller, switch, certificate and token of their job.
 
-With KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment a worker finds the rest, also when torchrun
-starts it again.  scripts/hand_out.py is the other side.  A worker sends a line with its rank, and gets a Handout as
-JSON, encrypted by the key.
+With KOFN_RENDEZVOUS, KOFN_RENDEZVOUS_KEY and a rank in its environment a worker finds the rest, also after a restart by
+torchrun. scripts/hand_out.py is the other side. A worker sends a line with its rank, and gets a Handout as JSON,
+encrypted by the key.
 """
 
 import atexit
@@ -22,14 +22,14 @@ from kofn.torch.errors import TorchError
 RENDEZVOUS, KEY = "KOFN_RENDEZVOUS", "KOFN_RENDEZVOUS_KEY"
 
 LIMIT_S, AGAIN_S = 60.0, 0.2
-"""For a worker to reach the rendezvous and to be answered; after which it asks again."""
+"""The limit for an answer of the rendezvous, and the pause between two requests."""
 
 LINE_BYTES = 32
-"""Of a request, at most."""
+"""The most bytes of a request."""
 
 
 class Handout(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker gets; `environment`: as kofn.torch.place has it; `certificates`: files of KOFN_CERTS, by name."""
+    """Data for one worker; `environment` is for kofn.torch.place, `certificates` holds files of KOFN_CERTS, by name."""
 
     config: str
     environment: dict[str, str]
@@ -37,7 +37,7 @@ class Handout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rendezvous(ThreadingTCPServer):
-    """Hands these out, by rank, once serve_forever() is called; OSError where the address cannot be had."""
+    """Hands these out, by rank, in serve_forever(). Raise OSError where the address is not available."""
 
     allow_reuse_address, daemon_threads = True, True
 
@@ -57,9 +57,9 @@ class _Asked(StreamRequestHandler):
 
 
 def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, str]:
-    """The environment of this rank, with the files that it names in a new folder; what it has already stays.
+    """Return the environment of this rank, with its files in a new folder; variables that are set stay.
 
-    TorchError where no rendezvous answers within the limit, or has nothing for this rank and key.
+    Raises TorchError where no rendezvous answers within the limit, or has nothing for this rank and key.
     """
     address, deadline = environment[RENDEZVOUS], time.monotonic() + limit_s
     while not (sealed := _asked(split(address), rank, limit_s)):
@@ -76,7 +76,7 @@ def fetch(rank: int, environment: Mapping[str, str], limit_s: float = LIMIT_S) -
 
 
 def _asked(address: tuple[str, int], rank: int, limit_s: float) -> bytes:
-    """What is there for a rank; empty where nobody answers."""
+    """Return the data for a rank; empty without an answer."""
     try:
         with socket.create_connection(address, limit_s) as line:
             line.sendall(f"{rank}\n".encode())
@@ -97,7 +97,7 @@ def _unpacked(handout: Handout) -> dict[str, str]:
 
 
 def _own_address(controller: str) -> str:
-    """Of this host, on the network where the controller is."""
+    """Return this host's address on the controller's network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(split(controller))
         address: str = probe.getsockname()[0]

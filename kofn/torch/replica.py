@@ -1,6 +1,6 @@
-"""A worker's copy of a training's state, for peers that come late or back: parameters, optimizer, scheduler.
+"""A worker's copy of a training's state, for peers that start late or rejoin: parameters, optimizer, scheduler.
 
-The training thread changes it in steps; peers may ask at any time, and get it as it is between two steps.
+The training thread changes it in steps; a peer may ask at any time, and gets the state between two steps.
 """
 
 import io
@@ -22,11 +22,11 @@ from kofn.torch.layout import ParameterLayout
 from kofn.torch.untrained import UntrainedState
 
 STEP_S = 4.0
-"""For a step to end, when a peer asks in the middle of it."""
+"""The limit for a step to end, when a peer asks in the middle of it."""
 
 
 class Stateful(Protocol):
-    """What an optimizer, a scheduler and a module are."""
+    """An object with state: an optimizer, a scheduler, a module."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -34,11 +34,11 @@ class Stateful(Protocol):
 
 
 class ModelReplica:
-    """Of the parameters of `layout` and all else in the model; `parts`: what else makes a replica, by name, None where
-    nobody knows.
+    """The parameters of `layout` and the rest of the model; `parts` holds the other parts of a replica by name, or None
+    where they are unknown.
 
-    `blocks`: of a gradient, whose results have checksums; `plan`: the first iteration's; `note`: as layout and initial
-    parameters are called among the workers.
+    `blocks` is the number of a gradient's blocks whose results have checksums, `plan` the first iteration's plan.
+    `note` identifies layout and initial parameters among the workers.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class ModelReplica:
         self.layout, self.note, self._untrained = layout, note, untrained
         self.parts: Mapping[str, Stateful] | None = None
         self.iteration = 0
-        """The last one that is in it."""
+        """The last iteration that is in it."""
         self.results: Integers = np.zeros(blocks, np.int64)
-        """Checksums of all results, added up."""
+        """The sum of all results' checksums."""
         self._plan = plan
         self._changed = threading.Condition()
         self._changing = False
 
     def start(self, iteration: int) -> None:
-        """The initial parameters, the same everywhere, are those after this iteration."""
+        """Take the initial parameters, equal everywhere, for those after this iteration."""
         self.iteration = iteration
 
     def check_notes(self, notes: Mapping[int, Sequence[int]]) -> None:
@@ -74,7 +74,7 @@ class ModelReplica:
                 )
 
     def begin_change(self) -> None:
-        """A step begins; it is over with end_change()."""
+        """Begin a step, which end_change() ends."""
         with self._changed:
             self._changing = True
 
@@ -84,12 +84,12 @@ class ModelReplica:
             self._changed.notify_all()
 
     def applied(self, update: Aggregate) -> None:
-        """The step of an iteration was made."""
+        """Note that the step of an iteration was made."""
         self.results += update.checksums
         self._plan, self.iteration = update.plan, update.iteration
 
     def state(self) -> ReplicaState | None:
-        """A copy; None while a step takes long, or where nobody knows the optimizer."""
+        """Return a copy; None while a step takes long, or where the optimizer is unknown."""
         with self._changed:
             if self.parts is None or not self._changed.wait_for(lambda: not self._changing, STEP_S):
                 return None
@@ -97,7 +97,7 @@ class ModelReplica:
             return ReplicaState(iteration=self.iteration, arrays=self._arrays() | saved)
 
     def restore(self, state: ReplicaState) -> None:
-        """Become another replica; TorchError when it is of another model, or nobody knows the optimizer."""
+        """Become another replica. Raise TorchError when it is of another model, or the optimizer is unknown."""
         if self.parts is None:
             raise TorchError(
                 "the job runs already, and a communication hook alone cannot go on from another worker's state:"
@@ -114,7 +114,7 @@ class ModelReplica:
 
     @property
     def memory(self) -> Memory:
-        """Of the parameters, gradients that they have, and an optimizer's state where somebody knows it."""
+        """Return the memory of parameters, their gradients, and the optimizer's state where that is known."""
         parameters = list(self.layout.parameters.values())
         gradients = (each.grad.nbytes for each in parameters if each.grad is not None)
         state = getattr((self.parts or {}).get("optimizer"), "state", {})

@@ -1,7 +1,7 @@
 """A training by a schedule: gradients leave layer by layer, and a layer's forward pass waits for its own mean alone.
 
-Each layer has a flag: its parameters are those of the latest iteration. Its forward pass waits for its mean, and steps
-its parameters. What no forward pass of its own has shown to be used is waited for before the model's forward pass.
+A flag of each layer says whether its parameters are those of the latest iteration. The layer's forward pass waits for
+its mean, and steps its parameters. Layers that have not yet shown a forward pass are waited for before the model's.
 """
 
 import time
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class LayeredLayout(ParameterLayout):
-    """Layer by layer, the last one first, each beginning with a block; between them are zeros."""
+    """Layer by layer, the last one first, each beginning with a block; between layers are zeros."""
 
     def __init__(self, module: nn.Module, layers: Sequence[TorchLayer], block_elements: int) -> None:
         super().__init__(module)
@@ -59,7 +59,7 @@ class LayeredLayout(ParameterLayout):
 
 
 def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
-    """What [schedule] says; TorchError where that is not to be had of so many layers."""
+    """Return the schedule of [schedule]. Raise TorchError where so many layers do not permit it."""
     section, collective = job.config.schedule, job.config.job.collective
     if section.family is None:
         raise TorchError(f"schedule.family is not given: one of {', '.join(FAMILIES)} is needed")
@@ -80,7 +80,7 @@ def schedule_of(job: TorchJob, layers: int, *, clips: bool) -> PassSchedule:
 
 
 class ScheduledSession(Session):
-    """As kofn.torch.schedule() makes it."""
+    """The session that kofn.torch.schedule() makes."""
 
     _exchange: GradientExchange
 
@@ -105,14 +105,15 @@ class ScheduledSession(Session):
         self._stepping = False
         self._seen = set[int]()  # layers that have had a forward pass of their own
         self._stepped = set[int](range(len(self._layers)))
-        self._versions = dict[int, int]()  # of gradients, as backward() has left them
+        self._versions = dict[int, int]()  # of gradients, as backward() left them
         self._waiting, self._computed = list[Piece](), set[int]()
         self._timeline = list[tuple[str, str, float, float]]()
 
     # -- for the user
 
     def backward(self, loss: torch.Tensor) -> None:
-        """The loss's gradients, which leave as the schedule says; the layers' forward passes wait for the means."""
+        """Compute the loss's gradients, which leave as the schedule says; the layers' forward passes wait for the
+        means."""
         self.loss = float(loss.detach())
         self._untrained.check_trained()
         if self._begun is None:
@@ -139,7 +140,7 @@ class ScheduledSession(Session):
             self.finish()
 
     def finish(self) -> None:
-        """Wait until all of the parameters are those of the latest iteration."""
+        """Wait until all parameters are those of the latest iteration."""
         self.check()
         if self._ended is None:
             return
@@ -182,7 +183,7 @@ class ScheduledSession(Session):
             self._hooks.append(layer.module.register_forward_pre_hook(begins, prepend=True))
 
     def _state_is_read(self, *_: Any) -> None:
-        """Of the model or the optimizer, or written: it is that of the latest iteration."""
+        """Finish the latest iteration before the state of model or optimizer is read or written."""
         if self._error is None:
             self.finish()
 
@@ -206,7 +207,7 @@ class ScheduledSession(Session):
         self._take(at)
 
     def _layer_computed(self, at: int) -> None:
-        """Its gradient is there; what no pass has given one for is zeros."""
+        """Send a layer's gradient, now computed; parameters without one have zeros."""
         self._computed.add(at)
         if not self._schedule.family.overlaps:
             return
@@ -227,7 +228,7 @@ class ScheduledSession(Session):
     # -- the optimizer's steps
 
     def _take(self, at: int) -> None:
-        """A layer's parameters become those of the latest iteration."""
+        """Step a layer's parameters to the latest iteration."""
         if self._ended is None or at in self._stepped:
             return
         mean = self._waited(at, lambda: self._by_layer.wire.layer(at, self._exchange.wait))
@@ -243,11 +244,11 @@ class ScheduledSession(Session):
         self._step({at: self._by_layer.wire.layer(at, lambda begin, end: mean[begin:end]) for at in left})
 
     def _step(self, means: dict[int, Floats]) -> None:
-        """Of these layers, by the user's optimizer, which has nothing of any other."""
+        """Step these layers by the user's optimizer, with gradients for no others."""
         kept = [(each, each.grad) for layer in self._layers for each in layer.parameters]
         for each, gradient in kept:
             known = gradient is None or gradient._version == self._versions.get(id(each), gradient._version)
-            if not known and gradient.any():  # else by zero_grad()
+            if not known and gradient.any():  # else changed by zero_grad()
                 raise TorchError(
                     "a gradient was changed after backward(), by clipping or a GradScaler: it has left by then;"
                     " schedule(max_norm=...) clips the means of a family that waits for all of them"
@@ -273,7 +274,7 @@ class ScheduledSession(Session):
             else:
                 each.grad = gradient
 
-    # -- what it says of an iteration
+    # -- records of an iteration
 
     def ended(self) -> tuple[Step, Sequence[Update]]:
         step, updates = super().ended()
@@ -295,7 +296,7 @@ class ScheduledSession(Session):
 
 
 class _Undistributed:
-    """A model without DistributedDataParallel, as a Session wants it."""
+    """A model without DistributedDataParallel, with the attributes that a Session needs."""
 
     process_group = None
 

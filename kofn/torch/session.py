@@ -1,8 +1,8 @@
-"""A training's place in its job: what leaves with each backward pass, and what has come of it.
+"""A training's place in its job: gradients that leave with each backward pass, and their means.
 
-A session follows a model in DistributedDataParallel.  DDP calls reduce() with each bucket of gradients, and ready()
-before each forward pass.  Without an optimizer in hand (elastic.py) one mean is given for each backward pass, in the
-order of iterations.
+A session follows a model in DistributedDataParallel. DDP calls reduce() with each bucket of gradients, and ready()
+before each forward pass. Without an optimizer (elastic.py) one mean is given for each backward pass, in the order of
+iterations.
 """
 
 import atexit
@@ -43,11 +43,11 @@ from kofn.torch.unreduced import UnreducedPasses
 from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
 
 BACKLOG = 64
-"""Means that may wait for a training that knows no elastic(), before it is an error."""
+"""The most means that may wait for a training without elastic()."""
 
 
 class Session:
-    """Of one worker; ddp_hook() and elastic() make it.  Every wait has a limit; errors are HostErrors.
+    """The session of one worker; ddp_hook() and elastic() make it. Every wait has a limit; errors are HostErrors.
 
     The first error ends the session: DDP's backward pass raises a RuntimeError with its text, and every later call the
     error itself.
@@ -68,24 +68,25 @@ class Session:
             [name for name, _ in model.module.named_buffers()] if broadcasts_buffers(model) else caches(model.module)
         )
         self._compared = UntrainedState(model.module, self.layout.parameters.values(), [*ignored, *given])
-        """What must be equal after every iteration: not buffers that DDP gives to all in the next forward pass."""
+        """Tensors that must be equal after every iteration, without buffers that DDP broadcasts in the next forward
+        pass."""
         self._last = job.config.run.max_iterations
         self._blocking = load_stragglers(job.config, job.rank)
         self._error: HostError | None = None
         self._ended: Future[Exchange] | None = None
-        """Of the gradient that was begun last, until it is taken in."""
+        """The exchange of the latest gradient, until it is taken in."""
         self._whole = True
-        """Whether the last bucket of the gradient that was begun last has come."""
+        """Whether the last bucket of the latest gradient has come."""
         self._backlog = deque[Update]()
         self._begun: Begun | None = None
         self._passes = 0
-        """Backward passes that have begun."""
+        """The number of backward passes that have begun."""
         self._closed = False
         self._hooks: list[Any]
-        """On the model, until close()."""
+        """Hooks on the model, until close()."""
 
     def join(self) -> None:
-        """Take part in the job; waits for all workers, or goes on where a peer is."""
+        """Take part in the job: wait for all workers, or start from a peer's state."""
         self.reducer = self._job.join(self._coding, self.replica, self.model.process_group)
         self._exchange: GradientExchange | PeerExchange
         if isinstance(self.reducer, PeerReducer):
@@ -101,7 +102,7 @@ class Session:
         atexit.register(self.close)
 
     def _follow_model(self) -> None:
-        """From now on its passes are this session's."""
+        """Follow the model's passes from now on."""
         self.model.register_comm_hook(self, Session._hook)
         self._unreduced = UnreducedPasses(self.model, self.layout.parameters)
         self._hooks = self._unreduced.hooks
@@ -109,28 +110,28 @@ class Session:
         self.model.register_forward_hook(OwnHook(lambda *_: self._unreduced.forward()))
 
     def __reduce__(self) -> Any:
-        """A copy of a model, and one that is loaded, has no session."""
+        """Pickle as None: a copy of a model, and one that is loaded, has no session."""
         return type(None), ()
 
     # -- for the user
 
     @property
     def iteration(self) -> int:
-        """The latest one whose mean was applied, from 1; 0: none was."""
+        """The latest iteration whose mean was applied, from 1; 0 before the first."""
         return self.replica.iteration
 
     @property
     def iterations(self) -> int:
-        """The job's last one (run.max_iterations)."""
+        """The job's last iteration (run.max_iterations)."""
         return self._last
 
     def done(self) -> bool:
-        """Whether the parameters are those after the job's last iteration (run.max_iterations)."""
+        """Return whether the parameters are those after the job's last iteration (run.max_iterations)."""
         return self.iteration >= self._last
 
     @property
     def loss(self) -> float | None:
-        """Of the current batch, for reports; none need be given."""
+        """The loss of the current batch, for reports; setting it is optional."""
         return self._log.loss
 
     @loss.setter
@@ -138,7 +139,7 @@ class Session:
         self._log.loss = loss
 
     def log(self, **numbers: float) -> None:
-        """Record numbers of the script's own, such as `session.log(top1=0.71)`; a tensor of one element will do.
+        """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.
 
         The live view and the table show the mean over the workers of the latest ones; `kofn.read(run).logged` has all,
         each with `iteration`.
@@ -150,7 +151,7 @@ class Session:
         self._metrics.write(iteration=self.iteration, time=time.time(), logged=logged)
 
     def close(self) -> None:
-        """Leave the job, with the other workers where the training is done; at the process's end it comes by itself."""
+        """Leave the job, with the other workers where the training is done; runs by itself at the process's end."""
         if self._closed:
             return
         atexit.unregister(self.close)
@@ -171,8 +172,8 @@ class Session:
     def _hook(session: "Session", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Reduce a bucket as register_comm_hook() wants it.
 
-        What is raised here would make DDP unusable, and an error in the future would come without its type.  So DDP
-        gets the bucket as it is, and the error is raised at the end of the backward pass.
+        An error raised here would make DDP unusable, and one in the future would lose its type. So DDP gets the bucket
+        as it is, and the error is raised at the end of the backward pass.
         """
         try:
             return session.reduce(bucket)
@@ -186,7 +187,7 @@ class Session:
             return unreduced
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The means of a bucket, later."""
+        """Return a future of the means of a bucket."""
         if self._error is not None:
             raise self._error
         if self._whole:
@@ -199,7 +200,7 @@ class Session:
         return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
 
     def ready(self) -> None:
-        """A forward pass begins: the parameters are those after the last iteration."""
+        """Prepare a forward pass: the parameters are those after the last iteration."""
         self.check()
         trains, reduced = torch.is_grad_enabled(), self.model.require_backward_grad_sync
         if trains and reduced:
@@ -219,7 +220,7 @@ class Session:
             raise self._error
 
     def fail(self, error: HostError) -> None:
-        """The first one counts."""
+        """Fail; the first error counts."""
         self._error = self._error or error
         self._exchange.fail(self._error)
         self._job.fail(self._error)
@@ -227,14 +228,14 @@ class Session:
     # -- iterations
 
     def _begin(self) -> None:
-        """The first bucket of a gradient has come."""
+        """Begin a gradient, whose first bucket has come."""
         self._settle()
         iteration = self.iteration + 1
         if iteration > self._last:
             raise TorchError(f"iteration {iteration} begins: the job has {self._last} (run.max_iterations)")
         known = self._backlog.popleft() if self._backlog else None
         first_s, blocking_s = time.monotonic(), self._pause(iteration)
-        own_end = self._meets
+        own_end = _meets(self.model, self._passes)
         self._passes += 1
         self._begun = Begun(
             iteration=iteration,
@@ -248,20 +249,8 @@ class Session:
         assert known is None or isinstance(known, Aggregate)
         self._ended = self._exchange.begin(iteration, known, own_end=own_end)
 
-    @property
-    def _meets(self) -> bool:
-        """Whether DDP makes all workers meet before this worker's next gradient.
-
-        It does once, after the first pass or, where the graph is static, the second: it rebuilds its buckets then.
-        """
-        model: Any = self.model
-        if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
-            return False
-        always = broadcasts_buffers(model) or model._join_config.enable
-        return always or self._passes <= int(model.static_graph)
-
     def _pause(self, iteration: int) -> float:
-        """Be blocked as the configuration says; for how long, without what stands for a larger model."""
+        """Block as the configuration says, and return for how long, without the time that imitates a larger model."""
         now = time.monotonic()
         blocking_s = self._blocking.blocking_s(iteration, 0, now - self._begun_s)
         floor_s = max(0.0, self._ready_s + self._blocking.compute_s(iteration) - now)
@@ -269,7 +258,7 @@ class Session:
         return blocking_s
 
     def ended(self) -> tuple[Step, Sequence[Update]]:
-        """What this worker did in its last iteration, and what has ended since; waits for it."""
+        """Wait for this worker's last iteration; return its step, and the updates since."""
         self.check()
         if self._ended is None or self._begun is None:
             raise TorchError("there is no gradient for this step: backward() comes first, outside of no_sync()")
@@ -286,7 +275,8 @@ class Session:
         return step, exchange.updates
 
     def missed(self) -> Sequence[Update]:
-        """What the others have finished since; empty where this worker is not behind, or the training is over."""
+        """Return iterations that the others have ended since; empty where this worker is not behind, or the training is
+        over."""
         if self.done():
             return ()
         try:
@@ -296,13 +286,13 @@ class Session:
             raise
 
     def applied(self, update: Aggregate, step: Step | None) -> None:
-        """An iteration's mean is in the parameters."""
+        """Record that an iteration's mean is in the parameters."""
         self.replica.applied(update)
         self._log.applied(update, step, fingerprint(*self.layout.each(), self._compared.values()))
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def jumped(self) -> None:
-        """The parameters are another worker's."""
+        """Record that the parameters are another worker's."""
         self._tell_note()
         self._log.jumped()
         self._ready_s, self._started = time.monotonic(), time.time()
@@ -312,14 +302,14 @@ class Session:
         self._job.report(self._log.report(self._begun, step, updates))
 
     def _tell_note(self) -> None:
-        """Tell the other workers the model: beside every gradient, or now where there are only sums."""
+        """Tell the other workers the model: with every gradient, or now where there are only sums."""
         if isinstance(self._exchange, GradientExchange):
             self._exchange.note = tuple(self.replica.note.tolist())
         else:
             self.replica.check_notes(dict(enumerate(self._exchange.notes(self.replica.note).tolist())))
 
     def _settle(self) -> None:
-        """Without elastic(): the optimizer has made one step since the last backward pass."""
+        """Check, without elastic(), that the optimizer has made one step since the last backward pass."""
         if self._ended is None:
             return
         step, updates = self.ended()
@@ -335,13 +325,24 @@ class Session:
         self.report(step, updates)
 
     def _settle_last(self) -> None:
-        """What nobody has looked at when the training ends; an error was raised elsewhere."""
+        """Take the last mean, which no later call has taken, when the training ends without an error."""
         if self._error is None and self._whole and self.replica.parts is None:
             self._settle()
 
 
+def _meets(model: Any, passes: int) -> bool:
+    """Return whether DDP makes all workers meet after the pass that begins now; `passes` have begun before.
+
+    It does once, after the first pass or, with a static graph, the second, when it rebuilds its buckets.
+    """
+    if not isinstance(model, DistributedDataParallel) or model.process_group.size() == 1:
+        return False
+    always = broadcasts_buffers(model) or model._join_config.enable
+    return always or passes <= int(model.static_graph)
+
+
 def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:
-    """Return which parameters of a bucket have the gradient that was refused, and what helps."""
+    """Return the parameters of a bucket whose gradient was refused, and a remedy."""
     parts = zip(bucket.parameters(), bucket.gradients(), strict=True)
     bad = {id(each) for each, gradient in parts if not (gradient.abs() <= MAGNITUDE_MAX).all()}
     names = [name for name, each in layout.parameters.items() if id(each) in bad]

@@ -1,6 +1,6 @@
-"""ZeRO-3's parameters, whose memory is given back between their layer's passes: reading one then is a TorchError.
+"""ZeRO-3's parameters, whose memory is freed between their layer's passes: reading one then is a TorchError.
 
-PyTorch itself reads memory that was given back, which is random values or a crash.
+PyTorch itself would read the freed memory, which gives random values or a crash.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ WRITING = frozenset(
 
 
 class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch's are read
-    """A parameter, or a view of one, in memory that its layer gives back."""
+    """A parameter, or a view of one, in memory that its layer frees."""
 
     name_of_parameter: str
 
@@ -50,7 +50,7 @@ class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch'
         return str(super().__repr__(tensor_contents=tensor_contents))
 
     @classmethod
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # it would call this while it traces it
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # tracing would call it
     def __torch_function__(
         cls,
         function: Callable[..., Any],
@@ -73,7 +73,7 @@ class ShardedTensor(torch.Tensor):  # type: ignore[misc]  # no types of PyTorch'
 
 
 class ShardedParameter(ShardedTensor, nn.Parameter):  # type: ignore[misc]
-    """A parameter in memory that its layer gives back."""
+    """A parameter in memory that its layer frees."""
 
 
 def guard(parameter: nn.Parameter, name: str) -> None:
@@ -92,13 +92,13 @@ def _freed(tensor: torch.Tensor) -> bool:
 
 
 def _writes(called: str) -> bool:
-    """Whether a function of this name writes its first argument, whose values would be lost."""
+    """Return whether a function of this name writes its first argument, whose values would be lost."""
     in_place = called.endswith("_") and not called.endswith("__") and called not in WITHOUT_MEMORY
     return in_place or called in WRITING
 
 
 def _mark_views(found: Any, of: ShardedTensor) -> None:
-    """A view ends with the memory that it is in, too."""
+    """Mark views of a parameter, which lose their memory with it."""
     memory = of.untyped_storage()._cdata
     for each in tree_leaves(found):
         if type(each) is torch.Tensor and each.layout == torch.strided and each.untyped_storage()._cdata == memory:
@@ -107,7 +107,7 @@ def _mark_views(found: Any, of: ShardedTensor) -> None:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """Return a function's name; of a property's getter one of WITHOUT_MEMORY, where it reads no element."""
+    """Return a function's name; for a property's getter one of WITHOUT_MEMORY, if it reads no element."""
     name = getattr(function, "__name__", "")
     if name not in ("__get__", "__set__", "__delete__"):
         return name

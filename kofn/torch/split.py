@@ -1,8 +1,8 @@
 """A module's weight gradients apart from its error terms, so that a schedule says when each is computed.
 
-A layer of a kind in SPLIT computes its outputs on a graph of its own. In a backward pass that graph is asked twice: for
-the error term of the inputs, and for the weight gradient, now or later. So the gradients are those of PyTorch's own
-kernels, to the bit. Layers of other kinds give both at once, as usual.
+A layer of a kind in SPLIT computes its outputs on a separate graph. A backward pass evaluates that graph twice: for the
+error term of the inputs, and for the weight gradient, now or later. So the gradients are those of PyTorch's own
+kernels, to the bit. Layers of other kinds compute both at once, as usual.
 """
 
 import time
@@ -18,17 +18,16 @@ from kofn.torch.errors import TorchError
 from kofn.torch.own_hook import OwnForward
 
 SPLIT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.LayerNorm)
-"""Kinds, not those derived from them, nor those whose weight is computed of other parameters (prune, weight_norm): one
-tensor in, one out.
-"""
+"""These kinds have one tensor in and one out. Derived classes are not split, nor layers whose weight is computed from
+other parameters (prune, weight_norm)."""
 
 Timed = Callable[[str, int, float], object]
-"""A pass of this kind ("error", "weight") of a layer has ended; when it began (time.monotonic)."""
+"""Called at the end of a layer's pass with its kind ("error", "weight"), layer and start (time.monotonic)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchLayer:
-    """A module with parameters of its own that are trained."""
+    """A module that owns trained parameters."""
 
     name: str
     module: nn.Module
@@ -40,7 +39,7 @@ class TorchLayer:
 
 
 def layers_of(module: nn.Module) -> list[TorchLayer]:
-    """In the order in which the module has them; TorchError where two have a parameter in common."""
+    """Return the layers in the order of the module's. Raise TorchError where two share a parameter."""
     layers, owners = list[TorchLayer](), dict[int, str]()
     for name, each in module.named_modules():
         trained = tuple(one for one in each.parameters(recurse=False) if one.requires_grad)
@@ -56,22 +55,22 @@ def layers_of(module: nn.Module) -> list[TorchLayer]:
 
 
 class SplitBackward:
-    """Of layers, whose module's forward passes go through it until close().
+    """Splits the backward passes of layers, whose forward passes go through it until close().
 
-    `computed` is called with each layer whose gradient is in its parameters' `grad`; `timed`: with what took time.
+    `computed` is called with each layer whose gradient is in its parameters' `grad`, `timed` after each timed pass.
     """
 
     def __init__(self, layers: Sequence[TorchLayer], computed: Callable[[int], object], timed: Timed) -> None:
         self._layers, self._computed, self._timed = layers, computed, timed
         self.running = False
-        """Whether a backward pass of this is under way; in others layers give their gradients as usual."""
+        """Whether this object runs a backward pass; in other passes layers give their gradients as usual."""
         self._later: frozenset[int] = frozenset()
-        self._begun = set[int]()  # split layers that the backward pass has come to
+        self._begun = set[int]()  # split layers that the backward pass has reached
         self._left = dict[int, Callable[[], None]]()
-        self._added = set[int]()  # parameters, by id(), to which autograd has added all that it has
+        self._added = set[int]()  # parameters, by id(), with all that autograd adds
         self._own = dict[int, tuple[torch.Tensor, int]]()  # gradients of split layers' calls, with their versions
-        self._reading = set[int]()  # layers of this pass to which autograd has added something
-        self._whole = set[int]()  # layers whose gradient was told
+        self._reading = set[int]()  # layers of this pass whose gradients autograd has changed
+        self._whole = set[int]()  # layers that were reported to `computed`
         self._shared: set[int] | None = None  # layers with parameters that are read outside of their call
         self._hooks = list(self._watched())
         for at, layer in enumerate(layers):
@@ -80,9 +79,8 @@ class SplitBackward:
                 module.forward = OwnForward(module, partial(self._forward, at, module.forward))
 
     def backward(self, loss: torch.Tensor, later: Sequence[int]) -> None:
-        """The gradients of a loss; the weight gradients of layers `later`, as far as they are split, come after all
-        error terms, in this order.
-        """
+        """Compute the gradients of a loss. The weight gradients of layers `later`, if these are split, come after all
+        error terms, in this order."""
         for layer in self._layers:
             for parameter in layer.parameters:
                 parameter.grad = None
@@ -106,7 +104,7 @@ class SplitBackward:
         return self._layers[at].name
 
     def close(self) -> None:
-        """The modules are as they were."""
+        """Restore the modules."""
         for hook in self._hooks:
             hook.remove()
         for layer in self._layers:
@@ -119,7 +117,8 @@ class SplitBackward:
                 yield parameter.register_post_accumulate_grad_hook(partial(self._accumulate, at))
 
     def _accumulate(self, at: int, parameter: nn.Parameter) -> None:
-        """Autograd has added all that it has to a gradient: nothing, where only a split call has read the parameter."""
+        """Note that autograd has added all that it has to a gradient: nothing, where only a split call reads the
+        parameter."""
         if not self.running:
             raise TorchError(
                 f"a parameter of {self._layers[at].name} gets a gradient outside of session.backward(loss), which takes"
@@ -138,7 +137,7 @@ class SplitBackward:
         self._end(at)
 
     def _end(self, at: int) -> None:
-        """Tell of a layer's gradient once it is whole."""
+        """Report a layer's gradient once it is whole."""
         added = self._added.issuperset(map(id, self._layers[at].parameters))
         computed = at not in self._begun or self._own.keys() >= set(map(id, self._layers[at].parameters))
         alone = self._shared is not None and at not in self._shared and at in self._begun
@@ -155,13 +154,13 @@ class SplitBackward:
         return outputs
 
     def _usual(self, at: int, outputs: torch.Tensor, inputs: torch.Tensor | None, error: torch.Tensor) -> Any:
-        """The gradients of inputs, None where there are none, and parameters, all at once."""
+        """Return the gradients of inputs, None without any, and parameters, all at once."""
         wanted = [*([] if inputs is None else [inputs]), *self._layers[at].parameters]
         found = torch.autograd.grad(outputs, wanted, error, retain_graph=True)
         return (None, *found) if inputs is None else found
 
     def _backward(self, at: int, weight: Callable[[], None]) -> bool:
-        """Whether the weight gradient of a layer was computed; else it comes later."""
+        """Compute the weight gradient of a layer now, or note it for later; return whether it was computed."""
         if at in self._begun:
             raise TorchError(f"{self._layers[at].name} is used twice in one backward pass: a schedule needs once")
         self._begun.add(at)
@@ -172,7 +171,7 @@ class SplitBackward:
         return True
 
     def _weight(self, at: int, outputs: torch.Tensor, error: torch.Tensor, *, last: bool) -> None:
-        """`last`: nothing else is asked of this graph."""
+        """Compute a weight gradient; `last`: this graph is not evaluated again."""
         began_s, parameters = time.monotonic(), self._layers[at].parameters
         gradients = torch.autograd.grad(outputs, parameters, error, retain_graph=not last)
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -189,13 +188,13 @@ class SplitBackward:
 
 
 def _hooked(parameter: nn.Parameter) -> bool:
-    """Whether the script has a hook on the parameter's gradient, which no gradient passes in a split pass."""
+    """Return whether the script has a hook on the parameter's gradient, which a split pass would not call."""
     accumulated: Any = parameter._post_accumulate_grad_hooks
     return bool(parameter._backward_hooks) or len(accumulated or ()) > 1  # one is SplitBackward's
 
 
 class _Split(torch.autograd.Function):  # type: ignore[misc]  # PyTorch says nothing of its type
-    """A layer, of which autograd sees the error term alone."""
+    """A layer of which autograd sees the error term alone."""
 
     @staticmethod
     def forward(ctx: Any, split: SplitBackward, at: int, forward: Any, inputs: torch.Tensor, *_: nn.Parameter) -> Any:

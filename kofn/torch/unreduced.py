@@ -1,4 +1,4 @@
-"""Backward passes whose gradients DistributedDataParallel leaves as they are, without a word."""
+"""Detects backward passes whose gradients DistributedDataParallel silently leaves unreduced."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,13 +18,13 @@ REMEDY = (
 class UnreducedPasses:
     """The passes of `model` that give `parameters`, by name, a gradient of this worker's batch alone.
 
-    One after a reduced pass may be of a penalty, which all workers have alike; any other is a TorchError.
+    One after a reduced pass may come from a penalty that is equal at all workers; any other is a TorchError.
     """
 
     def __init__(self, model: DistributedDataParallel, parameters: Mapping[str, nn.Parameter]) -> None:
         self._model = model
         self._forwards, self._reduced = 0, False
-        """Forward passes since the last reduction but one, and whether the last one came after them."""
+        """Forward passes since the last reduction but one, and whether the last reduction came after them."""
         self._awaited, self._given = False, False
         """Whether DDP is to reduce the next pass, and whether that has begun."""
         self._reducing, self._apart = False, False
@@ -36,7 +36,7 @@ class UnreducedPasses:
         ]
 
     def forward(self) -> None:
-        """The model has made a forward pass."""
+        """Note that the model has made a forward pass."""
         if torch.is_grad_enabled():
             if self._awaited and self._given:
                 raise TorchError(f"the last backward pass gave gradients that stay with this worker: {REMEDY}")
@@ -47,7 +47,7 @@ class UnreducedPasses:
             self._alone.clear()
 
     def reduced(self, *, last: bool) -> None:
-        """A bucket of the pass has come."""
+        """Note that a bucket of the pass has come."""
         self._awaited, self._reduced, self._reducing = False, True, not last
         self._alone.clear()
 

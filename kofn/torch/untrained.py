@@ -1,4 +1,5 @@
-"""The part of a model that no gradient changes: frozen parameters and buffers, those too that are not persistent."""
+"""The part of a model that no gradient changes: frozen parameters and buffers, including buffers that are not
+persistent."""
 
 import zlib
 from collections.abc import Collection, Iterable
@@ -18,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class UntrainedState:
-    """The tensors of `module` beside the parameters `trained`, but those whose names are `ignored`."""
+    """The tensors of `module` apart from the parameters `trained` and those whose names are `ignored`."""
 
     def __init__(self, module: nn.Module, trained: Iterable[nn.Parameter], ignored: Collection[str] = ()) -> None:
         self._module, self._ignored = module, ignored
@@ -29,7 +30,7 @@ class UntrainedState:
         return {name: each for name, each in every if id(each) not in self._trained and name not in self._ignored}
 
     def check_trained(self, *, freezes: bool = False) -> None:
-        """Raise TorchError where other parameters are trained by now; `freezes`: some of them may be frozen."""
+        """Raise TorchError when other parameters are trained now; with `freezes`, some may be frozen."""
         for name, each in self._module.named_parameters():
             known = id(each) in self._trained
             if each.requires_grad and not known and name not in self._ignored:
@@ -43,7 +44,7 @@ class UntrainedState:
                 )
 
     def values(self) -> Bytes:
-        """Return the bytes of all tensors, one after the other."""
+        """Return the bytes of all tensors, concatenated."""
         return np.concatenate([np.empty(0, np.uint8), *(_bytes(*each) for each in self.tensors().items())])
 
     def load(self, values: Bytes) -> None:
@@ -57,13 +58,13 @@ class UntrainedState:
 
     @property
     def digest(self) -> int:
-        """31 bits that are others for other names, shapes and dtypes."""
+        """Return 31 bits that depend on names, shapes and dtypes."""
         described = [(name, tuple(each.shape), str(each.dtype)) for name, each in self.tensors().items()]
         return zlib.crc32(repr(described).encode()) >> 1
 
 
 def caches(module: nn.Module) -> list[str]:
-    """Return the names of buffers that are not persistent: a layer may make them anew, of another size."""
+    """Return the names of buffers that are not persistent: a layer may rebuild them in another size."""
     return [
         f"{path}.{name}" if path else name
         for path, each in module.named_modules()
@@ -72,13 +73,13 @@ def caches(module: nn.Module) -> list[str]:
 
 
 def broadcasts_buffers(model: Any) -> bool:
-    """Whether DDP gives worker 0's buffers to all workers before each forward pass."""
+    """Return whether DDP gives worker 0's buffers to all workers before each forward pass."""
     ddp = isinstance(model, DistributedDataParallel)
     return ddp and model.process_group.size() > 1 and bool(model.will_sync_module_buffers())
 
 
 def check_statistics(module: nn.Module) -> None:
-    """Raise TorchError for a layer that keeps statistics of its own worker's batches."""
+    """Raise TorchError for a layer that keeps statistics of this worker's batches."""
     for name, each in module.named_modules():
         if isinstance(each, _NormBase) and each.track_running_stats and each.training:
             raise TorchError(

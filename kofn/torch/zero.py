@@ -45,7 +45,7 @@ def zero(
     through: Literal["switch", "gloo"] = "switch",
     job: ZeroJob | None = None,
 ) -> "ShardedOptimizer":
-    """An optimizer of a model that is sharded over the workers; all begin with worker 0's parameters and
+    """Return an optimizer of a model that is sharded over the workers; all begin with worker 0's parameters and
     buffers.
 
         optimizer = kofn.torch.zero(model, lr=1e-3, stage=2, bits=1, freeze_step=100)
@@ -53,13 +53,13 @@ def zero(
             loss(model, batch).backward()
             optimizer.step()
 
-    The model is in no DistributedDataParallel.  stage: 1 shards the optimizer's state, 2 the gradients too, 3 the
-    parameters too.  bits, freeze_step, decoupled and others: as ZeroSettings.  residual: what is left over is kept in
-    8 bytes of a parameter ("exact"), 2 ("bfloat16") or 1 ("int8"), and what rounding takes of it is lost.  `through`:
-    "gloo" is the baseline over the process group.  `job`: None: that of the environment (docs/howto/zero.md).
+    The model is in no DistributedDataParallel. `stage` 1 shards the optimizer's state, 2 also the gradients, 3 also the
+    parameters. bits, freeze_step, decoupled and others are those of ZeroSettings. `residual` is the precision of the
+    residual: 8 bytes a parameter ("exact"), 2 ("bfloat16") or 1 ("int8"), whose rounding errors are lost. `through`
+    "gloo" is the baseline over the process group. Without a `job` it is that of the environment (docs/howto/zero.md).
 
-    Returns when all workers are there.  TorchError says what of model, settings or environment is not allowed, and
-    which worker trains another model; CollectiveError who is missing.
+    Returns when all workers have joined. Raises TorchError for a model, settings or environment that does not work, or
+    with the worker that trains another model; CollectiveError with the workers that are missing.
     """
     if not isinstance(model, nn.Module):
         raise TorchError(f"the model is a {type(model).__name__}: a torch.nn.Module is needed")
@@ -88,7 +88,7 @@ def zero(
 
 
 class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types of PyTorch's are read
-    """What zero() returns; learning rate schedulers work with it.
+    """The optimizer that zero() returns; learning rate schedulers work with it.
 
     In stages 2 and 3 gradients leave while backward goes on: parameters have none afterwards.
     """
@@ -104,7 +104,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         self._units = [LayerParameters(unit, calls.workers) for unit in named]
         self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
         parameters = calls.broadcast(joined(self._units))
-        if settings.stage == 1:  # where they are gathered
+        if settings.stage == 1:  # gradients are gathered there
             (unit,) = self._units
             unit.flat[: unit.size] = torch.from_numpy(parameters)
             parameters = unit.flat[: unit.size].numpy()
@@ -120,7 +120,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
                     parameter.register_post_accumulate_grad_hook(partial(self._counted, at, left))
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """With the mean gradient of all workers; afterwards all have the same parameters."""
+        """Step with the mean gradient of all workers; afterwards all have the same parameters."""
         if closure is not None:
             raise TorchError("step() must have no closure: it would need several gradients a step")
         self._untrained.check_trained()
@@ -144,13 +144,13 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         self._job.stepped(np.concatenate([each.reshape(-1).view(np.uint8) for each in alike]), self.memory())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Gradients are taken by step(): there is nothing left but what no step has seen."""
+        """Clear gradients that no step has taken; step() takes all others."""
         if self._settings.stage == 1:
             super().zero_grad(set_to_none)
 
     @property
     def steps(self) -> int:
-        """So far."""
+        """The number of steps so far."""
         return self._zero.steps
 
     @property
@@ -160,9 +160,9 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
 
     @contextmanager
     def whole_parameters(self) -> Iterator[None]:
-        """All parameters are there, to be read (a checkpoint in stage 3); all workers enter it together.
+        """Give all parameters their values, for reading (a checkpoint in stage 3); all workers enter it together.
 
-        What was read stays as it is afterwards.  TorchError where a parameter was written.
+        Values that were read stay valid afterwards. Raises TorchError where a parameter was written.
         """
         if self._layers is None:
             yield
@@ -176,7 +176,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             raise TorchError(f"{written[0]} or a parameter beside it was written in whole_parameters(): {WRITTEN}")
 
     def memory(self) -> Memory:
-        """Of this worker, in bytes; parameters of stage 3: with the most that was gathered at once."""
+        """Return this worker's memory, in bytes; parameters in stage 3 count with the most gathered at once."""
         own = self._zero.memory()
         model = sum(unit.nbytes for unit in self._units) if self._layers is None else self._layers.peak_bytes
         gradients = sum(
@@ -188,7 +188,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         return own + Memory(parameters=model, gradients=gradients)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """For the constructor of PyTorch's, which gives the one group that there is."""
+        """Accept the one group from PyTorch's constructor."""
         if self.param_groups:
             raise TorchError("a group of parameters is added: all that are trained are in the one of the model")
         super().add_param_group(param_group)
@@ -202,7 +202,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     # -- within
 
     def _rate(self) -> float:
-        """Return the learning rate; TorchError where the group says what zero() alone does."""
+        """Return the learning rate. Raise TorchError where the group has settings that only zero() takes."""
         (group,) = self.param_groups
         if given := sorted(group.keys() & SETTINGS):
             raise TorchError(f"{given[0]} must be given to kofn.torch.zero(), got it in the optimizer's group")
@@ -212,7 +212,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         return rate
 
     def _counted(self, unit: int, left: list[int], parameter: nn.Parameter) -> None:
-        """Stage 2: one more parameter of a unit has its gradient."""
+        """Count, in stage 2, one more parameter of a unit that has its gradient."""
         left[0] -= 1
         if left[0] == 0:
             left[0] = len(self._units[unit].named)
@@ -258,7 +258,7 @@ def _load_first(calls: ExactCalls, untrained: UntrainedState) -> None:
 
 
 def _check_alike(calls: ExactCalls, digest: int, settings: ZeroSettings) -> None:
-    """TorchError names the worker whose model or settings are others."""
+    """Raise TorchError with the worker whose model or settings differ."""
     told = calls.gather(np.array([digest, zlib.crc32(repr(settings).encode())], np.int64))
     for rank, (model, asked) in enumerate(told.tolist()):
         if model != told[0][0]:

@@ -1,4 +1,4 @@
-"""Who makes a sharded optimizer's calls: the job's switch, or a process group."""
+"""The calls of a sharded optimizer: through the job's switch, or by a process group."""
 
 import zlib
 from collections.abc import Sequence
@@ -21,17 +21,18 @@ from kofn.torch.group_job import ElasticCalls, GroupJob
 
 
 class ZeroJob(Protocol):
-    """What a sharded optimizer needs of its job."""
+    """The methods of a job that a sharded optimizer needs."""
 
     def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
-        """Once all workers are there; `units`: elements of each; the second: with 8 bits and 1."""
+        """Wait for all workers; `units` are elements of each. Return exact calls, and with 8 bits or 1 a compressed
+        mean."""
 
     def stepped(self, shared: Array, memory: Memory) -> None:
-        """A step is done; `shared`: what all workers have alike; `memory`: what this one keeps."""
+        """Note the end of a step; `shared` holds values that are equal at all workers, `memory` is this worker's."""
 
 
 class SwitchedZero:
-    """In the job that the environment says (docs/howto/zero.md), until the process ends."""
+    """The job of the environment (docs/howto/zero.md), until the process ends."""
 
     def connect(self, units: Sequence[int], settings: ZeroSettings) -> tuple[ExactCalls, CompressedMean | None]:
         self._job = GroupJob(*_group(), elastic_calls(units, settings))
@@ -60,7 +61,7 @@ class GroupZero:
         return calls, TwoSidedMean(calls, sum(units)) if settings.bits == 1 else None
 
     def stepped(self, shared: Array, memory: Memory) -> None:
-        """Compare the workers, as gloo takes any two calls of equal size for the same."""
+        """Compare the workers, as gloo cannot tell any two calls of equal size apart."""
         told = self._calls.gather(np.array([self._calls.order, zlib.crc32(shared.data)], np.int64))
         for rank, (order, step) in enumerate(told.tolist()):
             if order != told[0][0]:
@@ -73,7 +74,7 @@ class GroupZero:
 
 
 def elastic_calls(units: Sequence[int], settings: ZeroSettings) -> ElasticCalls:
-    """A momentum is divided by the workers in it: what waits of a late one has none of it."""
+    """Return the means' settings. A momentum is divided by the workers in it: a late one's residual has none of it."""
     if settings.bits == 32:
         return ElasticCalls()
     average: Average = "contributors" if settings.votes_on_momentum else "gradients"
@@ -84,5 +85,5 @@ def elastic_calls(units: Sequence[int], settings: ZeroSettings) -> ElasticCalls:
 
 
 def _group() -> tuple[int, int]:
-    """Rank and size of the process group; where there is none each worker is one of its own."""
+    """Return rank and size of the process group; without one each worker is alone."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

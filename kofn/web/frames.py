@@ -1,7 +1,7 @@
-"""What the page is sent: one header a run, and a frame for every tenth of a second of a trial.
+"""The page's data: one header a run, and a frame for every tenth of a second of a trial.
 
-The same frames are made of a run that goes on and of one that is over.  Times in a frame are seconds since the trial's
-first iteration began, in milliseconds where a name ends in `_ms`.
+The same frames are made during a run and after it. Times in a frame are seconds since the trial's first iteration
+began, in milliseconds where a name ends in `_ms`.
 """
 
 import msgspec
@@ -16,15 +16,15 @@ class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     workers: int
     collective: str
-    metric: Metric | None  # with the target that ends a trial; none: nothing is evaluated
+    metric: Metric | None  # with the target that ends a trial; none: no metric is evaluated
     max_iterations: int
     hosts: tuple[str, ...]  # by rank
-    link_mbps: tuple[float | None, ...]  # by rank, as the run began; none: not shaped
-    faults: tuple[str, ...]  # as configured, in words
+    link_mbps: tuple[float | None, ...]  # by rank, at the beginning of the run; none: not shaped
+    faults: tuple[str, ...]  # as configured, as text
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change."""
+    """The constant part."""
 
     name: str
     folder: str
@@ -35,7 +35,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IterationPoint(msgspec.Struct, frozen=True, array_like=True):
-    """An iteration as the worker saw it that finished it first."""
+    """An iteration, as its first finisher saw it."""
 
     iteration: int
     time_s: float
@@ -47,7 +47,7 @@ class IterationPoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's way through an iteration: computing, blocked, waiting for the sum, updating.  Ends of each."""
+    """A worker's way through an iteration: computing, blocked, waiting for the sum, updating. Ends of each."""
 
     iteration: int
     begin_s: float
@@ -62,13 +62,13 @@ class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
     """One worker."""
 
     rank: int
-    iteration: int  # the newest that it has finished
-    state: str  # as the controller has it, "killed" or "not started"
-    phase: str  # "computing", "blocked", "waiting", "updating"; empty: between iterations, or not known
-    late: int  # iterations so far in whose sums it was not
+    iteration: int  # the latest that it has finished
+    state: str  # the controller's word for it, "killed" or "not started"
+    phase: str  # "computing", "blocked", "waiting", "updating"; empty: between iterations, or unknown
+    late: int  # iterations so far whose sums it missed
     late_share: float  # of its latest 50 iterations, 0 to 1
     share: float  # of the gradients in all sums so far, 0 to 1
-    lambda_ms: float | None  # estimated mean blocking time, and the ends of its 95 % interval; none: not known yet
+    lambda_ms: float | None  # estimated mean blocking time, and the ends of its 95 % interval; none: unknown
     low_ms: float | None
     high_ms: float | None
     injected_ms: float | None  # the truth
@@ -80,7 +80,7 @@ class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened."""
+    """An event."""
 
     time_s: float
     iteration: int
@@ -98,13 +98,13 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     k: int
     objective: str
     late_gradient: str
-    accuracy: float | None  # the latest that is known; so is the loss
+    accuracy: float | None  # the latest known; so is the loss
     loss: float | None
     iteration_ms: float | None  # mean of the latest 20 iterations
     predicted_ms: float | None  # iteration time with this k, as the controller predicts it
-    waiting: str  # what the job waits for, if it does not move
-    packets: dict[str, int]  # by verdict of the switch, so far; those that did not occur are left out
+    waiting: str  # the reason why the job does not move, if it does not
+    packets: dict[str, int]  # by verdict of the switch, so far; others are left out
     points: tuple[IterationPoint, ...]  # iterations finished in this frame, 64 at most
     workers: tuple[WorkerFrame, ...]
-    slots: tuple[SlotSample, ...] | None  # the latest sample; none: nobody looked
+    slots: tuple[SlotSample, ...] | None  # the latest sample; none: not sampled
     events: tuple[EventFrame, ...]  # in this frame

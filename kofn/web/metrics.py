@@ -10,13 +10,13 @@ from kofn.web.frames import Frame
 from kofn.web.reader import RunReader
 
 Gauge = tuple[str, str, str, float]
-"""Name, help, field of a frame, and what one of its units is in the metric's."""
+"""Name, help, field of a frame, and factor from its unit to the metric's."""
 
 PER_JOB: tuple[Gauge, ...] = (
     ("kofn_trial", "Number of the trial, from 0 on.", "trial", 1),
     ("kofn_iteration", "Newest iteration that a worker has finished.", "iteration", 1),
     ("kofn_k", "Workers that a sum waits for.", "k", 1),
-    ("kofn_metric", "What the workload is judged by; the digits' is accuracy, 0 to 1.", "accuracy", 1),
+    ("kofn_metric", "Metric of the workload; the digits' is accuracy, 0 to 1.", "accuracy", 1),
     ("kofn_loss", "Loss at the worker that finished the iteration first.", "loss", 1),
     ("kofn_iteration_seconds", "Mean time of the latest 20 iterations.", "iteration_ms", 1e-3),
     ("kofn_predicted_iteration_seconds", "Iteration time as predicted for this k.", "predicted_ms", 1e-3),
@@ -34,7 +34,7 @@ PER_WORKER: tuple[Gauge, ...] = (
 
 
 class RunCollector(Collector):
-    """A metric is missing where nothing is known of it."""
+    """The metrics of a run; unknown ones are left out."""
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
@@ -68,7 +68,7 @@ class RunCollector(Collector):
 
 
 def exposition(reader: RunReader) -> bytes:
-    """In Prometheus' text format."""
+    """Return the metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(RunCollector(reader))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""A run's folder as header and frames, whether the run goes on or is over."""
+"""A run's folder as header and frames, during the run or after it."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from kofn.web.timeline import Timeline
 
 
 class RunReader:
-    """All frames of a run that are there so far.
+    """All frames of a run so far.
 
     reader = RunReader(Path("runs/latest"), over=lambda: True)
     reader.poll()
@@ -25,13 +25,14 @@ class RunReader:
     """
 
     def __init__(self, path: Path, *, over: Callable[[], bool], clock: Callable[[], float] = time.time) -> None:
-        """`over`: whether the run has ended; `clock`: Unix time; ConfigError where `path` is no run's folder."""
+        """Open a run's folder; `over` tells whether the run has ended, `clock` Unix time. Raise ConfigError for other
+        folders."""
         self.frames: list[bytes] = []
         """JSON of Frame, job by job and trial by trial."""
         self.newest: dict[int, Frame] = {}
-        """By job."""
+        """The newest frame of each job."""
         self.watchers = 0
-        """Streams of frames that are being sent."""
+        """The number of streams of frames."""
         self._over, self._clock = over, clock
         self.over = False
         folder = RunFolder.open(path)
@@ -53,7 +54,7 @@ class RunReader:
         self._current = 0
 
     def poll(self) -> None:
-        """Read what is new."""
+        """Read new lines."""
         if self.over:
             return
         over = self._over()
@@ -72,13 +73,13 @@ class RunReader:
             self._current += 1
 
     def close(self) -> None:
-        """Close files; what has been read stays."""
+        """Close files; frames stay."""
         for line in self._trials[self._current]:
             line.close()
 
     @property
     def waiting(self) -> str:
-        """What is waited for where a trial has no frame yet."""
+        """Return the reason for which a trial without frames waits."""
         return next((line.waiting for line in self._trials[self._current] if line.waiting), "")
 
     def _next_has_begun(self) -> bool:
@@ -87,7 +88,7 @@ class RunReader:
 
 
 def hosts_of(topology: Path) -> list[tuple[str, float | None]]:
-    """Hosts in the order of their workers, and their links' rates in Mbit/s; none where there is no network."""
+    """Return hosts in the order of their workers, and their links' rates in Mbit/s; none where there is no network."""
     if not topology.exists():
         return []
     document = json.loads(topology.read_text())

@@ -1,7 +1,7 @@
 """The page of a run and its metrics over HTTP, on the loopback interface alone.
 
-Everything but a wrong request needs the token: in the query of the first request, in the cookie that it sets, or as a
-bearer token (Prometheus).  Requests for other host names than the loopback's are refused (DNS rebinding).
+All answers except errors need the token: in the query of the first request, in the cookie that it sets, or as a bearer
+token (Prometheus). Requests for other host names than the loopback's are refused (DNS rebinding).
 """
 
 import asyncio
@@ -37,10 +37,10 @@ PAGE = Path(__file__).parent / "page"
 TOKEN_VARIABLE = "KOFN_WEB_TOKEN"
 POLL_S = 0.1
 CLOSE_S = 2.0
-"""What is under way at the end has so long to be sent."""
+"""The time to send running answers at the end."""
 
 INLINE = (PAGE / "index.html").read_text().partition("<script>")[2].partition("</script>")[0]
-"""The one script that stands in the page itself: it loads the page again when a file of it is lost."""
+"""The page's one inline script: it reloads the page when one of its files is lost."""
 
 INLINE_HASH = base64.b64encode(hashlib.sha256(INLINE.encode()).digest()).decode()
 
@@ -59,7 +59,7 @@ class Token:
     """Lets requests with the token pass, and adds headers to every answer."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        """The cookie has the port in its name: cookies are shared by all ports of a host."""
+        """Name the cookie after the port: cookies are shared by all ports of a host."""
         self._app, self._token, self._cookie = app, token, f"kofn_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,25 +81,25 @@ class Token:
             await PlainTextResponse(REFUSED, status_code=403)(scope, receive, answer)
 
     def _is_token(self, given: str) -> bool:
-        """In a time that does not tell how much of it is right."""
+        """Compare in constant time."""
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
 class PageServer:
-    """Serves one run from a thread of its own.
+    """Serves one run from a separate thread.
 
     with PageServer(RunReader(folder, over=...), port=0) as page:
         print(page.url)
     """
 
     def __init__(self, reader: RunReader, *, port: int = 0) -> None:
-        """`port` 0: any that is free; ConfigError where it is not free."""
+        """Bind the port, 0 for any free one. Raise ConfigError where it is taken."""
         self._reader = reader
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((LOOPBACK, port))
-            self._socket.listen()  # who asks before the thread serves waits
+            self._socket.listen()  # early clients wait until the thread serves
         except OSError as error:
             self._socket.close()
             raise ConfigError(f"cannot serve the page at port {port}: {error.strerror}; 0 takes a free one") from None
@@ -121,19 +121,19 @@ class PageServer:
         return f"http://{LOOPBACK}:{self.port}/?token={self.token}"
 
     def __enter__(self) -> "PageServer":
-        """Serve from now on."""
+        """Start to serve."""
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Send what is under way, and end."""
+        """Send running answers, and end."""
         self._server.should_exit = True
         self._thread.join(2 * CLOSE_S)
         self._socket.close()
         self._reader.close()
 
     def wait(self) -> None:
-        """Until somebody interrupts."""
+        """Wait for an interrupt."""
         self._thread.join()
 
     def _serve(self) -> None:
@@ -141,7 +141,7 @@ class PageServer:
 
 
 def application(reader: RunReader, token: str, port: int, *, closing: Callable[[], bool]) -> Starlette:
-    """The page at /, its stream of frames at /frames until `closing`, /metrics, and the page's files."""
+    """Return the application: the page at /, frames at /frames until `closing`, /metrics, and the page's files."""
 
     async def frames(request: Request) -> Response:
         last = request.headers.get("last-event-id", "")
@@ -166,8 +166,8 @@ def application(reader: RunReader, token: str, port: int, *, closing: Callable[[
 
 
 async def stream(reader: RunReader, first: int, closing: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Server-sent events: `run` with the header, `frame`, from number `first` on; `live` with what the run waits for,
-    while it goes on, and `end`."""
+    """Yield server-sent events: `run` with the header, then each `frame` from number `first` on; `live` with the run's
+    reason to wait while it goes on, and `end`."""
     yield event("run", msgspec.json.encode(reader.header))
     waiting: str | None = None
     reader.watchers += 1
@@ -191,6 +191,6 @@ async def stream(reader: RunReader, first: int, closing: Callable[[], bool]) -> 
 
 
 def event(kind: str, data: bytes, number: int | None = None) -> bytes:
-    """One server-sent event; `number` is what a client that connects again asks after."""
+    """Return one server-sent event; a client that reconnects asks for events after `number`."""
     mark = b"" if number is None else b"id: %d\n" % number
     return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), mark, data)

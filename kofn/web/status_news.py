@@ -1,19 +1,19 @@
-"""What changes from one of the controller's statuses to the next, in words for the page."""
+"""The changes from one of the controller's statuses to the next, as text for the page."""
 
 from collections.abc import Iterator
 
 from kofn.report.recoveries import Status
 
 News = tuple[str, str]
-"""Kind and words of an EventFrame."""
+"""Kind and text of an EventFrame."""
 
 
 class StatusNews:
-    """What is new in one status after another."""
+    """The news of one status after another."""
 
     def __init__(self) -> None:
-        """The first status is no news, but for a k that was decided already."""
-        self._decided: dict[str, object] | None = None  # the latest change that is known
+        """Take the first status for no news, except a k that was decided already."""
+        self._decided: dict[str, object] | None = None  # the latest known change
         self._states: dict[int, str] = {}
         self._waiting = ""
 

@@ -1,7 +1,7 @@
 """The frames of one job in one trial, from the trial's files, which may still grow.
 
-Lines of all files are taken in the order of their times, so that a run that goes on gives the frames that it gives
-afterwards.
+Lines of all files are taken in the order of their times, so that a running trial gives the same frames as later a
+finished one.
 """
 
 import itertools
@@ -28,14 +28,14 @@ from kofn.web.worker_track import WorkerTrack, phase_at, span_of
 
 FRAME_S = 0.1
 FINE_FRAMES = 1200
-"""After so many frames the interval is twice as long, and so on: an hour has 4,200 frames."""
+"""The number of frames after which the interval doubles, repeatedly: an hour has 4,200 frames."""
 
 LAG_S = 0.3
-"""So much later a frame is made while the run goes on: lines of its time are in their files by then."""
+"""The delay of frames during the run, after which lines of their time are in their files."""
 
 POINTS = 64
 RECENT = 20
-"""Iterations whose mean time a frame has."""
+"""Iterations in a frame's mean time."""
 
 Entry = tuple[float, int, Any]
 """Time, number in the order of reading, and a line of some file."""
@@ -53,7 +53,7 @@ class TypedTail(LineTail):
 
 
 class NotesTail(LineTail):
-    """What operators and failing objectives did, from the controller's journal; events are logged elsewhere."""
+    """Actions of operators and faults of objectives, from the controller's journal; events are logged elsewhere."""
 
     def __init__(self, path: Path, job: int) -> None:
         super().__init__(path)
@@ -67,7 +67,7 @@ class Timeline:
     """Reads the files, gives frames: poll() as often as frames are wanted."""
 
     def __init__(self, folder: TrialFolder, config: Config, hosts: Sequence[str], *, trial: int) -> None:
-        """Nothing is read before the first poll()."""
+        """Open the files; the first poll() reads them."""
         self._config, self._hosts, self._trial = config, hosts, trial
         workers = range(config.job.workers)
         self._metrics = [Tail(folder.metrics(rank)) for rank in workers]
@@ -81,7 +81,7 @@ class Timeline:
         self._news = StatusNews()
         self._stragglers = list(straggler_changes(config))
         self._faults = sorted(fault_changes(config.fault))
-        self._waiting = deque[Entry]()  # lines that no frame has yet, by time
+        self._waiting = deque[Entry]()  # lines by time that no frame has yet
         self._order = itertools.count()
         self._begin: float | None = None
         self._next_s = 0.0
@@ -97,7 +97,7 @@ class Timeline:
         self._events: list[EventFrame] = []
 
     def poll(self, now: float, *, over: bool) -> list[Frame]:
-        """The frames up to the last line, and while the trial goes on up to LAG_S before `now` (Unix time)."""
+        """Return the frames up to the last line, and during the trial up to LAG_S before `now` (Unix time)."""
         self._read()
         if self._begin is None:
             self._begin = self._first_start()
@@ -117,12 +117,12 @@ class Timeline:
 
     @property
     def waiting(self) -> str:
-        """What the job waits for as far as has been read, before its first frame."""
+        """Return the job's reason to wait, from the lines read so far, before its first frame."""
         statuses = (line for _, _, line in reversed(self._waiting) if isinstance(line, dict))
         return str(next(statuses, {}).get("waiting", ""))
 
     def _read(self) -> None:
-        """Take what is new in all files."""
+        """Take new lines of all files."""
         new = [
             (line.time, next(self._order), (rank, line))
             for rank, tail in enumerate(self._metrics)
@@ -135,12 +135,12 @@ class Timeline:
             self._waiting = deque(sorted((*self._waiting, *new)))
 
     def _first_start(self) -> float | None:
-        """When the iteration began that was finished first."""
+        """Return the start of the iteration that was finished first."""
         lines = (line for _, _, line in self._waiting if isinstance(line, tuple))
         return next((iteration.started for _, iteration in lines if iteration.started is not None), None)
 
     def _frame(self, time_s: float) -> Frame:
-        """Everything up to this time; phases from what comes after it."""
+        """Return a frame with all lines up to this time; later lines give the phases."""
         assert self._begin is not None
         while self._waiting and self._waiting[0][0] <= self._begin + time_s:
             at, _, line = self._waiting.popleft()
@@ -174,7 +174,7 @@ class Timeline:
         return frame
 
     def _phases(self, time_s: float) -> dict[int, str]:
-        """What each worker is doing, by what it says of it up to LAG_S later."""
+        """Return each worker's phase, from its lines up to LAG_S later."""
         begin = self._begin or 0.0
         known: dict[int, str] = {}
         near = itertools.takewhile(lambda entry: entry[0] <= begin + time_s + LAG_S, self._waiting)
@@ -221,7 +221,7 @@ class Timeline:
         )
 
     def _sampled(self, sample: Sample) -> None:
-        """Rates are those since the sample before."""
+        """Take a sample; rates are those since the sample before."""
         before, self._sample = self._sample, sample
         self._slots = sample if sample.slots is not None else self._slots
         for track, host in zip(self._tracks, self._hosts, strict=False):
@@ -236,7 +236,7 @@ class Timeline:
 
 
 def next_frame(time_s: float) -> float:
-    """When the frame after this one is.
+    """Return the time of the frame after this one.
 
     >>> next_frame(0.0), next_frame(120.0), next_frame(240.0)
     (0.1, 120.2, 240.4)

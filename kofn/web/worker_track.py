@@ -8,7 +8,7 @@ from kofn.results.worker_state import worker_state
 from kofn.web.frames import Span, WorkerFrame
 
 RECENT = 50
-"""Iterations that `late_share` is of."""
+"""Iterations in `late_share`."""
 
 SPANS = 64
 
@@ -32,7 +32,7 @@ class WorkerTrack:
         self._link: Link = (0, 0, 0.0, 0.0)
 
     def finished(self, line: Iteration, begin: float) -> None:
-        """An iteration that it has finished; `begin`: Unix time that the frames' seconds count from."""
+        """Take a finished iteration; the frames' seconds count from `begin`, in Unix time."""
         self._iteration, self._injected_ms, self._process = line.iteration, 1e3 * line.injected_mean_s, ""
         self._late += line.late
         self._recent.append(line.late)
@@ -40,18 +40,18 @@ class WorkerTrack:
             self._spans.append(span)
 
     def update(self, status: dict[str, Any]) -> None:
-        """What the controller says of it."""
+        """Take the controller's status of it."""
         self._status = status
 
     def process(self, state: str) -> None:
-        """It was killed, or started."""
+        """Note that it was killed, or started."""
         self._process = state
 
     def carried(self, link: Link) -> None:
         self._link = link
 
     def frame(self, phase: str) -> WorkerFrame:
-        """Everything since the frame before."""
+        """Return all news since the frame before."""
         spans, status = tuple(self._spans), self._status
         self._spans.clear()
         known = int(status.get("samples", 0)) > 0
@@ -77,10 +77,10 @@ class WorkerTrack:
 
 
 def span_of(line: Iteration, begin: float) -> Span | None:
-    """None where the worker did not compute the iteration.
+    """Return the span; None where the worker did not compute the iteration.
 
-    A blocked worker that gave up was blocked for less than was drawn.  `time` is when the update has begun to be
-    written down; it and the step end together but for microseconds.
+    A blocked worker that gave up was blocked for less than was drawn. `time` is when the update's record was begun; it
+    and the step end within microseconds.
     """
     if line.started is None or line.first_block_s is None:
         return None
@@ -93,7 +93,7 @@ def span_of(line: Iteration, begin: float) -> Span | None:
 
 
 def phase_at(span: Span | None, time_s: float) -> str:
-    """In which phase of the span a time is; empty where it is in none."""
+    """Return the phase of the span at a time; empty outside of it."""
     if span is None or not span.begin_s <= time_s < span.end_s:
         return ""
     ends = (span.computed_s, span.unblocked_s, span.exchanged_s, span.end_s)

@@ -1,4 +1,4 @@
-"""Prints the figures that docs/explanation/control.md quotes: `python -m tests.controller.figures`."""
+"""Print errors of the predicted times against a slow simulation: `python -m tests.controller.figures`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every rule of docs/explanation/protocol.md, packet by packet, on the embedded switch and on BMv2 where present."""
+"""Every rule of docs/reference/protocol.md, packet by packet, on the embedded switch and on BMv2 where present."""
 
 import numpy as np
 import pytest

@@ -60,7 +60,7 @@ class TestOnMachines:
         machines[0].start("switch", "--tunnels", "4", *programmed, "--certs", "p4runtime")
         until(lambda: interfaces(machines[0]).count("kofn4") > 0)
         failed, _, words = examine(one)
-        assert failed == "controller" and f"{CONTROLLER}: nobody listens" in words
+        assert failed == "controller" and f"{CONTROLLER}: no process listens" in words
 
         client = ("--p4runtime-certs", "p4runtime")
         machines[0].start("controller", "job.toml", "--certs", "certs", *programmed, *client)

@@ -63,7 +63,7 @@ def test_another_objective_is_in_force_where_the_scenario_says_none() -> None:
             job.check()
     result = CliRunner().invoke(command, ["--objective", "async:5"])
     assert result.exit_code == 2
-    assert "--objective is 'async:5'" in result.output
+    assert "K <= workers = 4, got 'async:5'" in result.output
 
 
 def test_unknown_scenarios_are_named() -> None:

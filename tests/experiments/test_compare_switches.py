@@ -115,7 +115,7 @@ def test_the_same_bytes_are_claimed_link_by_link(tmp_path: Path) -> None:
     same = ran(bmv2, {"s1-eth1_in": [two, one, one], "s1-eth1_out": [two]})
     (said,) = verdicts([result, same])
     assert said.holds
-    assert said.numbers == "3 frames, 1,086 bytes in 2 directions of links; sent again, and left out: 1"
+    assert said.numbers == "3 frames, 1,086 bytes in 2 directions of links; retransmitted, and left out: 1"
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_report_only_names_what_is_missing(folder: Path) -> None:
     ("arguments", "words"),
     [
         (["--scenario", "nonsense"], "no scenario is called 'nonsense': equal, one-slow,"),
-        (["--objective", "async:5"], "scenario one-slow-4w-0.02: run.trials is 'async:5'"),
+        (["--objective", "async:5"], "K <= workers = 4, got 'async:5'"),
         (["--objective", "best"], "with 1 <= K <= workers"),
         (["--set", "job.words=99"], "scenario one-slow-4w-0.02: "),
         (["--report-only"], "--report-only needs --out with the folder of an experiment, not none"),

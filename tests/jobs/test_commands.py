@@ -99,7 +99,7 @@ def test_logs_are_those_of_the_rank(asked: Any) -> None:
         ({"acelerators": 3}, "acelerators"),
         ({"config": "[job]\nwords = 0\n"}, "spec.config: job.words"),
         ({"nodes": [{"name": "a", "accelerators": 2}]}, "3 accelerators: 2 = 2 are there"),
-        ({"elastic": {"startWorkers": 4}}, "spec.elastic.startWorkers is 4"),
+        ({"elastic": {"startWorkers": 4}}, "spec.elastic.startWorkers must be up to 3, spec.accelerators, got 4"),
         ({"config": "[job]\nworkers = 7\n"}, "job.workers must be spec.accelerators, 3, got 7"),
         ({"script": "#" + "\N{GRINNING FACE}" * 70_000}, "spec.script must have at most 262144 bytes"),
         ({"image": "kofn worker"}, "`$.spec.image`"),

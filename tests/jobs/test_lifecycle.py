@@ -184,7 +184,7 @@ def test_an_object_of_somebody_else_s_is_left_alone() -> None:
     cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Preparing", attempt=1))
     (become,) = step(cluster.request, replace_seen(cluster, foreign="ConfigMap digits-kofn"))
     assert isinstance(become, Become) and become.status.phase == "Refused"
-    assert become.status.message.startswith("ConfigMap digits-kofn is there and belongs to somebody else")
+    assert become.status.message.startswith("ConfigMap digits-kofn exists and belongs to another owner")
 
 
 def test_what_the_cluster_refuses_is_tried_again_and_then_has_failed() -> None:

@@ -235,7 +235,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
         with pytest.raises(RefusedError, match="already exists"):
             await made.submit("digits")
         await made.until(lambda: made.phase("digits") == "Refused")
-        assert made.request("digits")["status"]["message"].startswith("ConfigMap digits-kofn is there and belongs")
+        assert made.request("digits")["status"]["message"].startswith("ConfigMap digits-kofn exists and belongs")
         await made.until(lambda: not left(made))
 
     run(course)

@@ -49,7 +49,7 @@ def test_least_is_a_parameter() -> None:
         (
             5,
             (3, 4),
-            "5 accelerators: 3 + 4 = 7 are there, and each node's part is at least 3: 3 to 4 or 6 to 7 can be had",
+            "5 accelerators: 3 + 4 = 7 are there, and each node's part is at least 3: 3 to 4 or 6 to 7 are possible",
         ),
         (5, (), "5 accelerators: no node, 0 = 0 are there"),
     ],

@@ -84,7 +84,7 @@ def test_refused_denied_tried_again_and_given_up(tmp_path: Path) -> None:
             await made.until(lambda: [made.phase(name) for name in names] == ended)
             assert f"eve may not train in {made.namespace}" in made.status("his")["message"]
             assert made.status("huge")["message"] == "25 accelerators: 10 + 10 = 20 are there"
-            assert made.status("taken")["message"].startswith("ConfigMap taken-kofn is there and belongs")
+            assert made.status("taken")["message"].startswith("ConfigMap taken-kofn exists and belongs")
             assert made.status("third")["attempt"] == 3
             assert made.status("never")["message"].startswith("attempt 2: ")
             assert made.status("never")["message"].endswith("; spec.backoffLimit is 1")

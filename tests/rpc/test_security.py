@@ -132,10 +132,10 @@ def test_right_everything(own: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "token", "words"),
     [
-        (worker_name(1, 1), 1, "your certificate is worker 1's of job 1: worker 2 of job 1 may ask this"),
-        (worker_name(2, 0), 2, "your certificate is worker 0's of job 2: worker 2 of job 1 may ask this"),
-        (worker_name(1, 2), 2, "your certificate is worker 2's of job 1, your token of job 2"),
-        (OPERATOR, 1, "your certificate is the operator's: worker 2 of job 1 may ask this"),
+        (worker_name(1, 1), 1, "the caller must be worker 2 of job 1, your certificate is worker 1's of job 1"),
+        (worker_name(2, 0), 2, "the caller must be worker 2 of job 1, your certificate is worker 0's of job 2"),
+        (worker_name(1, 2), 2, "your certificate is worker 2's of job 1, but your token is of job 2"),
+        (OPERATOR, 1, "the caller must be worker 2 of job 1, your certificate is the operator's"),
     ],
 )
 def test_a_worker_is_the_one_of_its_certificate(own: Path, name: str, token: int, words: str) -> None:
@@ -154,10 +154,10 @@ def test_some_calls_are_for_some_callers(own: Path) -> None:
             watched: Any = inspector.WatchStatus(pb.StatusRequest(job=3), timeout=10)
             assert (await watched.read()).job == 3
             error = await failure(inspector.GetStatus(pb.StatusRequest(), timeout=10))
-            assert error.details() == "your certificate is worker 0's of job 1: the operator may ask this"
+            assert error.details() == "the caller must be the operator, your certificate is worker 0's of job 1"
         async with channel(load(own, worker_name(2, 0), 2), address, CONTROLLER) as line:
             error = await failure(kofn_pb2_grpc.InspectorStub(line).WatchStatus(pb.StatusRequest(), timeout=10).read())
-            assert error.details().endswith("a worker of job 1 or the operator may ask this")
+            assert error.details().startswith("the caller must be a worker of job 1 or the operator, ")
 
     with_server(own, scenario)
 

@@ -118,7 +118,9 @@ def test_another_ranks_hello_takes_no_seat(own: Path) -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await call.read()
             assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert error.value.details() == "your certificate is worker 1's of job 1: worker 0 of job 1 may ask this"
+            assert (
+                error.value.details() == "the caller must be worker 0 of job 1, your certificate is worker 1's of job 1"
+            )
             async with channel(load(own, OPERATOR), running.address, CONTROLLER) as line:
                 status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(), timeout=10)
             assert [worker.state for worker in status.worker] == ["absent"] * 3

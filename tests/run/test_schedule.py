@@ -124,7 +124,10 @@ def test_words(entry: LoggedEvent, words: str) -> None:
             [EventSection(at_iteration=1, start="switch")],
             "event.start is 'switch' at iteration 1: it runs already then",
         ),
-        ([EventSection(at_iteration=1, start="worker-0")], "job.start_workers is 4, but worker-0 are started later"),
+        (
+            [EventSection(at_iteration=1, start="worker-0")],
+            "job.start_workers must be 1 to 3, got 4: worker-0 are started later",
+        ),
         (
             [EventSection(at_iteration=1, start=f"worker-{rank}") for rank in range(4)],
             "one must be there from the beginning",

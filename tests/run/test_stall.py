@@ -56,7 +56,7 @@ def test_a_job_that_starts_without_its_controller_says_both() -> None:
 
 def test_a_start_does_not_hide_a_worker_that_is_killed_or_one_that_has_trained() -> None:
     killed = explain(Scene(members=members((0, "starting"), (0, "killed"))))
-    assert killed == "nobody can go on: worker 0 (starting), worker 1 (killed)"
+    assert killed == "no worker can go on: worker 0 (starting), worker 1 (killed)"
     trained = explain(Scene(members=members((0, "starting"), (3, "training"))))
     assert trained == "worker 1 at iteration 3 may wait for worker 0 (starting)"
 

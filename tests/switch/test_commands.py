@@ -21,7 +21,7 @@ from kofn.switch.commands.session import CommandError, Session
 from kofn.switch.commands.values import value
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import SwitchError
-from kofn.switch.state.entries import Count
+from kofn.switch.state.entries import CloneSession, Count, Replica
 from tests.switch.build import document
 from tests.switch.every_table import NOTHING, probe
 
@@ -118,6 +118,56 @@ def test_multicast_groups_are_made_of_nodes(session: Session) -> None:
     assert [one.port for one in session.engine.group(5)] == [4]
     say(session, "mc_node_destroy 0", "mc_mgrp_destroy 5")
     assert session.engine.groups() == {}
+
+
+def test_what_the_commands_made_for_copies_outlives_a_program_that_is_pushed(session: Session) -> None:
+    """As on BMv2: p4lang's tutorials run a topology's commands before the controller pushes its program."""
+    say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_associate 5 0", "mirroring_add 7 2")
+    session.engine.set_group(6, [Replica(port=1)])
+    session.engine.set_session(8, CloneSession(group=6))
+    for _ in range(2):
+        session.engine.load(PROGRAM.read_bytes())
+        assert session.engine.groups() == {5: (Replica(port=1, instance=9), Replica(port=3, instance=9))}
+        assert session.engine.sessions() == {7: CloneSession(replicas=(Replica(port=2),))}
+    say(session, "mc_mgrp_destroy 5", "mirroring_delete 7")
+    session.engine.set_group(5, [Replica(port=1)])
+    session.engine.set_session(7, CloneSession(group=5))
+    session.engine.load(PROGRAM.read_bytes())
+    assert (session.engine.groups(), session.engine.sessions()) == ({}, {})
+
+
+def test_a_replaced_group_or_session_does_not_last_any_more(session: Session) -> None:
+    say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_associate 5 0", "mirroring_add 7 2")
+    assert (session.engine.groups(lasting=False), session.engine.sessions(lasting=False)) == ({}, {})
+    session.engine.set_group(5, [Replica(port=1)])
+    session.engine.set_session(7, CloneSession(group=5))
+    session.engine.load(PROGRAM.read_bytes())
+    assert (session.engine.groups(), session.engine.sessions()) == ({}, {})
+
+
+def test_numbers_may_have_zeros_before_them(session: Session) -> None:
+    said = say(session, "register_write cells 007 010", "register_read cells 0x7", "mirroring_add 05 02")
+    assert said == ["cells[7]= 10"]
+    assert session.engine.sessions() == {5: CloneSession(replicas=(Replica(port=2),))}
+    say(session, "table_add prefixes tag 10.0.0.0/08 => 1")
+    assert len(session.engine.entries("TestIngress.prefixes")) == 1
+
+
+def test_an_entry_is_found_by_its_handle_at_once() -> None:
+    """No other client is answered meanwhile."""
+    engine, entries = Engine({}), 3000
+    root = json.loads(document(header_types={"h_t": [["a", 32, False]]}, headers={"h": "h_t"}, primitives=[]))
+    (table,) = root["pipelines"][0]["tables"]
+    table.update(key=[{"match_type": "exact", "name": "h.a", "target": ["h", "a"], "mask": None}], max_size=entries)
+    engine.load(json.dumps(root).encode())
+    session = Session(engine)
+    say(session, *(f"table_add t a {value} =>" for value in range(entries)))
+    before = time.process_time()
+    say(session, *(f"table_delete t {handle}" for handle in range(entries)))
+    assert engine.entries("t") == []
+    assert time.process_time() - before < 5
+    for wrong in (-1, entries - 1, entries, 1 << 32, 1 << 64):
+        assert say(session, f"table_dump_entry t {wrong}") == ["Error: Invalid table operation (INVALID_HANDLE)"]
 
 
 def test_a_node_is_in_one_multicast_group(session: Session) -> None:
@@ -260,6 +310,9 @@ def test_members_and_groups_of_action_profiles(engine: Engine) -> None:
     assert say(session, "act_prof_dump_member chosen 2") == ["Error: Invalid table operation (INVALID_MBR_HANDLE)"]
     say(session, "act_prof_remove_member_from_group chosen 0 0", "act_prof_delete_member chosen 0")
     assert say(session, "act_prof_dump chosen")[-1] == "Members: [1]"
+    assert say(session, "act_prof_remove_member_from_group chosen 0 0") == [
+        "Error: Invalid table operation (MBR_NOT_IN_GRP)"
+    ]
 
 
 def test_entries_of_indirect_tables(engine: Engine) -> None:
@@ -276,6 +329,8 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     ]
     say(session, "act_prof_modify_member shared answer 0 4")
     assert probe(engine, "indirect", a=1)[0] == 4
+    say(session, "act_prof_modify_member shared answer 0 => 5")
+    assert probe(engine, "indirect", a=1)[0] == 5
     assert say(session, "table_indirect_add indirect 1 =>") == [
         "Error: an indirect entry needs => and a handle after its match fields"
     ]
@@ -408,6 +463,8 @@ def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:
         ("set_queue_depth 4294967296", "Error: nb_pkts 4294967296 is not in 0..2147483647"),
         ("set_queue_depth 1 1 1", "Error: priority (of --priority-queues) 1 is not in 0..0"),
         ("table_dump", "Error: Invalid number of args, expected 1 but got 0"),
+        ("register_read cells 0x" + "f" * 5000, "Error: index must have at most 3000 characters, got 5002"),
+        ("register_write cells 0 0x" + "f" * 2998, "Error: register TestIngress.cells has cells of bit<32>; 0xffff"),
     ],
 )
 def test_mistakes_are_answered(session: Session, line: str, words: str) -> None:

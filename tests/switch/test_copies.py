@@ -77,8 +77,8 @@ def test_a_session_cuts_its_clones(engine: Engine) -> None:
     ("number", "session", "words"),
     [
         (1 << 15, CloneSession(), "clone session 32768 is not in 0..32767"),
-        (5, CloneSession(replicas=to(1), group=2), "clone session 5 must have a multicast group or replicas, got both"),
-        (5, CloneSession(group=1 << 16), "group 0..65535"),
+        (5, CloneSession(replicas=to(1), group=2), "clone session 5 must not have both a multicast group and replicas"),
+        (5, CloneSession(group=1 << 16), "group must be 0..65535"),
         (5, CloneSession(length=-1), "length 0..4294967295"),
         (5, CloneSession(replicas=to(512)), "port 0..511"),
     ],

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kofn.switch.engine.engine import Engine
-from kofn.switch.reference import ReferenceEngine
 from kofn.switch.state.entries import Entry, Exact, GroupMember, GroupRef, Member, MemberGroup, MemberRef, Replica
 from tests.switch.build import Tree, const, document, field, op
+from tests.switch.reference import ReferenceEngine
 
 A, B, C, NARROW, WIDE = (field("h", name) for name in ("a", "b", "c", "narrow", "wide"))
 TYPES = {"h_t": [["a", 32], ["b", 32], ["c", 32], ["narrow", 8], ["wide", 96]]}

@@ -1,5 +1,7 @@
 """Action profiles and selectors: members, groups, action sets, who may not go, what is chosen."""
 
+import time
+
 import pytest
 
 from kofn.switch.engine.engine import Engine
@@ -128,6 +130,21 @@ def test_the_hash_chooses_from_a_group_by_weight(engine: Engine) -> None:
     engine.delete_member("Tables.chosen", 4)
 
 
+def test_the_members_of_thousands_of_groups_are_counted_at_once(engine: Engine) -> None:
+    """Each group that a controller writes asks for the count."""
+    groups = 2000
+    for number in (1, 2):
+        engine.insert_member(member(number, number))
+    for number in range(1, groups + 1):
+        engine.insert_member_group(group(number, 1, (2, 3)))
+    before = time.process_time()
+    assert {engine.profile_use("Tables.chosen") for _ in range(20_000)} == {(2 * groups, 4 * groups)}
+    assert time.process_time() - before < 3
+    for number in range(1, groups + 1):
+        engine.delete_member_group("Tables.chosen", number)
+    assert engine.profile_use("Tables.chosen") == (0, 0)
+
+
 def test_an_empty_group_does_nothing(engine: Engine) -> None:
     engine.insert_member_group(group(1))
     engine.insert(entry("selected", 1, GroupRef(group=1)))
@@ -214,7 +231,7 @@ def test_refused_without_a_trace(
 
 def test_what_is_fixed_of_a_group_and_of_an_indirect_table(engine: Engine) -> None:
     engine.insert_member_group(group(1, max_size=3))
-    with pytest.raises(InvalidEntry, match="max_size of group 1 is 3 for good, not 4"):
+    with pytest.raises(InvalidEntry, match="max_size of group 1 must stay 3, got 4"):
         engine.modify_member_group(group(1, max_size=4))
     with pytest.raises(EntryNotFound, match="no group 2; it has 1"):
         engine.modify_member_group(group(2))

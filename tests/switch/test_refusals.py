@@ -72,7 +72,10 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
             changed(lambda root: root["header_types"][1]["fields"].append(["w", 16392, False])),
             "16392 bits; at most 16384",
         ),
-        (changed(lambda root: state(root).update(transition_key=[op("+", const(1), const(2))])), "select on something"),
+        (
+            changed(lambda root: state(root).update(transition_key=[op("+", const(1), const(2))])),
+            "select on an expression other than",
+        ),
         (changed(lambda root: state(root)["transitions"].insert(0, MASKED)), "a select case of kind parse_vset"),
         (changed(with_variable_field), "extract of a header of type h_t without a length"),
         (

@@ -14,12 +14,12 @@ from kofn.host.wire.packet import (
     Kind,
     KofnHeader,
     Lanes,
-    count_words,
     decode_header,
     encode,
 )
 from kofn.switch.engine.engine import Engine
 from kofn.switch.state.entries import Entry, Exact, Replica
+from tests.host.protocol.specification.slot_model import count_words
 
 PROGRAM = Path(__file__).parents[2] / "p4src" / "build" / "kofn.json"
 PORTS = (1, 2)

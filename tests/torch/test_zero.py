@@ -490,7 +490,7 @@ def test_a_learning_rate_of_one_worker_is_not_hidden(stage: int) -> None:
     [
         ({"weight_decay": 0.1}, r"weight_decay must be given to kofn.torch.zero\(\), got it in the optimizer's group"),
         ({"betas": (0.5, 0.9)}, r"betas must be given to kofn.torch.zero\(\)"),
-        ({"lr": float("nan")}, "lr is nan: a finite number"),
+        ({"lr": float("nan")}, "lr must be a finite number, 0 or more, got nan"),
     ],
 )
 def test_what_the_group_cannot_say(given: dict[str, Any], words: str) -> None:

@@ -1,7 +1,7 @@
 """`kofn chaos`: the same training under every kind of fault, one scenario after another, and a table of the outcomes.
 
 A scenario passes when it reaches the same accuracy as the fault-free one, all replicas are bit-identical after every
-iteration, and every gradient is conserved exactly.  Its configuration is kept beside its results, for `kofn run`.
+iteration, and every gradient is conserved exactly. Its configuration is kept beside its results, for `kofn run`.
 """
 
 import json
@@ -34,7 +34,7 @@ from kofn.run.state import another_run, running
 from kofn.run.switch_identity import BMV2, bmv2
 
 SCENARIO_S = 20
-"""What one takes, about."""
+"""About the duration of a scenario."""
 
 EXAMPLES = """
 \b
@@ -55,9 +55,7 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
 @click.command(epilog=EXAMPLES)
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...")
 @click.option("--target", multiple=True, type=click.Choice(["embedded", "bmv2"]), help="May be repeated.  [embedded]")
-@click.option(
-    "--driver", type=click.Choice(["auto", "mininet", "netns"]), help="What makes the hosts.  [default: auto]"
-)
+@click.option("--driver", type=click.Choice(["auto", "mininet", "netns"]), help="Makes the hosts.  [default: auto]")
 @click.option(
     "--objective",
     default=BASE.run.trials[0],
@@ -93,7 +91,7 @@ def command(
 ) -> None:
     """Train under faults: loss, repetition, reordering, corruption, partitions, crashes, changes of k and of workers.
 
-    SCENARIOs are those of --list; without any, all of them.
+    SCENARIOs are names from --list; without any, all are run.
     """
     console, outcomes = make_console(stderr=as_json), {}
     with ending("chaos"):
@@ -116,7 +114,7 @@ def command(
 
 
 def _choose(names: Sequence[str]) -> list[FaultScenario]:
-    """The scenarios of these names, in their own order; ConfigError for a name that nothing has."""
+    """Return the scenarios of these names, in their own order. Raise ConfigError for an unknown name."""
     known = list(scenarios())
     if unknown := set(names) - {scenario.name for scenario in known}:
         allowed = ", ".join(scenario.name for scenario in known)
@@ -143,7 +141,7 @@ def _matrix(
     settings: tuple[str, ...],
     console: Console,
 ) -> Iterator[ScenarioOutcome]:
-    """Run them one after another; a scenario that fails does not stop the others."""
+    """Run the scenarios in order; a failure does not stop the others."""
     size = f"{len(chosen)} scenario{'s' * (len(chosen) > 1)}"
     say(console, f"{size} on {target}, about {SCENARIO_S * len(chosen) // 60 + 1} min; results in {folder}")
     for number, scenario in enumerate(chosen, 1):
@@ -170,7 +168,7 @@ def _run(
     *,
     check: bool,
 ) -> list[ScenarioOutcome]:
-    """One scenario: an outcome a job."""
+    """Run one scenario, and return an outcome for each job."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [scenario.name, *(f"{scenario.name}-job-{config.job.id}" for config in scenario.jobs[1:])]
     sources = [folder / f"{name}.toml" for name in names]
@@ -200,7 +198,7 @@ def _run(
 
 
 def _conclude(folder: Path, outcomes: dict[str, list[ScenarioOutcome]], console: Console, *, as_json: bool) -> int:
-    """Write everything to chaos.json and results.csv; the exit code."""
+    """Write all outcomes to chaos.json and results.csv; return the exit code."""
     text = json.dumps({target: [asdict(outcome) for outcome in each] for target, each in outcomes.items()}, indent=2)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chaos.json").write_text(text + "\n")

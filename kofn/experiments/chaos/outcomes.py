@@ -1,4 +1,4 @@
-"""What became of the scenarios of `kofn chaos`, as a table and as rows of results.csv."""
+"""The outcomes of the scenarios of `kofn chaos`, as a table and as rows of results.csv."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kofn.report.summary import TrialSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioOutcome:
-    """One job of one scenario; `summary` is missing where a process failed or nothing moved."""
+    """One job of one scenario; `summary` is missing where a process failed or the job stood still."""
 
     scenario: str
     story: str
@@ -62,12 +62,12 @@ def _cells(columns: Columns[TrialSummary], summary: TrialSummary | None) -> list
 
 
 def _times(summary: TrialSummary, reference: TrialSummary) -> str:
-    """Mean iteration times compared: the scenarios differ in how many iterations they need."""
+    """Compare mean iteration times, as the scenarios need different numbers of iterations."""
     mean_s, reference_s = (one.duration_s / one.iterations for one in (summary, reference))
     return f"{mean_s / reference_s:.2f}"
 
 
 def outcome_row(target: str, outcome: ScenarioOutcome) -> Row:
-    """Of the table of trials."""
+    """Return a row of the table of trials."""
     facts = {"experiment": "chaos", "target": target, "scenario": outcome.scenario, "job": outcome.job}
     return {**facts, "passed": outcome.passed, **(summary_columns(outcome.summary) if outcome.summary else {})}

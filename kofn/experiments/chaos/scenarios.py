@@ -1,4 +1,4 @@
-"""What `kofn chaos` does to a training: one configuration, or several jobs', for each kind of fault.
+"""The scenarios of `kofn chaos`: the configurations, one for each job, for each kind of fault.
 
 Every scenario trains the same model to the same accuracy as the first one, which has no fault.
 """
@@ -44,10 +44,10 @@ class FaultScenario:
     story: str
     jobs: tuple[Config, ...]
     embedded_only: str = ""
-    """Why BMv2 cannot do it."""
+    """The reason why BMv2 cannot do it."""
 
     def under(self, objective: str) -> Self:
-        """With this one in place of BASE's; ConfigError where it is none."""
+        """Return the scenario with this objective in place of BASE's. Raise ConfigError for an invalid one."""
         check_objective(objective, BASE.job.workers, "--objective")
         jobs = [
             replace(config, run=replace(config.run, trials=(_bounded(objective, config.job.workers),)))
@@ -59,13 +59,13 @@ class FaultScenario:
 
 
 def _bounded(objective: str, workers: int) -> str:
-    """RULE:K of a job that may have fewer workers."""
+    """Return RULE:K with a k that a job with fewer workers permits."""
     name, _, k = objective.partition(":")
     return f"{name}:{min(int(k), workers)}" if k.isdecimal() else objective
 
 
 def scenarios() -> Iterator[FaultScenario]:
-    """All of them; the fault-free one is the first."""
+    """Yield all scenarios, the fault-free one first."""
     yield _one("fault-free", "nothing happens")
     for share in (0.01, 0.1, 0.3):
         yield _one(
@@ -92,7 +92,7 @@ def _one(name: str, story: str, *rules: FaultSection, base: Config = BASE) -> Fa
 
 
 def _ports() -> FaultScenario:
-    """The network between host and switch."""
+    """Return faults of the network between host and switch."""
     rule = FaultSection(where="switch", drop=0.05, duplicate=0.05, corrupt=0.02, jitter_ms=2.0)
     return FaultScenario(
         name="switch-ports",
@@ -103,7 +103,7 @@ def _ports() -> FaultScenario:
 
 
 def _partitions() -> Iterator[FaultScenario]:
-    """A worker that hears and says nothing for 5 s."""
+    """Yield scenarios in which a worker neither sends nor receives for 5 s."""
     cut = FaultSection(workers=(2,), drop=1.0, from_s=2.0, until_s=7.0)
     yield _one("partition", "worker 2 cut off for 5 s; the others go on", cut, base=LONG)
     waiting = replace(BASE, run=replace(BASE.run, trials=("all",)))
@@ -111,7 +111,7 @@ def _partitions() -> Iterator[FaultScenario]:
 
 
 def _crashes() -> Iterator[FaultScenario]:
-    """kill -9, and the same command line again."""
+    """Yield scenarios with kill -9, followed by the same command line."""
     for process in ("worker-1", "controller", "switch"):
         events = (
             EventSection(at_iteration=60, kill=process),
@@ -140,7 +140,7 @@ def _events(name: str, story: str, *events: EventSection) -> FaultScenario:
 
 
 def _scheduled() -> FaultScenario:
-    """Layers' gradients under way one by one, by a schedule that is searched meanwhile."""
+    """Return a scenario in which layers' gradients travel one by one, by a schedule that is searched meanwhile."""
     config = replace(
         LONG,
         model=replace(LONG.model, hidden=(48, 32)),
@@ -158,14 +158,14 @@ def _scheduled() -> FaultScenario:
 
 
 def _k_changes() -> FaultScenario:
-    """k up and down, below and above what is counted just then."""
+    """Return a scenario that raises and lowers k, below and above the present count."""
     ks = [(4, 1, 3, 2)[change % 4] for change in range(100)]
     events = tuple(EventSection(at_iteration=10 + 3 * change, objective=f"fixed:{k}") for change, k in enumerate(ks))
     return FaultScenario(name="k-changes", story="k raised and lowered 100 times", jobs=(replace(LONG, event=events),))
 
 
 def _memberships() -> Iterator[FaultScenario]:
-    """Who takes part, and with whom."""
+    """Yield scenarios in which the job's workers, or the switch's jobs, change."""
     late = replace(LONG, job=JobSection(start_workers=3), event=(EventSection(at_iteration=100, start="worker-3"),))
     yield FaultScenario(
         name="late-joiner", story="three workers begin, the fourth joins at iteration 100", jobs=(late,)

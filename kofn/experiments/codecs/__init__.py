@@ -1,1 +1,1 @@
-"""`kofn experiment codecs`: what compression costs in iterations, and what it is worth where a link slows down."""
+"""`kofn experiment codecs`: the cost of compression in iterations, and its gain where a link slows down."""

@@ -21,18 +21,18 @@ class VariantArm(Arm):
         return VARIANTS[self.fact("scenario")]
 
     def against(self, other: Arm) -> float:
-        """Median of the seeds' ratios of iterations to the target; infinite where it was not reached."""
+        """Return the median of the seeds' ratios of iterations to the target; infinite where it was not reached."""
         pairs = self.pairs(other, ITERATIONS)
         return median([mine / theirs if math.isfinite(mine) else math.inf for mine, theirs in pairs] or [math.inf])
 
     def shorter(self, other: Arm, name: str) -> float:
-        """How many times shorter than the other's a time is, in the median of the seeds; one that never came: 0."""
+        """Return the median of the seeds' ratios of the other's time to this one's; 0 for a time that never came."""
         pairs = self.pairs(other, name)
         known = [theirs / mine if math.isfinite(mine) and math.isfinite(theirs) else 0.0 for mine, theirs in pairs]
         return median(known or [0.0])
 
     def problems(self) -> list[str]:
-        """Why the experiment is not as it should be; without feedback a missed target is a finding."""
+        """Return the faults of the experiment; without feedback a missed target is a finding."""
         name, trainings = self.variant.name, len(self.seeds)
         reasons = [f"{name}: {why}" for why in self.failures]
         if self.variant.error_feedback and self.reached < trainings:
@@ -42,7 +42,7 @@ class VariantArm(Arm):
 
 
 Arms = dict[str, VariantArm]
-"""By variant, in the order of VARIANTS."""
+"""Arms by variant, in the order of VARIANTS."""
 
 
 def variant_arms(trials: pd.DataFrame) -> Arms:

@@ -8,16 +8,16 @@ from kofn.experiments.codecs.variants import ADAPTIVE, BASELINE, NO_FEEDBACK, UN
 from kofn.experiments.tables import milliseconds, shown
 
 BOUNDS = {"int16": 1.10, "int8": 1.10, "int4": 1.50, "onebit": 1.50}
-"""How many times the iterations of 32-bit lanes each may take to the target, with error feedback."""
+"""The permitted ratio of iterations to the target over those of 32-bit lanes, with error feedback."""
 
 SHORTER = 2.0
-"""How many times shorter an iteration is with the adaptive ratio, where a link drops to a quarter."""
+"""The factor by which an iteration is shorter with the adaptive ratio, where a link drops to a quarter."""
 
 DROPS = {"link-one": "the link of one worker drops to a quarter", "link-all": "all links drop to a quarter"}
 
 
 def as_few_iterations(arms: Arms) -> Iterator[Verdict]:
-    """Each codec's against those of 32-bit lanes."""
+    """Compare each codec's iterations with those of 32-bit lanes."""
     baseline = arms.get(BASELINE)
     for name, bound in BOUNDS.items():
         if baseline is not None and name in arms:
@@ -37,7 +37,7 @@ def _within(arm: VariantArm, without: VariantArm | None, baseline: VariantArm, b
 
 
 def slower_links_are_adapted_to(arms: Arms) -> Iterator[Verdict]:
-    """Iteration times and accuracy where a link slows down."""
+    """Compare iteration times and accuracy where a link slows down."""
     for base, story in DROPS.items():
         plain, adaptive = arms.get(f"{base}-{UNCOMPRESSED}"), arms.get(f"{base}-{ADAPTIVE}")
         if plain is None or adaptive is None:

@@ -1,4 +1,4 @@
-"""What the table of trials has of `kofn experiment codecs`: the accuracy in the end, times around a link's change."""
+"""The columns of `kofn experiment codecs` in the table of trials: final accuracy, times around a link's change."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kofn.results.event_log import read_event_log
 
 
 def own_columns(trial: FinishedTrial) -> Row:
-    """What the table of trials has of this experiment; RunError if a worker's file is missing."""
+    """Return this experiment's columns. Raise RunError if a worker's file is missing."""
     metrics = trial.metrics()
     finished = first_finishes(metrics)
     times = [line.time for line in finished]
@@ -25,10 +25,10 @@ def own_columns(trial: FinishedTrial) -> Row:
 
 
 def change_columns(iteration_s: Sequence[float], changed_in: int | None) -> Row:
-    """Iteration times around the change of a link's rate, which came in iteration `changed_in`, from 1 on.
+    """Return iteration times around the change of a link's rate, which came in iteration `changed_in`, from 1 on.
 
-    `before_s`: the median of those before, as the first one has much to do; `change_s`: of that iteration; `after_s`:
-    the mean of those after it.
+    `before_s`: the median of those before, as the first one includes preparations; `change_s`: of that iteration;
+    `after_s`: the mean of those after it.
     """
     at = changed_in or 1
     before, after = iteration_s[: at - 1], iteration_s[at:] if changed_in else []

@@ -1,4 +1,4 @@
-"""`kofn experiment codecs`: every codec's way to the target accuracy, and links that slow down in mid-iteration."""
+"""`kofn experiment codecs`: every codec's way to the target accuracy, and links that slow down during an iteration."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ from kofn.experiments.findings import Findings
 from kofn.experiments.matrix import CellResult, Scenario
 from kofn.experiments.trials import read_trials
 
-QUESTION = "What does compression cost, and what is it worth?"
+QUESTION = "What does compression cost, and what does it gain?"
 
 SEEDS = 3
-"""How often each variant is run, where the command line does not say."""
+"""The seeds of each variant, by default."""
 
 EXAMPLES = """
 \b
@@ -39,11 +39,11 @@ conserved; 1 not so; 2 the command line is wrong; 130 stopped by a signal. Claim
 @click.command(epilog=EXAMPLES)
 @experiment_options(name="experiment-codecs", seeds=SEEDS)
 def codecs(*, choices: Choices) -> None:
-    """What does compression cost, and what is it worth? Iterations to the target accuracy with every codec.
+    """Measure the cost and the gain of compression: iterations to the target accuracy with every codec.
 
     Four workers, k = n: 32-, 16-, 8- and 4-bit lanes, one bit, a selection of blocks and lanes by ratio, with error
-    feedback and without. Then the link of one worker, or of all, drops to a quarter in mid-iteration: iteration times
-    uncompressed and with the adaptive ratio.
+    feedback and without. Then the link of one worker, or of all, drops to a quarter during an iteration: iteration
+    times uncompressed and with the adaptive ratio.
     """
 
     def scenarios() -> list[Scenario]:

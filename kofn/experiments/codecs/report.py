@@ -25,7 +25,8 @@ def elements(tables: Iterable[TextTable], results: Sequence[CellResult]) -> Iter
 
 
 def _figures(known: Mapping[str, TrialSeries]) -> Iterator[Figure]:
-    """Of the first seed: accuracy and norms of every codec, iteration times of every link that slows down."""
+    """Yield figures of the first seed: accuracy and norms of every codec, iteration times of every link that slows
+    down."""
     if digits := _chosen(known, DIGITS):
         lines: dict[str, dict[str, Series]] = defaultdict(dict)
         for name, entry in digits.items():
@@ -45,7 +46,7 @@ def _chosen(known: Mapping[str, TrialSeries], variants: Iterable[Variant]) -> di
 
 
 def panels_figure(panels: Mapping[str, Mapping[str, Series]]) -> Figure:
-    """A panel below another, by title, with a line for each variant over the iterations."""
+    """Return panels in a column, by title, with a line for each variant over the iterations."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(SIZE_INCHES[0], 3.0 * len(panels)), layout="constrained")
         several = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -59,7 +60,7 @@ def panels_figure(panels: Mapping[str, Mapping[str, Series]]) -> Figure:
 
 
 def _draw(axes: Axes, lines: Mapping[str, Series]) -> None:
-    """A colour for each variant; dashed without feedback."""
+    """Draw each variant in its colour, dashed without feedback."""
     stems = list(dict.fromkeys(name.removesuffix(NO_FEEDBACK) for name in lines))
     for name, line in lines.items():
         stem = name.removesuffix(NO_FEEDBACK)

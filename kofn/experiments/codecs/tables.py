@@ -1,4 +1,4 @@
-"""What `kofn experiment codecs` shows as text, and as JSON."""
+"""The text and JSON of `kofn experiment codecs`."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ VARIANT: Columns[VariantArm] = {
     "accuracy": lambda arm: f"{arm.spread('final_accuracy').median:.1%}",
     "reached": lambda arm: f"{arm.reached} of {len(arm.seeds)}",
 }
-"""What both tables have."""
+"""Columns of both tables."""
 
 
 def _codec_columns(arms: Arms) -> Columns[VariantArm]:
@@ -64,7 +64,7 @@ LINK: Columns[VariantArm] = {
 
 
 def tables(arms: Arms) -> Iterator[TextTable]:
-    """Of codecs, and of links that slow down; a row a variant."""
+    """Yield the tables of codecs, and of links that slow down; a row for each variant."""
     for columns, variants in ((_codec_columns(arms), DIGITS), (LINK, LINKS)):
         if rows := [arm for arm in arms.values() if arm.variant in variants]:
             yield TextTable.of(columns, rows)

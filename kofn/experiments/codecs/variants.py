@@ -1,4 +1,4 @@
-"""The scenarios of `kofn experiment codecs`: a base configuration each, and what of its [compress] is set."""
+"""The scenarios of `kofn experiment codecs`: each is a base configuration with settings of its [compress]."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ BASELINE = "int32"
 """The variant that others are compared with."""
 
 ELEMENTS = 512
-"""Of a block, in all lanes; of votes a word has more."""
+"""Elements of a block, in all lanes; a word of votes has more."""
 
 NO_FEEDBACK = "-no-feedback"
-"""What a codec's name ends with where what encoding leaves over is thrown away."""
+"""The end of the name of a codec that discards encoding errors."""
 
 UNCOMPRESSED, ADAPTIVE = "uncompressed", "adaptive"
-"""What becomes of a link that slows down is seen with either."""
+"""The variants of a link that slows down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """How gradients are sent in one scenario; `base`: the file it is a variant of, in kofn/experiments/codecs/."""
+    """The encoding of gradients in one scenario; `base` is its configuration file in kofn/experiments/codecs/."""
 
     name: str
     base: str
@@ -45,7 +45,7 @@ class Variant:
         ]
 
     def scenario(self, settings: Sequence[str], target: str | None) -> Scenario:
-        """With the command line's settings; ConfigError names what does not fit."""
+        """Return the scenario with the command line's settings. ConfigError names the conflict."""
         path = matrix.FOLDER / "codecs" / f"{self.base}.toml"
         with of_scenario(self.name):
             config = Config.load(path, [*self.settings, *settings])
@@ -53,7 +53,7 @@ class Variant:
 
 
 def _digits(codec: str) -> list[Variant]:
-    """With error feedback and without."""
+    """Return a codec with error feedback and without."""
     return [
         Variant(name=codec, base="digits", codec=codec),
         Variant(name=f"{codec}{NO_FEEDBACK}", base="digits", codec=codec, error_feedback=False),
@@ -61,7 +61,7 @@ def _digits(codec: str) -> list[Variant]:
 
 
 def _link(base: str) -> list[Variant]:
-    """A link that slows down."""
+    """Return the variants of a link that slows down."""
     return [
         Variant(name=f"{base}-{UNCOMPRESSED}", base=base, codec="int32"),
         Variant(name=f"{base}-{ADAPTIVE}", base=base, codec="auto", ratio_control="deliverable"),
@@ -78,4 +78,4 @@ DIGITS = (
 LINKS = (*_link("link-one"), *_link("link-all"))
 
 VARIANTS = {variant.name: variant for variant in (*DIGITS, *LINKS)}
-"""All, by name."""
+"""All variants, by name."""

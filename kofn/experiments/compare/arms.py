@@ -1,4 +1,4 @@
-"""Each contender of a comparison over its seeds, and the rivals that it has in its setting."""
+"""Each contender of a comparison over its seeds, and its rivals in the same setting."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -23,21 +23,22 @@ class ContenderArm(Arm):
 
     @property
     def setting(self) -> Setting:
-        """What it has in common with the others."""
+        """The setting that it shares with its rivals."""
         return self.point.setting
 
     @property
     def pace(self) -> str:
-        """The column that says who is faster: the time to the target where there is one, else of an iteration."""
+        """The column that decides on speed: the time to the target if there is one, else of an iteration."""
         return "time_to_target_s" if self.setting.trained else "iteration_s"
 
     def times_faster(self, other: "ContenderArm | None", name: str) -> Spread | None:
-        """The other's time over this one's, seed by seed; 0 where this one never gets there, None without pairs."""
+        """Return the other's time over this one's, seed by seed; 0 where this one never gets there,
+        None without pairs."""
         pairs = self.pairs(other, name) if other else []
         return Spread.of([0.0 if math.isinf(mine) else theirs / mine for mine, theirs in pairs]) if pairs else None
 
     def problems(self) -> Iterator[str]:
-        """Why a run is not as it should be; a fixed k that misses the target is a finding."""
+        """Yield the faults of its runs; a missed target with a fixed k is a finding."""
         for trial in groups(self.trials, "seed"):
             one = Arm(trials=trial)
             reasons = one.failures
@@ -47,11 +48,11 @@ class ContenderArm(Arm):
 
 
 Rivals = Mapping[str, ContenderArm]
-"""Of one setting, by the contender's name."""
+"""The arms of one setting, by the contender's name."""
 
 
 def contender_arms(trials: pd.DataFrame, points: Mapping[str, Point]) -> list[Rivals]:
-    """Setting by setting; `points` by scenario, in their order."""
+    """Return the arms, setting by setting; `points` by scenario, in their order."""
     by_name = {rows["scenario"].iloc[0]: rows for rows in groups(trials, "scenario")}
     found: dict[str, dict[str, ContenderArm]] = {}
     for name, point in points.items():
@@ -62,11 +63,11 @@ def contender_arms(trials: pd.DataFrame, points: Mapping[str, Point]) -> list[Ri
 
 
 def setting_of(rivals: Rivals) -> Setting:
-    """What they have in common."""
+    """Return the setting that they share."""
     return next(iter(rivals.values())).setting
 
 
 def server_of(arm: ContenderArm, rivals: Rivals) -> ContenderArm | None:
-    """The parameter server that a contender is compared with: of the same codec, int32 for float32."""
+    """Return the parameter server that is a contender's rival: with the same codec, int32 for float32."""
     codec = arm.contender.codec
     return rivals.get(f"server-{'int32' if codec == FLOAT32 else codec}")

@@ -1,6 +1,6 @@
-"""What this machine carries: how fast its switch is alone, and how fast hosts and switch are that share its cores.
+"""The ceiling of this machine: the speed of its switch alone, and of hosts and switch that share its cores.
 
-A link of a higher rate is no limit: what a comparison measured there would be this machine.
+A link with a higher rate sets no limit: a comparison on it would measure this machine.
 """
 
 import json
@@ -28,33 +28,33 @@ from kofn.run.errors import RunError
 from kofn.run.plan import RunPlan
 
 VALUES = 2048
-"""Of a largest packet."""
+"""Values in the largest packet."""
 
 SECONDS, TURNS = 0.4, 3
-"""Of the switch alone; the median of the turns counts."""
+"""Seconds of each turn of the switch alone; the median of the turns counts."""
 
 UNLIMITED_MBPS = 100_000.0
-"""The highest rate that a link can be given; none is ever reached."""
+"""The highest rate that a link can be given; no link reaches it."""
 
 HEADROOM = 0.8
-"""Share of the ceiling that links may have."""
+"""The share of the ceiling that links may have."""
 
 ITERATIONS = 6
 TIMEOUT_S = 60.0
 
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one number of workers."""
+    """The ceiling for one number of workers."""
 
     workers: int
     contributions_s: float
-    """That the switch alone adds up, of all workers."""
+    """Contributions of all workers that the switch alone adds, per second."""
     reduce_mbps: float
     """Gradient bits of each worker in an all-reduce through the switch, links unlimited."""
 
     @property
     def switch_mbps(self) -> float:
-        """Gradient bits of each worker that the switch alone adds up."""
+        """Gradient bits of each worker that the switch alone adds."""
         return self.contributions_s / self.workers * VALUES * 32 / 1e6
 
     @property
@@ -64,21 +64,21 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         return (
-            f"{self.workers} workers: the switch alone adds up {self.contributions_s:,.0f} contributions/s, "
+            f"{self.workers} workers: the switch alone adds {self.contributions_s:,.0f} contributions/s, "
             f"{self.switch_mbps:,.0f} Mbit/s a worker; with the hosts on the same cores an all-reduce moves "
             f"{self.reduce_mbps:,.0f} Mbit/s a worker"
         )
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
-    """What OUT/ceiling.json holds; `known` by number of workers."""
+    """The content of OUT/ceiling.json; `known` by number of workers."""
 
     target: str
     known: dict[int, Ceiling] = {}
 
     @classmethod
     def read(cls, folder: Path, target: str) -> "Ceilings":
-        """What was measured there before; ConfigError for another target's."""
+        """Return the stored ceilings. Raise ConfigError for another target's."""
         try:
             found = msgspec.json.decode((folder / "ceiling.json").read_bytes(), type=cls)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -94,7 +94,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
 def measure(
     folder: Path, target: str, workers: Sequence[int], model: GradientModel, carry_out: CarryOut, console: Console
 ) -> dict[int, Ceiling]:
-    """By number of workers, measured where they are not known yet; RunError where one cannot be had."""
+    """Return ceilings by number of workers, measuring the unknown ones. Raise RunError where that fails."""
     found = Ceilings.read(folder, target)
     for number in workers:
         if number not in found.known:
@@ -108,7 +108,7 @@ def measure(
 
 
 def switch_alone(target: str, workers: int) -> float:
-    """Contributions/s of all workers that the switch adds up; RunError with its words where it cannot."""
+    """Return contributions/s of all workers that the switch adds. Raise RunError with its message on failure."""
     argv = [sys.executable, "-m", "kofn.experiments.load", "--target", target, "--workers", str(workers)]
     options = ["--values", str(VALUES), "--seconds", str(SECONDS), "--turns", str(TURNS)]
     try:
@@ -121,7 +121,7 @@ def switch_alone(target: str, workers: int) -> float:
 
 
 def ceiling_cell(folder: Path, target: str, workers: int, model: GradientModel) -> tuple[Point, Cell]:
-    """An all-reduce through the switch whose links are no limit."""
+    """Return an all-reduce through the switch whose links set no limit."""
     point = Point(
         setting=Setting(model=model, straggler=NONE, workers=workers, mbps=UNLIMITED_MBPS),
         contender=Contender(collective="full", codec="int32"),
@@ -135,11 +135,11 @@ def ceiling_cell(folder: Path, target: str, workers: int, model: GradientModel) 
 def _all_reduce(
     folder: Path, target: str, workers: int, model: GradientModel, carry_out: CarryOut, console: Console
 ) -> float:
-    """Mbit/s of gradient of each worker."""
+    """Return each worker's gradient rate in Mbit/s."""
     point, cell = ceiling_cell(folder, target, workers, model)
 
     def unchecked(plan: RunPlan, console: Console) -> RunFolder:
-        """Rates are not what was configured here."""
+        """Carry out without checks, as rates differ from the configured ones here."""
         return carry_out(replace(plan, check=False), console)
 
     (result,) = gone_through([cell], folder, unchecked, console)
@@ -150,9 +150,9 @@ def _all_reduce(
 
 
 def carried(mbps: Sequence[float], ceilings: Mapping[int, Ceiling]) -> tuple[dict[int, list[float]], list[str]]:
-    """For each number of workers the rates that the machine carries, and in words which it does not.
+    """Return, for each number of workers, the rates that the machine carries, and notes about the others.
 
-    Those above are replaced by the highest round one below.
+    A rate above the ceiling is replaced by the highest round one below it.
     """
     rates: dict[int, list[float]] = {}
     notes: list[str] = []
@@ -170,7 +170,7 @@ def carried(mbps: Sequence[float], ceilings: Mapping[int, Ceiling]) -> tuple[dic
 
 
 def round_below(number: float) -> float:
-    """The highest number of one digit and noughts that is not above it.
+    """Return the highest number of one digit and zeros that is not above it.
 
     >>> round_below(847.0), round_below(95.0), round_below(0.25)
     (800.0, 90.0, 0.2)

@@ -9,20 +9,20 @@ from kofn.experiments.compare.points import BLOCKED, FLOAT32, NONE
 from kofn.experiments.tables import milliseconds, seconds
 
 LIMIT = 1.15
-"""Times the link's limit that an iteration in the network may take."""
+"""The permitted ratio of an iteration in the network to the link's limit."""
 
 RING = 1.5
-"""Times faster than a ring it is at least."""
+"""The least speed-up over a ring."""
 
 SERVER = 0.8
-"""Times faster than a parameter server it is at least, for each worker."""
+"""The least speed-up over a parameter server, for each worker."""
 
 OFF = 0.05
-"""Share by which the parts of an iteration's time may miss the time."""
+"""The share by which the parts of an iteration's time may miss the time."""
 
 
 def first_at_the_target(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Time to the target of the k that is chosen, where one worker is blocked, against all that send the same codec."""
+    """Compare the chosen k's time to the target, with one worker blocked, with all contenders of the same codec."""
     for rivals in found:
         setting = setting_of(rivals)
         if setting.trained and setting.straggler == BLOCKED:
@@ -32,12 +32,12 @@ def first_at_the_target(found: Sequence[Rivals]) -> Iterator[Verdict]:
 
 
 def _comparable(arm: ContenderArm, other: ContenderArm) -> bool:
-    """Whether the other one chooses no k, and sends the same codec, or float32."""
+    """Return whether the other one chooses no k, and sends the same codec, or float32."""
     return other.contender.collective != "adaptive" and other.contender.codec in (arm.contender.codec, FLOAT32)
 
 
 def fast_in_the_network(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Time of an iteration with all workers and no stragglers, against the link and the others."""
+    """Compare the time of an iteration with all workers and no stragglers with the link and the others."""
     for rivals in found:
         setting = setting_of(rivals)
         if not setting.trained and setting.straggler == NONE:
@@ -60,7 +60,7 @@ def _of(collective: str, rivals: Rivals) -> list[ContenderArm]:
 
 
 def adds_up(found: Sequence[Rivals]) -> Iterator[Verdict]:
-    """Of the run that is furthest off."""
+    """Check the run whose parts miss its time most."""
     runs = [
         (off, f"{arm.point.name}, seed {seed}")
         for rivals in found

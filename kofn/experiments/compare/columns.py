@@ -1,6 +1,6 @@
-"""What the table of trials has of a comparison.
+"""The columns of a comparison in the table of trials.
 
-Times are those of iterations and workers, the first iteration left out: it finds cold caches and unknown links.
+Times are of iterations and workers without the first iteration, which finds cold caches and unknown links.
 """
 
 import math
@@ -18,20 +18,20 @@ from kofn.report.summary import TrialSummary
 from kofn.results.worker_metrics import TIME_PARTS, WorkerMetrics
 
 REDUCE = TIME_PARTS[1:-1]
-"""Those of PARTS that an all-reduce consists of."""
+"""The parts of an all-reduce."""
 
 LINKS = tuple(field.name for field in fields(LinkMeans))
 
 
 def own_columns(point: Point, trial: FinishedTrial) -> Row:
-    """What the table of trials has of this experiment; RunError if a worker's file is missing."""
+    """Return this experiment's columns. Raise RunError if a worker's file is missing."""
     memory = {"memory_bytes": None if trial.summary.memory is None else trial.summary.memory.total}
     times, links = time_columns(point, trial.metrics()), link_columns(point, trial.summary)
     return {**point_columns(point), **times, **links, **memory}
 
 
 def point_columns(point: Point) -> Row:
-    """What is compared; `limit_s`: the link's limit."""
+    """Return the columns of the compared point; `limit_s` is the link's limit."""
     setting = point.setting
     return {
         "model": setting.model.name,
@@ -46,10 +46,10 @@ def point_columns(point: Point) -> Row:
 
 
 def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
-    """`iteration_s`: median time from one iteration's end to the next one's, at the first worker that is there;
-    `reduce_s`: median time of an all-reduce, over all iterations of all workers; PARTS: where an iteration's time went,
-    on average; `worker_iteration_s`: mean time of an iteration by the workers' clocks, which the parts add up to, less
-    `parts_off` of it; `times_limit`: iteration time over the link's limit."""
+    """Return columns of time. `iteration_s`: median time from one iteration's end to the next one's, at the first
+    worker to finish; `reduce_s`: median time of an all-reduce, over all iterations of all workers; PARTS: the mean
+    parts of an iteration's time; `worker_iteration_s`: mean time of an iteration by the workers' clocks, to which the
+    parts add up, except for its share `parts_off`; `times_limit`: iteration time over the link's limit."""
     mean_s = worker_iteration_s(workers)
     ends = [line.time for line in first_finishes(workers)]
     iteration_s = median(np.diff(ends).tolist() or [mean_s])
@@ -67,11 +67,11 @@ def time_columns(point: Point, workers: Sequence[WorkerMetrics]) -> Row:
 
 
 def reduce_s(workers: Sequence[WorkerMetrics]) -> float:
-    """Median time of an all-reduce, over all iterations of all workers."""
+    """Return the median time of an all-reduce, over all iterations of all workers."""
     known = [line for line in measured_lines(workers) if line.compute_s is not None]
     return median([math.fsum(part_s(line, part) for part in REDUCE) for line in known] or [worker_iteration_s(workers)])
 
 
 def link_columns(point: Point, summary: TrialSummary) -> Row:
-    """LINKS; nothing without a link."""
+    """Return LINKS; none without a link."""
     return asdict(LinkMeans.of(summary.link_bytes, point.setting.workers, summary.iterations))

@@ -1,4 +1,4 @@
-"""`kofn compare`: the honest comparison, in one command.  Only options; compare.comparison does it."""
+"""`kofn compare`: the comparison in one command. This module has the options; compare.comparison does it."""
 
 import sys
 from dataclasses import replace
@@ -23,8 +23,8 @@ from kofn.run.options import FiniteRange, set_option
 EXAMPLES = """
 \b
 Examples:
-  kofn compare --quick                        minutes: what is worth looking at first
-  kofn compare --dry-run                      what would be run, and how long that takes
+  kofn compare --quick                        minutes: a first look
+  kofn compare --dry-run                      the runs, and how long they take
   kofn compare --out runs/compare             everything: hours; the same again goes on after Ctrl-C
   kofn compare --model 1m --straggler none --collective ring --collective full
   kofn compare --model 10m --mbps 100 --workers 4 --seeds 1
@@ -114,15 +114,15 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
 def command(
     *, replay: Path | None, dry_run: bool, out: Path | None, as_json: bool, report_only: bool, **given: Any
 ) -> None:
-    """Every way to reduce gradients, on the same network, model, seed and stragglers.
+    """Compare all methods to reduce gradients, on the same network, model, seed and stragglers.
 
     server: a parameter server behind the switch. ring: workers among themselves over TCP; gloo: PyTorch's; mpi: Open
     MPI's. In the network: full waits for all workers, fixed for k of them, adaptive for as many as the controller
     chooses.
 
-    Each is run with each straggler scenario, link rate, number of workers and model, and each seed is a round of its
-    own. digits is trained to its target accuracy; of the larger models gradients are replayed, without computing, so
-    that an iteration is an all-reduce and what follows it. gpt is ten million parameters in PyTorch's
+    Each is run with each straggler scenario, link rate, number of workers and model, and each seed is a separate round.
+    digits is trained to its target accuracy. For the larger models gradients are replayed, without computing, so that
+    an iteration is an all-reduce and its consequences. gpt is ten million parameters in PyTorch's
     DistributedDataParallel: gloo is its own all-reduce, the others are kofn.torch's hook, fixed and adaptive its
     elastic optimizer.
     """
@@ -151,7 +151,7 @@ def command(
 
 
 def _axes(asked: dict[str, Any]) -> tuple[Axes, list[str]]:
-    """Return the axes with the options that were given, and what to say about them."""
+    """Return the axes with the given options, and notes about them."""
     collectives, notes = available(asked.get("collectives", ()))
     base = QUICK if "quick" in asked else Axes()
     said = {name: value for name, value in asked.items() if name not in ("no_switches", "replay")}

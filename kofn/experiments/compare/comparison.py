@@ -1,4 +1,4 @@
-"""A comparison from its plan to its report: gradients, ceiling, the cells one after another, and what they show."""
+"""A comparison from its plan to its report: gradients, ceiling, the cells in order, and their findings."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ QUESTION = "Parameter server, ring, all workers in the network, a fixed k, a cho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One folder's; `notes` are said and reported."""
+    """The comparison of one folder; `notes` are printed and reported."""
 
     axes: Axes
     folder: Path
@@ -44,10 +44,10 @@ class Comparison:
     notes: Sequence[str]
     console: Console
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the command line that were given, which are kept in the folder."""
+    """The options on the command line, which are kept in the folder."""
 
     def show(self, *, as_json: bool) -> None:
-        """Say what would be run; nothing is, and what is not measured yet is assumed."""
+        """Print the plan without a run; ceilings that are not measured yet are assumed."""
         known, ceilings = Ceilings.read(self.folder, self.axes.target).known, self._ceilings()
         plan = self._planned(ceilings)
         for workers, one in ceilings.items():
@@ -58,11 +58,11 @@ class Comparison:
             click.echo(json.dumps({"runs": names, "estimate_s": plan.estimate_s, "left_s": plan.left_s}, indent=2))
 
     def run(self, *, as_json: bool) -> int:
-        """Everything that is not finished; the exit code."""
+        """Run everything that is not finished; return the exit code."""
         if running() is not None:
             raise another_run()
         check_machine(self.axes.target)
-        self._planned(self._ceilings())  # what does not fit is said before anything is measured
+        self._planned(self._ceilings())  # report conflicts before any measurement
         self.folder.mkdir(parents=True, exist_ok=True)
         reference = large(self.folder)
         for model in {model.name: model for model in (reference, *self.models)}.values():
@@ -79,7 +79,7 @@ class Comparison:
         return self._conclude(plan, ceilings, results, as_json=as_json)
 
     def read(self, *, as_json: bool) -> int:
-        """What is finished; the exit code."""
+        """Report finished runs; return the exit code."""
         known = Ceilings.read(self.folder, self.axes.target).known
         for workers in self.axes.workers:
             if workers not in known:
@@ -89,7 +89,7 @@ class Comparison:
         return self._conclude(plan, ceilings, list(read_cells(plan.cells)), as_json=as_json)
 
     def _ceilings(self) -> dict[int, Ceiling]:
-        """By number of workers, assumed where they are not measured yet."""
+        """Return ceilings by number of workers, assumed where they are not measured yet."""
         known = Ceilings.read(self.folder, self.axes.target).known
         return {workers: known.get(workers) or assumed(workers) for workers in self.axes.workers}
 
@@ -97,7 +97,7 @@ class Comparison:
         return ComparisonPlan.of(self.axes, self.folder, self.models, ceilings)
 
     def _tell(self, plan: ComparisonPlan) -> None:
-        """The matrix, and how long it takes."""
+        """Print the matrix, and how long it takes."""
         for note in (*self.notes, *plan.notes):
             say(self.console, note)
         self.console.print(PlainTable(["model", "stragglers", "workers", "Mbit/s", "contenders"], plan.rows()))
@@ -115,7 +115,7 @@ class Comparison:
     def _conclude(
         self, plan: ComparisonPlan, ceilings: Mapping[int, Ceiling], results: Sequence[CellResult], *, as_json: bool
     ) -> int:
-        """Tables, claims, CSV, JSON and report."""
+        """Write tables, claims, CSV, JSON and report."""
         notes = [*self.notes, *(one.words for one in ceilings.values()), *plan.notes]
 
         def find(done: Sequence[CellResult]) -> Findings:

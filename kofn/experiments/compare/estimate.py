@@ -1,28 +1,28 @@
-"""How long a cell of a comparison will take, before it is run: from what limits its links, and from the ceilings.
+"""Estimates of a cell's duration before its run, from the limits of its links and from the ceilings.
 
-Rough on purpose: finished cells correct it (matrix.Clock).
+They are rough on purpose: finished cells correct them (matrix.Timekeeper).
 """
 
 from kofn.experiments.compare.ceiling import Ceiling
 from kofn.experiments.compare.points import BLOCKED, Point
 
 START_S, WORKER_S = 4.0, 0.4
-"""Of a run besides its iterations: network, switch and controller; and for each worker."""
+"""The time of a run besides its iterations: network, switch and controller; and the time for each worker."""
 
 BOOKS_S = 0.7
-"""To write and check the ledger of a million elements of one worker."""
+"""The time to write and check the ledger of a million elements of one worker."""
 
 COMPUTE_S = 0.012
-"""Of the model that is trained, with its step."""
+"""The computation of the trained model, with its step."""
 
 SCRIPT_S, SCRIPT_COMPUTE_S = 4.0, 0.15
-"""For each worker: until its script has imported PyTorch, and of an iteration."""
+"""For each worker: the time until its script has imported PyTorch, and the computation of an iteration."""
 
 TO_TARGET = 220
-"""Iterations that it is trained for."""
+"""Iterations of its training."""
 
 SERVER_COST = 2.0
-"""What the machine has to do for a byte through a parameter server, of that for one through the switch."""
+"""The machine's work for a byte through a parameter server, over that through the switch."""
 
 TCP_COST = 0.3
 """The same for a byte over TCP."""
@@ -39,7 +39,7 @@ def cell_s(point: Point, ceiling: Ceiling, iterations: int) -> float:
 
 
 def reduce_s(point: Point, ceiling: Ceiling) -> float:
-    """Of one all-reduce: what is longer, the busiest link or this machine."""
+    """Return the time of one all-reduce: the longer of the busiest link's and this machine's."""
     able, size = point.contender.able, point.gradient_bytes
     cost = SERVER_COST * size if able.server else size
     if not able.ledger:
@@ -48,11 +48,11 @@ def reduce_s(point: Point, ceiling: Ceiling) -> float:
 
 
 def _blocked_s(point: Point) -> float:
-    """What an iteration waits for a blocked worker."""
+    """Return an iteration's wait for a blocked worker."""
     waits = point.contender.collective not in ("fixed", "adaptive")
     return point.setting.model.blocked_ms / 1e3 if point.setting.straggler == BLOCKED and waits else 0.0
 
 
 def assumed(workers: int) -> Ceiling:
-    """Before anything is measured: what two cores of a common machine carry."""
+    """Return the ceiling before any measurement: that of two cores of a common machine."""
     return Ceiling(workers=workers, contributions_s=100_000.0, reduce_mbps=1200.0 / workers)

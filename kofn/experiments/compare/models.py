@@ -1,6 +1,6 @@
-"""The models of `kofn compare`: one that is trained, and larger ones of which only gradients go round.
+"""The models of `kofn compare`: one that is trained, and larger ones whose gradients alone are sent.
 
-Such gradients are real ones: the MLP of that size makes them on digits, once, and every contender gets the same.
+Such gradients are real ones: the MLP of that size computes them on digits, once, and every contender gets the same.
 """
 
 import os
@@ -35,21 +35,21 @@ GPT_SCRIPT = Path(kofn.__file__).parent / "torch" / "scripts" / "gpt.py"
 NAMES = (*HIDDEN, GPT)
 
 OWN = "replay"
-"""The model that is a folder of the user's own."""
+"""The model whose gradients are a folder of the user."""
 
 GRADIENTS = "gradients"
-"""Folder of captured ones in a comparison's folder."""
+"""The folder of captured gradients in a comparison's folder."""
 
 FILES = 4
 """Gradients of successive iterations that are captured."""
 
 SEED, BATCH, RATE, MOMENTUM = 1, 32, 0.01, 0.9
-"""Of the training that they are captured from."""
+"""The training from which they are captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientModel:
-    """What gradients come from; `replay`: the folder that they are in, None where the model is trained."""
+    """The source of gradients; `replay` is their folder, None for the trained model."""
 
     name: str
     elements: int
@@ -57,7 +57,7 @@ class GradientModel:
 
     @property
     def base(self) -> str:
-        """Which file of kofn/experiments/compare/ its configuration is made of."""
+        """The configuration's file in kofn/experiments/compare/."""
         return self.name if self.name in (DIGITS, GPT) else "replay"
 
     @property
@@ -72,17 +72,17 @@ class GradientModel:
 
     @property
     def blocked_ms(self) -> float:
-        """Mean blocking an iteration of the worker that is blocked."""
+        """Mean blocking an iteration of the blocked worker."""
         return 3000.0 if self.scripted else 60.0
 
 
 def elements_of(hidden: Sequence[int]) -> int:
-    """Parameters of the MLP with such layers."""
+    """Return the parameters of the MLP with such layers."""
     return sum(fan_in * fan_out + fan_out for fan_in, fan_out in pairwise((PIXELS, *hidden, CLASSES)))
 
 
 def models(names: Sequence[str], folder: Path, replay: Path | None) -> list[GradientModel]:
-    """Those of these names, with their gradients below `folder`, and the user's own; ConfigError for such a folder."""
+    """Return models by name, with gradients below `folder`, and the user's. Raise ConfigError for a wrong folder."""
     found = [
         GradientModel(
             name=name,
@@ -101,7 +101,7 @@ def models(names: Sequence[str], folder: Path, replay: Path | None) -> list[Grad
 
 
 def large(folder: Path) -> GradientModel:
-    """The one that the ceiling is measured with."""
+    """Return the model for measuring the ceiling."""
     (model,) = models(["1m"], folder, None)
     return model
 
@@ -114,7 +114,7 @@ def _elements_in(folder: Path) -> int:
 
 
 def capture(model: GradientModel) -> bool:
-    """Make a model's gradients where they are not there yet; whether that was so."""
+    """Make a model's gradients unless they exist; return whether they were made."""
     if model.replay is None or model.name == OWN or model.replay.exists():
         return False
     model.replay.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def capture(model: GradientModel) -> bool:
 
 
 def _train_into(folder: Path, hidden: tuple[int, ...]) -> None:
-    """The gradients of the first iterations of a training by one worker."""
+    """Write the gradients of the first iterations of a training by one worker."""
     shard, perceptron = load_shard(0, 1, SEED), Perceptron(hidden, SEED)
     optimizer = Momentum(perceptron.parameters, rate=RATE, momentum=MOMENTUM)
     for iteration in range(1, FILES + 1):

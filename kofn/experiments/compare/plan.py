@@ -1,4 +1,4 @@
-"""What a comparison consists of: the axes that a command line chooses, and the cells that they come to."""
+"""The parts of a comparison: the axes that a command line chooses, and their cells."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ SWITCH_RUN_S = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """What the command line says, and what it need not say."""
+    """The command line's choices, and the defaults."""
 
     collectives: tuple[str, ...] = COLLECTIVES
     codecs: tuple[str, ...] = ("int32", "int8")
@@ -44,18 +44,18 @@ class Axes:
     mbps: tuple[float, ...] = (100.0, 1000.0)
     seeds: int = 3
     iterations: int = 16
-    """Of replayed gradients."""
+    """Iterations of replayed gradients."""
     k: int | None = None
-    """Of `fixed`; None: all workers but one."""
+    """The k of `fixed`; None: all workers but one."""
     target: str = "embedded"
     settings: tuple[str, ...] = ()
     quick: bool = False
     """Larger gradients without stragglers, and training with one worker blocked, in the first codec alone."""
     switches: bool = True
-    """Whether the switches are compared as well, where both are there."""
+    """Whether the switches are compared as well, if both are installed."""
 
     def check(self) -> None:
-        """ConfigError names what does not fit."""
+        """Check the axes. ConfigError names the conflict."""
         for codec in self.codecs:
             CODECS.check(codec, "--codec")
         if GPT in self.models and importlib.util.find_spec("torch") is None:
@@ -64,7 +64,7 @@ class Axes:
             raise ConfigError(f"--k must be 1 to {min(self.workers)}, the least of --workers, got {self.k}")
 
     def wants(self, point: Point) -> bool:
-        """Whether a point of the axes is run: all are, but for a quick comparison."""
+        """Return whether a point of the axes is run: a quick comparison leaves some out."""
         if not self.quick:
             return True
         setting, contender = point.setting, point.contender
@@ -74,7 +74,7 @@ class Axes:
 
 
 QUICK = Axes(workers=(4,), mbps=(100.0,), seeds=1, iterations=12, quick=True)
-"""Minutes."""
+"""A comparison of minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +83,15 @@ class ComparisonPlan:
 
     cells: tuple[Cell, ...]
     points: Mapping[str, Point]
-    """Of the contenders' cells, by scenario; the others compare the switches."""
+    """Points of the contenders' cells, by scenario; the other cells compare the switches."""
     notes: tuple[str, ...]
-    """Which links were asked for that this machine does not carry."""
+    """Notes on requested links that this machine does not carry."""
 
     @classmethod
     def of(cls, axes: Axes, folder: Path, found: Sequence[GradientModel], ceilings: Mapping[int, Ceiling]) -> Self:
-        """Seed by seed, within it setting by setting: contenders that are compared run one after another.
+        """Return the plan, seed by seed, then setting by setting: contenders of a setting run one after another.
 
-        `ceilings`: of each number of workers.  ConfigError names what does not fit.
+        `ceilings` are by number of workers. ConfigError names the conflict.
         """
         rates, notes = carried(axes.mbps, ceilings)
         compared = contenders(axes.collectives, axes.codecs)
@@ -111,7 +111,8 @@ class ComparisonPlan:
         return cls(cells=(*_switches(axes, folder), *estimated), points=by_name, notes=tuple(notes))
 
     def rows(self) -> list[list[str]]:
-        """Of a table: each model with each straggler scenario and number of workers, the rates, and the contenders."""
+        """Return a table: each model with each straggler scenario and number of workers, the rates,
+        and the contenders."""
         found: dict[tuple[str, str, int], tuple[dict[str, None], dict[str, None]]] = {}
         for point in self.points.values():
             setting = point.setting
@@ -120,7 +121,7 @@ class ComparisonPlan:
         return [[*map(str, key), ", ".join(rates), f"{len(names)}"] for key, (rates, names) in found.items()]
 
     def contenders(self) -> dict[str, list[str]]:
-        """The names of each model's."""
+        """Return the names of each model's contenders."""
         found: dict[str, dict[str, None]] = {}
         for point in self.points.values():
             found.setdefault(point.setting.model.name, {})[point.contender.name] = None
@@ -128,24 +129,24 @@ class ComparisonPlan:
 
     @property
     def estimate_s(self) -> float:
-        """Of all cells, finished or not."""
+        """The estimate for all cells, finished or not."""
         return sum(cell.work for cell in self.cells)
 
     @property
     def left_s(self) -> float:
-        """Of those that are not finished; ConfigError where something else is in a cell's folder."""
+        """The estimate for unfinished cells. Raise ConfigError where a cell's folder has other content."""
         return sum(cell.work for cell in self.cells if cell.stored() is None)
 
 
 def _switches(axes: Axes, folder: Path) -> list[Cell]:
-    """The runs on both switches, where both are there."""
+    """Return the runs on both switches, if both are installed."""
     if not axes.switches or bmv2() is None:
         return []
     return [replace(cell, estimate_s=SWITCH_RUN_S) for cell in switch_cells(folder, axes.codecs, axes.settings)]
 
 
 def available(asked: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Those that can be had here, and in words which cannot; ConfigError where one was asked for that cannot."""
+    """Return the collectives that work here, and notes on the others. Raise ConfigError for a requested one."""
     wanted = tuple(one for one in COLLECTIVES if one in asked or not asked)
     wanted += tuple(one for one in dict.fromkeys(asked) if one not in wanted)
     missing = {one: words for one in wanted if (words := _missing(one))}
@@ -158,7 +159,7 @@ def available(asked: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
 
 
 def _missing(collective: str) -> str:
-    """What has to be installed first; ConfigError where there is no such collective."""
+    """Return the missing package, or an empty string. Raise ConfigError where there is no such collective."""
     if collective in IN_NETWORK:
         return ""
     if REGISTERED.find(collective) is None:

@@ -1,4 +1,4 @@
-"""The figures of a comparison's report: arms and series in, matplotlib figures out.  Knows no files."""
+"""The figures of a comparison's report: arms and series in, matplotlib figures out. No files."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -18,7 +18,8 @@ LIMIT_COLOUR = "#222222"
 
 
 def setting_figure(arms: Sequence[ContenderArm]) -> Figure:
-    """Beside each other, a bar a contender: where an iteration's time goes, bytes on the links, goodput."""
+    """Draw side by side, with a bar for each contender: the parts of an iteration's time, bytes on
+    the links, goodput."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(1.35 * SIZE_INCHES[0], 1.9 + 0.42 * len(arms)), layout="constrained")
         times, links, goodput = figure.subplots(1, 3, sharey=True, width_ratios=(2.4, 1.2, 0.9))
@@ -34,7 +35,7 @@ def setting_figure(arms: Sequence[ContenderArm]) -> Figure:
 
 
 def _bar(arm: ContenderArm) -> CostBar:
-    """Medians over the seeds."""
+    """Return the bar of medians over the seeds."""
     links = LinkMeans(**{name: arm.spread(name).median for name in LINKS})
     parts_s = {part: median(arm.known(part)) for part in TIME_PARTS}
     return CostBar(name=arm.contender.name, parts_s=parts_s, links=links)
@@ -46,7 +47,7 @@ def _draw_limits(axes: Axes, at: Floats, arms: Sequence[ContenderArm]) -> None:
 
 
 def _draw_goodput(axes: Axes, at: Floats, arms: Sequence[ContenderArm]) -> None:
-    """A gradient's bytes over the iteration's time, of the link's rate; a line from least to most."""
+    """Draw a gradient's bytes over the iteration's time, as a share of the link's rate; a line from least to most."""
     shares = [arm.spread("goodput_share") for arm in arms]
     axes.barh(at, [100 * share.median for share in shares], BAR, color=WORKER_COLOURS[0], alpha=0.8)
     axes.hlines(at, [100 * one.low for one in shares], [100 * one.high for one in shares], color=LIMIT_COLOUR)
@@ -55,7 +56,7 @@ def _draw_goodput(axes: Axes, at: Floats, arms: Sequence[ContenderArm]) -> None:
 
 
 def accuracy_figure(curves: Mapping[str, Series], target: float) -> Figure:
-    """Held-out accuracy over time, a line for each contender, by name."""
+    """Draw held-out accuracy over time, a line for each contender, by name."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.subplots()

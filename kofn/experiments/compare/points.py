@@ -1,7 +1,7 @@
-"""What `kofn compare` compares: a contender in a setting, and the configuration that both come to.
+"""The points of `kofn compare`: a contender in a setting, and their configuration.
 
-A contender is a collective with the codec that it sends gradients in; a setting is everything else: model, straggler
-scenario, workers, link rate.
+A contender is a collective with a codec for its gradients; a setting is all else: model, straggler scenario, workers,
+link rate.
 """
 
 import json
@@ -24,10 +24,10 @@ IN_NETWORK = ("full", "fixed", "adaptive")
 """The switch sums: of all workers, of a fixed k, of the k that the controller chooses."""
 
 COLLECTIVES = ("server", "ring", "gloo", "mpi", *IN_NETWORK)
-"""What is compared where nothing else is said, in the order in which they run and are shown."""
+"""The collectives by default, in the order in which they run and are shown."""
 
 FLOAT32 = "float32"
-"""What the others' gradients are sent as."""
+"""The form of the other collectives' gradients."""
 
 NONE, BLOCKED = "none", "blocked"
 STRAGGLERS = (NONE, BLOCKED)
@@ -37,31 +37,31 @@ OTHERS_MS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A collective, one of IN_NETWORK or what job.collective names, and its codec."""
+    """A collective, one of IN_NETWORK or a value of job.collective, and its codec."""
 
     collective: str
     codec: str
 
     @property
     def name(self) -> str:
-        """`ring`, `full-int8`."""
+        """The name, such as `ring` or `full-int8`."""
         name = self.collective if self.codec == FLOAT32 else f"{self.collective}-{self.codec}"
         return name.replace(":", ".")
 
     @property
     def job_collective(self) -> str:
-        """As the configuration has it."""
+        """The value of job.collective."""
         return SWITCH if self.collective in IN_NETWORK else self.collective
 
     @property
     def able(self) -> type[JobCollective]:
-        """What it is able to do."""
+        """The abilities of the collective."""
         return load_collective(self.job_collective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all contenders of a comparison have in common."""
+    """The setting that all contenders of a comparison share."""
 
     model: GradientModel
     straggler: str
@@ -70,12 +70,12 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """`1m-none-4w-100m`."""
+        """The name, such as `1m-none-4w-100m`."""
         return f"{self.model.name}-{self.straggler}-{self.workers}w-{self.mbps:g}m"
 
     @property
     def trained(self) -> bool:
-        """Whether there is an accuracy; gradients that are replayed train nothing, and a script has its own."""
+        """Whether there is an accuracy; replayed gradients train nothing, and a script has its own metric."""
         return self.model.name == DIGITS
 
     @property
@@ -84,7 +84,7 @@ class Setting:
         return f"{self.model.title}, {self.workers} workers, links of {self.mbps:g} Mbit/s, {who}"
 
     def stragglers(self) -> tuple[StragglerSection, ...]:
-        """The last worker is blocked, where one is."""
+        """Return the stragglers: the last worker is blocked, where one is."""
         if self.straggler == NONE:
             return ()
         others = tuple(range(self.workers - 1))
@@ -101,7 +101,7 @@ class Point:
     setting: Setting
     contender: Contender
     k: int
-    """Of `fixed`."""
+    """The k of `fixed`."""
 
     @property
     def name(self) -> str:
@@ -116,17 +116,17 @@ class Point:
 
     @property
     def gradient_bytes(self) -> int:
-        """What the codec sends for a gradient, without headers."""
+        """Bytes that the codec sends for a gradient, without headers."""
         return self.setting.model.elements * self.width // 8
 
     @property
     def limit_s(self) -> float:
-        """The link's limit: how long these bytes take at its rate."""
+        """The link's limit: the time of these bytes at its rate."""
         return 8e-6 * self.gradient_bytes / self.setting.mbps
 
     @property
     def busiest_bytes(self) -> float:
-        """What has to go over the busiest link in one direction, without headers, for an all-reduce."""
+        """Bytes of an all-reduce over the busiest link in one direction, without headers."""
         return self.contender.able.busiest_bytes(self.gradient_bytes, self.setting.workers)
 
     @property
@@ -134,7 +134,7 @@ class Point:
         return {"adaptive": DEFAULT, "fixed": f"fixed:{self.k}"}.get(self.contender.collective, "all")
 
     def scenario(self, *, target: str, iterations: int, settings: Sequence[str]) -> Scenario:
-        """As a configuration; `settings` are the command line's.  ConfigError names what does not fit."""
+        """Return the scenario with the command line's settings. ConfigError names the conflict."""
         own = [
             f"job.collective={self.contender.job_collective}",
             f"job.workers={self.setting.workers}",
@@ -156,7 +156,7 @@ class Point:
 
 
 def load(base: str, settings: Sequence[str], name: str) -> Config:
-    """A file of kofn/experiments/compare/ with other values; ConfigError names the scenario."""
+    """Load a file of kofn/experiments/compare/ with overrides. ConfigError names the scenario."""
     try:
         return Config.load(matrix.FOLDER / "compare" / f"{base}.toml", settings)
     except ConfigError as error:
@@ -164,12 +164,12 @@ def load(base: str, settings: Sequence[str], name: str) -> Config:
 
 
 def checked(name: str, config: Config) -> Scenario:
-    """A scenario of it; ConfigError names what does not fit."""
+    """Return a scenario of it. ConfigError names the conflict."""
     return Scenario(name=name, config=config).overridden(target=None, objectives=())
 
 
 def contenders(collectives: Sequence[str], codecs: Sequence[str]) -> list[Contender]:
-    """Each collective with each codec, but for those that send float32."""
+    """Return each collective with each codec; those that send float32 have only that."""
     found = [Contender(collective=collective, codec=FLOAT32) for collective in collectives]
     return [replace(one, codec=codec) for one in found for codec in (codecs if one.able.ledger else (FLOAT32,))]
 
@@ -181,7 +181,8 @@ def points(
     compared: Sequence[Contender],
     k: int | None,
 ) -> list[Point]:
-    """Setting by setting, the contenders of each one after another; `rates`: of links, by number of workers."""
+    """Return the points, setting by setting, each with its contenders in order; `rates` of links,
+    by number of workers."""
     return [
         Point(
             setting=Setting(model=model, straggler=straggler, workers=workers, mbps=mbps),

@@ -1,4 +1,4 @@
-"""OUT/report.html of a comparison: tables and figures of each setting, and what regenerates them."""
+"""OUT/report.html of a comparison: tables and figures of each setting, and the commands that regenerate them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -18,7 +18,7 @@ def elements(found: Sequence[Rivals], notes: Sequence[str], results: Iterable[Ce
 
 
 def _setting(rivals: Rivals, first: Mapping[str, CellResult]) -> Iterator[Element]:
-    """Table and figures of one setting; `first`: the results of the first seed by scenario."""
+    """Yield table and figures of one setting; `first` has the results of the first seed by scenario."""
     arms = list(rivals.values())
     yield Heading(setting_of(rivals).title)
     yield setting_table(rivals)

@@ -1,12 +1,12 @@
 """The same run on the embedded switch and on BMv2: are the same bytes on every link?
 
-Every kofn frame of every link, in either direction, is compared byte by byte with those of the other run, in whatever
-order: which comes first is a matter of time.  Left out of the comparison is what no two runs have in common:
+Every kofn frame of every link, in either direction, is compared byte by byte with those of the other run, in any order,
+as the order depends on time. The comparison leaves out parts that always differ between runs:
 
-- the job's generation, the Unix time of its beginning, and in IP the identification, which the kernel counts up: both
-  are read as 0; the checksums over them are verified instead;
-- what was sent again because a timer ran out, and what the switch answers to that: such frames count once, and LATE
-  answers are counted apart.  How many there were is said.
+- the job's generation, the Unix time of its beginning, and IP's identification, which the kernel counts: both are read
+  as 0, and the checksums over them are verified instead;
+- retransmissions after a timeout, and the switch's answers to them: such frames count once, and LATE answers are
+  counted separately. Their numbers are reported.
 
 Other frames (ARP, pings) are none of kofn's.
 """
@@ -37,7 +37,7 @@ HEADERS = ETHERNET + IPV4 + UDP
 
 
 def switch_cells(folder: Path, codecs: Sequence[str], settings: Sequence[str]) -> list[Cell]:
-    """With every codec a run on either switch."""
+    """Return a run on either switch for every codec."""
     scenarios = [_scenario(target, codec, settings) for codec in codecs for target in TARGETS]
     return cells(scenarios, 1, folder)
 
@@ -52,15 +52,15 @@ class TargetTraffic:
     """kofn's frames that passed one interface of the switch in one direction."""
 
     frames: frozenset[bytes]
-    """What of them is compared; each counts once."""
+    """The compared form of the frames; each counts once."""
     size: int
-    """Their bytes."""
+    """Bytes of these frames."""
     left_out: int
-    """How many had been there before, or answer such."""
+    """The number of frames that repeat another one, or answer a repeated one."""
 
     @classmethod
     def of(cls, frames: Iterable[bytes]) -> Self:
-        """Of captured Ethernet frames; WireError where one of kofn's is damaged."""
+        """Read captured Ethernet frames. Raise WireError where one of kofn's is damaged."""
         counts: Counter[bytes] = Counter()
         late = 0
         for frame in filter(_is_kofn, frames):
@@ -74,14 +74,14 @@ class TargetTraffic:
 
 
 def _is_kofn(frame: bytes) -> bool:
-    """To or from its port, over UDP."""
+    """Return whether a frame is to or from kofn's UDP port."""
     if len(frame) < HEADERS or frame[12:14] != b"\x08\x00" or frame[ETHERNET + 9] != 17:
         return False
     return wire.PORT in (int.from_bytes(frame[34:36]), int.from_bytes(frame[36:38]))
 
 
 def _compared(frame: bytes, header: wire.KofnHeader) -> bytes:
-    """A frame without what no two runs have in common; WireError where its IP header is damaged."""
+    """Return a frame without parts that always differ between runs. Raise WireError where its IP header is damaged."""
     if wire.sum_of(frame[ETHERNET : ETHERNET + IPV4]):
         raise WireError(f"a frame's IP header does not fit its checksum: {frame[ETHERNET:HEADERS].hex()}")
     same = bytearray(frame)
@@ -91,7 +91,7 @@ def _compared(frame: bytes, header: wire.KofnHeader) -> bytes:
 
 
 def verdicts(results: Sequence[CellResult]) -> list[Verdict]:
-    """A claim for each codec that was run on both; nothing of others."""
+    """Return a claim for each codec that was run on both switches."""
     by_name = {result.cell.scenario.name: result for result in results if result.trials}
     codecs = dict.fromkeys(name.split("-")[1] for name in by_name)
     return [
@@ -116,12 +116,12 @@ def _verdict(codec: str, one: CellResult, other: CellResult) -> Verdict:
     return Verdict(
         claim=f"{CLAIM} ({codec})",
         holds=bool(frames) and not differing,
-        numbers=f"{words}; sent again, and left out: {again}",
+        numbers=f"{words}; retransmitted, and left out: {again}",
     )
 
 
 def _difference(name: str, one: TargetTraffic, other: TargetTraffic | None) -> str:
-    """How many frames of either are not among the other's; empty where there are none."""
+    """Return how many frames of either are not among the other's; empty where there are none."""
     if other is None:
         return name
     mine, theirs = one.frames - other.frames, other.frames - one.frames
@@ -129,7 +129,7 @@ def _difference(name: str, one: TargetTraffic, other: TargetTraffic | None) -> s
 
 
 def _links(result: CellResult) -> dict[str, TargetTraffic]:
-    """Every captured interface and direction."""
+    """Return the traffic of every captured interface and direction."""
     from scapy.utils import RawPcapReader  # noqa: PLC0415  # takes a third of a second
 
     ((entry,),) = (result.cell.job().trials,)
@@ -141,7 +141,7 @@ def _links(result: CellResult) -> dict[str, TargetTraffic]:
 
 
 def _digests(result: CellResult) -> list[tuple[int, int, str]]:
-    """Of every worker's parameters after every iteration."""
+    """Return the digest of every worker's parameters after every iteration."""
     (folder,) = result.cell.job().trials
     workers = read_trial(folder, result.cell.config.job.workers)
     return [(worker.rank, line.iteration, line.params) for worker in workers for line in worker.iterations]

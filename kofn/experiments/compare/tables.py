@@ -1,4 +1,4 @@
-"""What a comparison shows as text, and as JSON."""
+"""The text and JSON of a comparison."""
 
 import math
 from statistics import median
@@ -78,7 +78,7 @@ def _server_bytes(arm: ContenderArm) -> str:
 
 
 def _sizes(*counts: float) -> str:
-    """Bytes, for people, in a unit for all of them."""
+    """Return bytes as text, in one unit for all of them."""
     unit, scale = ("MB", 1e6) if max(counts) >= 1e5 else ("kB", 1e3)
     return f"{', '.join(f'{count / scale:.2f}' for count in counts)} {unit}"
 
@@ -98,7 +98,7 @@ RUN = (
     ),
     *("best_accuracy", "command"),
 )
-"""Keys of a run in compare.json: columns of the table of trials, but for COLUMN."""
+"""Keys of a run in compare.json: columns of the table of trials, except COLUMN."""
 
 COLUMN = {"name": "scenario", "mean_iteration_s": "worker_iteration_s"}
 
@@ -108,7 +108,7 @@ def run_documents(trials: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def arm_document(arm: ContenderArm, rivals: Rivals) -> dict[str, object]:
-    """For JSON: a contender over its seeds."""
+    """Return a contender over its seeds, for JSON."""
     spreads: dict[str, Spread | None] = {
         name: arm.spread(name)
         for name in ("iteration_s", "reduce_s", "times_limit", *(["time_to_target_s"] if arm.setting.trained else []))

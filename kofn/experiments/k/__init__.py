@@ -1,1 +1,1 @@
-"""`kofn experiment k`: is the chosen rule and k the right one?"""
+"""`kofn experiment k`: is the choice of rule and k right?"""

@@ -9,17 +9,17 @@ from kofn.experiments.claims import Claim, Verdict
 from kofn.experiments.k.hindsight import MEAN, MEDIAN, Hindsight, Ratios, constants, standings
 
 NEAR = 0.10
-"""How far a predicted iteration time may be from what is measured."""
+"""The permitted error of a predicted iteration time."""
 
 UNDONE = 0.1
-"""Changes that are taken back in a stationary training, on average."""
+"""The permitted mean number of undone changes in a stationary training."""
 
 STARVED = 0.01
-"""Of an equal share of the sums: who has less is not heard."""
+"""The least part of an equal share of the sums; a worker with less counts as starved."""
 
 
 def near_in_median(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Against the best rule and k, which nobody knows beforehand."""
+    """Compare with the best rule and k, which are unknown beforehand."""
     medians = [ratios.median for _, ratios in _chosen(found)]
     if medians:
         near = [median <= MEDIAN for median in medians]
@@ -43,7 +43,7 @@ def near_in_mean(found: Sequence[Hindsight]) -> Iterator[Verdict]:
 
 
 def near_the_best_of_other_seeds(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Against what could have been known."""
+    """Compare with a choice that could have been known."""
     others = [ratios.others for _, ratios in _chosen(found) if ratios.others is not None]
     if others:
         yield Verdict(
@@ -54,7 +54,7 @@ def near_the_best_of_other_seeds(found: Sequence[Hindsight]) -> Iterator[Verdict
 
 
 def better_than_constant(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """What it is worth to adapt: against the best rule and part of n for all scenarios together."""
+    """Show the gain of adapting, against the best rule and part of n for all scenarios together."""
     fixed, means = constants(found), [ratios.mean for _, ratios in _chosen(found)]
     if len(found) > 1 and means and fixed:
         best = min(fixed, key=lambda name: fixed[name])
@@ -66,7 +66,7 @@ def better_than_constant(found: Sequence[Hindsight]) -> Iterator[Verdict]:
 
 
 def faster_with_skewed_data(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Where slow workers alone hold classes."""
+    """Compare where slow workers alone hold classes."""
     for one in standings(_of_kind(found, "skewed"), DEFAULT):
         if (faster := one.faster) is not None:
             yield Verdict(
@@ -77,7 +77,7 @@ def faster_with_skewed_data(found: Sequence[Hindsight]) -> Iterator[Verdict]:
 
 
 def nobody_starves(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Nobody's gradients stay out of the sums."""
+    """Check that every worker's gradients enter the sums."""
     shares = [(one.mean("least_share"), one.among.scenario) for one in standings(found, DEFAULT)]
     known = [pair for pair in shares if not math.isnan(pair[0])]
     if known:
@@ -101,7 +101,7 @@ def stable(found: Sequence[Hindsight]) -> Iterator[Verdict]:
 
 
 def predicted(found: Sequence[Hindsight]) -> Iterator[Verdict]:
-    """Iteration times by rule and k, in stationary worlds."""
+    """Compare iteration times by rule and k, in stationary worlds."""
     errors: dict[str, list[float]] = {}
     for standing in (standing for one in _of_kind(found, "stationary") for standing in one.fixed):
         if (error := standing.known_spread("prediction_error")) is not None:
@@ -128,7 +128,7 @@ CLAIMS: tuple[Claim[Sequence[Hindsight]], ...] = (
 
 
 def _chosen(found: Sequence[Hindsight]) -> list[tuple[str, Ratios]]:
-    """Scenarios, and what the default objective comes to in them."""
+    """Return scenarios, with the default objective's ratios in them."""
     return [(one.among.scenario, ratios) for one in standings(found, DEFAULT) if (ratios := one.ratios)]
 
 

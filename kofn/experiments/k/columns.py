@@ -1,4 +1,4 @@
-"""What the table of trials has of `kofn experiment k`."""
+"""The columns of `kofn experiment k` in the table of trials."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,20 +9,20 @@ from kofn.report.in_force import InForce
 from kofn.report.summary import TrialSummary
 
 SOON = 80
-"""Iterations within which a change that is taken back was none worth making."""
+"""A change that is undone within so many iterations was not worth it."""
 
 
 def own_columns(trial: FinishedTrial) -> Row:
-    """What the table of trials has of this experiment."""
+    """Return this experiment's columns."""
     world = world_of(trial.cell.scenario)
     facts = {"world": world, "kind": WORLDS[world].kind, "rate": trial.config.model.learning_rate}
     return facts | choice_columns(trial.summary)
 
 
 def choice_columns(summary: TrialSummary) -> dict[str, object]:
-    """`prediction_error`: (predicted - measured) / measured; `least_share`: of the sums, of the worker that has the
-    least, in times of an equal share; `changes` of rule or k, and those `undone` within SOON iterations; `ends_with`:
-    the last rule and k."""
+    """Return `prediction_error`: (predicted - measured) / measured; `least_share`: the least worker's share of the
+    sums, over an equal share; `changes` of rule or k, and those `undone` within SOON iterations; `ends_with`: the last
+    rule and k."""
     predicted_s, shares, in_force = summary.predicted_iteration_s, summary.share_by_worker, summary.in_force
     return {
         "prediction_error": predicted_s / summary.mean_iteration_s - 1 if predicted_s else None,
@@ -34,7 +34,7 @@ def choice_columns(summary: TrialSummary) -> dict[str, object]:
 
 
 def _undone(in_force: Sequence[InForce]) -> int:
-    """How often a rule and k were taken again soon after they had been left."""
+    """Return how often a rule and k returned soon after they had been left."""
     count = 0
     for at, now in enumerate(in_force):
         before = pairwise(in_force[: at + 1])

@@ -1,4 +1,4 @@
-"""`kofn experiment k`: what the choice of rule and k is worth against fixed ones in hindsight, over several seeds."""
+"""`kofn experiment k`: the gain of choosing rule and k over fixed ones in hindsight, over several seeds."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,16 +17,16 @@ from kofn.experiments.matrix import CellResult, Scenario
 from kofn.experiments.trials import read_trials
 from kofn.run.options import FiniteRange
 
-QUESTION = "Is the chosen rule and k the right one?"
+QUESTION = "Is the choice of rule and k right?"
 
 SEEDS = 5
-"""How often each scenario is run, where the command line does not say."""
+"""The seeds of each scenario, by default."""
 
 REAL_WORLDS, REAL_RATES, REAL_WORKERS = ("one-slow", "two-slow", "bursts", "owned"), (0.02, 0.1), (4,)
-"""What is run on the real system, where the command line does not say: as much as takes an hour or two."""
+"""The default part on the real system, which takes an hour or two."""
 
 SHOWN = 6
-"""Scenarios that are shown one by one; of more, the report has them."""
+"""Scenarios that are shown one by one; more are only in the report."""
 
 STORIES = "\n".join(f"  {name:13} {world.story}" for name, world in WORLDS.items())
 
@@ -74,7 +74,7 @@ command line is wrong; 130 stopped by a signal. Claims and missed targets are pr
     help="RULE:K, all, or one that chooses; may be repeated.  [default: progress, throughput, the fixed ones]",
 )
 def k(*, choices: Choices, workers: tuple[int, ...], rates: tuple[float, ...], objectives: tuple[str, ...]) -> None:
-    """Is the chosen rule and k the right one? Time to the target accuracy against every fixed one in hindsight.
+    """Compare the chosen rule and k with every fixed choice in hindsight: time to the target accuracy.
 
     Each world is run with several numbers of workers, learning rates and seeds, all objectives on the same seed and
     blocking events. On the real system the default is a part of it: one-slow, two-slow, bursts and owned.

@@ -1,4 +1,4 @@
-"""What trials show about the choice of rule and k: each objective's times against the best fixed one in hindsight."""
+"""Hindsight on the choice of rule and k: each objective's times against the best fixed choice."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,10 +20,10 @@ Floats = npt.NDArray[np.float64]
 TIME = "time_to_target_s"
 
 NEVER = 3.0
-"""A training that takes so many times as long as the fastest of its seed, or never gets there, counts as this."""
+"""The longest time that counts, over the fastest of its seed; also for a training that never reaches the target."""
 
 MEDIAN, MEAN = 1.05, 1.15
-"""Of the best fixed rule and k in hindsight: a median that is near it, a geometric mean that is not far from it."""
+"""Over the best fixed rule and k in hindsight: a median near it, a geometric mean not far from it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +37,7 @@ class Hindsight:
         return str(self.fact("scenario"))
 
     def fact(self, name: str) -> Any:
-        """What all its trials have in a column."""
+        """Return the common value of its trials in a column."""
         return self.arms[0].fact(name)
 
     @property
@@ -49,7 +49,7 @@ class Hindsight:
         return [Standing(trials=arm.trials, among=self) for arm in self.arms]
 
     def standing(self, objective: str) -> "Standing | None":
-        """An objective's; None where it was not run."""
+        """Return an objective's standing; None where it was not run."""
         return next((one for one in self.standings if one.objective == objective), None)
 
     @property
@@ -58,24 +58,24 @@ class Hindsight:
 
     @cached_property
     def fixed(self) -> "list[Standing]":
-        """Of those of which rule and k never change."""
+        """The standings whose rule and k never change."""
         return [one for one in self.standings if one.fixed]
 
     @cached_property
     def best(self) -> "Standing | None":
-        """The fixed one with the least mean time; None where nothing fixed ever got there."""
+        """The fixed one with the least mean time; None where no fixed one reached the target."""
         known = [one for one in self.fixed if one.reached]
         return min(known, key=lambda one: geometric_mean(one.times), default=None)
 
     @cached_property
     def longest(self) -> Floats:
-        """Seed by seed, the time that counts for those that take longer or never get there."""
+        """Seed by seed, the time that counts for slower trainings, and for those that never reach the target."""
         fastest = np.min([arm.values(TIME) for arm in self.arms], axis=0)
         return np.asarray(NEVER * np.where(np.isfinite(fastest), fastest, 1.0))
 
     @cached_property
     def of_other_seeds(self) -> Floats:
-        """Of each seed the time with the fixed rule and k that is the best of all other seeds: nobody's luck."""
+        """For each seed the time with the fixed rule and k that is best for all other seeds, which excludes luck."""
         logs = np.log([one.times for one in self.fixed])
         without = logs.sum(axis=1, keepdims=True) - logs
         chosen = np.take_along_axis(logs, without.argmin(axis=0)[None], axis=0)
@@ -91,13 +91,13 @@ def hindsights(trials: pd.DataFrame) -> list[Hindsight]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """Of times: to the best fixed rule and k of these seeds, and to the one that is the best of the other seeds."""
+    """Ratios of times: to the best fixed rule and k of these seeds, and to the best of the other seeds."""
 
     median: float
     mean: float
-    """Geometric, as is the next."""
+    """Geometric, like the next."""
     others: float | None
-    """None of a single seed."""
+    """For a single seed: None."""
 
     @classmethod
     def of(cls, ratios: Floats, others: Floats) -> Self:
@@ -126,7 +126,7 @@ class Standing(Arm):
 
     @cached_property
     def times(self) -> Floats:
-        """To the target, seed by seed, as far as the scenario's longest; seconds."""
+        """Seconds to the target, seed by seed, at most the scenario's longest."""
         return np.asarray(np.minimum(self.values(TIME), self.among.longest))
 
     @property
@@ -135,7 +135,7 @@ class Standing(Arm):
 
     @cached_property
     def ratios(self) -> Ratios | None:
-        """Its times over those of fixed rules and ks, seed by seed; None where nothing fixed ever got there."""
+        """Its times over those of fixed rules and ks, seed by seed; None where no fixed one reached the target."""
         if self.among.best is None:
             return None
         own = self.times
@@ -144,14 +144,14 @@ class Standing(Arm):
 
     @property
     def faster(self) -> float | None:
-        """How many times faster than waiting for all; None where that is not known."""
+        """The speed-up over waiting for all; None where that is unknown."""
         everyone, own = self.among.standing("all"), self.ratios
         waiting = everyone and everyone.ratios
         return None if not waiting or own is None else waiting.mean / own.mean
 
     @property
     def ends_with(self) -> str:
-        """The rule and k that most trainings ended with; empty where nobody decides."""
+        """The rule and k that most trainings ended with; empty without a choice."""
         several = self.known("ends_with")
         return max(sorted(set(several)), key=several.count, default="")
 
@@ -166,7 +166,7 @@ class Standing(Arm):
 
 
 def constants(found: Iterable[Hindsight]) -> Mapping[str, float]:
-    """Of every fixed objective that all scenarios have, k in parts of n: the geometric mean of its means."""
+    """Return the geometric mean of the means of every fixed objective that all scenarios have, with k in parts of n."""
     logs: dict[str, list[float]] = {}
     for one in found:
         for name, standing in {standing.part: standing for standing in one.fixed}.items():
@@ -177,11 +177,11 @@ def constants(found: Iterable[Hindsight]) -> Mapping[str, float]:
 
 
 def standings(found: Iterable[Hindsight], objective: str) -> list[Standing]:
-    """Of an objective, in every scenario that has it."""
+    """Return the standings of an objective, in every scenario that has it."""
     return [standing for one in found if (standing := one.standing(objective))]
 
 
 def failures(found: Iterable[Hindsight]) -> list[str]:
-    """Why the experiment is not as it should be. That a target is missed is a finding."""
+    """Return the faults of the experiment; a missed target is a finding."""
     several = [standing for one in found for standing in one.standings]
     return [f"{one.among.scenario}, {one.objective}: {why}" for one in several for why in one.failures]

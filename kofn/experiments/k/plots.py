@@ -1,4 +1,4 @@
-"""The figures of the report: hindsights in, matplotlib figures out.  Knows no files."""
+"""The figures of the report: hindsights in, matplotlib figures out. No files."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kofn.report.figures import SIZE_INCHES, STYLE, TRIAL_COLOURS, Floats
 
 
 def hindsight_figure(found: Sequence[Hindsight], objective: str) -> Figure:
-    """A panel for each learning rate, a colour for each number of workers: means against the best fixed rule and k."""
+    """Draw a panel for each learning rate, a colour for each number of workers: means against the best fixed choice."""
     rates = sorted({one.fact("rate") for one in found})
     worlds = list(dict.fromkeys(one.fact("world") for one in found))
     sizes = sorted({one.workers for one in found})
@@ -39,7 +39,7 @@ def hindsight_figure(found: Sequence[Hindsight], objective: str) -> Figure:
 
 
 def times_figure(found: Hindsight) -> Figure:
-    """Above, time to the target for each objective; below, the iteration time, measured and predicted."""
+    """Draw the time to the target for each objective, and below it the iteration time, measured and predicted."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(SIZE_INCHES[0], 6.4), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True)
@@ -62,7 +62,7 @@ def times_figure(found: Hindsight) -> Figure:
 def _spreads(
     axes: Axes, places: Floats, spreads: Sequence[Spread | None], scale: float, colour: str, label: str
 ) -> None:
-    """A dot for each median with a line from least to most; what never came is left out."""
+    """Draw a dot for each median with a line from least to most; leave out infinite ones."""
     known = [
         (place, spread)
         for place, spread in zip(places, spreads, strict=True)

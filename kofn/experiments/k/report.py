@@ -9,11 +9,11 @@ from kofn.experiments.matrix import CellResult, by_scenario
 from kofn.experiments.page import Element, Heading, configuration
 
 FIGURES_MOST = 24
-"""Scenarios of which each has a figure: of more, the tables say what there is to say."""
+"""The most scenarios with figures; for more, only tables are shown."""
 
 
 def elements(found: Sequence[Hindsight], objectives: Sequence[str], results: Sequence[CellResult]) -> Iterator[Element]:
-    """What follows the claims; `objectives`: those that choose."""
+    """Yield the elements after the claims; `objectives` are those that choose."""
     yield LEGEND
     for objective in objectives:
         yield Heading(objective)

@@ -1,4 +1,4 @@
-"""What `kofn experiment k` shows as text, and as JSON."""
+"""The text and JSON of `kofn experiment k`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LEGEND = (
 
 
 def _ratio(one: Standing, name: str) -> str:
-    """A field of its ratios."""
+    """Return a field of its ratios."""
     return shown(getattr(one.ratios, name, None))
 
 
@@ -66,7 +66,7 @@ def mark(ratios: Ratios | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subset:
-    """Scenarios of one number of workers, at one learning rate, or of all: an objective's ratios in them."""
+    """Scenarios with one number of workers, at one learning rate, or of all: an objective's ratios in them."""
 
     workers: str
     rate: str
@@ -75,13 +75,13 @@ class Subset:
 
     @property
     def others(self) -> float | None:
-        """The geometric mean over the scenarios; None of single seeds."""
+        """The geometric mean over the scenarios; None for single seeds."""
         known = [one.others for one in self.ratios if one.others is not None]
         return geometric_mean(known) if known else None
 
     @property
     def constant(self) -> tuple[str, float | None]:
-        """The best rule and part of n that never changes, and its mean."""
+        """The best constant rule and part of n, and its mean."""
         means = constants(self.scenarios)
         best = min(means, key=lambda name: means[name], default="-")
         return best, means.get(best)
@@ -106,12 +106,12 @@ def scenario_table(found: Hindsight) -> TextTable:
 
 
 def world_table(found: Sequence[Hindsight], objective: str) -> TextTable:
-    """A row a scenario: what an objective that chooses comes to in it."""
+    """Return a row for each scenario, with a choosing objective's figures."""
     return TextTable.of(WORLD, standings(found, objective), objective)
 
 
 def summary_table(found: Sequence[Hindsight], objective: str) -> TextTable:
-    """A row for each number of workers and learning rate, one for each number, and one for all."""
+    """Return a row for each number of workers and learning rate, one for each number, and one for all."""
     parts = [part for part in _parts(found, objective) if part.ratios]
     return TextTable.of(SUMMARY, parts, f"{objective}, over the scenarios")
 
@@ -131,7 +131,7 @@ def _parts(found: Sequence[Hindsight], objective: str) -> Iterator[Subset]:
 
 
 def constants_table(found: Sequence[Hindsight]) -> TextTable:
-    """Rules and parts of n that never change, the best first."""
+    """Return constant rules and parts of n, the best first."""
     means = sorted(constants(found).items(), key=lambda item: item[1])
     columns: Columns[tuple[str, float]] = {
         "rule:k": lambda item: item[0],
@@ -141,7 +141,7 @@ def constants_table(found: Sequence[Hindsight]) -> TextTable:
 
 
 FACTS = ("scenario", "world", "kind", "workers", "rate", "target")
-"""Of a scenario."""
+"""Facts of a scenario."""
 
 
 def scenario_document(found: Hindsight) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The worlds of `kofn experiment k`: what slows workers down, for any number of them.
+"""The worlds of `kofn experiment k`: causes of slow workers, for any number of workers.
 
 A gradient takes 12 ms, blocking comes in events of 4 ms; the last ranks are the slow ones.
 """
@@ -10,14 +10,14 @@ from kofn.config.schema import Config
 from kofn.experiments.matrix import Scenario, of_scenario
 
 Kind = Literal["stationary", "changing", "skewed"]
-"""Whether blocking stays as it is, and whether the workers' data is alike."""
+"""Whether blocking is constant, and whether the workers' data is alike."""
 
 Document = dict[str, Any]
-"""Tables of a configuration, as TOML has them."""
+"""Tables of a configuration, as in TOML."""
 
 
 class World(NamedTuple):
-    """`tables`: those that are its own, for a number of workers."""
+    """A world; `tables` returns its tables for a number of workers."""
 
     kind: Kind
     story: str
@@ -25,25 +25,25 @@ class World(NamedTuple):
 
 
 RATES = (0.02, 0.1, 0.35)
-"""Learning rates: small, a usual one, and the one at which k = n needs the fewest iterations."""
+"""Learning rates: small, usual, and the one at which k = n needs the fewest iterations."""
 
 WORKERS = (4, 8, 16)
 
 LONG = 20.0
-"""Iterations of a training at most, times the learning rate."""
+"""The most iterations of a training, times the learning rate."""
 
 SHORT = 400
-"""But no fewer than these."""
+"""The least limit of iterations."""
 
 PERIOD = 50
 """Iterations after which a world changes."""
 
 EVENT_MS = 4.0
-"""Of a blocking event."""
+"""The duration of a blocking event."""
 
 
 def scenario(name: str, workers: int, rate: float, settings: Sequence[str] = ()) -> Scenario:
-    """A world at a learning rate, with the command line's settings; ConfigError names what does not fit."""
+    """Return a world at a learning rate, with the command line's settings. ConfigError names the conflict."""
     title = f"{name}-{workers}w-{rate:g}"
     document: Document = {
         "run": {"accuracy_over": 10, "max_iterations": max(SHORT, round(LONG / rate))},
@@ -59,12 +59,12 @@ def scenario(name: str, workers: int, rate: float, settings: Sequence[str] = ())
 
 
 def world_of(scenario: Scenario) -> str:
-    """The name of the world that a scenario is made of."""
+    """Return the name of a scenario's world."""
     return scenario.name.rsplit("-", 2)[0]
 
 
 def trials(workers: int) -> list[str]:
-    """What chooses, the rules and ks that it is compared with, and waiting for all."""
+    """Return the choosing objectives, the rules and ks to compare with, and waiting for all."""
     quarters = [max(workers * part // 4, 1) for part in (1, 2, 3)]
     ks = sorted({*quarters, workers - 1})
     return [
@@ -78,42 +78,42 @@ def trials(workers: int) -> list[str]:
 
 
 def _blocked(*means_ms: float, **more: Any) -> Document:
-    """A mean for every rank."""
+    """Return a mean for every rank."""
     entries = [{"workers": [rank], "mean_ms": mean_ms, **more} for rank, mean_ms in enumerate(means_ms)]
     return {"straggler": entries}
 
 
 def _last(workers: int, *slow_ms: float, others_ms: float = 4.0) -> Document:
-    """The last ranks are slow."""
+    """Return slow last ranks."""
     return _blocked(*[others_ms] * (workers - len(slow_ms)), *slow_ms)
 
 
 def _graded(workers: int) -> Document:
-    """Each by the same factor more than the one before, 2 to 60 ms."""
+    """Return a geometric progression from 2 to 60 ms."""
     return _blocked(*(round(2 * 30 ** (rank / (workers - 1)), 1) for rank in range(workers)))
 
 
 def _hardware(workers: int, times: float) -> Document:
-    """Half of them are slower at computing."""
+    """Return workers of which half compute more slowly."""
     half, compute_ms = workers // 2, 12 * times
     slow = {"workers": list(range(half, workers)), "mean_ms": 2.0, "compute_ms": compute_ms}
     return {"straggler": [{"workers": list(range(half)), "mean_ms": 2.0}, slow]}
 
 
 def _shocked(workers: int, base_ms: float, groups: Sequence[Sequence[int]], **more: Any) -> Document:
-    """All are blocked a little, and each group by shocks of its own."""
+    """Return workers that are all blocked a little, and each group by its own shocks."""
     return _blocked(*[base_ms] * workers) | {"shock": [{"workers": list(group), **more} for group in groups]}
 
 
 def _racks(workers: int) -> Document:
-    """Of four workers, or of two where there are four."""
+    """Return racks of four workers, or of two if there are four."""
     size = 2 if workers == 4 else 4
     racks = [range(first, first + size) for first in range(0, workers, size)]
     return _shocked(workers, 4.0, racks, blocking_ms=50.0, for_ms=300.0, share=0.3)
 
 
 def _alternating(workers: int) -> Document:
-    """One is always slow, the other half's by turns."""
+    """Return one worker that is always slow, while the others of its half take turns."""
     half = list(range(workers // 2, workers - 1))
     turns = [
         {"workers": half, "mean_ms": mean_ms, "from_iteration": first}
@@ -123,7 +123,7 @@ def _alternating(workers: int) -> Document:
 
 
 def _returning(workers: int) -> Document:
-    """One gradient of the first worker takes 1.5 s, one of the second 2.5 s."""
+    """Return two absences: one gradient of the first worker takes 1.5 s, one of the second 2.5 s."""
     entries: list[Document] = _last(workers)["straggler"]
     for rank, first, away_ms in ((0, 20, 1500.0), (1, 60, 2500.0)):
         entries.append({"workers": [rank], "mean_ms": 4.0, "compute_ms": away_ms, "from_iteration": first})
@@ -132,7 +132,7 @@ def _returning(workers: int) -> Document:
 
 
 def _owned(workers: int) -> Document:
-    """Two slow ones alone hold a class each; where there are four workers, one holds both."""
+    """Return two slow workers that alone hold a class each; with four workers, one holds both."""
     if workers == 4:
         return _last(workers, 60.0) | {"shard": [{"worker": 3, "classes": [8, 9]}]}
     shards = [{"worker": workers - 1, "classes": [8]}, {"worker": workers - 2, "classes": [9]}]
@@ -173,4 +173,4 @@ WORLDS = {
         lambda n: _last(n, 40.0, 40.0) | {"model": {"dirichlet": 0.3}},
     ),
 }
-"""All, by name."""
+"""All worlds, by name."""

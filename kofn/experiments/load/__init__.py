@@ -1,1 +1,1 @@
-"""A switch under load: workers in C behind its ports, in a network namespace of its own."""
+"""A switch under load: workers in C behind its ports, in a separate network namespace."""

@@ -1,9 +1,9 @@
-"""How many contributions a second a switch adds up: one JSON object.  Needs root and cc.
+"""Contributions a second that a switch adds, as one JSON object. Needs root and cc.
 
     python -m kofn.experiments.load --target embedded --workers 4 --values 2048 --seconds 0.5 --turns 3
 
-A worker in C behind each port keeps a window of blocks in flight.  Everything is in a network namespace of its own that
-ends with the process.
+A worker in C behind each port keeps a window of blocks in flight. All of it runs in a network namespace that ends with
+the process.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-// Sends one frame again and again, whatever becomes of it.
+// Sends one frame repeatedly, whatever its fate.
 //
 //   flood SECONDS RATE INTERFACE < FRAME
 //
-// RATE frames a second, or as many as the kernel takes for 0.  Prints how many were sent and in how many seconds.
+// RATE frames a second, or for 0 as many as the kernel takes. Prints the number of frames sent, and the seconds.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <unistd.h>

@@ -1,15 +1,16 @@
-// Workers in a closed loop through a switch: how many contributions a second it adds up.
+// Workers in a closed loop through a switch: measures the contributions that it adds in a second.
 //
 //   switch_loop SECONDS BYTES WINDOW GENERATION CHECK LANES INTERFACE...
 //
-// A worker behind each interface keeps WINDOW blocks in flight: it sends its contribution to a slot, and on the result
-// of a block the one for the slot's next block. All are of one iteration, so the controller hears of one arrival of each
-// worker: what is measured is the sums. Packets are those of docs/explanation/protocol.md: Ethernet, IPv4, UDP, 64 bytes
-// of header, BYTES of values in lanes of the code LANES (0 with CHECK 1). Prints contributions a second of all workers together, how many never had a result,
-// how many results there were and how many of them were wrong. With CHECK 0 the values are always the same and nobody
-// looks at those of a result; with CHECK 1 lane l of worker w in block b of slot s is (w + 1) (l + b + s), and a
-// result must be the sum over the members that it names, with a right checksum and addresses that belong together. Needs
-// root, and a switch that is set up for job 1 with GENERATION, the workers of ranks 0, 1, ... behind the interfaces.
+// A worker behind each interface keeps WINDOW blocks in flight: it sends its contribution to a slot, and on a block's
+// result the contribution to the slot's next block. All are of one iteration, so that the controller gets one arrival
+// of each worker, and sums alone are measured. Packets are those of docs/reference/protocol.md: Ethernet, IPv4, UDP,
+// 64 bytes of header, BYTES of values in lanes of the code LANES (0 with CHECK 1). Prints contributions a second of all
+// workers together, the number of those without a result, of results, and of wrong results. With CHECK 0 the values are
+// always the same, and those of results are not checked. With CHECK 1 lane l of worker w in block b of slot s is
+// (w + 1) (l + b + s), and a result must be the sum over its members, with a correct checksum and addresses that belong
+// together. Needs root, and a switch that is set up for job 1 with GENERATION, with workers 0, 1, ... behind the
+// interfaces.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -23,7 +24,7 @@
 struct worker {
     int socket;
     uint8_t template[FRAME];
-    uint32_t blocks[WINDOW_MAX];  // that each slot's contribution in flight is for
+    uint32_t blocks[WINDOW_MAX];  // of each slot's contribution in flight
 };
 
 static unsigned values, window, workers, check, lanes;
@@ -31,7 +32,7 @@ static uint32_t generation;
 static uint64_t values_sum;  // of 16-bit words, without CHECK
 static unsigned long sent, results, wrong;  // contributions; results of them
 static struct worker all[WORKERS_MAX];
-static uint32_t last[WINDOW_MAX];  // block that is sent at all
+static uint32_t last[WINDOW_MAX];  // the last block to send
 static uint8_t sending[BATCH][FRAME], received[BATCH][FRAME];
 
 static void put(uint8_t *at, uint64_t value, int bytes) {
@@ -48,7 +49,7 @@ static uint64_t sum16(const uint8_t *at, unsigned bytes) {
     return sum;
 }
 
-// The Internet checksum of all that was summed.
+// Return the Internet checksum of a sum.
 static uint16_t fold(uint64_t sum) {
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
     return (uint16_t)~sum;
@@ -76,7 +77,7 @@ static void prepare(unsigned worker) {
     values_sum = sum16(p + HEAD, values);
 }
 
-// The values with CHECK; `share` is a worker's rank + 1, or the sum of those in a result.
+// Return a value with CHECK; `share` is a worker's rank + 1, or the sum of those in a result.
 static uint32_t lane_value(uint32_t share, uint32_t lane, uint32_t block, uint32_t slot) {
     return share * (lane + block + slot);
 }
@@ -87,7 +88,7 @@ static uint64_t fill(uint8_t *to, unsigned worker, uint32_t block, uint32_t slot
     return sum16(to, values);
 }
 
-// One contribution to `block` in `slot` into the batch.
+// Add a contribution to `block` in `slot` to the batch.
 static void add(unsigned worker, struct mmsghdr *messages, struct iovec (*vectors)[2], unsigned at, uint32_t block,
                 uint32_t slot) {
     uint8_t *p = sending[at], *body = check ? p + HEAD : all[worker].template + HEAD;
@@ -100,7 +101,7 @@ static void add(unsigned worker, struct mmsghdr *messages, struct iovec (*vector
     messages[at].msg_hdr = (struct msghdr){.msg_iov = vectors[at], .msg_iovlen = 2};
 }
 
-// Whether a result is the sum over its members, whole, and to a MAC and an IP address of one entry.
+// Return whether a result is whole, the sum over its members, and addressed to a MAC and an IP address of one entry.
 static int right(const uint8_t *p, unsigned length, uint32_t block, uint32_t slot) {
     uint64_t members = (uint64_t)get32(p + MEMBERS) << 32 | get32(p + MEMBERS + 4);
     uint32_t share = 0, same = 1;
@@ -111,7 +112,7 @@ static int right(const uint8_t *p, unsigned length, uint32_t block, uint32_t slo
     return same && fold(sum16(p + KOFN_AT_VERSION, KOFN_HEADER_BYTES + values)) == 0 && memcmp(p + 4, p + TO_IP + 2, 2) == 0;
 }
 
-// Take results and send what follows on them.
+// Take results and send the next contributions.
 static void turn(unsigned worker) {
     static struct mmsghdr in[BATCH], out[BATCH];
     static struct iovec in_vectors[BATCH], out_vectors[BATCH][2];
@@ -135,7 +136,7 @@ static void turn(unsigned worker) {
     sent += send_all(all[worker].socket, out, count);
 }
 
-// The first contribution of each slot.
+// Send the first contribution of each slot.
 static void begin(unsigned worker, uint32_t first) {
     static struct mmsghdr out[BATCH];
     static struct iovec vectors[BATCH][2];
@@ -147,7 +148,7 @@ static void begin(unsigned worker, uint32_t first) {
     }
 }
 
-// No more blocks but those that one of the workers has begun.
+// Begin no block that no worker has begun.
 static void finish(void) {
     for (uint32_t slot = 0; slot < window; slot++) {
         last[slot] = 0;
@@ -156,7 +157,7 @@ static void finish(void) {
     }
 }
 
-// Until `until`, or until nothing has come for `patience_ms`, or until there is nothing to wait for.
+// Run until `until`, or until no packet has come for `patience_ms`, or until no result is missing.
 static void run(double until, int patience_ms) {
     struct pollfd polled[WORKERS_MAX];
     for (unsigned i = 0; i < workers; i++) polled[i] = (struct pollfd){all[i].socket, POLLIN, 0};
@@ -184,7 +185,7 @@ int main(int argc, char **argv) {
         all[worker].socket = open_interface(argv[7 + worker]);
         prepare(worker);
     }
-    const uint32_t first = 1 + (uint32_t)(now() * 1000) % 100000000 * 40;  // later than those of runs before
+    const uint32_t first = 1 + (uint32_t)(now() * 1000) % 100000000 * 40;  // later than those of earlier runs
     for (unsigned worker = 0; worker < workers; worker++) begin(worker, first);
     double start = now();
     const unsigned long before = sent;

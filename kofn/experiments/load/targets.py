@@ -1,6 +1,6 @@
-"""What is put under load: switches and a reflector of frames, each between veth pairs of its own.
+"""The targets of load: switches and a reflector of frames, each between its own veth pairs.
 
-Everything is in the network namespace that `laboratory` makes, and ends with this process.
+All of them are in the network namespace that `laboratory` makes, and end with this process.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from kofn.run.switch_identity import BMV2, bmv2
 
 HERE = Path(__file__).parent
 HEADER = Path(wire.__file__).parent
-"""Where kofn_header.h is."""
+"""The folder of kofn_header.h."""
 CLONE_NEWNET = 0x40000000
 DEVICE_ID = 9
 GENERATION = 1
@@ -44,7 +44,7 @@ TIMES = "time for each packet received:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What kofn/experiments/load/switch_loop.c printed once."""
+    """One output of kofn/experiments/load/switch_loop.c."""
 
     rate: float  # contributions of all workers a second
     lost: int  # contributions without a result
@@ -63,16 +63,16 @@ class LoadTarget:
 
     @property
     def address(self) -> str:
-        """Where a switch serves P4Runtime."""
+        """The address where a switch serves P4Runtime."""
         return _address(self.name, self.folder)
 
     def command(self, *, seconds: float, size: int, window: int, check: bool = False, lanes: int = 0) -> list[str]:
-        """The workers' command line; `size` in bytes of values, in lanes of this code."""
+        """Return the workers' command line; `size` in bytes of values, in lanes of this code."""
         numbers = (seconds, size, window, GENERATION, int(check), lanes)
         return [str(self.folder / "switch_loop"), *map(str, numbers), *self.interfaces]
 
     def times(self) -> dict[str, float]:
-        """What each packet received has taken so far, in microseconds: receiving, program, sending.  Not of BMv2."""
+        """Return microseconds for each packet received so far: receiving, program, sending. Not for BMv2."""
         log = self.folder / f"{self.name}.log"
         before = log.read_text().count(TIMES)
         os.kill(self.pid, signal.SIGUSR1)
@@ -88,19 +88,20 @@ class LoadTarget:
 
 
 def read_turn(line: str) -> Turn:
-    """The last line of kofn/experiments/load/switch_loop.c."""
+    """Parse the last line of kofn/experiments/load/switch_loop.c."""
     rate, lost, results, wrong = line.split()
     return Turn(rate=float(rate), lost=int(lost), results=int(results), wrong=int(wrong))
 
 
 def missing() -> list[str]:
-    """Targets that are not installed here."""
+    """Return targets that are not installed here."""
     return [] if bmv2() else ["bmv2"]
 
 
 @contextlib.contextmanager
 def laboratory() -> Iterator[Path]:
-    """A namespace for the rest of this process; gives a folder with what is compiled.  SystemExit: no right to."""
+    """Enter a namespace for the rest of this process; yield a folder with compiled programs.
+    SystemExit without rights."""
     logging.getLogger("controller").setLevel(logging.ERROR)  # it warns until a switch is up
     _new_namespace()
     with tempfile.TemporaryDirectory() as folder:
@@ -109,21 +110,21 @@ def laboratory() -> Iterator[Path]:
 
 
 def _compile_into(folder: Path) -> None:
-    """The workers, the reflector, the sender."""
+    """Compile the workers, the reflector and the sender."""
     for name in ("switch_loop", "reflector", "flood"):
         command = ["cc", "-O2", "-march=native", f"-I{HEADER}", "-o", str(folder / name), str(HERE / f"{name}.c")]
         subprocess.run(command, check=True)
 
 
 def _new_namespace() -> None:
-    """For this process and its children."""
+    """Enter a new namespace with this process and its children."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
         raise SystemExit(f"a network namespace needs root: {os.strerror(ctypes.get_errno())}")
 
 
 @contextlib.contextmanager
 def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
-    """A target with so many ports, set up for a job of as many workers that waits for all of them."""
+    """Run a target with so many ports, set up for a job of as many workers that waits for all of them."""
     with (
         links(name, ports) as (inner, outer),
         reflector(folder, inner) if name == "reflector" else switch(name, folder, inner) as pid,
@@ -133,7 +134,7 @@ def running(name: str, folder: Path, ports: int) -> Iterator[LoadTarget]:
 
 @contextlib.contextmanager
 def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Links of a target: the switch's ends and the hosts', NAME-s1 and NAME-h1 and so on."""
+    """Yield the links of a target: the switch's ends and the hosts', NAME-s1 and NAME-h1 and so on."""
     pairs = [(f"{name}-s{port}", f"{name}-h{port}") for port in range(1, ports + 1)]
     for switch_end, host_end in pairs:
         link = f"ip link add {switch_end} mtu 9000 type veth peer name {host_end} mtu 9000"
@@ -147,7 +148,7 @@ def links(name: str, ports: int) -> Iterator[tuple[tuple[str, ...], tuple[str, .
 
 @contextlib.contextmanager
 def process(command: list[str], **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that ends with the block, and with this one."""
+    """Run a process that ends with the block, and with this one."""
     with subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], **streams) as started:
         try:
             yield started
@@ -161,14 +162,14 @@ def reflector(folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
     with log.open("wb") as out, process([str(folder / "reflector"), *interfaces], stdout=out) as started:
         while b"ready\n" not in log.read_bytes():
             if started.poll() is not None:
-                raise SystemExit("the reflector ended; what it said is above")
+                raise SystemExit("the reflector ended; its message is above")
             time.sleep(0.01)
         yield started.pid
 
 
 @contextlib.contextmanager
 def switch(name: str, folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
-    """A switch with the job's entries, as `kofn run` starts it; gives its process."""
+    """Run a switch with the job's entries, as `kofn run` starts it; yield its process id."""
     address, log = _address(name, folder), folder / f"{name}.log"
     ports = [word for port, interface in enumerate(interfaces, 1) for word in ("-i", f"{port}@{interface}")]
     switch_flags = ["--no-p4", *ports, "--device-id", str(DEVICE_ID)]
@@ -177,7 +178,7 @@ def switch(name: str, folder: Path, interfaces: Sequence[str]) -> Iterator[int]:
         try:
             asyncio.run(install(address, program(name, folder), len(interfaces)))
         except TimeoutError:
-            raise SystemExit(f"{name} was not ready within {START_S} s; it said:\n{log.read_text()}") from None
+            raise SystemExit(f"{name} was not ready within {START_S} s; its output:\n{log.read_text()}") from None
         yield started.pid
 
 
@@ -186,7 +187,7 @@ def _address(name: str, folder: Path) -> str:
 
 
 def program(name: str, folder: Path) -> CompiledProgram:
-    """The program that a target runs."""
+    """Return the program that a target runs."""
     if name != "unchecked":
         return CompiledProgram()
     document = json.loads(CompiledProgram().blob.read_bytes())
@@ -197,7 +198,7 @@ def program(name: str, folder: Path) -> CompiledProgram:
 
 
 def layout(workers: int) -> SlotLayout:
-    """A job of the hosts behind ports 1, 2, ..."""
+    """Return the layout of a job whose hosts are behind ports 1, 2, ..."""
     hosts = tuple(
         TopologyHost(name=f"h{port}", rank=port - 1, mac=0x080000000000 + port, ip=0x0A000000 + port, port=port)
         for port in range(1, workers + 1)
@@ -206,7 +207,7 @@ def layout(workers: int) -> SlotLayout:
 
 
 async def install(address: str, program: CompiledProgram, workers: int) -> None:
-    """Pipeline and entries through P4Runtime, as the controller does it; raises TimeoutError."""
+    """Install pipeline and entries through P4Runtime, as the controller does. Raise TimeoutError."""
     slots = Slots(layout=layout(workers), k=workers)
     link = SwitchLink(address=address, device_id=DEVICE_ID, program=program, jobs=[slots])
     task = asyncio.create_task(link.run())

@@ -1,1 +1,1 @@
-"""`kofn experiment schedule`: what the order of a gradient's pieces is worth."""
+"""`kofn experiment schedule`: the gain of ordering a gradient's pieces."""

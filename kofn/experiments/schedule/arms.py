@@ -29,12 +29,12 @@ class ContenderArm(Arm):
         return self.spread("predicted_s").median
 
     def against(self, other: Arm) -> float:
-        """Median of the seeds' ratios of iteration times."""
+        """Return the median of the seeds' ratios of iteration times."""
         return median([mine / theirs for mine, theirs in self.pairs(other, TIME)])
 
 
 Arms = Mapping[str, Mapping[str, ContenderArm]]
-"""By setting, then by the contender's schedule."""
+"""Arms by setting, then by the contender's schedule."""
 
 
 def contender_arms(trials: pd.DataFrame) -> Arms:

@@ -10,24 +10,24 @@ from kofn.experiments.schedule.contenders import BUCKETS, DEFAULT, REAL
 from kofn.experiments.tables import milliseconds
 
 SLOWER = 1.03
-"""How many times as long as the best contender's an iteration of the default may take."""
+"""The permitted ratio of the default's iteration to the best contender's."""
 
 FASTER = {"buckets": 1.2, "sequential": 1.6}
-"""How many times shorter it is where transfers take as long as computation."""
+"""The least speed-up where transfers take as long as computation."""
 
 OF_BOUND = 1.10
 
 PREDICTED = 0.10
-"""So much a measured iteration may differ from the model's."""
+"""The permitted error of the model."""
 
 
 def of_accelerators(arms: Arms) -> Arms:
-    """What anything is claimed of."""
+    """Return the arms that claims are about."""
     return {setting: contenders for setting, contenders in arms.items() if setting != REAL}
 
 
 def never_slower(arms: Arms) -> Iterator[Verdict]:
-    """The default against the best of its setting."""
+    """Compare the default with the best of its setting."""
     for setting, contenders in arms.items():
         if (mine := contenders.get(DEFAULT)) is None or len(contenders) == 1:
             continue
@@ -40,7 +40,7 @@ def never_slower(arms: Arms) -> Iterator[Verdict]:
 
 
 def worth_it(arms: Arms) -> Iterator[Verdict]:
-    """Against buckets and no overlap, of layers that are alike, and of VGG."""
+    """Compare with buckets and no overlap, for equal layers and for VGG."""
     for setting in ("equal-1", "vgg-1"):
         contenders = arms.get(setting, {})
         if (mine := contenders.get(DEFAULT)) is None:
@@ -56,7 +56,7 @@ def worth_it(arms: Arms) -> Iterator[Verdict]:
 
 
 def near_the_bound(arms: Arms) -> Iterator[Verdict]:
-    """Of the critical path."""
+    """Compare with the bound of the critical path."""
     for setting, contenders in arms.items():
         if (mine := contenders.get(DEFAULT)) is not None:
             bound_s = mine.spread("bound_s").median
@@ -69,7 +69,7 @@ def near_the_bound(arms: Arms) -> Iterator[Verdict]:
 
 
 def as_predicted(arms: Arms) -> Iterator[Verdict]:
-    """Each measured time by the model's."""
+    """Compare each measured time with the model's."""
     for setting, contenders in arms.items():
         off = {name: arm.iteration_s / arm.predicted_s for name, arm in contenders.items()}
         worst = max(off, key=lambda name: abs(math.log(off[name])))

@@ -1,4 +1,4 @@
-"""What the table of trials has of `kofn experiment schedule`: times by the schedule that was in force in the end."""
+"""The columns of `kofn experiment schedule` in the table of trials: times by the final schedule."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,9 +20,8 @@ SETTLED = 30
 
 
 def own_columns(trial: FinishedTrial) -> Row:
-    """`iteration_s`: median over the last iterations, of the slowest worker; `bound_s`: no schedule is faster,
-    `predicted_s`: by the model of the pipeline; both of the computation as it was measured.
-    """
+    """Return `iteration_s`: median over the last iterations, of the slowest worker; `bound_s`: a lower bound for every
+    schedule; `predicted_s`: by the model of the pipeline; both with the measured computation."""
     contender, metrics, layers = ALL[trial.cell.scenario.name], trial.metrics(), _layers(trial)
     in_force = [line.schedule for line in metrics[0].iterations if line.schedule]
     changes = [at for at in range(1, len(in_force)) if in_force[at] != in_force[at - 1]]
@@ -50,13 +49,13 @@ def _last(worker: WorkerMetrics) -> list[Iteration]:
 
 
 def _times(worker: WorkerMetrics) -> list[float]:
-    """From one iteration's end to the next one's."""
+    """Return times from one iteration's end to the next one's."""
     times = [line.time for line in _last(worker)]
     return [after - before for before, after in pairwise(times)]
 
 
 def _measured(layers: Sequence[Layer], metrics: Sequence[WorkerMetrics]) -> LayerTimes:
-    """Each layer's passes, medians over iterations and workers."""
+    """Return each layer's passes, medians over iterations and workers."""
     took = defaultdict[tuple[str, str], list[float]](list)
     for entry in (entry for worker in metrics for line in _last(worker) for entry in line.timeline or ()):
         took[entry.what, entry.layer].append(entry.end_s - entry.begin_s)

@@ -1,4 +1,4 @@
-"""`kofn experiment schedule`: what the order of a gradient's pieces is worth, where links are slow."""
+"""`kofn experiment schedule`: the gain of ordering a gradient's pieces, where links are slow."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from kofn.experiments.schedule.contenders import ALL
 from kofn.experiments.schedule.tables import LEGEND, document, tables
 from kofn.experiments.trials import read_trials
 
-QUESTION = "What are order and overlap of computation and transfers worth?"
+QUESTION = "What do order and overlap of computation and transfers gain?"
 
 EXAMPLES = """
 \b
@@ -26,20 +26,20 @@ Examples:
 
 \b
 Exit codes: 0 all replicas were identical and every gradient was conserved; 1 not so; 2 the command line is wrong; 130
-stopped by a signal. Claims do not count: they are said.
+stopped by a signal. Claims are printed and do not count.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @experiment_options(name="experiment-schedule", seeds=1)
 def schedule(*, choices: Choices) -> None:
-    """What are order and overlap worth? Iteration times with every schedule.
+    """Measure the gain of order and overlap: iteration times with every schedule.
 
     Four workers, k = n, layers that an accelerator would compute (300 ms an iteration), links on which the transfer
     takes 0.5, 1 or 2 times as long: eight equal layers, computation in front and parameters behind (VGG), a large
-    embedding in front (a transformer), and a perceptron. No overlap, PyTorch's buckets, first in first out,
-    priorities, the source's search, and the default's. And a perceptron that is really computed ("real"), of which
-    nothing is claimed.
+    embedding in front (a transformer), and a perceptron. No overlap, PyTorch's buckets, first in first out, priorities,
+    the source's search, and the default's. And a perceptron that is really computed ("real"), about which there is no
+    claim.
     """
 
     def scenarios() -> list[Scenario]:

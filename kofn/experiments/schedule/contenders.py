@@ -1,4 +1,4 @@
-"""The scenarios of `kofn experiment schedule`: a model, how long its transfer takes, and a schedule."""
+"""The scenarios of `kofn experiment schedule`: a model, the duration of its transfer, and a schedule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.host.schedule.pipeline import LinkModel
 
 COMPUTE_MS = 300.0
-"""Of one iteration, without waiting."""
+"""Computation of one iteration, without waiting."""
 
 RATIOS = ("0.5", "1", "2")
-"""Of the transfer's time to the computation's."""
+"""Ratios of the transfer's time to the computation's."""
 
 MODELS = {
     "equal": ([1.0] * 8, [1.0] * 8),
@@ -25,12 +25,11 @@ MODELS = {
     "transformer": ([0.2, *[1.0] * 8, 0.5], [4, *[1.0] * 8, 1]),
     "mlp": ([0.44, 0.55, 0.01], [0.44, 0.55, 0.01]),
 }
-"""Layer by layer, relative to each other: computation, and parameters.  In order: eight equal layers; computation in
-front and parameters behind, as in VGG; a large embedding in front; 784-960-960-10.
-"""
+"""Layer by layer, in relative units: computation, and parameters. In order: eight equal layers; computation in front
+and parameters behind, as in VGG; a large embedding in front; 784-960-960-10."""
 
 REAL = "real"
-"""The perceptron, which NumPy computes on the processors that also move the packets: nothing is claimed of it."""
+"""The perceptron, which NumPy computes on the processors that also move the packets: there is no claim about it."""
 
 REAL_SETTINGS = ["model.workload=digits", "model.hidden=[960, 960]", "run.target=1", "run.evaluate_every=1000"]
 
@@ -55,7 +54,7 @@ DEFAULT = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A schedule for a model whose transfer takes `ratio` times its computation; empty: that is as it is."""
+    """A schedule for a model whose transfer takes `ratio` times its computation; an empty ratio changes nothing."""
 
     model: str
     ratio: str
@@ -63,7 +62,7 @@ class Contender:
 
     @property
     def setting(self) -> str:
-        """What contenders are compared in."""
+        """The setting in which contenders are compared."""
         return f"{self.model}-{self.ratio}" if self.ratio else self.model
 
     @property
@@ -71,7 +70,7 @@ class Contender:
         return f"{self.setting}-{self.schedule}"
 
     def scenario(self, settings: Sequence[str], target: str | None) -> Scenario:
-        """With the command line's settings; ConfigError names what does not fit."""
+        """Return the scenario with the command line's settings. ConfigError names the conflict."""
         path = matrix.FOLDER / "schedule" / "accelerator.toml"
         with of_scenario(self.name):
             real = REAL_SETTINGS if self.model == REAL else []
@@ -80,7 +79,7 @@ class Contender:
         return Scenario(name=self.name, config=config).overridden(target=target, objectives=())
 
     def _with_layers(self, config: Config) -> Config:
-        """So many elements that the link needs its time for them."""
+        """Return the configuration with so many elements that the link needs its time for them."""
         computation, parameters = MODELS[self.model]
         elements = float(self.ratio) * COMPUTE_MS / 1000 * link_of(config).rate
         unit_ms = COMPUTE_MS / (3 * sum(computation) - computation[0])
@@ -97,7 +96,7 @@ class Contender:
 
 
 def link_of(config: Config) -> LinkModel:
-    """As the model of the pipeline sees it."""
+    """Return the link as the model of the pipeline sees it."""
     layout = JobCoding.of(config.job, config.compress, 1).layout
     return LinkModel.of(config.pace_mbps(), layout, config.job.window)
 
@@ -108,4 +107,4 @@ ALL = {
     for schedule in CONTENDERS
     for one in [Contender(model=model, ratio=ratio, schedule=schedule)]
 }
-"""By name."""
+"""All contenders, by name."""

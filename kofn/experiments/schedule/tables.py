@@ -1,4 +1,4 @@
-"""What `kofn experiment schedule` shows as text, and as JSON."""
+"""The text and JSON of `kofn experiment schedule`."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ LEGEND = (
 
 
 def tables(arms: Arms) -> Iterator[TextTable]:
-    """One for each setting, a row for each contender."""
+    """Yield a table for each setting, with a row for each contender."""
     for setting, contenders in arms.items():
         model, transfer = setting.partition("-")[0], next(iter(contenders.values())).spread("transfer").median
         title = f"{model}: the transfer takes {transfer:.2g} times as long as the computation"
@@ -53,5 +53,5 @@ def document(arm: ContenderArm) -> dict[str, object]:
 
 
 def _schedule(arm: ContenderArm) -> PassSchedule:
-    """The first seed's, in the end."""
+    """Return the first seed's final schedule."""
     return PassSchedule.parse(arm.fact("schedule"))

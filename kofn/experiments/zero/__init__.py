@@ -1,1 +1,1 @@
-"""`kofn experiment zero`: what few bits cost a sharded training in steps."""
+"""`kofn experiment zero`: the cost of few bits in a sharded training, in steps."""

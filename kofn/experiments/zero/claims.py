@@ -8,7 +8,7 @@ from kofn.experiments.zero.contenders import CONTENDERS, REFERENCE, WORKERS, Zer
 from kofn.experiments.zero.tables import NEAR, ZeroArm, steps_of
 
 ZeroArms = Mapping[str, ZeroArm]
-"""By contender."""
+"""Arms by contender."""
 
 
 def _is_control(one: ZeroContender) -> bool:
@@ -16,7 +16,7 @@ def _is_control(one: ZeroContender) -> bool:
 
 
 def as_good_as_32_bits(arms: ZeroArms) -> Iterator[Verdict]:
-    """Each stage, with all workers and with three of four."""
+    """Judge each stage, with all workers and with three of four."""
     for name, arm in arms.items():
         if name != REFERENCE and not _is_control(CONTENDERS[name]):
             yield Verdict(
@@ -37,7 +37,7 @@ def controls_fail(arms: ZeroArms) -> Iterator[Verdict]:
 
 
 def one_quantisation(arms: ZeroArms) -> Iterator[Verdict]:
-    """Counted votes against the scheme that quantises the sum again."""
+    """Compare counted votes with the scheme that quantises the sum again."""
     others = [arm for name, arm in arms.items() if CONTENDERS[name].two_sided]
     for name, arm in arms.items():
         one = CONTENDERS[name]

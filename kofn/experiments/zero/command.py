@@ -1,4 +1,4 @@
-"""`kofn experiment zero`: what few bits cost a sharded training, and what they save."""
+"""`kofn experiment zero`: the cost and the savings of few bits in a sharded training."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ Examples:
 
 \b
 Exit codes: 0 all workers were alike and every gradient was conserved; 1 not so; 2 the command line is wrong; 130
-stopped by a signal. Claims do not count: they are said.
+stopped by a signal. Claims are printed and do not count.
 """
 
 
@@ -91,7 +91,7 @@ def zero(
     processes: int,
     report_only: bool,
 ) -> None:
-    """What do few bits cost a sharded training, and what do they save? Four workers, stages 1 to 3 in 32 bits, 8 and 1.
+    """Measure the cost and savings of few bits in a sharded training: four workers, stages 1 to 3 in 32 bits, 8 and 1.
 
     --convergence: steps to the loss of uncompressed Adam, with all workers and with three of four and a stash; 32 bits
     with a frozen variance; DeepSpeed's two-sided scheme; and one bit without error feedback, without mask and floor,
@@ -101,7 +101,7 @@ def zero(
     --network: times and bytes of steps at real links (needs root and PyTorch), a perceptron with 1.1 million parameters
     (task mlp), beside float32 and two-sided ones over gloo and PyTorch's own sharded optimizers.
 
-    --memory: what 2, 4 and 8 workers keep by stage, kind and bits, as measured and by the formulas (needs PyTorch).
+    --memory: memory of 2, 4 and 8 workers by stage, kind and bits, measured and by the formulas (needs PyTorch).
     """
     if question is None:
         raise click.UsageError("--convergence, --network or --memory is needed")

@@ -1,4 +1,4 @@
-"""The trainings of `kofn experiment zero`: stages and bits, and what they are without a part of the algorithm."""
+"""The trainings of `kofn experiment zero`: stages and bits, and variants without a part of the algorithm."""
 
 from dataclasses import dataclass, replace
 
@@ -10,15 +10,14 @@ WORKERS = 4
 ROUNDED: tuple[Residual, ...] = ("bfloat16", "int8")
 
 REFERENCE = "32 bits"
-"""Uncompressed Adam: all stages step alike with 32 bits, so one of them stands for all."""
+"""Uncompressed Adam: all stages step alike with 32 bits, so one of them represents all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroContender:
-    """`codec`: of the lanes, where it is not that of the bits.  `k`: workers in time in each step, drawn anew; the
-    others' contributions are stashed.  `two_sided`: DeepSpeed's scheme.  `majority`: of a block's votes the sign alone
-    comes back.
-    """
+    """A training. `codec`: of the lanes, unless it follows from the bits. `k`: workers in time in each step, drawn for
+    each; the others' contributions are stashed. `two_sided`: DeepSpeed's scheme. `majority`: a block's answer has only
+    the signs of its votes."""
 
     name: str
     stage: int = 2
@@ -74,4 +73,4 @@ def _contenders() -> list[ZeroContender]:
 
 
 CONTENDERS = {one.name: one for one in _contenders()}
-"""By name."""
+"""All contenders, by name."""

@@ -1,4 +1,4 @@
-"""Steps to the loss of uncompressed Adam: trainings in processes of their own, and what came of them."""
+"""Steps to the loss of uncompressed Adam: trainings in separate processes, and their results."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,7 +23,7 @@ def trainings(task: str, names: Iterable[str], seeds: int, steps: int | None) ->
 
 
 def train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes: int) -> None:
-    """Those that are not finished, each in a process, so that they go on at the same time."""
+    """Train the unfinished ones, each in a process, so that they run at the same time."""
     console, left = Console(stderr=True), [each for each in asked if each not in results.learned]
     with children(processes) as pool:
         for number, (each, learned) in enumerate(pool.imap_unordered(_train, left), 1):
@@ -32,7 +32,7 @@ def train_all(results: ZeroResults, asked: Sequence[ShardedTraining], processes:
 
 
 def show(results: ZeroResults, asked: Sequence[ShardedTraining], console: Console) -> bool:
-    """Table and claims of one task; whether all was sound."""
+    """Print table and claims of one task; return whether all trainings were sound."""
     found = arms({(each.contender, each.seed): results.learned[each] for each in asked if each in results.learned})
     seeds = len({each.seed for each in asked})
     console.print(table(f"{asked[0].task}: {asked[0].steps} steps, {seeds} seeds", found))

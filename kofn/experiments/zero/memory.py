@@ -1,4 +1,4 @@
-"""What workers of sharded trainings keep in memory, beside the formulas of host.zero.memory."""
+"""The memory of workers in sharded trainings, beside the formulas of host.zero.memory."""
 
 import subprocess
 import sys
@@ -19,18 +19,18 @@ from kofn.run.display import say
 WORKERS = (2, 4, 8)
 
 LAYERS, WIDTH = 8, 384
-"""Of the perceptron: equal layers, of which stage 3 holds two at a time."""
+"""The perceptron: equal layers, of which stage 3 holds two at a time."""
 
 BLOCK = 8192
-"""Elements, in 8 bits as in one."""
+"""Elements of a block, in 8 bits and in one."""
 
 NEAR = 0.1
-"""By so much a kind may be off."""
+"""The permitted error of a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """What is kept in a training, and what the formulas have."""
+    """The measured memory of a training, and that of the formulas."""
 
     kept: KeptMemory
     formula: Memory
@@ -43,13 +43,14 @@ class MemoryRow:
 
     @property
     def off(self) -> tuple[float, str]:
-        """The largest share by which a kind misses its formula, and which one."""
+        """The largest error of a kind, as a share of its formula, and the kind."""
         pairs = ((name, getattr(self.kept.memory, name), getattr(self.formula, name)) for name in KINDS)
         return max((abs(found - by) / max(by, 1), name) for name, found, by in pairs)
 
 
 def show_memory(console: Console) -> bool:
-    """A table for each number of workers; whether all are near their formulas.  ConfigError where it cannot be had."""
+    """Print a table for each number of workers; return whether all are near their formulas. Raise ConfigError without
+    PyTorch."""
     elements, verdicts = LAYERS * _layer(), []
     for workers in WORKERS:
         rows = [MemoryRow(kept=each, formula=_formula(each, elements, workers)) for each in _measured(workers)]
@@ -88,12 +89,12 @@ def _layer() -> int:
 
 
 def _measured(workers: int) -> list[KeptMemory]:
-    """In a process of its own, which has PyTorch."""
+    """Measure in a separate process, which loads PyTorch."""
     numbers = map(str, (workers, LAYERS, WIDTH, BLOCK))
     command = [sys.executable, "-m", "kofn.torch.scripts.sharded_memory", *numbers]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
-        raise ConfigError(f"{' '.join(command[1:])} ended with {done.returncode}: what it said is above")
+        raise ConfigError(f"{' '.join(command[1:])} ended with {done.returncode}: its message is above")
     return msgspec.json.decode(done.stdout, type=list[KeptMemory])
 
 

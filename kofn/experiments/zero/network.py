@@ -1,8 +1,8 @@
-"""Sharded trainings at links of several rates: what a step takes, and when the loss of uncompressed Adam is reached.
+"""Sharded trainings at links of several rates: the cost of a step, and the time to the loss of uncompressed Adam.
 
-Whole trainings would take hours at 50 Mbit/s.  So a run has a few steps of the warm-up and a few after it, which are
-measured; how many steps a training needs is counted without a network (`--convergence` with the task `mlp`, the same
-model and batches).
+Whole trainings would take hours at 50 Mbit/s. So a run measures a few steps of the warm-up and a few after it. The
+steps that a training needs are counted without a network (`--convergence` with the task `mlp`, the same model and
+batches).
 """
 
 import math
@@ -38,7 +38,7 @@ TASK = "mlp"
 SCRIPT = Path(kofn.__file__).parent / "torch" / "scripts" / "sharded_steps.py"
 
 WORDS = 32
-"""Of a packet; votes have VOTE_WORDS at most."""
+"""Words of a packet; votes have VOTE_WORDS at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,8 @@ class StepMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkArm:
-    """A contender at one rate; `steps`: to the loss, of the convergence's trainings, NaN where these are missing."""
+    """A contender at one rate; `steps` to the loss are those of the convergence's trainings, NaN where these are
+    missing."""
 
     contender: NetworkContender
     mbps: float
@@ -84,7 +85,7 @@ def network_cells(names: Sequence[str], rates: Sequence[float], folder: Path) ->
 
 
 def run_network(matrix: Sequence[Cell], folder: Path, console: Console) -> Iterator[CellResult]:
-    """What is not finished; ConfigError where a run goes on, or something is missing."""
+    """Run unfinished cells. Raise ConfigError during another run, or when a requirement is missing."""
     if running() is not None:
         raise another_run()
     check_cells(matrix)
@@ -95,7 +96,7 @@ def run_network(matrix: Sequence[Cell], folder: Path, console: Console) -> Itera
 def network_arms(
     results: Sequence[CellResult], learned: Mapping[tuple[str, int], Learned]
 ) -> dict[float, dict[str, NetworkArm]]:
-    """Of runs that are finished, by rate and contender; `learned`: trainings of the task, by contender and seed."""
+    """Return arms of finished runs, by rate and contender; `learned`: trainings of the task, by contender and seed."""
     steps = {arm.name: Spread.of(arm.steps).median for arm in arms(learned)}
     found = dict[float, dict[str, NetworkArm]]()
     for result in results:
@@ -145,5 +146,5 @@ def _scenario(contender: NetworkContender, mbps: float) -> Scenario:
 
 
 def _name_of(contender: NetworkContender, mbps: float) -> str:
-    """Of a run and its folder."""
+    """Return the name of a run and its folder."""
     return f"{contender.name.replace(', ', '-').replace(' ', '-')}-{mbps:g}-mbps"

@@ -21,7 +21,7 @@ class LinkFormula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkContender:
-    """`gloo`: over TCP, without the switch; with one bit by DeepSpeed's two-sided scheme."""
+    """A training; with `gloo` over TCP, without the switch, and with one bit by DeepSpeed's two-sided scheme."""
 
     stage: int
     bits: int = 32
@@ -37,7 +37,7 @@ class NetworkContender:
 
     @property
     def arguments(self) -> list[str]:
-        """Of kofn.torch.scripts.sharded_steps."""
+        """The arguments of kofn.torch.scripts.sharded_steps."""
         words = ["--optimizer", self.optimizer, "--stage", str(self.stage), "--bits", str(self.bits)]
         return [*words, "--gloo"] if self.gloo else words
 
@@ -52,7 +52,7 @@ class NetworkContender:
         return self.bits == 1
 
     def link_bytes(self, elements: int, *, warm: bool, workers: int = WORKERS) -> LinkFormula:
-        """Of a step, of one of the warm-up where that is another."""
+        """Return the bytes of a step; `warm`: of one of the warm-up, which may differ."""
         bits = 32 if warm else self.bits
         gathers = 2 if self.stage == 3 else 1
         mean = self._gloo_mean(bits, elements, workers) if self.gloo else self._switch_mean(bits, elements, workers)
@@ -61,19 +61,20 @@ class NetworkContender:
         return sum([gather] * gathers, start=mean)
 
     def _switch_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """Counts of votes are wider than votes; in stages 2 and 3 only a worker's own part of the sums comes down."""
+        """Return the mean's bytes: counts of votes are wider than votes; in stages 2 and 3 a worker gets only its own
+        part."""
         answer = workers.bit_length() if bits == 1 else bits
         own = workers if self.stage > 1 else 1
         return LinkFormula(up=elements * bits / 8, down=elements * answer / 8 / own)
 
     def _gloo_mean(self, bits: int, elements: int, workers: int) -> LinkFormula:
-        """Twice round a ring, in stages 2 and 3 too: gloo's reduce_scatter is an all-reduce."""
+        """Return the mean's bytes twice round a ring, in stages 2 and 3 too: gloo's reduce_scatter is an all-reduce."""
         once = _ring(elements * bits / 8, workers)
         return once + once
 
 
 def _ring(size: float, workers: int) -> LinkFormula:
-    """Each worker passes on all but one of its parts."""
+    """Return a ring's bytes: each worker passes on all but one of its parts."""
     passed = size * (workers - 1) / workers
     return LinkFormula(up=passed, down=passed)
 
@@ -90,4 +91,4 @@ def _contenders() -> list[NetworkContender]:
 
 
 NETWORK = {one.name: one for one in _contenders()}
-"""By name."""
+"""All contenders, by name."""

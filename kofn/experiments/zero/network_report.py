@@ -1,4 +1,4 @@
-"""What `kofn experiment zero --network` shows: a step's bytes and time, and the time to a loss; and its claims."""
+"""The output of `kofn experiment zero --network`: a step's bytes and time, the time to a loss, and the claims."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from kofn.experiments.zero.results import ZeroResults
 from kofn.run.display import say
 
 Arms = Mapping[float, Mapping[str, NetworkArm]]
-"""By rate in Mbit/s, then by contender."""
+"""Arms by rate in Mbit/s, then by contender."""
 
 LEGEND = (
     "step: from a batch to parameters that all workers have, the slowest worker's median; warm-up: of a step in full"
@@ -25,10 +25,10 @@ LEGEND = (
 )
 
 FASTER, SLOW_MBPS = 5.0, 50.0
-"""The goal against float32 over gloo, and at which rate."""
+"""The speed-up to reach over float32 over gloo, and its rate."""
 
 LEAST_SHARE = 28
-"""The goal for bytes upstream: float32's over one bit's."""
+"""The ratio to reach of float32's bytes upstream over one bit's."""
 
 
 def show_network(
@@ -40,7 +40,7 @@ def show_network(
     *,
     report_only: bool,
 ) -> bool:
-    """Run what is not finished, unless `report_only`; tables and claims. Whether nothing was wrong in any run."""
+    """Run unfinished cells, unless `report_only`; print tables and claims. Return whether all runs were sound."""
     matrix = network_cells(names, rates, folder)
     ran = list(read_cells(matrix) if report_only else run_network(matrix, folder, console))
     arms = network_arms(ran, results.of(TASK))
@@ -61,7 +61,7 @@ def _wrong(result: CellResult) -> Iterator[str]:
 
 
 def float32_gloo(arm: NetworkArm) -> str:
-    """The contender that one is compared with."""
+    """Return the contender to compare with."""
     return f"stage {arm.contender.stage}, 32 bits, gloo"
 
 

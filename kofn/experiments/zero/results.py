@@ -1,4 +1,4 @@
-"""The trainings of `kofn experiment zero` that are finished, in a file."""
+"""The finished trainings of `kofn experiment zero`, in a file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from kofn.experiments.zero.training import TASKS, Learned
 
 
 class ShardedTraining(msgspec.Struct, frozen=True, kw_only=True):
-    """What is trained: names of TASKS and CONTENDERS."""
+    """The identity of a training: names of TASKS and CONTENDERS."""
 
     task: str
     contender: str
@@ -25,21 +25,21 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ZeroResults:
-    """What has come of trainings; `path`: the file."""
+    """The results of trainings; `path` is the file."""
 
     path: Path
     learned: dict[ShardedTraining, Learned]
 
     @classmethod
     def at(cls, folder: Path) -> Self:
-        """What is in a folder, which is made."""
+        """Return the results in a folder, which is made if missing."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "zero.json"
         rows = msgspec.json.decode(path.read_bytes(), type=list[_Row]) if path.exists() else []
         return cls(path, {row.training: row.learned for row in rows})
 
     def of(self, task: str) -> dict[tuple[str, int], Learned]:
-        """Trainings of a task with as many steps as it has, by contender and seed."""
+        """Return trainings of a task with the task's steps, by contender and seed."""
         steps = TASKS[task].steps
         return {
             (each.contender, each.seed): learned

@@ -1,4 +1,4 @@
-"""What `kofn experiment zero` shows of its trainings, as text and as JSON."""
+"""The text and JSON of the trainings of `kofn experiment zero`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from kofn.experiments.zero.contenders import REFERENCE
 from kofn.experiments.zero.training import Learned
 
 NEAR = 0.005
-"""By so much a loss may be above the reference's."""
+"""The share by which a loss may be above the reference's."""
 
 LEGEND = (
     "loss: held-out, after the last step, median over the seeds; x 32 bits: in shares of that of uncompressed Adam with"
@@ -22,7 +22,7 @@ LEGEND = (
 )
 
 Trainings = Mapping[tuple[str, int], Learned]
-"""By contender and seed."""
+"""Results by contender and seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ZeroArm:
 
     @property
     def steps(self) -> list[float]:
-        """Infinite where it never got there."""
+        """Steps to the reference's last loss; infinite where it is never reached."""
         return [_reached(each, _last(to)) for each, to in zip(self.own, self.reference, strict=True)]
 
     @property
@@ -56,7 +56,7 @@ class ZeroArm:
 
 
 def arms(trainings: Trainings) -> list[ZeroArm]:
-    """In the order in which contenders come; those whose seeds the reference has too."""
+    """Return arms in the order of contenders, with the seeds that the reference has too."""
     names = list(dict.fromkeys(name for name, _ in trainings))
     seeds = {
         name: [seed for one, seed in trainings if one == name and (REFERENCE, seed) in trainings] for name in names
@@ -88,7 +88,7 @@ def table(title: str, found: Sequence[ZeroArm]) -> TextTable:
 
 
 def _share(arm: ZeroArm, name: str) -> str:
-    """The most of any seed."""
+    """Return the most of any seed."""
     known = [value for each in arm.own if (value := getattr(each, name)) is not None]
     return f"{max(known):.2%}" if known else "-"
 

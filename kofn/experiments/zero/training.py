@@ -22,23 +22,23 @@ from kofn.host.zero.two_sided import TwoSidedMean
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
 
 GPT = Path(kofn.__file__).parents[1] / "examples" / "workloads" / "small_gpt.toml"
-"""Of a checkout."""
+"""A file of a checkout."""
 
 HIDDEN = (1024, 1024)
-"""Of the perceptron that goes over the network as well."""
+"""Hidden layers of the perceptron that is also trained over the network."""
 
 BATCH = 16
 """Images of a worker in a step."""
 
 
 class Learner(Protocol):
-    """One worker's model and data; `units`: the sizes of tensors of its layers."""
+    """One worker's model and data; `units` are the sizes of its layers' tensors."""
 
     parameters: Floats
     units: list[list[int]]
 
     def gradient(self, step: int) -> Floats:
-        """Of the `step`-th batch, from 1, shape of `parameters`."""
+        """Return the gradient of the `step`-th batch, from 1, in the shape of `parameters`."""
 
     def held_out_loss(self) -> float: ...
 
@@ -59,7 +59,7 @@ class DigitsLearner:
 
 
 def units_of(hidden: tuple[int, ...]) -> list[list[int]]:
-    """Weights and biases of a perceptron's layers."""
+    """Return sizes of weights and biases of a perceptron's layers."""
     return [[before * after, after] for before, after in pairwise((PIXELS, *hidden, CLASSES))]
 
 
@@ -81,7 +81,7 @@ class WorkloadLearner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroTask:
-    """`words` of a block; `every`: steps between two looks at the held-out loss."""
+    """A task; `words` of a block; `every`: steps between two evaluations of the held-out loss."""
 
     make: Callable[[int, int], Learner]
     rate: float
@@ -113,17 +113,18 @@ TASKS: Mapping[str, ZeroTask] = {
 
 
 ELEMENTS = sum(map(sum, units_of(HIDDEN)))
-"""Of the task `mlp`."""
+"""Elements of the task `mlp`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`losses`: held-out, by step, None where not finite; `conserved`: whether every ledger is, None where none is;
-    `alike`: whether all workers have the same parameters, None where the training has diverged.
+    """The result of a training. `losses`: held-out, by step, None where not finite; `conserved`: whether every ledger
+    is, None without ledgers; `alike`: whether all workers have the same parameters, None where the training has
+    diverged.
 
-    lost: L2 of what all workers together have discarded so that residuals are kept in fewer bits, over that of all that
-    they were given, None where residuals are exact; expanding: the share of blocks whose votes had too large a step
-    for what is left over to shrink, None without votes.
+    `lost`: L2 of the values that all workers discarded to keep residuals in fewer bits, over that of all their
+    gradients, None where residuals are exact; `expanding`: the share of blocks whose votes had too large a step for the
+    residual to shrink, None without votes.
     """
 
     losses: dict[int, float | None]
@@ -134,7 +135,7 @@ class Learned:
 
 
 def train(task: ZeroTask, contender: ZeroContender, seed: int, steps: int | None = None) -> Learned:
-    """All workers, each a thread."""
+    """Train with all workers, each a thread."""
     team, settings, last = Lockstep(WORKERS), contender.settings(task.freeze_step), steps or task.steps
     learners = [task.make(rank, seed) for rank in range(WORKERS)]
     calls = [LockstepCalls(team, rank) for rank in range(WORKERS)]

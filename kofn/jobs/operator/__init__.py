@@ -1,11 +1,11 @@
-"""Carries requests out: watches with kopf, decides with lifecycle.step, writes with lightkube.  Needs kofn[jobs].
+"""Carries requests out: watches with kopf, decides with lifecycle.step, writes with lightkube. Needs kofn[jobs].
 
-    handlers.py     what kopf watches: indices of what there is, a daemon for each request, the webhook
-    observe.py      indices -> what is seen of a request
+    handlers.py     kopf's handlers: indices of objects, a daemon for each request, the webhook
+    observe.py      indices -> observed state of a request
     carry_out.py    actions -> API calls
-    expectations.py what was done and is not seen yet
+    expectations.py actions whose effect is not visible yet
     permissions.py  may this person train?
     lease.py        one operator at a time
 
-All that it knows is in the cluster: it may die at any moment, and goes on where it was.
+All its state is in the cluster: it may die at any moment, and continues after a restart.
 """

@@ -1,4 +1,4 @@
-"""`python -m kofn.jobs.operator`: the operator, in a pod of the cluster or beside it."""
+"""`python -m kofn.jobs.operator`: the operator, in a pod of the cluster or outside it."""
 
 import asyncio
 import logging
@@ -36,12 +36,13 @@ def main(
     metrics_port: int,
     health_port: int,
 ) -> None:
-    """Carry out TrainingRequests. One of several leads; exit code 1 where it leads no longer, 2 without a cluster.
+    """Carry out TrainingRequests. One of several operators leads. Exit code 1 when it loses the lead, 2 without a
+    cluster.
 
-    Without the webhook nobody knows who asked for a request, and all are denied.
+    Without the webhook requesters are unknown, and all requests are denied.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for name in ("httpx2", "kopf.objects"):  # a line a call, a line a handler
+    for name in ("httpx2", "kopf.objects"):  # a line for each call and each handler
         logging.getLogger(name).setLevel(logging.WARNING)
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     configured(settings, registry, _log_in)
@@ -65,7 +66,7 @@ async def _lead(
     metrics_port: int,
     health_port: int,
 ) -> None:
-    """Wait for the lease, operate as long as it is held."""
+    """Wait for the lease, and operate while it is held."""
     client = AsyncClient(connection())
     handlers = Handlers(client)
     handlers.register(registry, webhook=settings.admission.server is not None)
@@ -88,7 +89,7 @@ async def _lead(
 
 
 def _log_in(**known: Any) -> kopf.ConnectionInfo | None:
-    """In a pod its service account, elsewhere a kubeconfig."""
+    """Log in with a pod's service account, elsewhere with a kubeconfig."""
     return kopf.login_with_service_account(**known) or kopf.login_with_kubeconfig(**known)
 
 

@@ -1,4 +1,4 @@
-"""Actions as API calls; each may be repeated: what is there already was made before, what is gone was removed."""
+"""Actions as API calls, which may be repeated: an existing object was made before, a missing one was removed."""
 
 import asyncio
 import tempfile
@@ -20,13 +20,14 @@ from kofn.jobs.workloads import workload
 from kofn.rpc.certificates import make_certificates
 
 REFUSALS = (400, 403, 404, 422)
-"""Answers of the API server to an object that it will not take: quota, pod security, a webhook, a field."""
+"""Answers of the API server that refuse an object: quota, pod security, a webhook, a field."""
 
 
 class Hands:
     """Carries out the actions for any request.
 
-    `foreign`: objects in the way, by request's uid; `refused`: the attempt whose objects the cluster refused, and why.
+    `foreign` has objects of other owners in the way, by request's uid; `refused` the attempt whose objects the cluster
+    refused, and the reason.
     """
 
     def __init__(self, client: Any, permissions: Permissions) -> None:
@@ -35,12 +36,13 @@ class Hands:
         self.refused: dict[str, tuple[int, str]] = {}
 
     def refusal(self, request: TrainingRequest) -> str:
-        """Return why the cluster refused an object of the present attempt; empty where it refused none."""
+        """Return the reason why the cluster refused an object of the present attempt; empty without a refusal."""
         attempt, why = self.refused.get(request.metadata.uid, (0, ""))
         return why if attempt == request.status.attempt else ""
 
     async def carry_out(self, request: TrainingRequest, action: Action) -> bool:
-        """Whether it came to pass; ApiError where the server refuses, but for what is done already."""
+        """Carry out an action and return whether it succeeded. Raise ApiError where the server refuses, unless it is
+        done already."""
         match action:
             case AskPermission():
                 await self._permissions.ask(request)
@@ -55,7 +57,8 @@ class Hands:
         return True
 
     async def _store(self, request: TrainingRequest, status: TrainingStatus) -> bool:
-        """Where the request has changed since it was read, nothing: what is to be done is found anew."""
+        """Store the status, unless the request has changed since it was read; then the next actions
+        are decided again."""
         stored = with_conditions(request.status, status)
         absent: Document = dict.fromkeys(TrainingStatus.__struct_encode_fields__)
         patch = {
@@ -77,7 +80,7 @@ class Hands:
         return True
 
     async def _make(self, request: TrainingRequest, role: Role, attempt: int) -> bool:
-        """Whether it is there, and ours."""
+        """Make an object, and return whether it exists and is ours."""
         document = await self._document(request, role, attempt)
         try:
             await self._client.create(decoded(document))
@@ -94,7 +97,8 @@ class Hands:
         return True
 
     async def _claim(self, request: TrainingRequest, role: Role, attempt: int, kind: str) -> bool:
-        """Whose it is that has the name of ours; that of an earlier request of this name is about to go."""
+        """Return whether the existing object of this name is ours; one of an earlier request with this name is being
+        deleted."""
         name = name_of(request, role, attempt)
         try:
             found = await self._client.get(
@@ -123,7 +127,7 @@ class Hands:
                 return workload(request, attempt)
 
     async def remove(self, request: TrainingRequest, role: Role, attempt: int) -> None:
-        """With what belongs to it."""
+        """Remove an object with its dependents."""
         try:
             await self._client.delete(
                 resource(role, request.status.workload),
@@ -136,7 +140,7 @@ class Hands:
                 raise
 
     async def _start(self, request: TrainingRequest, pod: str) -> None:
-        """Gates can only be taken away; workers have no other one."""
+        """Remove a pod's gates, of which workers have no other one."""
         patch = {"spec": {"schedulingGates": None}}
         try:
             await self._client.patch(Pod, pod, patch, namespace=request.metadata.namespace, patch_type=PatchType.MERGE)
@@ -146,7 +150,7 @@ class Hands:
 
 
 def _certificates(workers: int) -> dict[str, bytes]:
-    """The files of `kofn certs` for one job."""
+    """Return the files of `kofn certs` for one job."""
     with tempfile.TemporaryDirectory() as folder:
         names = make_certificates(Path(folder) / "certs", {1: workers})
         return {name: (Path(folder) / "certs" / name).read_bytes() for name in names}

@@ -1,4 +1,4 @@
-"""What this operator has done and not yet seen: a watch tells it a moment later.  Without them it would do it twice."""
+"""Actions of this operator whose effect its watches do not show yet. They keep it from repeating them."""
 
 import time
 from collections.abc import Callable
@@ -9,29 +9,29 @@ from kofn.jobs.lifecycle import Action, Become, Made, Make, Observed, Remove, St
 from kofn.jobs.request import TrainingRequest
 
 KEPT_S = 60.0
-"""What is not seen by then has come to nothing, or was undone at once by somebody else."""
+"""An effect that stays invisible for so long has failed, or was undone at once."""
 
 
 @dataclass
 class _Done:
-    """For one request, each with the time until which it is believed."""
+    """The actions for one request, each with the time until which it is believed."""
 
     made: dict[Made, float] = field(default_factory=dict)
     gone: dict[Made, float] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     replaced: str = ""
-    """The request's version before the status that was stored last."""
+    """The request's version before its latest status was stored."""
 
 
 class Expectations:
-    """Of all requests, by uid."""
+    """The expectations of all requests, by uid."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._done: dict[str, _Done] = {}
 
     def note(self, request: TrainingRequest, action: Action) -> None:
-        """That it was carried out."""
+        """Note an action that was carried out."""
         done = self._done.setdefault(request.metadata.uid, _Done())
         until = self._clock() + KEPT_S
         match action:
@@ -46,12 +46,12 @@ class Expectations:
                 done.replaced = request.metadata.resource_version
 
     def outdated(self, request: TrainingRequest) -> bool:
-        """It is the one whose status we have replaced; the new one is on its way."""
+        """Return whether its status is one that we have replaced; the new one is on its way."""
         done = self._done.get(request.metadata.uid)
         return done is not None and done.replaced == request.metadata.resource_version != ""
 
     def applied(self, request: TrainingRequest, seen: Observed) -> Observed:
-        """What is seen, as it will be once the watches have caught up."""
+        """Return the observed state as it will be once the watches have caught up."""
         done = self._done.get(request.metadata.uid)
         if done is None:
             return seen

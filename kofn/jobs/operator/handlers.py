@@ -1,6 +1,6 @@
-"""What kopf watches: indices of what there is, one daemon for each request, and the admission webhook.
+"""kopf's handlers: indices of objects, one daemon for each request, and the admission webhook.
 
-A daemon decides whenever something of its request has changed, and now and then without.
+A daemon decides when an object of its request has changed, and from time to time without.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ _LOG = logging.getLogger(__name__)
 AGAIN_S = 1.0
 LOOK_S = 30.0
 BEHIND_S = 0.25
-"""A handler may hear of a change before the daemon's own document has it."""
+"""A handler may hear of a change before the daemon's document has it."""
 SETTLE_S = 0.1
-"""Changes come many at a time, and an own one comes back."""
+"""Changes come many at a time, and the daemon's own return to it."""
 
 OURS = {REQUEST_LABEL: kopf.PRESENT, UID_LABEL: kopf.PRESENT}
 SIMPLE = ("configmaps", "secrets", "services")
@@ -53,7 +53,7 @@ Key: TypeAlias = tuple[str | None, str]
 
 
 class Handlers:
-    """Of one operator; `client` is lightkube's."""
+    """The handlers of one operator; `client` is lightkube's."""
 
     def __init__(self, client: Any) -> None:
         self.permissions = Permissions(client)
@@ -64,7 +64,7 @@ class Handlers:
         self._changed: dict[Key, asyncio.Event] = {}
 
     def register(self, registry: kopf.OperatorRegistry, *, webhook: bool) -> None:
-        """Everything that is to be watched; `webhook`: note who creates requests, and refuse wrong ones."""
+        """Register all handlers; with `webhook`, note the creators of requests, and refuse wrong requests."""
         kopf.index("nodes", id="nodes", registry=registry)(_node)
         kopf.index("apiextensions.k8s.io", "v1", "customresourcedefinitions", id="installed", registry=registry)(_kind)
         kopf.index("v1", "events", id="refusals", when=_refuses, registry=registry)(_refusal)
@@ -89,7 +89,7 @@ class Handlers:
             changed.set()
 
     async def _follow(self, body: kopf.Body, stopped: kopf.DaemonStopped, **indices: Any) -> None:
-        """One request, until it goes."""
+        """Follow one request until it is deleted."""
         key = (body.metadata.namespace, body.metadata.name)
         changed = self._changed.setdefault(key, asyncio.Event())
         while not stopped:
@@ -101,7 +101,7 @@ class Handlers:
         self._changed.pop(key, None)
 
     async def _decide(self, body: kopf.Body, indices: Mapping[str, Any]) -> float:
-        """Do what is to be done now; how long to wait for a change, in seconds."""
+        """Carry out the next actions, and return the seconds to wait for a change."""
         try:
             request = TrainingRequest.read(dict(body))
             if self._expected.outdated(request):
@@ -120,13 +120,13 @@ class Handlers:
         except httpx2.HTTPError as error:
             _LOG.warning("%s: %s", body.metadata.name, error)
             return AGAIN_S
-        known = self._observed(request, indices)  # an answer, or an object in the way, is no event
+        known = self._observed(request, indices)  # an answer, or an object in the way, makes no event
         if (known.permission, known.foreign, known.refused) != (before.permission, before.foreign, before.refused):
             return 0.0
         return min(LOOK_S, pause_s(request.status, known.now) or LOOK_S, left_s(request, known.now))
 
     async def _with_progress(self, request: TrainingRequest, seen: Observed, indices: Mapping[str, Any]) -> Observed:
-        """With what the controller of a running request says."""
+        """Add the progress that the controller of a running request reports."""
         pods = indices["pods"].get(request.metadata.uid, ())
         here = [pod for pod in pods if pod.role == CONTROL and pod.address]
         if request.status.phase != "Running" or not here:
@@ -152,7 +152,7 @@ class Handlers:
         return self._expected.applied(request, seen)
 
     def _note(self, body: kopf.Body, request: TrainingRequest, action: Action) -> None:
-        """Note an event on the object for each new phase, and for each new message within one: that is some trouble."""
+        """Post an event for each new phase, and for each new message within a phase, which reports trouble."""
         self.metrics.actions.labels(type(action).__name__).inc()
         if not isinstance(action, Become):
             return
@@ -165,7 +165,7 @@ class Handlers:
         (kopf.warn if trouble else kopf.info)(body, reason=now.phase, message=now.message)
 
     async def _remove(self, body: kopf.Body, **indices: Any) -> None:
-        """What runs ends before the request goes; the rest is its own, and goes with it."""
+        """End the pods before the request is deleted; Kubernetes deletes the objects that it owns."""
         request = TrainingRequest.read(dict(body))
         for role, attempt in self._observed(request, indices).made:
             if role in OF_ATTEMPT:
@@ -177,7 +177,7 @@ class Handlers:
 
 
 def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: kopf.Patch, **known: Any) -> None:
-    """Who creates a request is who asks for it, for good, whatever the object itself says."""
+    """Note the creator of a request as its requester, permanently, whatever the object says."""
     if known["operation"] == "CREATE":
         patch.metadata.annotations[REQUESTER] = userinfo["username"]
         patch.metadata.annotations[REQUESTER_GROUPS] = ",".join(userinfo.get("groups", ()))
@@ -190,7 +190,7 @@ def note_requester(userinfo: Mapping[str, Any], meta: Mapping[str, Any], patch: 
 
 
 def check_request(body: kopf.Body, **known: Any) -> None:
-    """What the schema does not say: above all, that the configuration is one."""
+    """Check rules that the schema lacks, above all that the configuration is valid."""
     if known["operation"] != "CREATE":
         return
     try:
@@ -204,14 +204,14 @@ def _node(name: str, spec: kopf.Spec, status: kopf.Status, labels: kopf.Labels, 
 
 
 def _kind(spec: kopf.Spec, **_: Any) -> dict[None, str]:
-    """A kind of workload that the cluster has, in our version of it."""
+    """Return a kind of workload that the cluster has, in our version of it."""
     kind = spec["names"]["kind"]
     versions = {f"{spec['group']}/{version['name']}" for version in spec["versions"] if version["served"]}
     return {None: kind} if kind in KINDS and KINDS[kind].api_version in versions else {}
 
 
 def _refuses(body: kopf.Body, **_: Any) -> bool:
-    """Whether an event says that a Job's pods cannot be made."""
+    """Return whether an event says that a Job's pods cannot be made."""
     return body.get("reason") == "FailedCreate" and body.get("involvedObject", {}).get("kind") == "Job"
 
 
@@ -221,7 +221,7 @@ def _refusal(body: kopf.Body, **_: Any) -> dict[None, SeenRefusal]:
 
 
 def _pod(name: str, labels: kopf.Labels, spec: kopf.Spec, status: kopf.Status, **_: Any) -> dict[str, SeenPod]:
-    """By the request's uid."""
+    """Return a pod, by its request's uid."""
     return {labels[UID_LABEL]: seen_pod(name, labels, spec, status)}
 
 
@@ -230,12 +230,12 @@ def _object(labels: kopf.Labels, status: kopf.Status, resource: kopf.Resource, *
 
 
 def _selected(api_version: str, plural: str) -> tuple[str, ...]:
-    """As kopf has it."""
+    """Return the group, version and plural as kopf wants them."""
     return (*api_version.rpartition("/")[::2], plural) if "/" in api_version else (api_version, plural)
 
 
 async def _first(*waits: Any) -> None:
-    """Until one of them is over."""
+    """Wait until one of them is over."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""One operator at a time: whoever holds the Lease `kofn-operator`.
+"""One operator at a time: the holder of the Lease `kofn-operator`.
 
-The holder renews it; who fails to for as long as it lasts ends, so that never two act at once for longer than clocks
-differ.  (Two that act at once do no harm: tests/jobs/test_lifecycle.py.)
+The holder renews it. One that fails to do so for the duration of the lease ends, so that two operators act at once no
+longer than their clocks differ. (Two at once do no harm: tests/jobs/test_lifecycle.py.)
 """
 
 import asyncio
@@ -25,19 +25,19 @@ LOOK_S = 2.0
 
 
 class Leadership:
-    """Of this `identity`; `client` is lightkube's."""
+    """The leadership of this `identity`; `client` is lightkube's."""
 
     def __init__(self, client: Any, namespace: str, identity: str, lasts_s: int = LASTS_S) -> None:
         self._client, self._namespace, self._identity, self._lasts_s = client, namespace, identity, lasts_s
 
     async def acquire(self) -> None:
-        """Wait until nobody else holds it."""
+        """Wait until no other operator holds it."""
         while not await self._try_patiently():
             await asyncio.sleep(LOOK_S)
         _LOG.info("%s leads", self._identity)
 
     async def keep(self) -> None:
-        """Renew it; returns once it is lost."""
+        """Renew it; return once it is lost."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._lasts_s
         while loop.time() < until:
@@ -53,12 +53,12 @@ class Leadership:
     async def _try_patiently(self) -> bool:
         try:
             return await self._try()
-        except httpx2.TransportError as error:  # a server that is busy, or away
+        except httpx2.TransportError as error:  # a busy or absent server
             _LOG.warning("lease %s: %r", NAME, error)
             return False
 
     async def _try(self) -> bool:
-        """Take or renew it; False: somebody else has it."""
+        """Take or renew it. Return False when another operator holds it."""
         now = datetime.datetime.now(datetime.UTC)
         try:
             lease = await self._client.get(Lease, NAME, namespace=self._namespace)
@@ -72,7 +72,7 @@ class Leadership:
         return await self._write(self._client.replace, Lease(metadata=lease.metadata, spec=taken))
 
     async def _write(self, write: Any, lease: Any) -> bool:
-        """False where another one was quicker."""
+        """Return False when another operator was quicker."""
         try:
             await write(lease)
         except ApiError as error:

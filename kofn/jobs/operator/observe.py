@@ -1,4 +1,4 @@
-"""What is seen of a request, from the indices that kopf keeps: no API call."""
+"""The observed state of a request, from kopf's indices, without API calls."""
 
 import datetime
 import math
@@ -15,11 +15,11 @@ from kofn.jobs.request import TrainingRequest
 from kofn.jobs.split import Capacity
 
 IN_ORDER = ("ContainerCreating", "PodInitializing")
-"""Reasons for which a container waits although nothing is wrong."""
+"""Reasons for which a container waits in normal operation."""
 
 
 class SeenPod(msgspec.Struct, frozen=True):
-    """What matters of a pod of a request."""
+    """The relevant part of a pod of a request."""
 
     name: str
     attempt: int
@@ -28,7 +28,7 @@ class SeenPod(msgspec.Struct, frozen=True):
     ready: bool
     address: str = ""
     trouble: str = ""
-    """Why it cannot start; empty: nothing is known to be wrong."""
+    """The reason why it cannot start; empty: none is known."""
 
 
 class SeenObject(msgspec.Struct, frozen=True):
@@ -41,14 +41,14 @@ class SeenObject(msgspec.Struct, frozen=True):
 
 
 class SeenNode(msgspec.Struct, frozen=True):
-    """A node that takes pods, and what it has."""
+    """A node that takes pods, and its resources."""
 
     name: str
     allocatable: dict[str, str]
 
 
 class SeenRefusal(msgspec.Struct, frozen=True):
-    """An event that says why the cluster makes no pods of a Job."""
+    """An event with the reason why the cluster makes no pods of a Job."""
 
     namespace: str
     job: str
@@ -56,7 +56,7 @@ class SeenRefusal(msgspec.Struct, frozen=True):
 
 
 def seen_pod(name: str, labels: Mapping[str, str], spec: Mapping[str, Any], status: Mapping[str, Any]) -> SeenPod:
-    """Of a pod's document."""
+    """Return the relevant part of a pod's document."""
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
     return SeenPod(
         name=name,
@@ -70,14 +70,14 @@ def seen_pod(name: str, labels: Mapping[str, str], spec: Mapping[str, Any], stat
 
 
 def _trouble(name: str, status: Mapping[str, Any]) -> str:
-    """Return why no node takes the pod, or why a container of it does not start; empty where nothing is wrong."""
+    """Return why no node takes the pod, or why one of its containers does not start; empty without trouble."""
     for each in status.get("conditions", ()):
         if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
             return f"{name}: Unschedulable: {each.get('message', '')}"
     for each in status.get("containerStatuses", ()):
         reason = each.get("state", {}).get("waiting", {}).get("reason", "")
         if reason and reason not in IN_ORDER:
-            # The kubelet says the two in turns.
+            # The kubelet reports the two alternately.
             return (
                 f"{name}: {reason.replace('ErrImagePull', 'ImagePullBackOff')} of {each.get('image') or each['name']}"
             )
@@ -85,7 +85,7 @@ def _trouble(name: str, status: Mapping[str, Any]) -> str:
 
 
 def seen_object(kind: str, labels: Mapping[str, str], status: Mapping[str, Any]) -> SeenObject:
-    """Of an object's document."""
+    """Return the relevant part of an object's document."""
     attempt = int(labels.get(ATTEMPT_LABEL, 0))
     if kind not in KINDS:
         return SeenObject(Role(kind), attempt)
@@ -93,7 +93,7 @@ def seen_object(kind: str, labels: Mapping[str, str], status: Mapping[str, Any])
 
 
 def seen_node(name: str, spec: Mapping[str, Any], status: Mapping[str, Any], labels: Mapping[str, str]) -> SeenNode:
-    """Of a node's document; nothing to give unless it is ready and takes pods."""
+    """Return the relevant part of a node's document; without resources unless it is ready and takes pods."""
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
     usable = ready and not spec.get("unschedulable")
     return SeenNode(labels.get("kubernetes.io/hostname", name), dict(status.get("allocatable", {})) if usable else {})
@@ -111,7 +111,7 @@ def observed(
     foreign: str = "",
     refused: str = "",
 ) -> Observed:
-    """All of it."""
+    """Combine all observations of a request."""
     attempt = request.status.attempt
     every, there = list(pods), list(objects)
     ours = [pod for pod in every if pod.attempt == attempt]
@@ -143,11 +143,11 @@ def observed(
 
 
 def capacities(nodes: Iterable[SeenNode], resource: str) -> tuple[Capacity, ...]:
-    """How many of a resource each node can run, by name; nodes without any are left out."""
+    """Return the amount of a resource on each node, by name; nodes without any are left out."""
     counted = [(node.name, _count(node.allocatable.get(resource, "0"))) for node in nodes]
     return tuple(Capacity(name, count) for name, count in sorted(counted) if count)
 
 
 def _count(quantity: str) -> int:
-    """Return the whole ones of a Kubernetes quantity, such as `4`, `3920m` or `1k`."""
+    """Return the whole number in a Kubernetes quantity, such as `4`, `3920m` or `1k`."""
     return math.floor(parse_quantity(quantity) or 0)

@@ -1,4 +1,4 @@
-"""How kopf shall behave."""
+"""kopf's settings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ FINALIZER = f"{GROUP}/finalizer"
 def configured(
     settings: kopf.OperatorSettings, registry: kopf.OperatorRegistry, login: Callable[..., kopf.ConnectionInfo | None]
 ) -> None:
-    """Its marks have our names; events are posted for phases, not for kopf's own steps."""
+    """Set kopf's marks to our names, and its events to phases instead of kopf's steps."""
     settings.persistence.finalizer = FINALIZER
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
@@ -26,7 +26,7 @@ def configured(
 
 
 def webhook_server(host: str, port: int, folder: Path) -> kopf.WebhookServer:
-    """For the API server, at this name, with a certificate of its own that is made in this folder.
+    """Return the API server's webhook at this name, with a certificate that is made in this folder.
 
     kopf tells the API server its authority at every start.
     """

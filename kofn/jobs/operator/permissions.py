@@ -1,6 +1,6 @@
-"""Who may train where: a SubjectAccessReview, and its answer kept for a while.
+"""Permission to train: a SubjectAccessReview, whose answer is cached.
 
-A request runs containers in its namespace by the operator's rights.  So its requester needs the verb `train` of
+A request runs containers in its namespace by the operator's rights. So its requester needs the verb `train` of
 trainingrequests there, beside `create`.
 """
 
@@ -22,7 +22,7 @@ KEPT_MOST = 1024
 
 
 class Permissions:
-    """`client` is lightkube's; answers are kept for KEPT_S, the KEPT_MOST that were used last."""
+    """Cached answers, for KEPT_S, the KEPT_MOST latest used; `client` is lightkube's."""
 
     def __init__(self, client: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self._clock = client, clock
@@ -31,7 +31,7 @@ class Permissions:
         self.asked = 0
 
     def known(self, request: TrainingRequest) -> bool | None:
-        """The answer that is kept; nobody may not."""
+        """Return the cached answer, None without one; an unknown requester may not train."""
         if not request.requester:
             return False
         key = _key(request)
@@ -42,7 +42,7 @@ class Permissions:
         return allowed
 
     async def ask(self, request: TrainingRequest) -> None:
-        """Ask the API server, and keep what it says; once, where many of a requester's come at the same moment."""
+        """Ask the API server and cache the answer; once, when many requests of a requester arrive together."""
         async with self._asking:
             if self.known(request) is None:
                 await self._ask(request)

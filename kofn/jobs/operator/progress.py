@@ -1,4 +1,4 @@
-"""How far a training is: what its controller says, asked with the operator's certificate of the request's Secret."""
+"""A training's progress, from its controller, asked with the operator's certificate of the request's Secret."""
 
 import base64
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ TIMEOUT_S = 2.0
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """`late_workers` came too late in their latest iteration; `metric`: the workload's, where it has one."""
+    """`late_workers` were late in their latest iteration; `metric` is the workload's, if it has one."""
 
     k: int
     iteration: int
@@ -27,7 +27,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 async def ask_controller(credentials: Credentials, address: str) -> Progress | None:
-    """None where it does not answer, or no worker has reported yet."""
+    """Return the progress, None where the controller does not answer, or no worker has reported yet."""
     try:
         async with channel(credentials, address, CONTROLLER) as line:
             inspector = kofn_pb2_grpc.InspectorStub(line)
@@ -40,7 +40,7 @@ async def ask_controller(credentials: Credentials, address: str) -> Progress | N
 
 
 def credentials_of(data: Mapping[str, str]) -> Credentials:
-    """Of a Secret's content, which the operator has made."""
+    """Return the credentials in a Secret that the operator has made."""
     files = {name: base64.b64decode(text) for name, text in data.items()}
     return Credentials(
         name=OPERATOR,
@@ -52,14 +52,14 @@ def credentials_of(data: Mapping[str, str]) -> Credentials:
 
 
 class Followed:
-    """Keeps credentials of requests that run, by uid; `client` is lightkube's."""
+    """The credentials of running requests, by uid; `client` is lightkube's."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._credentials: dict[str, Credentials] = {}
 
     async def ask(self, request: TrainingRequest, address: str) -> Progress | None:
-        """One call to its controller; the first one reads the Secret."""
+        """Make one call to its controller; the first one reads the Secret."""
         uid = request.metadata.uid
         if uid not in self._credentials:
             found = await self._secret(request)

@@ -1,4 +1,4 @@
-"""What went through the switch, in words: for the end of its output and whenever SIGUSR1 asks."""
+"""The switch's counters as text, printed at its end and after SIGUSR1."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from kofn.switch.state.entries import PacketTime
 
 
 def fault_lines(engine: Engine, rules: Sequence[FaultRule]) -> list[str]:
-    """What was injected, two lines for each port that has rules."""
+    """Return the injected faults, two lines for each port that has rules."""
     ports = engine.stats().ports
     return [
         line
@@ -21,7 +21,7 @@ def fault_lines(engine: Engine, rules: Sequence[FaultRule]) -> list[str]:
 
 
 def count_lines(engine: Engine, interfaces: Mapping[int, str]) -> list[str]:
-    """A line for each port, one for the reasons of drops where there were any, one for each capture that failed."""
+    """Return a line for each port, one for drops if there were any, and one for each capture that failed."""
     stats = engine.stats()
     lines = [
         f"port {port} ({interfaces[port]}): "
@@ -29,7 +29,7 @@ def count_lines(engine: Engine, interfaces: Mapping[int, str]) -> list[str]:
         f"out {one.sent_packets:,} packets, {one.sent_bytes:,} bytes"
         for port, one in sorted(stats.ports.items())
     ]
-    if stats.packet_time.receiving:  # there is none where files stand for interfaces
+    if stats.packet_time.receiving:  # with pcap files instead of interfaces this is 0
         lines.append(_time_line(stats.packet_time, sum(one.received_packets for one in stats.ports.values())))
     drops = [f"{reason} {count:,}" for reason, count in stats.drops.items() if count]
     lines += [f"dropped: {', '.join(drops)}"] if drops else []
@@ -39,7 +39,7 @@ def count_lines(engine: Engine, interfaces: Mapping[int, str]) -> list[str]:
 
 
 def _time_line(packet_time: PacketTime, received: int) -> str:
-    """Of the thread that moves packets, by what was received; waiting is not in it."""
+    """Return the packet thread's time for each packet received, without waiting."""
     parts = {"receiving": packet_time.receiving, "program": packet_time.processing, "sending": packet_time.sending}
     each = ", ".join(f"{name} {ns / received / 1000:.2f} us" for name, ns in parts.items())
     return f"time for each packet received: {each}"

@@ -23,9 +23,9 @@ EXAMPLES = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What to show of the switch's work, and to whom."""
+    """The inspection that the command line asks for: pcap files, captures, traces, generated C."""
 
-    wait_s: int | None  # of --use-files; None: there are interfaces
+    wait_s: int | None  # the value of --use-files; None: interfaces are used
     pcap: Path | None  # the folder for captures
     trace: int  # packets to trace, 0: none
     trace_udp_port: int | None  # only packets to it are traced
@@ -59,13 +59,13 @@ def read(told: argparse.Namespace) -> Inside:
 
 
 def ignored(told: argparse.Namespace) -> list[str]:
-    """Options that change nothing beside others, each with the reason."""
+    """Return the options that have no effect beside others, each with the reason."""
     both = told.use_files is not None and told.pcap is not None
     return ["--pcap: with --use-files the packets are in files anyway"] if both else []
 
 
 def joined(arguments: Sequence[str]) -> list[str]:
-    """Optional values tied to their options, so that --pcap and --trace do not take the program for theirs."""
+    """Join each optional value to its option, so that --pcap and --trace do not take the program as their value."""
     result: list[str] = []
     rest = list(arguments)
     while rest:
@@ -81,7 +81,7 @@ OPTIONAL: dict[str, tuple[str, Callable[[str], bool]]] = {
     "--pcap": (".", lambda text: Path(text).is_dir()),
     "--trace": (str(TRACE_ALL), lambda text: text.lstrip("+-").isdecimal()),
 }
-"""Options whose value may be left out: the value then, and what is one when it stands apart."""
+"""Options whose value is optional: the default, and a test whether the next argument is their value."""
 
 
 def port_number(text: str) -> int:

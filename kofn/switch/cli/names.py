@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 Path("/proc/self/comm").write_text(Path(sys.argv[0]).name)
 """
-"""For the shell, then for Python: a first line that names Python may be too long, or have a space in the path.
+"""The shell runs the script, then Python: a first line that names Python may be too long, or have a space in its path.
 
-Scripts end the switch by its process's name.
+It sets the process's name, by which scripts end the switch.
 """
 
 SWITCH = """\
@@ -26,10 +26,10 @@ from kofn.switch.__main__ import main
 sys.exit(main([{flags}, *sys.argv[1:]]))
 """
 FLAGS = '"--thrift-port", "9090", "--take-outgoing"'
-"""BMv2 serves its client, and hears what is sent out of its interfaces, without being told."""
+"""BMv2 serves its command line client and receives packets that others send out of its interfaces, by default."""
 
 WITHOUT_P4RUNTIME = f'{FLAGS}, "--no-p4runtime"'
-"""BMv2's simple_switch serves no P4Runtime: several of them need no ports of their own for it."""
+"""BMv2's simple_switch serves no P4Runtime, so that several switches need no ports for it."""
 
 CLIENT = """\
 from kofn.switch.commands.client import main
@@ -43,12 +43,12 @@ NAMES = {
 
 
 class MakeNames(argparse.Action):
-    """An option that makes them in the folder that is its value, and ends the process."""
+    """An option that makes these commands in the folder that is its value, and ends the process."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None
     ) -> NoReturn:
-        """Prints how to use the folder.  Exits with 2 when it cannot be written."""
+        """Print how to use the folder. Exit with 2 when it cannot be written."""
         folder = Path(values).absolute()
         try:
             make_names(folder)
@@ -59,7 +59,7 @@ class MakeNames(argparse.Action):
 
 
 def make_names(folder: Path) -> None:
-    """Write the commands, for the Python that runs now, and compile what all programs share.
+    """Write the commands for the running Python, and compile the runtime that all programs share.
 
     Raises OSError, CompilerMissing, CompileError.
     """

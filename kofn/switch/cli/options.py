@@ -1,6 +1,6 @@
 """The command line: simple_switch_grpc's flags as a checked Options value.
 
-A fault is an OptionsError of one line that says what must hold and what was found.  Flags of simple_switch_grpc that
+An OptionsError is one line with the flag, the rule and the value found. Flags of simple_switch_grpc that
 this switch does without are accepted and reported in `ignored`, or refused where ignoring them would mislead.
 """
 
@@ -77,11 +77,11 @@ class OptionsError(SwitchError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to run."""
+    """The command line, checked."""
 
     program: Path | None  # p4c's JSON; None: wait for the controller's
     ports: dict[int, str]  # port number to interface
-    take_outgoing: bool  # what others send out of the interfaces comes in
+    take_outgoing: bool  # packets that others send out of the interfaces come in as well
     device_id: int
     address: str | None  # of the P4Runtime server: HOST:PORT or unix:PATH; None: there is none
     tls: Tls | None  # of the P4Runtime server
@@ -100,15 +100,15 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose faults are exceptions."""
+    """An argument parser that raises OptionsError on a fault."""
 
     def error(self, message: str) -> NoReturn:
-        """One line instead of a usage text and an exit."""
+        """Raise one line instead of printing a usage text and exiting."""
         raise OptionsError(f"{message}; see --help")
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """The options; raises OptionsError, and SystemExit after --help."""
+    """Return the options. Raise OptionsError, and SystemExit after --help."""
     general, target = _split(list(arguments))
     for flag in TARGET_FLAGS:
         if any(argument.partition("=")[0] == flag for argument in general):
@@ -150,7 +150,7 @@ def check_interfaces(ports: dict[int, str]) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise OptionsError when nothing can listen there; the server itself would not say why."""
+    """Raise OptionsError when the server cannot listen there; the server itself would not say why."""
     if address.startswith(UNIX):
         folder = Path(address.removeprefix(UNIX)).parent
         if not folder.is_dir():
@@ -170,7 +170,7 @@ def check_address(address: str) -> None:
 
 
 def check_log_file(path: Path | None) -> None:
-    """Raise OptionsError when nothing can be written there."""
+    """Raise OptionsError when the file cannot be written."""
     if path is None:
         return
     try:
@@ -200,7 +200,7 @@ def _general_parser() -> _Parser:
     add("--no-p4", action="store_true", help="start without a program; a controller pushes it")
     add("--no-p4runtime", action="store_true", help="serve no P4Runtime, as BMv2's simple_switch does")
     add("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE", help="a port; repeat for each")
-    add("--take-outgoing", action="store_true", help="what others send out of the interfaces comes in as well")
+    add("--take-outgoing", action="store_true", help="packets that others send out of the interfaces come in as well")
     add("--device-id", type=_unsigned, default=0, metavar="ID", help="P4Runtime's device id (default 0)")
     add("--fault", action="append", default=[], metavar="RULE", help="inject faults at a port (below); may be repeated")
     add("--fault-seed", type=_unsigned, default=0, metavar="N", help="the same seed, the same faults (default 0)")

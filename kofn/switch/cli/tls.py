@@ -10,12 +10,12 @@ from kofn.switch.errors import SwitchError
 
 
 class TlsError(SwitchError):
-    """Certificates or keys with which nothing can be served; the message names the flag and the file."""
+    """Certificates or keys that do not work; the message names the flag and the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """PEM files: the server's certificate (chain) and key, and whose certificates clients must have."""
+    """PEM files: the server's certificate (chain) and key, and the authority of clients' certificates."""
 
     certificate: Path
     key: Path
@@ -23,7 +23,7 @@ class Tls:
     client_auth: bool  # whether clients need one
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What gRPC serves with.  Raises TlsError."""
+        """Return the credentials for gRPC's server. Raise TlsError."""
         self._check()
         pair = (self.key.read_bytes(), self.certificate.read_bytes())
         authority = None if self.authority is None else self.authority.read_bytes()
@@ -31,7 +31,7 @@ class Tls:
         return grpc.ssl_server_credentials([pair], authority if required else None, require_client_auth=required)
 
     def _check(self) -> None:
-        """gRPC itself would only say that it cannot listen."""
+        """Check the files first, as gRPC itself would only say that it cannot listen."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         flags = {"--grpc-server-cert": self.certificate, "--grpc-server-key": self.key}
         if self.authority is not None:

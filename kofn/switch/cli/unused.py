@@ -39,7 +39,7 @@ HELP = "\n".join(
         *(f"  {flag:<29} ignored: {reason}" for flag, reason in TARGET_PLAIN.items()),
     ]
 )
-"""Of the target's, which argparse does not show."""
+"""Help lines of the target's flags, which argparse does not show."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, valued: Mapping[str, str], plain: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser, valued: Mapping[str, str], pl
 
 
 def given(told: argparse.Namespace, *tables: Mapping[str, str]) -> list[str]:
-    """`FLAG VALUE: reason` for each that was given."""
+    """Return `FLAG VALUE: reason` for each flag that was given."""
     return [
         f"{flag}{'' if value is True else f' {value}'}: {reason}"
         for table in tables

@@ -1,4 +1,4 @@
-"""-v: the version, looked up when it is asked for, as that takes longer than the rest of the command line."""
+"""The option -v. It looks the version up when asked, because that takes longer than the rest of the command line."""
 
 import argparse
 from typing import Any, NoReturn

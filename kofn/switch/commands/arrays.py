@@ -14,7 +14,7 @@ COUNTS = range(1 << 64)
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """The cells beside a table's entries, under the name of their counter or meter."""
+    """The cells of a table's entries, under the name of their direct counter or meter."""
 
     name: str
     table: Table

@@ -1,4 +1,4 @@
-"""`simple_switch_CLI`: commands from standard input, or typed, to a running switch."""
+"""`simple_switch_CLI`: sends commands, typed or from standard input, to a running switch."""
 
 import argparse
 import contextlib
@@ -21,15 +21,15 @@ PROMPT = "RuntimeCmd: "
 ENDS = ("EOF", "exit", "quit")
 
 TIMEOUT_S = 60.0
-"""For one answer; a large register takes seconds."""
+"""The timeout of one answer; a large register takes seconds."""
 
 
 class NoAnswer(Exception):  # noqa: N818 - says what happened
-    """No switch of ours answers any more."""
+    """The server is no switch of kofn's, or has gone."""
 
 
 def main() -> int:
-    """Returns the exit code: 1 when no switch answers, 130 after Ctrl-C, 141 when nobody reads the answers any more."""
+    """Return the exit code: 1 without an answer, 130 after Ctrl-C, 141 when the reader of the output has gone."""
     told = _arguments()
     try:
         code = _converse(told)
@@ -37,7 +37,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print()
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # as of a command that is ended by it; what is not written yet goes nowhere
+    except BrokenPipeError:  # the output's reader, such as `head`, has ended: discard the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return code
@@ -90,7 +90,7 @@ def _seconds(text: str) -> float:
 
 
 def _commands() -> Iterator[str]:
-    """The lines of standard input, each asked for as BMv2's tool does."""
+    """Yield the lines of standard input, with a prompt for each as BMv2's tool has it."""
     with contextlib.suppress(EOFError, ImportError):
         if sys.stdin.isatty():
             import readline  # noqa: F401, PLC0415 - its import gives `input` a history
@@ -101,7 +101,7 @@ def _commands() -> Iterator[str]:
 
 
 def _answer(switch: socket.socket, answers: IO[bytes], line: str) -> str:
-    """Return the answer to a command; those that concern this side's shell and files are carried out here."""
+    """Return the answer to a command. The client carries out the commands that concern its shell and files."""
     name, _, rest = line.partition(" ")
     if name == "shell":
         shell = subprocess.run(rest, shell=True, stdout=subprocess.PIPE, text=True, errors="replace", check=False)

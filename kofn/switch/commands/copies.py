@@ -10,7 +10,8 @@ from kofn.switch.engine.copy_controls import GROUP_MAX, INSTANCE_MAX, SESSION_MA
 from kofn.switch.state.entries import CloneSession, Replica
 
 GROUPS, INSTANCES = range(1, GROUP_MAX + 1), range(INSTANCE_MAX + 1)
-"""What standard_metadata.mcast_grp and egress_rid can be; BMv2's client takes any 32 bits, which no packet meets."""
+"""Valid values of standard_metadata.mcast_grp and egress_rid. BMv2's client takes any 32 bits, which no packet can
+have."""
 
 MIRRORS, PORTS = range(SESSION_MAX + 1), range(PORT_MAX + 1)
 
@@ -93,7 +94,7 @@ def mc_node_destroy(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def mc_dump(session: Session, words: list[str]) -> Iterator[str]:
-    """Show multicast groups; those of P4Runtime's clients have no nodes: mc_dump"""
+    """Show multicast groups; groups of P4Runtime's clients have no nodes: mc_dump"""
     check_count(words, 0)
     yield from (RULE, "MC ENTRIES")
     others = {group: replicas for group, replicas in session.engine.groups().items() if group not in session.groups}
@@ -111,17 +112,14 @@ def mc_dump(session: Session, words: list[str]) -> Iterator[str]:
 def mirroring_add(session: Session, words: list[str]) -> Iterator[str]:
     """Mirror to a port: mirroring_add <mirror_id> <egress_port>"""
     check_count(words, 2)
-    replicas = (Replica(port=number(words[1], "egress_port", PORTS)),)
-    session.engine.set_session(number(words[0], "mirror_id", MIRRORS), CloneSession(replicas=replicas))
+    _mirror_to(session, words[0], CloneSession(replicas=(Replica(port=number(words[1], "egress_port", PORTS)),)))
     yield from ()
 
 
 def mirroring_add_mc(session: Session, words: list[str]) -> Iterator[str]:
     """Mirror to a multicast group: mirroring_add_mc <mirror_id> <mgrp>"""
     check_count(words, 2)
-    session.engine.set_session(
-        number(words[0], "mirror_id", MIRRORS), CloneSession(group=number(words[1], "mgrp", GROUPS))
-    )
+    _mirror_to(session, words[0], CloneSession(group=number(words[1], "mgrp", GROUPS)))
     yield from ()
 
 
@@ -161,6 +159,11 @@ def _mirror(session: Session, word: str) -> int:
     return mirror
 
 
+def _mirror_to(session: Session, mirror: str, to: CloneSession) -> None:
+    """Make a mirroring session.  As on BMv2 a program that a controller pushes does not remove it."""
+    session.engine.set_session(number(mirror, "mirror_id", MIRRORS), to, lasting=True)
+
+
 def _ports(words: list[str]) -> list[int]:
     if words[-1:] == ["|"]:
         words = words[:-1]
@@ -174,14 +177,14 @@ def _ports(words: list[str]) -> list[int]:
 
 
 def _map(ports: list[int]) -> str:
-    """A bit for each port, the lowest last."""
+    """Return one bit for each port, that of the lowest port last."""
     return f"{sum(1 << port for port in ports):b}" if ports else ""
 
 
 def _update(session: Session, group: int) -> None:
     replicas = [one for handle in session.groups.get(group, ()) for one in session.nodes[handle].replicas()]
     if replicas:
-        session.engine.set_group(group, replicas)
+        session.engine.set_group(group, replicas, lasting=True)  # as mirroring sessions
     elif group in session.engine.groups():
         session.engine.delete_group(group)
 

@@ -1,4 +1,4 @@
-"""A line of text to the lines of its answer."""
+"""The interpreter: from a line of text to the lines of its answer."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ COMMANDS = {**tables.COMMANDS, **profiles.COMMANDS, **arrays.COMMANDS, **copies.
 
 
 def answer(session: Session, line: str) -> str:
-    """What the command in `line` has to say, a newline after each line.  Errors are answers."""
+    """Return the answer to the command in `line`, a newline after each line. Errors are answers."""
     said: list[str] = []
     try:
         said.extend(_lines(session, line.split()))
@@ -32,7 +32,7 @@ def _lines(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def _help(names: list[str]) -> Iterator[str]:
-    """The commands, or what each of those named does."""
+    """List the commands, or explain each of those named."""
     if not names:
         yield from ("", "Documented commands (type help <topic>):", "=" * 40, *sorted(COMMANDS))
     for name in names:

@@ -8,7 +8,7 @@ from kofn.switch.commands.values import digits, value
 from kofn.switch.compiler.ir.program import PORT_MAX
 
 SETTING_MAX = 0x7FFFFFFF
-"""Of a queue's depth or rate."""
+"""The largest depth or rate of a queue."""
 
 
 def show_ports(session: Session, words: list[str]) -> Iterator[str]:
@@ -120,7 +120,7 @@ def shell(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def _queues(session: Session, words: list[str], what: str) -> tuple[int, int | None, int | None]:
-    """What is to be set, and of which port and priority; None: of all."""
+    """Return the new depth or rate with its port and priority; None means all."""
     check_count(words, 1, 3)
     settings = (
         (what, range(SETTING_MAX + 1)),

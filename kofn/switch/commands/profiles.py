@@ -72,6 +72,8 @@ def act_prof_remove_member_from_group(session: Session, words: list[str]) -> Ite
     group = _group(session, _profile(session, words[0]), words[2])
     gone = number(words[1], "member handle") + 1
     left = tuple(member for member in group.members if member.member != gone)
+    if left == group.members:
+        raise CommandError("Invalid table operation (MBR_NOT_IN_GRP)")
     session.engine.modify_member_group(replace(group, members=left))
     yield from ()
 
@@ -99,7 +101,7 @@ def act_prof_dump_group(session: Session, words: list[str]) -> Iterator[str]:
 
 
 def dumped(session: Session, profile: ActionProfile) -> Iterator[str]:
-    """Its members and groups."""
+    """Yield the profile's members and groups."""
     yield from (RULE, "MEMBERS")
     for member in session.engine.members(profile.name):
         yield from (STARS, *_member(member))
@@ -181,7 +183,7 @@ def _free(taken: set[int]) -> int:
 
 
 def _of_table(name: str, command: Command) -> Command:
-    """Return a command of BMv2's older tool, which names the table instead of its action profile."""
+    """Return a command as BMv2's older tool has it, with the table's name instead of the action profile's."""
 
     def carried_out(session: Session, words: list[str]) -> Iterator[str]:
         check_count(words, 1, MANY)

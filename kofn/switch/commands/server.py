@@ -1,4 +1,4 @@
-"""Commands over TCP: a line in, a line of JSON out, the text of the answer.  For clients on this machine alone."""
+"""Serves commands over TCP to this machine: each command is a line, each answer a line of JSON with its text."""
 
 import asyncio
 import json
@@ -12,12 +12,12 @@ from kofn.switch.errors import SwitchError
 
 HOST = "127.0.0.1"
 LINE_MOST = 1 << 16
-"""Bytes of a command."""
+"""The most bytes in a command."""
 
 
 @asynccontextmanager
 async def serving_commands(engine: Engine, port: int | None, *, device_id: int = 0) -> AsyncIterator[None]:
-    """Serve at this TCP port within the block; None: nothing is served.  Raises SwitchError."""
+    """Serve at this TCP port within the block, or not at all when it is None. Raise SwitchError."""
     if port is None:
         yield
         return
@@ -39,7 +39,7 @@ async def serving_commands(engine: Engine, port: int | None, *, device_id: int =
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str | None]:
-    """None, and nothing more, for one that does not fit."""
+    """Yield each line; None, as the last one, for a line that is too long."""
     try:
         async for line in reader:
             yield line.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What commands work on: the engine, the program's objects by name, and handles."""
+"""The state of commands: the engine, the program's objects by name, and handles."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from typing import Protocol, TypeVar
 
 from kofn.switch.compiler.ir.program import Action, Program, Table
 from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import NoProgram, SwitchError
+from kofn.switch.errors import EntryNotFound, NoProgram, SwitchError
 from kofn.switch.state.entries import Entry, Replica
 
 
 class CommandError(SwitchError):
-    """A command that cannot be carried out; the message says why, as BMv2's tool has it where that has one."""
+    """A command that cannot be carried out; the message says why, in BMv2's words where it has some."""
 
 
 class Named(Protocol):
@@ -19,7 +19,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """Its full name."""
+        """The full name."""
 
 
 T = TypeVar("T", bound=Named)
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(slots=True)
 class Node:
-    """A node of the multicast engine: copies with one replication id, of one group at most."""
+    """A node of the multicast engine: copies with one replication id, in one group at most."""
 
     instance: int
     ports: list[int]
@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(slots=True)
 class Session:
-    """One switch's; several clients share it."""
+    """The session of one switch, which several clients share."""
 
     engine: Engine
     device_id: int = 0
@@ -64,20 +64,22 @@ class Session:
         return self.engine.place(entry.table, entry.key, entry.priority)
 
     def entry(self, table: Table, handle: str) -> Entry:
-        """The entry with that handle.  Raises CommandError."""
-        wanted = number(handle, "entry handle")
-        for entry in self.engine.entries(table.name):
-            if self.handle(entry) == wanted:
-                return entry
-        raise CommandError("Invalid table operation (INVALID_HANDLE)")
+        """Return the entry with that handle. Raise CommandError."""
+        try:
+            return self.engine.entry_at(table.name, number(handle, "entry handle"))
+        except EntryNotFound as error:
+            raise CommandError("Invalid table operation (INVALID_HANDLE)") from error
 
+
+NUMBER_MOST = 3000
+"""Characters of a number; Python does not write one of more than 4,300 decimal digits."""
 
 Command = Callable[[Session, list[str]], Iterator[str]]
 Commands = Mapping[str, Command]
 
 
 def find(kind: str, objects: Iterable[T], name: str) -> T:
-    """The object of that name, or the only one whose name ends with it after a dot.  Raises CommandError."""
+    """Return the object of that name, or the only one whose name ends in it after a dot. Raise CommandError."""
     listed = list(objects)
     full = [one for one in listed if one.name == name]
     found = full or [one for one in listed if one.name.endswith(f".{name}")]
@@ -88,9 +90,14 @@ def find(kind: str, objects: Iterable[T], name: str) -> T:
 
 
 def number(text: str, what: str, allowed: range | None = None) -> int:
-    """A whole number, also in hexadecimal; `allowed` None: any.  Raises CommandError."""
+    """Return a whole number, also in hexadecimal; `allowed` None: any.  Raises CommandError.
+
+    As for BMv2 a decimal number may have zeros before it.
+    """
+    if len(text) > NUMBER_MOST:
+        raise CommandError(f"{what} must have at most {NUMBER_MOST} characters, got {len(text)}")
     try:
-        found = int(text, 0)
+        found = int(text, 10 if text.isdigit() else 0)
     except ValueError as error:
         raise CommandError(f"Bad format for {what}: {text}") from error
     if allowed is not None and found not in allowed:
@@ -99,7 +106,7 @@ def number(text: str, what: str, allowed: range | None = None) -> int:
 
 
 def check_count(words: list[str], least: int, most: int | None = None) -> None:
-    """Raises CommandError when there are fewer or more arguments than a command takes; most None: exactly `least`."""
+    """Raise CommandError unless there are `least` to `most` arguments; most None: exactly `least`."""
     if not least <= len(words) <= (least if most is None else most):
         more = "" if most is None else " or more"
         raise CommandError(f"Invalid number of args, expected {least}{more} but got {len(words)}")

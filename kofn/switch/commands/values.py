@@ -1,4 +1,4 @@
-"""Values as the commands have them: numbers and addresses in, hexadecimal digits and keys out."""
+"""Values in commands: numbers and addresses in, hexadecimal digits and keys out."""
 
 import ipaddress
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ RULE, STARS = "=" * 10, "*" * 10
 
 
 def value(text: str, width: int) -> int:
-    """Return a number, or the address that a field of this width can be, as BMv2's CLI reads it.
+    """Return a number, or an address of the field's width, as BMv2's CLI reads it.
 
-    An octet may have fewer digits than usual, or zeros before them.  Raises CommandError.
+    An octet may have fewer digits than usual, or leading zeros. Raises CommandError.
     """
     try:
         if width == 48 and ":" in text:
@@ -36,20 +36,22 @@ def value(text: str, width: int) -> int:
 
 
 def _address(octets: Sequence[str], count: int, *, base: int) -> int:
-    """ValueError for another number of octets, or one that is none."""
+    """Raise ValueError for a wrong number of octets, or one that is no number."""
     if len(octets) != count:
         raise ValueError(f"an address of {count} octets must have as many")
     return int.from_bytes(bytes(int(octet, base) for octet in octets))
 
 
 def parameters(action: Action, words: Sequence[str]) -> tuple[int, ...]:
+    """Return the parameters, which may stand after an arrow.  Raises CommandError."""
+    words = words[1:] if words[:1] == ["=>"] else words
     if len(words) != len(action.parameters):
         raise CommandError(f"Action {action.name} needs {len(action.parameters)} parameters")
     return tuple(value(word, item.width) for word, item in zip(words, action.parameters, strict=True))
 
 
 def key(table: Table, words: Sequence[str]) -> Key:
-    """Return the key as it was typed: a value may have bits outside its prefix or mask."""
+    """Return the key as typed: a value may have bits outside its prefix or mask."""
     if len(words) != len(table.key):
         raise CommandError(f"Table {table.name} needs {len(table.key)} key fields")
     return tuple(_match(field, word) for field, word in zip(table.key, words, strict=True))
@@ -72,7 +74,7 @@ def _normal(width: int, match: Match) -> Match:
 
 
 def priority_of(table: Table, word: str) -> int:
-    """The engine's, for which the higher wins, and not the lower; 0 where the table has none."""
+    """Return the engine's priority, whose highest wins, from BMv2's, whose lowest does; 0 where the table has none."""
     return PRIORITY_MAX - number(word, "priority", range(PRIORITY_MAX)) if table.prioritised else 0
 
 
@@ -100,28 +102,28 @@ def _pair(word: str, between: str, what: str) -> tuple[str, str]:
 
 
 def digits(number: int, width: int) -> str:
-    """Hexadecimal, two digits a byte."""
+    """Return hexadecimal digits, two for each byte of the width."""
     return f"{number:0{(width + 7) // 8 * 2}x}"
 
 
 def short(number: int) -> str:
-    """Hexadecimal, as many bytes as it needs."""
+    """Return hexadecimal digits, no more bytes than the number needs."""
     return digits(number, max(number.bit_length(), 1))
 
 
 def octets(number: int, width: int) -> str:
-    """Hexadecimal, with a colon between bytes."""
+    """Return hexadecimal digits, with a colon between bytes."""
     return bytes.fromhex(digits(number, width)).hex(":")
 
 
 def kind_of(table: Table) -> str:
-    """The kind that decides about a table: the most general of its fields."""
+    """Return a table's kind: the most general kind of its fields."""
     kinds = [field.kind for field in table.key]
     return next((kind for kind in ("range", "ternary", "lpm") if kind in kinds), "exact")
 
 
 def spelled(field: KeyField, match: Match, write: Callable[[int, int], str] = digits) -> str:
-    """One field of an entry, its numbers as `write` has them."""
+    """Return one field of an entry as text, its numbers by `write`."""
     width = field.width
     match match:
         case Exact(value=found):

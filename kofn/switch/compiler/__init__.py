@@ -1,6 +1,6 @@
-"""p4c's BMv2 JSON to native code.
+"""Compiles p4c's BMv2 JSON to native code.
 
 JSON --reader/--> Program (ir/) --codegen/--> C --build.py--> library
 
-analysis/ says what is known of a program before it runs.
+analysis/ finds properties of a program before it runs.
 """

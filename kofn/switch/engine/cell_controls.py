@@ -96,7 +96,7 @@ class CellControls(Controls):
     # Value sets
 
     def value_set(self, name: str) -> tuple[int, ...]:
-        """The keys in a parser's value set, each the fields of the select one behind the other without gaps."""
+        """The keys in a parser's value set; each is the select's fields, concatenated without gaps."""
         with self._lock:
             return self._now.value_sets.get(name)
 

@@ -1,4 +1,4 @@
-"""What all parts of the engine share: the runtime's core, the program that it runs, one operation at a time."""
+"""The base of the engine's parts: the runtime's core, its program, and a lock for operations."""
 
 from threading import Lock
 
@@ -9,10 +9,10 @@ from kofn.switch.native import runtime
 
 
 class Controls:
-    """A core of the runtime, without a program at first."""
+    """A core of the runtime, at first without a program."""
 
     def __init__(self, core: int) -> None:
-        """`core` is as core_new of the runtime gives it."""
+        """Take over `core`, as the runtime's core_new returns it."""
         self._native = runtime()
         self._core = core
         self._lock = Lock()

@@ -28,9 +28,9 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Whose ways are written, and where to."""
+    """The packets to trace, and the file for their ways."""
 
-    packets: int  # the first so many
+    packets: int  # trace so many packets
     file: int  # a descriptor; each packet's text is written at once
     udp_port: int = 0  # only IPv4 packets to it; 0: every packet
 
@@ -61,26 +61,26 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         drop_port: int = DROP_PORT,
         priority_queues: int = 1,
     ) -> None:
-        """`ports`: port number (0..511, not the drop port) to interface name; the interfaces are opened by `start`.
+        """Take `ports`, from port number (0..511, not the drop port) to interface name; `start` opens the interfaces.
 
-        Packets sent to `cpu_port` go to `take_packet_ins`.  `qdisc_bypass` sends past the interfaces' queueing
-        disciplines: faster, and wrong where an interface of the switch is shaped.  With `take_outgoing` what others
-        send out of the interfaces comes in as well.  Raises PortError.
+        Packets sent to `cpu_port` go to `take_packet_ins`. `qdisc_bypass` sends past the interfaces' queueing
+        disciplines: faster, and wrong where an interface of the switch is shaped. With `take_outgoing`, packets that
+        others send out of the interfaces come in as well. Raises PortError.
 
         An interface that goes down or is removed is logged; the other ports go on.
 
         `faults` are injected between the interfaces and the program, if `fault_udp_port` is not 0 only in IPv4 packets
-        to this UDP port.  A port and direction has random numbers of its own: the same seed and frames have the same
+        to this UDP port. Each port and direction has its own random numbers: the same seed and frames have the same
         fate, from each `start` on.
 
         With `files` there are no interfaces: frames come by `receive`, and those for the port of interface X go to the
-        pcap file X_out.pcap.  `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
+        pcap file X_out.pcap. `pcap` is a folder for the frames of each interface X, X_in.pcap and X_out.pcap.
 
-        `trace` has programs compiled that write the ways of packets; `dump_c` is a file for each program's C, with the
-        P4 lines that it is from (the log has it at level debug).
+        With `trace`, programs are compiled so that they print the ways of packets. `dump_c` is a file for each
+        program's C with its P4 lines (the log has it at level debug).
 
-        `drop_port` is the port that drops.  Packets whose priority is not below `priority_queues` are dropped, as by
-        BMv2, and among packets that wait for a port a higher one goes first.  See `set_queue`.
+        `drop_port` is the port that drops. As in BMv2, packets are dropped unless their priority is below
+        `priority_queues`, and of the packets that wait for a port those of higher priority go first. See `set_queue`.
         """
         _check_ports((*ports, *(() if cpu_port is None else (cpu_port,))), drop_port)
         if cpu_port is not None and cpu_port in ports:
@@ -107,14 +107,14 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
                 raise SwitchError("not enough memory for a trace")
 
     def __del__(self) -> None:
-        """Free the native part; ports still open are closed."""
+        """Free the native part and close ports that are still open."""
         if getattr(self, "_core", None):
             self.stop()
             self._swap(None)
             self._native.core_free(self._core)
 
     def without_ports(self) -> "Engine":
-        """A switch of its own that runs programs as this one does: to try things out, or for packets by `inject`."""
+        """Return another switch that runs programs as this one does: for trials, or for packets by `inject`."""
         return Engine(
             {},
             cpu_port=self._cpu_port,
@@ -124,28 +124,28 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
 
     @property
     def priority_queues(self) -> int:
-        """Of each port."""
+        """The number of priority queues of each port."""
         return self._target.priority_queues
 
     @property
     def ports(self) -> Mapping[int, str]:
-        """Interfaces, or files, by port."""
+        """The interfaces, or files, by port."""
         return self._ports
 
     @property
     def target(self) -> Target:
-        """What programs are compiled for."""
+        """The target that programs are compiled for."""
         return self._target
 
     def load(self, document: bytes) -> None:
         """Make p4c's JSON the running program, all state reset; the old program stays on an error.
 
-        Raises ProgramError for what is not executed, CompilerMissing, CompileError.
+        Raises ProgramError for constructs that the switch does not execute, CompilerMissing, CompileError.
         """
         self.run(build_program(document, self._target))
 
     def run(self, built: Built) -> None:
-        """As `load`, of a program that was built for this target."""
+        """Do as `load` with a program that was built for this target."""
         if self._dump_c is not None or LOG.isEnabledFor(logging.DEBUG):
             self._show_c(generate(built.program, replace(self._target, comments=True)))
         loaded = Loaded(built, self._core)
@@ -170,7 +170,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
 
     @property
     def elapsed_us(self) -> int:
-        """The switch's clock, which packets' timestamps have: microseconds since it was made."""
+        """The switch's clock, as in packets' timestamps: microseconds since the switch was made."""
         return int(self._native.core_now_us(self._core))
 
     def _show_c(self, text: str) -> None:
@@ -182,7 +182,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
                 raise SwitchError(f"{self._dump_c} cannot be written: {error.strerror}") from error
 
     def wait_for_program(self, timeout_s: float) -> bool:
-        """Whether a program is loaded; waits for it up to `timeout_s`."""
+        """Wait up to `timeout_s` for a program, and return whether one is loaded."""
         return self._programmed.wait(timeout_s)
 
     def start(self) -> None:
@@ -212,7 +212,7 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         self._native.core_send(self._core, packet, len(packet))
 
     def receive(self, port: int, frame: bytes) -> None:
-        """Process a frame as received on one of the ports, with all that this means: counts, faults, frames sent."""
+        """Process a frame as received on one of the ports, with all effects: counts, faults, frames sent."""
         self._io.receive(port, frame)
 
     def set_queue(
@@ -223,9 +223,9 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         depth: int | None = None,
         rate_pps: int | None = None,
     ) -> None:
-        """The depth, in packets, and the rate (0: none) of a queue before egress; of all ports or priorities for None.
+        """Set the depth, in packets, and the rate (0: none) of a queue before egress; None: of all ports or priorities.
 
-        A program that reads nothing of its queues has none until this is called, or `priority_queues` is above 1.
+        A program that does not read its queues has none until this is called, or `priority_queues` is above 1.
         """
         values = (-1 if value is None else value for value in (port, priority, depth, rate_pps))
         self._native.core_set_queue(self._core, *values)
@@ -235,7 +235,8 @@ class Engine(TableControls, CellControls, CopyControls, Outcomes):
         return self._io.stats()
 
     def capture_errors(self) -> dict[tuple[int, str], str]:
-        """Why captures ended early, by port and direction (in, out): what is in the file is whole, but not all."""
+        """Why captures ended early, by port and direction (in, out): packets in a file are intact, but some are
+        missing."""
         return self._io.capture_errors()
 
 
@@ -244,4 +245,4 @@ def _check_ports(ports: Sequence[int], drop_port: int) -> None:
         if not 0 <= port <= PORT_MAX:
             raise PortError(f"port {port} is not in 0..{PORT_MAX}")
     if drop_port in ports:
-        raise PortError(f"port {drop_port} is the port that drops; choose another for one of both")
+        raise PortError(f"port {drop_port} is the port that drops; choose another for one of them")

@@ -1,7 +1,7 @@
 """Faults that the switch injects at its ports, as typed rules and as the text of `--fault`.
 
-What a rule does is carried out by runtime/faults.c.  Times count from the first frame of the port on, frames from 1
-for each port and direction; where faults are for one UDP port (`--fault-udp-port`) no other frame is looked at.
+runtime/faults.c carries the rules out. Times count from the port's first frame; frames are numbered from 1 for each
+port and direction. With faults for one UDP port (`--fault-udp-port`), other frames are neither changed nor counted.
 """
 
 import math
@@ -16,12 +16,12 @@ from kofn.switch.native import CFaultRule
 DIRECTIONS = {"in": 1, "out": 2, "both": 3}  # bit 0: into the switch
 NUMBER_MAX = (1 << 32) - 1
 DELAY_MAX_MS = 3_600_000.0
-TIME_MAX = (1 << 64) - 1  # nanoseconds; as good as for ever
+TIME_MAX = (1 << 64) - 1  # nanoseconds; practically for ever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRule:
-    """What happens to some frames of one port; several rules apply one after another.
+    """A rule for some frames of one port; several rules apply one after another.
 
     drop, duplicate, corrupt (one bit flips) and reorder (held back until the next frame has passed, 20 ms at most) are
     probabilities; jitter is uniform from 0 and adds to delay.
@@ -40,7 +40,7 @@ class FaultRule:
     packets: tuple[int, ...] = ()  # only these frames; empty: all
 
     def __str__(self) -> str:
-        """As `--fault` has it: what is not the default."""
+        """Return the text for `--fault`, without defaults."""
         given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
         return ",".join(f"{name.replace('_', '-')}={_text(getattr(self, name))}" for name in given)
 
@@ -49,7 +49,7 @@ EFFECTS = ("drop", "duplicate", "corrupt", "reorder", "delay_ms", "jitter_ms")
 
 
 def parse_rule(text: str) -> FaultRule:
-    """The rule that `--fault TEXT` means, KEY=VALUE with commas between; raises FaultError."""
+    """Return the rule of `--fault TEXT`, KEY=VALUE with commas between. Raise FaultError."""
     values: dict[str, Any] = {}
     for item in text.split(","):
         key, equals, value = item.partition("=")
@@ -136,7 +136,7 @@ def _text(value: Any) -> str:
 
 
 def native_rules(rules: Sequence[FaultRule]) -> tuple[Any, Any, int]:
-    """The rules for core_set_faults: an array of them, all their frame numbers in a row, and how many numbers."""
+    """Return the rules for core_set_faults: an array of rules, all their frame numbers, and their count."""
     numbers = [number for rule in rules for number in rule.packets]
     made: list[CFaultRule] = []
     first = 0

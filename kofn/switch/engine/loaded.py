@@ -1,4 +1,4 @@
-"""A program that is compiled and has its state: tables, counters, registers.
+"""A compiled program with its state: tables, counters, registers.
 
 Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
 """
@@ -20,17 +20,17 @@ from kofn.switch.state.rows import Rows
 from kofn.switch.state.value_sets import ValueSets
 
 PART_BYTES = 1 << 18
-"""Bytes of an array that are copied while packets wait: tens of microseconds."""
+"""Bytes of an array that are copied while packets wait, for tens of microseconds."""
 
 WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
-"""The format character of struct for cells of so many bytes."""
+"""The format character of struct, by the cell's size in bytes."""
 
 
 class Loaded:
     """One instance of one program, bound to the runtime's `core`."""
 
     def __init__(self, built: Built, core: int) -> None:
-        """Allocate, install the program's entries.  Raises SwitchError."""
+        """Allocate the state and install the program's entries. Raise SwitchError."""
         self.program: Program = built.program
         self.built = built
         descriptor = load_program(built.library)
@@ -51,7 +51,7 @@ class Loaded:
         self.meters = Meters(self.program, self.rows, core, self.instance)
 
     def free(self) -> None:
-        """Give the memory back; the packet thread must not use it any more."""
+        """Free the memory; the packet thread must have stopped using it."""
         self._native.instance_free(self.instance)
 
     def insert(self, entry: Entry) -> None:
@@ -64,7 +64,7 @@ class Loaded:
     # Direct counters
 
     def count_at(self, table: str, key: Key | None, priority: int) -> int:
-        """Address of an entry's direct counter, of the default entry's for key None."""
+        """Return the address of an entry's direct counter; with key None, of the default entry's."""
         if not self.rows.table(table).state.table.counted:
             counted = [item.name for item in self.program.tables if item.counted]
             raise InvalidEntry(f"table {table} has no direct counter; those with one: {', '.join(counted) or 'none'}")
@@ -81,7 +81,7 @@ class Loaded:
         return int(self._native.counter_cell(self.instance, number, index))
 
     def read_count(self, address: int) -> Count:
-        """What the cell at `address` holds."""
+        """Return the content of the cell at `address`."""
         cell = CCount()
         self._native.core_read(self._core, ctypes.addressof(cell), address, ctypes.sizeof(cell))
         return Count(packets=cell.packets, bytes=cell.bytes)
@@ -141,7 +141,7 @@ class Loaded:
         return number, array
 
     def digest(self, record: bytes) -> Digest:
-        """A record of the digest ring: the list's number (32 bits), then the fields as limbs."""
+        """Return the digest of a ring's record: the list's number (32 bits), then the fields as limbs."""
         learn = self.program.digests[int.from_bytes(record[:4], "little")]
         fields, at = [], 4
         for width in learn.widths:
@@ -151,7 +151,8 @@ class Loaded:
         return Digest(name=learn.name, fields=tuple(fields))
 
     def report(self, record: bytes) -> LogReport:
-        """A record of the report ring: the message's number (32 bits), then the values as emit_log puts them down."""
+        """Return the report of a ring's record: the message's number (32 bits), then the values as emit_log writes
+        them."""
         message = self._messages[int.from_bytes(record[:4], "little")]
         values, at = [], 4
         while at < len(record):

@@ -1,4 +1,4 @@
-"""What becomes of packets: digests, messages, packet-ins, and where a packet for tests and tools goes."""
+"""The packets' results: digests, messages, packet-ins, and the outputs of an injected packet."""
 
 import ctypes
 import os
@@ -13,34 +13,33 @@ from kofn.switch.state.entries import Digest, LogReport
 
 
 class Outcomes(Controls):
-    """The methods that take what packets left behind, and `inject`; see Engine."""
+    """The methods that take the packets' results, and `inject`; see Engine."""
 
     def __init__(self, core: int) -> None:
         super().__init__(core)
         self._injecting = Lock()
 
     def take_digests(self, timeout_s: float) -> list[Digest]:
-        """The digests since the last call, oldest first; waits up to `timeout_s` for the first one.
+        """Return the digests since the last call, oldest first; wait up to `timeout_s` for the first one.
 
-        The switch keeps a bounded number and counts those it had to drop in `stats`.  Digests of a program that has
-        been replaced since are dropped.
+        The switch keeps a bounded number and counts dropped ones in `stats`. Digests of a replaced program are dropped.
         """
         taken = self._take(self._native.core_take_digests, timeout_s)
         with self._lock:
             return [self._now.digest(record) for record in self._of_now(taken)]
 
     def take_reports(self, timeout_s: float) -> list[LogReport]:
-        """What the program wrote to the log since the last call, as `take_digests`."""
+        """Return the program's log messages since the last call, as `take_digests` does."""
         taken = self._take(self._native.core_take_reports, timeout_s)
         with self._lock:
             return [self._now.report(record) for record in self._of_now(taken)]
 
     def _of_now(self, records: Sequence[bytes]) -> list[bytes]:
-        """Those of the running program, without its number in front."""
+        """Return the records of the running program, without the program's number in front."""
         return [record[4:] for record in records if int.from_bytes(record[:4], "little") == self._swaps]
 
     def take_packet_ins(self, timeout_s: float) -> list[bytes]:
-        """The packets sent to the CPU port since the last call; waits up to `timeout_s` for the first one."""
+        """Return the packets sent to the CPU port since the last call; wait up to `timeout_s` for the first one."""
         return self._take(self._native.core_take_packet_ins, timeout_s)
 
     def _take(self, function: Callable[..., int], timeout_s: float) -> list[bytes]:
@@ -49,7 +48,8 @@ class Outcomes(Controls):
         return records(ctypes.string_at(buffer, size))
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
-        """Process one packet as received on `port`; returns (port, packet) of what would be sent, CPU port included.
+        """Process one packet as received on `port`; return (port, packet) for each output, those to the CPU port
+        included.
 
         No sockets are involved and the ports need not exist: for tests and tools.
         """
@@ -62,5 +62,5 @@ class Outcomes(Controls):
 
     @cached_property
     def _injected(self) -> ctypes.Array[ctypes.c_char]:
-        """What the last injected packet became: megabytes, so made once and only where packets are injected."""
+        """The buffer for an injected packet's outputs, megabytes, which are allocated at the first injection."""
         return ctypes.create_string_buffer(INJECT_BYTES)

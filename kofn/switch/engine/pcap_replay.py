@@ -1,7 +1,8 @@
-"""Packets from pcap files instead of interfaces, as BMv2's --use-files has it: NAME_in.pcap for port N@NAME.
+"""Packets from pcap files instead of interfaces, as with BMv2's --use-files: NAME_in.pcap for port N@NAME.
 
-The packet with the earliest time goes first, of equal ones that of the lowest file; nothing waits for the times
-themselves.  So nothing goes before every file has shown its next packet or its end, which matters for named pipes.
+The packet with the earliest time goes first, of equal ones that of the lowest file. The replay does not wait for the
+times themselves. It sends a packet only when it knows the next packet, or the end, of every file; this matters for
+named pipes.
 """
 
 import logging
@@ -31,9 +32,9 @@ FORMATS = {
     b"\x4d\x3c\xb2\xa1": ("<", 1),
     b"\xa1\xb2\x3c\x4d": (">", 1),
 }
-"""First bytes of a file: the order of bytes, and how many nanoseconds the second number of a time counts."""
+"""By the first bytes of a file: its byte order, and the nanoseconds in a unit of a time's second number."""
 BYTES_MAX = 1 << 18  # libpcap's own limit: beyond it a length is damage
-PATIENCE_S = 0.2  # between looks at whether the switch ends
+PATIENCE_S = 0.2  # seconds between checks whether the switch ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class Input:
     file: BinaryIO
 
     def packets(self) -> Iterator[tuple[int, bytes]]:
-        """(time in nanoseconds, bytes) in the file's order; closes the file.  Raises PcapError."""
+        """Yield (time in nanoseconds, bytes) in the file's order, then close the file. Raise PcapError."""
         with self.file:
             yield from self._packets()
 
@@ -70,7 +71,7 @@ class Input:
             yield seconds * 1_000_000_000 + fraction * unit_ns, data
 
     def _read(self, size: int, what: str) -> bytes | None:
-        """So many bytes, None at the file's end.  Raises PcapError where it ends earlier."""
+        """Return so many bytes, or None at the file's end. Raise PcapError when the file ends in between."""
         data = self.file.read(size)
         if data and len(data) < size:
             raise PcapError(f"{self.path}: ends inside {what}")
@@ -78,7 +79,7 @@ class Input:
 
 
 def open_inputs(ports: Mapping[int, str]) -> list[Input]:
-    """The files of the ports, the lowest port's first.  Does not wait for named pipes' writers.  PcapError."""
+    """Open the files of the ports, the lowest port's first, without waiting for named pipes' writers. PcapError."""
     inputs: list[Input] = []
     try:
         for port in sorted(ports):
@@ -103,22 +104,22 @@ def _open(port: int, path: Path) -> Input:
 
 
 class PcapReplay:
-    """Feeds the files' packets to an engine from a thread of its own, which dies with the process."""
+    """Feeds the files' packets to an engine from a separate thread, which dies with the process."""
 
     def __init__(self, engine: Engine, inputs: list[Input], wait_s: float) -> None:
-        """`wait_s`: from the program's arrival to the first packet."""
+        """Wait `wait_s` from the program's arrival to the first packet."""
         self._engine = engine
         self._inputs = inputs
         self._wait_s = wait_s
         self._stopping = threading.Event()
 
     def start(self, on_failure: Callable[[PcapError], None]) -> None:
-        """Begin, where there are files; `on_failure` is called by the thread, not after `stop`."""
+        """Start the thread if there are files; on a failure it calls `on_failure`, except after `stop`."""
         if self._inputs:
             threading.Thread(target=self._run, args=(on_failure,), name="replay", daemon=True).start()
 
     def stop(self) -> None:
-        """No further packet is taken from the files."""
+        """Take no further packet from the files."""
         self._stopping.set()
 
     def _run(self, on_failure: Callable[[PcapError], None]) -> None:
@@ -146,7 +147,7 @@ class PcapReplay:
 
 
 def _timed(place: int, one: Input) -> Iterator[Packet]:
-    """A file's packets with what orders them among those of other files; a pipe's writer is waited for."""
+    """Yield a file's packets, each with its order among the packets of all files; wait for a pipe's writer."""
     waiting = select.poll()
     waiting.register(one.file, select.POLLIN)
     waiting.poll()

@@ -21,12 +21,12 @@ DIRECTIONS = ("in", "out")  # enum fault_direction of runtime/faults.h
 
 
 def pcap_file(interface: str, direction: str) -> str:
-    """The name of the pcap file of an interface, as BMv2 has it; `direction` is in or out, as the switch sees it."""
+    """Return the name of an interface's pcap file, as in BMv2; `direction` is in or out, as the switch sees it."""
     return f"{interface}_{direction}.pcap"
 
 
 def warner(interfaces: Mapping[int, str]) -> Any:
-    """What the packet thread calls when a port's interface goes down."""
+    """Return the function that the packet thread calls when a port's interface goes down."""
 
     def warn(port: int) -> None:
         name = interfaces[port]
@@ -59,7 +59,7 @@ class Ports:
         return ", ".join(map(str, self._interfaces)) or "none"
 
     def start(self) -> None:
-        """Open all and start the packet thread.  Raises PortError; then none is open."""
+        """Open all ports and start the packet thread. Raise PortError; then none is open."""
         for port, interface in self._interfaces.items():
             if self._files:
                 self._open_file(port, pcap_file(interface, "out"))
@@ -86,7 +86,7 @@ class Ports:
             raise PortError(f"{what}: {os.strerror(-result)}")
 
     def stop(self) -> None:
-        """End the packet thread and close all."""
+        """End the packet thread and close all ports."""
         self._native.core_stop(self._core)
         self._native.core_close_ports(self._core)
 
@@ -120,7 +120,7 @@ class Ports:
         )
 
     def _fault_counts(self, port: int, direction: int) -> FaultCounts:
-        """Direction 0: into the switch."""
+        """Return the counts of a port and direction; 0 is into the switch."""
         five = (ctypes.c_uint64 * len(fields(FaultCounts)))()
         self._native.core_fault_counts(self._core, port, direction, five)
         return FaultCounts(**{field.name: count for field, count in zip(fields(FaultCounts), five, strict=True)})

@@ -26,15 +26,16 @@ class TableControls(Controls):
             self._timeouts_changed.set()
 
     def insert_plain(self, plans: Words, request: bytes, at: int) -> tuple[int, int]:
-        """Carry out the updates of a serialised WriteRequest from byte `at` on, up to the first that is not plain.
+        """Carry out the updates of a serialised WriteRequest from byte `at` on, until one is not plain.
 
-        `plans` say what is, see runtime/writes.c.  How many were carried out, and the byte behind the one that was not.
+        `plans` define plain updates, see runtime/writes.c. Return the number carried out, and the byte after the update
+        that was not.
         """
         with self._lock:
             return self._now.rows.insert_plain(plans, request, at)
 
     def modify(self, entry: Entry) -> None:
-        """Give an entry another action or other parameters; its counter goes on.  InvalidEntry, EntryNotFound."""
+        """Give an entry another action or other parameters; keep its counter. Raise InvalidEntry, EntryNotFound."""
         with self._lock:
             self._now.rows.modify(entry)
         if entry.idle_timeout_ns:
@@ -46,22 +47,23 @@ class TableControls(Controls):
             self._now.delete(table, key, priority)
 
     def entries(self, table: str, key: Key | None = None) -> list[Entry]:
-        """A table's entries (with that key), const ones included, in the order of their places; without the default."""
+        """A table's entries (with that key), const ones included, in the order of their places; without the default
+        entry."""
         with self._lock:
             return self._now.rows.entries(table, key)
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
-        """What happens on a miss.  Raises InvalidEntry, also when the program has a const default action."""
+        """Set the default action. Raise InvalidEntry, also when the program has a const default action."""
         with self._lock:
             self._now.rows.set_default(table, action, parameters)
 
     def reset_default(self, table: str) -> None:
-        """Back to the program's default action."""
+        """Return to the program's default action."""
         with self._lock:
             self._now.rows.set_default(table, None, ())
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        """The default action's full name and its parameters; None: nothing is done, as in indirect tables."""
+        """The default action's full name and parameters; None: a miss does nothing, as in indirect tables."""
         with self._lock:
             return self._now.rows.default(table)
 
@@ -70,15 +72,21 @@ class TableControls(Controls):
         with self._lock:
             return self._now.rows.find(table, key, priority)
 
+    def entry_at(self, table: str, place: int) -> Entry:
+        """Return the entry whose `place` is that.  Raises UnknownObject, EntryNotFound."""
+        with self._lock:
+            return self._now.rows.table(table).at(place)
+
     def place(self, table: str, key: Key, priority: int = 0) -> int:
-        """A number of an entry that it keeps, the lowest that was free.  Raises InvalidEntry, EntryNotFound."""
+        """Return an entry's number, which stays; new entries get the lowest free number. Raise InvalidEntry,
+        EntryNotFound."""
         with self._lock:
             return self._now.rows.place_of(table, key, priority)[1]
 
     # Idle timeouts
 
     def take_idle(self, timeout_s: float) -> list[Entry]:
-        """The entries that no packet hit for their idle timeout; waits up to `timeout_s` for the first one.
+        """Return the entries that no packet hit for their idle timeout; wait up to `timeout_s` for the first one.
 
         An entry that stays idle is returned again after another timeout.
         """
@@ -94,7 +102,8 @@ class TableControls(Controls):
             self._timeouts_changed.clear()
 
     def time_since_hit(self, table: str, key: Key, priority: int = 0) -> int:
-        """Nanoseconds since a packet hit the entry or it was inserted.  InvalidEntry: the table has no timeouts."""
+        """Return nanoseconds since a packet hit the entry or it was inserted. Raise InvalidEntry for a table without
+        timeouts."""
         with self._lock:
             return self._now.rows.elapsed_ns(table, key, priority)
 
@@ -141,6 +150,6 @@ class TableControls(Controls):
             return [group for group, _ in self._now.rows.profiles.profile(profile).groups.values()]
 
     def profile_use(self, profile: str) -> tuple[int, int]:
-        """All groups and action sets together: how many members they have, and the sum of the weights."""
+        """Return the number of members, and the sum of weights, of all groups and action sets together."""
         with self._lock:
             return self._now.rows.profiles.profile(profile).use()

@@ -1,4 +1,4 @@
-"""What entries do, in messages and in the engine: actions with parameters, members, groups and action sets."""
+"""Actions of entries, in messages and in the engine: actions with parameters, members, groups and action sets."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ Call = tuple[str, tuple[int, ...]]  # an action's name and its parameters in ord
 
 
 def decode_action(owner: str, uses: Index[ActionUse], message: p4r.Action, *, default: bool = False) -> Call:
-    """The action of a message; `owner` is the table or profile in messages."""
+    """Return the action of a message; `owner` is the table or profile for refusals."""
     use = uses.get(message.action_id)
     if default and not use.as_default:
         raise denied(f"action {use.name} may not be the default action of {owner} (table_only)")
@@ -43,7 +43,7 @@ def encode_action(p4info: P4Info, name: str, parameters: tuple[int, ...]) -> p4r
 
 
 def decode_direct(table: Table, message: p4r.TableAction, *, default: bool = False) -> Call:
-    """The action of a table that has no action profile."""
+    """Return the action of a message for a table without an action profile."""
     kind = message.WhichOneof("type")
     if kind != "action":
         raise invalid(f"table {table.name} takes an action, not {kind or 'an unset one'}")
@@ -51,7 +51,7 @@ def decode_direct(table: Table, message: p4r.TableAction, *, default: bool = Fal
 
 
 def decode_via(table: Table, profile: ActionProfile, message: p4r.TableAction) -> Via:
-    """What an entry of an indirect table refers to."""
+    """Return the member, group or action set that an entry of an indirect table refers to."""
     kind = message.WhichOneof("type")
     if kind == "action_profile_member_id":
         return MemberRef(member=message.action_profile_member_id)
@@ -90,10 +90,10 @@ def _check_size_semantics(profile: ActionProfile, message: p4r.ActionProfileActi
 
 
 def decode_weight(profile: ActionProfile, weight: int) -> int:
-    """The weight of a member; where clients do not say weights all have the same."""
+    """Return the weight of a member; all are 1 where clients do not set weights."""
     if not profile.weighted:
         if weight:
-            raise invalid(f"weight {weight}: the weights of {profile.name} are not clients' to say; leave them unset")
+            raise invalid(f"weight {weight}: clients do not set the weights of {profile.name}; leave them unset")
         return 1
     if weight < 1:
         raise invalid(f"the weight of a member of {profile.name} must be 1 or more, got {weight}")
@@ -105,18 +105,18 @@ def decode_weight(profile: ActionProfile, weight: int) -> int:
 
 
 def encode_weight(profile: ActionProfile, weight: int) -> int:
-    """As the client wrote it."""
+    """Return the weight as the client wrote it."""
     return weight if profile.weighted else 0
 
 
 def refuse_watch(profile: ActionProfile, message: p4r.ActionProfileAction | p4r.ActionProfileGroup.Member) -> None:
-    """The state of ports is not looked at."""
+    """Refuse a watched port, as the switch ignores the state of ports."""
     if message.WhichOneof("watch_kind") is not None:
-        raise unimplemented(f"a watched port of a member of {profile.name}: members are chosen whatever ports do")
+        raise unimplemented(f"a watched port of a member of {profile.name}: the state of ports is ignored")
 
 
 def encode_via(p4info: P4Info, profile: ActionProfile, entry: Entry) -> p4r.TableAction:
-    """The message of what an entry of an indirect table refers to."""
+    """Return the message for the reference of an indirect table's entry."""
     match entry.via:
         case MemberRef(member=member):
             return p4r.TableAction(action_profile_member_id=member)
@@ -136,12 +136,12 @@ def encode_via(p4info: P4Info, profile: ActionProfile, entry: Entry) -> p4r.Tabl
 
 
 def group_size(profile: ActionProfile, weights: Sequence[int]) -> int:
-    """The size of a group of members of such weights, as the profile's sizes count."""
+    """Return the size of a group with these weights, in the unit of the profile's sizes."""
     return len(weights) if profile.by_members else sum(weights)
 
 
 def check_total(engine: Engine, profile: ActionProfile, more: int) -> None:
-    """Refuse what would make all groups together larger than the selector."""
+    """Refuse a change that would make all groups together larger than the selector."""
     members, weights = engine.profile_use(profile.name)
     total = (members if profile.by_members else weights) + more
     if more > 0 and 0 < profile.size < total:

@@ -1,9 +1,9 @@
-"""Who may write: P4Runtime's client arbitration for one device and the default role.
+"""The client that may write: P4Runtime's client arbitration for one device and the default role.
 
-No I/O: a client is told something by its `tell`, and everything happens in the call that caused it.  The rules are
-those of the specification's "Client Arbitration and Controller Replication" but for one, where BMv2 is followed: the
-primary is the client with the highest election id of those connected, so that a backup follows a primary that leaves.
-(The specification remembers the highest id ever seen, and leaves the switch without a primary until a client bids it.)
+No I/O: messages to a client go through its `tell`, and everything happens in the call that caused it. The rules are
+those of the specification's "Client Arbitration and Controller Replication", except one that follows BMv2: the primary
+is the connected client with the highest election id, so that a backup follows a primary that leaves. (In the
+specification the switch remembers the highest id ever seen, and has no primary until a client bids that id.)
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ CLIENTS_MAX = 16
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Client:
-    """One stream: what it has asked for and how to reach it."""
+    """One stream: its bid, and how to reach its client."""
 
     tell: Callable[[p4r.StreamMessageResponse], None]
     election_id: int | None = None  # None: never primary
@@ -28,10 +28,10 @@ class Client:
 
 
 class Arbitration:
-    """The clients of one device and which of them is primary."""
+    """The clients of one device, and the primary among them."""
 
     def __init__(self, device_id: int, on_change: Callable[[], None] = lambda: None) -> None:
-        """`on_change` is called whenever another client (or none) has become primary."""
+        """Call `on_change` whenever another client (or none) has become primary."""
         self.device_id = device_id
         self.primary: Client | None = None
         self._clients: list[Client] = []
@@ -45,7 +45,7 @@ class Arbitration:
         return U128.decode(request.election_id) == self.primary.election_id
 
     def update(self, client: Client, request: p4r.MasterArbitrationUpdate) -> None:
-        """A client's bid; raises Refused when its stream has to end."""
+        """Handle a client's bid. Raise Refused when its stream has to end."""
         self._check(client, request)
         election_id = U128.decode(request.election_id) if request.HasField("election_id") else None
         self._check_unused(client, election_id)
@@ -61,13 +61,13 @@ class Arbitration:
             self._notify(client)
 
     def leave(self, client: Client) -> None:
-        """The client's stream has ended."""
+        """Remove a client whose stream has ended."""
         if client in self._clients:
             self._clients.remove(client)
             self._choose()
 
     def describe(self) -> str:
-        """Who is primary, for messages."""
+        """Return the primary's election id as text for messages."""
         if self.primary is None:
             return "there is no primary"
         return f"the primary has election id {self.primary.election_id}"
@@ -89,13 +89,13 @@ class Arbitration:
 
     def _admit(self, client: Client) -> None:
         if len(self._clients) >= CLIENTS_MAX:
-            message = f"{len(self._clients)} clients are connected, which is the most"
+            message = f"{len(self._clients)} clients are connected, and no more fit"
             raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         client.admitted = True
         self._clients.append(client)
 
     def _choose(self) -> bool:
-        """Whether another client, or none, is primary now; then all have been told."""
+        """Choose the primary. If it changes, tell all clients and return True."""
         bidders = [client for client in self._clients if client.election_id is not None]
         highest = max(bidders, key=attrgetter("election_id"), default=None)
         if highest is self.primary:
@@ -107,7 +107,7 @@ class Arbitration:
         return True
 
     def _notify_all(self) -> None:
-        """Tell everyone; a new primary last, after the others know."""
+        """Tell all clients; a new primary last, after the others know."""
         for client in self._clients:
             if client is not self.primary:
                 self._notify(client)

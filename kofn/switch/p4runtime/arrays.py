@@ -24,7 +24,7 @@ class Arrays:
         self._p4info = p4info
 
     def write_counter(self, kind: UpdateType, message: p4r.CounterEntry) -> None:
-        """MODIFY one cell, or all when the index is unset; nothing changes when there is no data."""
+        """MODIFY one cell, or all when the index is unset; change nothing when there is no data."""
         counter = self._p4info.counters.get(message.counter_id)
         only_modify(kind, "counter", counter)
         if message.HasField("data"):
@@ -33,7 +33,7 @@ class Arrays:
                 self._engine.write_counter(counter.name, index, value)
 
     def read_counter(self, query: p4r.CounterEntry) -> Iterator[p4r.CounterEntry]:
-        """One cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
+        """Yield one cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
         wanted = query.index if query.HasField("index") else None
         for counter in selected(self._p4info.counters, query.counter_id):
             for index in indices("counter", counter, wanted):
@@ -50,7 +50,7 @@ class Arrays:
             self._engine.write_register(register.name, index, value)
 
     def read_register(self, query: p4r.RegisterEntry) -> Iterator[p4r.RegisterEntry]:
-        """One cell, all cells of a register (no index), or all cells of all registers (id 0)."""
+        """Yield one cell, all cells of a register (no index), or all cells of all registers (id 0)."""
         wanted = query.index if query.HasField("index") else None
         for register in selected(self._p4info.registers, query.register_id):
             _single(register.type)
@@ -60,7 +60,7 @@ class Arrays:
 
 
 def selected(arrays: Index[A], wanted_id: int) -> list[A]:
-    """The array of that id, all for 0."""
+    """Return the array of that id, or all for 0."""
     return [arrays.get(wanted_id)] if wanted_id else list(arrays)
 
 
@@ -71,7 +71,7 @@ def only_modify(kind: UpdateType, what: str, array: Array) -> None:
 
 
 def indices(what: str, array: Array, wanted: p4r.Index | None) -> range:
-    """The index, checked; all for None."""
+    """Return the index, checked, or all for None."""
     if wanted is None:
         return range(array.size)
     if wanted.index < 0:

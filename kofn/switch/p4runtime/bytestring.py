@@ -1,10 +1,10 @@
 """P4Runtime's bytes fields as integers and back (specification, "Bytestrings").
 
-Input: big-endian, any length but zero, leading zeros allowed, refused when the value needs more bits than the field
-has.  Output: the shortest string.  Signed values are two's complement with sign extension.
+Input: big-endian, at least one byte, leading zeros permitted, refused when the value needs more bits than the field
+has. Output: the shortest string. Signed values are two's complement with sign extension.
 
-The refusal is INVALID_ARGUMENT: the specification has OUT_OF_RANGE for strings as such, and this code for each field
-that holds one (matches, action parameters, replicas, P4Data, packet metadata), as BMv2 has.
+The refusal is INVALID_ARGUMENT, as in BMv2. The specification has OUT_OF_RANGE for strings as such, and
+INVALID_ARGUMENT for each field that holds one (matches, action parameters, replicas, P4Data, packet metadata).
 """
 
 from kofn.switch.p4runtime.refusal import invalid
@@ -37,7 +37,7 @@ def decode_signed(data: bytes, width: int, what: str) -> int:
         raise invalid(f"{what} is an empty string; it needs at least one byte")
     value = int.from_bytes(data, "big", signed=True)
     if not -(1 << (width - 1)) <= value < 1 << (width - 1):
-        raise invalid(f"{what} is {value}, which does not fit int<{width}>")
+        raise invalid(f"{what} is {_show(value)}, which does not fit int<{width}>")
     return value
 
 

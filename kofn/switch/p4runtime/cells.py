@@ -1,7 +1,7 @@
-"""What counters and meters hold, in messages and in the engine.
+"""Counts and meter configurations, in messages and in the engine.
 
-A meter that is not configured colours all packets green; so does one of the rates and bursts -1, which is what clients
-of older servers write for the same.
+A meter without a configuration colours all packets green. So does one whose rates and bursts are all -1, which clients
+of older servers write.
 """
 
 from finsy.proto import p4r
@@ -15,7 +15,7 @@ GREEN = (-1, -1, -1, -1)
 
 
 def count(data: p4r.CounterData) -> Count:
-    """The engine's count; INVALID_ARGUMENT for negative ones."""
+    """Return the engine's count; INVALID_ARGUMENT for negative numbers."""
     if data.packet_count < 0 or data.byte_count < 0:
         raise invalid(f"a counter must be 0 or more, got {data.packet_count} packets, {data.byte_count} bytes")
     return Count(packets=data.packet_count, bytes=data.byte_count)
@@ -27,7 +27,7 @@ def counter_data(cell: Count) -> p4r.CounterData:
 
 
 def decode_config(meter: Meter | DirectMeter, message: p4r.MeterConfig | None) -> MeterConfig | None:
-    """The engine's configuration; None: all is green."""
+    """Return the engine's configuration; None: all is green."""
     if message is None or (message.cir, message.cburst, message.pir, message.pburst) == GREEN:
         return None
     if message.eburst:
@@ -47,7 +47,7 @@ def decode_config(meter: Meter | DirectMeter, message: p4r.MeterConfig | None) -
 
 
 def encode_config(config: MeterConfig | None) -> p4r.MeterConfig | None:
-    """The message of a configuration; None, an unset field, when all is green."""
+    """Return the message of a configuration; None, an unset field, when all is green."""
     if config is None:
         return None
     return p4r.MeterConfig(
@@ -59,6 +59,6 @@ def encode_config(config: MeterConfig | None) -> p4r.MeterConfig | None:
 
 
 def refuse_colours(given: bool, what: str) -> None:
-    """Packets are not counted by colour."""
+    """Refuse counts by colour, which the switch does not keep."""
     if given:
         raise unimplemented(f"counts by colour of {what}: meters do not count; leave the field unset")

@@ -1,4 +1,4 @@
-"""p4_device_config: p4c's JSON, or that in the message p4.tmp.P4DeviceConfig, as BMv2's older clients send it."""
+"""p4_device_config: p4c's JSON, plain or in the message p4.tmp.P4DeviceConfig, as BMv2's older clients send it."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ NAME = "P4DeviceConfig"
 
 
 def document(device_config: bytes) -> bytes:
-    """p4c's JSON; what is no P4DeviceConfig is returned as it is.  (No JSON is one: it begins with an open group.)"""
+    """Return p4c's JSON, taken out of a P4DeviceConfig if it is in one. (JSON never parses as one.)"""
     try:
         return bytes(_message().FromString(device_config).device_data) or device_config
     except DecodeError:
@@ -17,7 +17,7 @@ def document(device_config: bytes) -> bytes:
 
 
 def _message() -> Any:
-    """The message's class; of its fields only the one that is read: the other two are obsolete."""
+    """Return the message's class with the one field that is read; the other two are obsolete."""
     file = descriptor_pb2.FileDescriptorProto(name="p4config.proto", package="p4.tmp", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     file.message_type.add(name=NAME).field.add(

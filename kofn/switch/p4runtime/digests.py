@@ -1,11 +1,12 @@
-"""Digest messages gathered into lists: when a list is full or old enough it is sent, and what was sent and not yet
-acknowledged is not sent again.
+"""Digest messages gathered into lists. A list is sent when it is full or old enough; messages that are sent and not yet
+acknowledged are kept out of later lists.
 
-No I/O and no clock: every call takes the time in seconds and `due` returns the lists to send.  The rules are those of
+No I/O and no clock: every call takes the time in seconds, and `due` returns the lists to send. The rules are those of
 the specification's "DigestEntry".
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,10 +23,10 @@ Message = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentList:
-    """What one list held, and until when its messages are kept back from later lists."""
+    """The messages of one list, and the time at which it was sent."""
 
     messages: tuple[Message, ...]
-    expires_s: float
+    sent_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,11 +37,11 @@ class DigestQueue:
     config: p4r.DigestEntry.Config
     filling: dict[Message, None] = field(default_factory=dict)  # an ordered set
     since_s: float = 0.0  # when the first message of `filling` came
-    sent: dict[int, SentList] = field(default_factory=dict)
+    sent: OrderedDict[int, SentList] = field(default_factory=OrderedDict)  # the oldest first
     kept_back: dict[Message, None] = field(default_factory=dict)
 
     def add(self, message: Message, now_s: float) -> None:
-        """Append a message unless it waits already or was sent and is not acknowledged."""
+        """Append a message, unless it already waits or an unacknowledged list holds it."""
         self._expire(now_s)
         if message in self.filling or message in self.kept_back:
             return
@@ -53,35 +54,35 @@ class DigestQueue:
         return 0 < self.config.max_list_size <= len(self.filling)
 
     def deadline_s(self) -> float | None:
-        """When the list being filled has to go; None when it is empty."""
+        """The time by which the list being filled is sent; None when it is empty."""
         return self.since_s + self.config.max_timeout_ns / NS_PER_S if self.filling else None
 
     def take(self, list_id: int, now_s: float) -> p4r.DigestList:
-        """The list being filled, as a message; it is remembered until acknowledged or timed out."""
+        """Return the list being filled, as a message, and remember it until it is acknowledged or times out."""
         messages, self.filling = tuple(self.filling), {}
         if self.config.ack_timeout_ns > 0:
-            expires_s = now_s + self.config.ack_timeout_ns / NS_PER_S
-            self.sent[list_id] = SentList(messages=messages, expires_s=expires_s)
+            self.sent[list_id] = SentList(messages=messages, sent_s=now_s)
             self.kept_back.update(dict.fromkeys(messages))
         data = (encode(self.type.type, message) for message in messages)
         return p4r.DigestList(digest_id=self.type.id, list_id=list_id, data=data, timestamp=time.time_ns())
 
     def forget(self, list_id: int) -> None:
-        """The list was acknowledged or timed out: its messages may come again."""
+        """Permit the messages of a list again, after its acknowledgement or timeout."""
         gone = self.sent.pop(list_id, None)
         for message in gone.messages if gone else ():
             self.kept_back.pop(message, None)
 
     def _expire(self, now_s: float) -> None:
-        for list_id in [number for number, sent in self.sent.items() if sent.expires_s <= now_s]:
-            self.forget(list_id)
+        timeout_s = self.config.ack_timeout_ns / NS_PER_S
+        while self.sent and self.sent[oldest := next(iter(self.sent))].sent_s + timeout_s <= now_s:
+            self.forget(oldest)
 
 
 class Digests:
     """All digests of a program."""
 
     def __init__(self, p4info: P4Info) -> None:
-        """No digest is enabled until it is inserted."""
+        """Start without enabled digests."""
         self._types = p4info.digests
         self._queues: dict[int, DigestQueue] = {}
         self._list_id = 0
@@ -98,13 +99,13 @@ class Digests:
             del self._queues[digest.id]
 
     def read(self, digest_id: int) -> Iterator[p4r.DigestEntry]:
-        """The settings of one digest (NOT_FOUND while it is disabled), or of all enabled ones for id 0."""
+        """Yield the settings of one digest (NOT_FOUND while it is disabled), or of all enabled ones for id 0."""
         queues = [self._enabled(self._types.get(digest_id))] if digest_id else list(self._queues.values())
         for queue in queues:
             yield p4r.DigestEntry(digest_id=queue.type.id, config=queue.config)
 
     def add(self, name: str, message: Message, now_s: float) -> Iterator[p4r.DigestList]:
-        """A message from the data plane; yields a list when this fills one.  Dropped when the digest is disabled."""
+        """Take a message from the data plane; yield a list when this fills one. Drop it when the digest is disabled."""
         queue = next((queue for queue in self._queues.values() if queue.type.name == name), None)
         if queue is not None:
             queue.add(message, now_s)
@@ -112,24 +113,24 @@ class Digests:
                 yield self._take(queue, now_s)
 
     def due(self, now_s: float) -> Iterator[p4r.DigestList]:
-        """The lists that have waited long enough."""
+        """Yield the lists whose time has come."""
         for queue in self._queues.values():
             deadline_s = queue.deadline_s()
-            if deadline_s is not None and deadline_s <= now_s:
+            if queue.full() or (deadline_s is not None and deadline_s <= now_s):  # full by another max_list_size
                 yield self._take(queue, now_s)
 
     def next_deadline_s(self) -> float | None:
-        """When `due` will have something to send; None when nothing waits."""
+        """Return the time at which `due` will have a list to send; None when none waits."""
         return min((at for queue in self._queues.values() if (at := queue.deadline_s()) is not None), default=None)
 
     def acknowledge(self, ack: p4r.DigestListAck) -> None:
-        """A client has dealt with a list; an unknown list is ignored, an unknown digest refused."""
+        """Acknowledge a list for the client; ignore an unknown list, refuse an unknown digest."""
         digest = self._types.get(ack.digest_id)
         if digest.id in self._queues:
             self._queues[digest.id].forget(ack.list_id)
 
     def restart(self) -> None:
-        """Another client is primary: it has seen nothing yet."""
+        """Start again with empty lists for a new primary."""
         for queue in self._queues.values():
             queue.filling.clear()
             queue.sent.clear()

@@ -1,4 +1,4 @@
-"""DirectCounterEntry and DirectMeterEntry: what stands beside the entries of tables."""
+"""DirectCounterEntry and DirectMeterEntry: the counters and meters of tables' entries."""
 
 from collections.abc import Iterable, Iterator
 
@@ -22,7 +22,7 @@ class Direct:
         self._tables = tables
 
     def write_count(self, kind: UpdateType, message: p4r.DirectCounterEntry) -> None:
-        """MODIFY sets the counter of an entry; nothing changes when there is no data."""
+        """Set the counter of an entry by MODIFY; change nothing when there is no data."""
         table = self._table(kind, "counter", message.table_entry)
         self._p4info.check_counted(table)
         if message.HasField("data") and message.table_entry.is_default_action:
@@ -32,7 +32,7 @@ class Direct:
             self._engine.set_count(table.name, key, priority, count(message.data))
 
     def write_meter(self, kind: UpdateType, message: p4r.DirectMeterEntry) -> None:
-        """MODIFY configures the meter of an entry; without a config all is green."""
+        """Configure the meter of an entry by MODIFY; without a config all is green."""
         table = self._table(kind, "meter", message.table_entry)
         meter = self._p4info.metered(table)
         if message.table_entry.is_default_action:
@@ -49,14 +49,15 @@ class Direct:
         return table
 
     def read_counts(self, query: p4r.DirectCounterEntry) -> Iterator[p4r.DirectCounterEntry]:
-        """The counters of the entries that the query's table_entry selects; table id 0: of all tables that count."""
+        """Yield counters of the entries that the query's table_entry selects; table id 0: of all
+        tables with counters."""
         if query.table_entry.table_id:
             self._p4info.check_counted(self._p4info.tables.get(query.table_entry.table_id))
         for entry in self._read(query.table_entry, "counter_data", self._p4info.direct_counters):
             yield p4r.DirectCounterEntry(table_entry=_bare(entry), data=entry.counter_data)
 
     def read_meters(self, query: p4r.DirectMeterEntry) -> Iterator[p4r.DirectMeterEntry]:
-        """The meters of the entries that the query's table_entry selects; table id 0: of all tables with meters."""
+        """Yield meters of the entries that the query's table_entry selects; table id 0: of all tables with meters."""
         refuse_colours(query.HasField("counter_data"), "a direct meter")
         if query.table_entry.table_id:
             self._p4info.metered(self._p4info.tables.get(query.table_entry.table_id))
@@ -67,7 +68,7 @@ class Direct:
     def _read(
         self, query: p4r.TableEntry, field: str, everywhere: Iterable[DirectCounter | DirectMeter]
     ) -> Iterator[p4r.TableEntry]:
-        """The entries that the query selects, with that field; table id 0: of the tables that have those beside."""
+        """Yield the entries that the query selects, with that field; table id 0: of the tables in `everywhere`."""
         wanted = p4r.TableEntry()
         wanted.CopyFrom(query)
         getattr(wanted, field).SetInParent()
@@ -76,7 +77,7 @@ class Direct:
             yield from self._read_table(wanted)
 
     def _read_table(self, wanted: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
-        """The entries of one table; NOT_FOUND when there is none of the key that is asked for."""
+        """Yield the entries of one table; NOT_FOUND when the requested key has none."""
         found = list(self._tables.read(wanted))
         if wanted.match and not found:
             table = self._p4info.tables.get(wanted.table_id)
@@ -85,7 +86,7 @@ class Direct:
 
 
 def _bare(entry: p4r.TableEntry) -> p4r.TableEntry:
-    """The entry alone, without what stands beside it."""
+    """Return the entry without action, counter and meter."""
     bare = p4r.TableEntry()
     bare.CopyFrom(entry)
     for name in ("action", "counter_data", "meter_config"):

@@ -1,4 +1,4 @@
-"""One P4Runtime update or query to whoever deals with that kind of entity; every other kind is refused by name."""
+"""Dispatches each P4Runtime update or query to the handler of its kind of entity; other kinds are refused by name."""
 
 from collections.abc import Callable, Iterator
 
@@ -82,7 +82,8 @@ class Entities:
         }
 
     def write_all(self, request: p4r.WriteRequest) -> list[Refused | None]:
-        """All updates in order, each tried whatever became of the others: why each was refused, or None."""
+        """Carry out all updates in order, each despite failures of others; return the reason for each refusal, else
+        None."""
         outcomes: list[Refused | None] = []
         data, at, updates = request.SerializeToString(), 0, len(request.updates)
         while len(outcomes) < updates:
@@ -93,14 +94,14 @@ class Entities:
         return outcomes
 
     def write(self, update: p4r.Update) -> None:
-        """Carry out one update; raises SwitchError."""
+        """Carry out one update. Raise SwitchError."""
         kind = update.type
         if kind not in (p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE):
             raise invalid(f"update type {kind} is not known; INSERT, MODIFY or DELETE is")
         self._writers[self._offered(update.entity)](kind, update.entity)
 
     def read(self, query: p4r.Entity) -> Iterator[p4r.Entity]:
-        """What the query selects; raises SwitchError, also while being iterated."""
+        """Return the entities that the query selects. Raise SwitchError, also during the iteration."""
         return self._readers[self._offered(query)](query)
 
     def _offered(self, entity: p4r.Entity) -> str:
@@ -113,7 +114,7 @@ class Entities:
 
 
 def attempt(write: Callable[[p4r.Update], None], update: p4r.Update) -> Refused | None:
-    """Why the update was refused; None: it was carried out."""
+    """Return the reason for which the update was refused; None: it was carried out."""
     try:
         write(update)
     except SwitchError as error:

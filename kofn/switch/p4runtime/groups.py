@@ -19,19 +19,19 @@ class Groups:
     """The packet replication engine as P4Runtime has it."""
 
     def __init__(self, engine: Engine) -> None:
-        """The groups are the engine's."""
+        """Read the engine's groups, without those of simple_switch_CLI, as on BMv2."""
         self._engine = engine
         self._sessions = Sessions(engine)
 
     def write(self, kind: UpdateType, message: Entry) -> None:
-        """INSERT, MODIFY or DELETE a multicast group or a clone session; raises SwitchError."""
+        """INSERT, MODIFY or DELETE a multicast group or a clone session. Raise SwitchError."""
         if _kind(message) == "clone_session_entry":
             self._sessions.write(kind, message.clone_session_entry)
         else:
             self._write_group(kind, message.multicast_group_entry)
 
     def read(self, query: Entry) -> Iterator[Entry]:
-        """One multicast group or clone session (NOT_FOUND), or all of that kind for number 0."""
+        """Yield one multicast group or clone session (NOT_FOUND), or all of that kind for number 0."""
         if _kind(query) == "clone_session_entry":
             for session in self._sessions.read(query.clone_session_entry.session_id):
                 yield Entry(clone_session_entry=session)
@@ -41,7 +41,7 @@ class Groups:
 
     def _write_group(self, kind: UpdateType, entry: p4r.MulticastGroupEntry) -> None:
         group = entry.multicast_group_id
-        check_write(kind, "multicast group", group, self._engine.groups(), GROUP_MAX)
+        check_write(kind, "multicast group", group, self._engine.groups(lasting=False), GROUP_MAX)
         if kind == p4r.Update.DELETE:
             self._engine.delete_group(group)
             return
@@ -50,7 +50,7 @@ class Groups:
         self._engine.set_group(group, decode_replicas(f"multicast group {group}", entry.replicas))
 
     def _read_groups(self, wanted: int) -> Iterator[p4r.MulticastGroupEntry]:
-        for group, replicas in selected("multicast group", wanted, self._engine.groups()):
+        for group, replicas in selected("multicast group", wanted, self._engine.groups(lasting=False)):
             yield p4r.MulticastGroupEntry(multicast_group_id=group, replicas=encode_replicas(replicas))
 
 

@@ -1,4 +1,4 @@
-"""Objects of a p4info by id; whoever asks for another is told what there is."""
+"""Objects of a p4info by id; the refusal of an unknown id lists the known ones."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
@@ -41,11 +41,11 @@ class Index(Generic[T]):
         return len(self._by_id)
 
     def __contains__(self, object_id: int) -> bool:
-        """Whether that id is one of these."""
+        """Return whether that id is one of these."""
         return object_id in self._by_id
 
     def get(self, object_id: int) -> T:
-        """The object with that id; INVALID_ARGUMENT for the unset id 0, `foreign` for one of no object."""
+        """Return the object with that id; INVALID_ARGUMENT for the unset id 0, `foreign` for an unknown id."""
         if object_id in self._by_id:
             return self._by_id[object_id]
         known = choices(f"{item.name} (0x{item.id:x})" for item in self)
@@ -54,7 +54,7 @@ class Index(Generic[T]):
         raise self._foreign(f"no {self.kind} has id 0x{object_id:x}: {known}")
 
     def named(self, name: str) -> T:
-        """The object with that name; NOT_FOUND otherwise."""
+        """Return the object with that name; NOT_FOUND otherwise."""
         for item in self:
             if item.name == name:
                 return item

@@ -1,7 +1,7 @@
 """Match keys of TableEntry messages as the engine's keys and back (specification, "Match Format").
 
-A don't-care field is left out of the message; giving one explicitly (mask 0, prefix 0, the full range) is refused, as
-are value bits outside the mask or prefix, so that what is read equals what was written.
+A don't-care field is left out of the message. A client that gives one explicitly (mask 0, prefix 0, the full range) is
+refused, as are value bits outside the mask or prefix, so that reads return the keys as they were written.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ Decoder = Callable[[KeyField, p4r.FieldMatch, str], Match]
 
 
 def decode_key(table: Table, matches: Iterable[p4r.FieldMatch]) -> Key:
-    """The key of an entry, in the order of the table's key; raises Refused with the field's name."""
+    """Return the key of an entry, in the order of the table's key. Raise Refused with the field's name."""
     given: dict[int, Match] = {}
     for match in matches:
         field = table.key.get(match.field_id)
@@ -32,7 +32,7 @@ def decode_key(table: Table, matches: Iterable[p4r.FieldMatch]) -> Key:
 
 
 def encode_key(table: Table, key: Key) -> list[p4r.FieldMatch]:
-    """The messages of a key: don't-care fields left out, canonical byte strings."""
+    """Return the messages of a key: without don't-care fields, in canonical byte strings."""
     pairs = zip(table.key, key, strict=True)
     return [_encode(field, match) for field, match in pairs if not _is_anything(field, match)]
 
@@ -93,7 +93,7 @@ _DECODERS: dict[MatchKind, Decoder] = {
 
 
 def anything(field: KeyField) -> Match:
-    """What matches every value of a field that is not exact."""
+    """Return the match for all values of a field that is not exact."""
     match field.kind:
         case MatchKind.LPM:
             return Lpm(value=0, prefix_length=0)
@@ -110,7 +110,7 @@ def anything(field: KeyField) -> Match:
 
 
 def _is_anything(field: KeyField, match: Match) -> bool:
-    if isinstance(match, Ternary):  # also what an entry of the program itself has for an optional field
+    if isinstance(match, Ternary):  # an optional field of a const entry is ternary, too
         return match.mask == 0
     return field.kind is not MatchKind.EXACT and match == anything(field)
 
@@ -122,7 +122,7 @@ def _encode(field: KeyField, match: Match) -> p4r.FieldMatch:
             message.exact.value = encode(value)
         case Lpm(value=value, prefix_length=length):
             message.lpm.value, message.lpm.prefix_len = encode(value), length
-        case Ternary(value=value) if field.kind is MatchKind.OPTIONAL:  # of the program itself
+        case Ternary(value=value) if field.kind is MatchKind.OPTIONAL:  # of a const entry
             message.optional.value = encode(value)
         case Ternary(value=value, mask=mask):
             message.ternary.value, message.ternary.mask = encode(value), encode(mask)

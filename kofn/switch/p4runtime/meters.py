@@ -28,7 +28,7 @@ class Meters:
             self._engine.write_meter(meter.name, index, config)
 
     def read(self, query: p4r.MeterEntry) -> Iterator[p4r.MeterEntry]:
-        """One cell, all cells of a meter (no index), or all cells of all meters (id 0)."""
+        """Yield one cell, all cells of a meter (no index), or all cells of all meters (id 0)."""
         refuse_colours(query.HasField("counter_data"), "a meter")
         wanted = query.index if query.HasField("index") else None
         for meter in selected(self._p4info.meters, query.meter_id):

@@ -1,4 +1,4 @@
-"""What clients give numbers to themselves: multicast groups and clone sessions."""
+"""Objects that clients number: multicast groups and clone sessions."""
 
 from collections.abc import Collection, Mapping
 from typing import TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def check_write(kind: UpdateType, what: str, number: int, present: Collection[int], most: int) -> None:
-    """Refuse numbers that are not 1..most, an INSERT of what is there, and MODIFY and DELETE of what is not."""
+    """Refuse numbers that are not 1..most, an INSERT of an existing object, and MODIFY and DELETE of a missing one."""
     if not 1 <= number <= most:
         raise invalid(f"{what} must be 1 to {most}, got {number}")
     if kind != p4r.Update.INSERT:
@@ -23,7 +23,7 @@ def check_write(kind: UpdateType, what: str, number: int, present: Collection[in
 
 
 def selected(what: str, number: int, present: Mapping[int, T]) -> list[tuple[int, T]]:
-    """The one of that number (NOT_FOUND), or all for 0, by their numbers."""
+    """Return the object of that number (NOT_FOUND), or all for 0, in order of their numbers."""
     if number:
         _check_present(what, number, present)
     return [(found, present[found]) for found in ([number] if number else sorted(present))]

@@ -36,7 +36,7 @@ DataType = Leaf | Group
 
 
 def data_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, name: str) -> DataType:
-    """The type of `name`; raises Refused for a type that this server cannot carry."""
+    """Return the type of `name`. Raise Refused for a type that this server cannot carry."""
     kind = spec.WhichOneof("type_spec")
     if kind not in _BUILDERS:
         raise unimplemented(f"{name} has type {kind}; one of {', '.join(_BUILDERS)} is offered")
@@ -44,19 +44,19 @@ def data_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, name: str) -> Data
 
 
 def leaves(of: DataType) -> int:
-    """How many integers a value of this type is."""
+    """Return the number of integers in a value of this type."""
     return 1 if isinstance(of, Leaf) else sum(leaves(part) for part in of.parts)
 
 
 def encode(of: DataType, values: Sequence[int]) -> p4d.P4Data:
-    """The message for the leaves' values, in order."""
+    """Return the message for the leaves' values, in order."""
     if len(values) != leaves(of):
         raise invalid(f"{of.name} has {leaves(of)} values, not {len(values)}")
     return _encode(of, iter(values))
 
 
 def decode(of: DataType, data: p4d.P4Data) -> list[int]:
-    """The leaves' values, in order and as unsigned integers; raises Refused when the shape or a width is wrong."""
+    """Return the leaves' values, in order, as unsigned integers. Raise Refused for a wrong shape or width."""
     present = data.WhichOneof("data")
     if present != of.member:
         raise invalid(f"{of.name} needs data of kind {of.member}, not {present or 'unset'}")

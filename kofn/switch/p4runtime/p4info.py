@@ -1,6 +1,6 @@
-"""The p4info of the loaded program as lookups: ids to named objects, and refusals that list what there is.
+"""The p4info of the loaded program as lookups: ids to named objects, and refusals that list the known objects.
 
-Knows p4.config.v1 messages and nothing of gRPC, sessions or the engine.  Names are the full names of the program
+It knows p4.config.v1 messages and nothing of gRPC, sessions or the engine. Names are the full names of the program
 (`ingress.slot.jobs`), which are also those of p4c's JSON and therefore the engine's.
 """
 
@@ -16,7 +16,7 @@ from kofn.switch.p4runtime.refusal import choices, invalid, not_found, unimpleme
 
 
 class MatchKind(Enum):
-    """How a key field is matched, by the name of its FieldMatch member."""
+    """The match kind of a key field, by the name of its FieldMatch member."""
 
     EXACT = "exact"
     LPM = "lpm"
@@ -55,7 +55,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionUse:
-    """An action as one table may use it."""
+    """An action, and its permitted uses in one table."""
 
     action: Action
     in_entries: bool
@@ -72,15 +72,15 @@ class ActionUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table: its key in order and what its entries may do."""
+    """A table: its key in order, and the actions of its entries."""
 
     id: int
     name: str
     key: Index[KeyField]
     actions: Index[ActionUse]
-    const_entries: bool  # the program's own are, and there are no others
+    const_entries: bool  # all entries are the program's own
     const_default: bool
-    profile_id: int  # 0: its entries have actions of their own
+    profile_id: int  # 0: its entries have actions, without a profile
     idle_timeouts: bool
     size: int
     needs_priority: bool  # whether entries can overlap, so that each needs one above 0
@@ -97,7 +97,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectCounter:
-    """A counter beside every entry of a table."""
+    """A counter of each entry of a table."""
 
     id: int
     name: str
@@ -113,7 +113,7 @@ class Meter(Array):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectMeter:
-    """A meter beside every entry of a table."""
+    """A meter of each entry of a table."""
 
     id: int
     name: str
@@ -132,7 +132,7 @@ class ActionProfile:
     max_group_size: int  # 0: none is declared
     by_members: bool
     max_member_weight: int  # 0: none is declared
-    weighted: bool  # whether clients say weights
+    weighted: bool  # whether clients set weights
     actions: Index[ActionUse]
 
 
@@ -175,7 +175,7 @@ class P4Info:
     """All lookups of one p4info."""
 
     def __init__(self, message: p4i.P4Info) -> None:
-        """Raises Refused when the p4info contradicts itself or needs what this server has not."""
+        """Read the p4info. Raise Refused when it contradicts itself or needs features that this server lacks."""
         info = message.type_info
         self.message = message
         self.actions = Index("action", (_action(item) for item in message.actions))
@@ -191,19 +191,19 @@ class P4Info:
         self.packet_headers = Index("packet header", (_header(i) for i in message.controller_packet_metadata))
 
     def packet_header(self, name: str) -> PacketHeader | None:
-        """The header `packet_in` or `packet_out`; None when the program declares none."""
+        """Return the header `packet_in` or `packet_out`; None when the program declares none."""
         return next((header for header in self.packet_headers if header.name == name), None)
 
     def direct_counter_of(self, table: Table) -> DirectCounter | None:
-        """The table's direct counter; None when it has none."""
+        """Return the table's direct counter; None when it has none."""
         return next((counter for counter in self.direct_counters if counter.table_id == table.id), None)
 
     def direct_meter_of(self, table: Table) -> DirectMeter | None:
-        """The table's direct meter; None when it has none."""
+        """Return the table's direct meter; None when it has none."""
         return next((meter for meter in self.direct_meters if meter.table_id == table.id), None)
 
     def check_counted(self, table: Table) -> None:
-        """INVALID_ARGUMENT when the table has no direct counter."""
+        """Raise INVALID_ARGUMENT when the table has no direct counter."""
         if self.direct_counter_of(table) is None:
             having = [self.tables.get(counter.table_id).name for counter in self.direct_counters]
             raise invalid(
@@ -211,7 +211,7 @@ class P4Info:
             )
 
     def metered(self, table: Table) -> DirectMeter:
-        """The table's direct meter; INVALID_ARGUMENT when it has none."""
+        """Return the table's direct meter; INVALID_ARGUMENT when it has none."""
         meter = self.direct_meter_of(table)
         if meter is None:
             having = [self.tables.get(meter.table_id).name for meter in self.direct_meters]

@@ -12,7 +12,7 @@ from kofn.switch.p4runtime.refusal import invalid, unready
 
 
 def packet_in(p4info: P4Info, packet: bytes) -> p4r.PacketIn:
-    """A packet that the program sent to the CPU port; raises Refused when it is shorter than its header."""
+    """Return a packet that the program sent to the CPU port. Raise Refused when it is shorter than its header."""
     header = p4info.packet_header("packet_in")
     if header is None:
         return p4r.PacketIn(payload=packet)
@@ -30,7 +30,7 @@ def packet_in(p4info: P4Info, packet: bytes) -> p4r.PacketIn:
 
 
 def packet_out(p4info: P4Info, message: p4r.PacketOut) -> bytes:
-    """The packet to enter the switch by the CPU port; raises Refused unless each field is given once and fits."""
+    """Return the packet to enter the switch by the CPU port. Raise Refused unless each field is given once and fits."""
     header = p4info.packet_header("packet_out")
     if header is None:
         raise unready("the program has no @controller_header packet_out; it takes no packets from the controller")

@@ -1,4 +1,4 @@
-"""A program as a controller pushed it: the configuration message, its lookups, and what can be written and read."""
+"""A program that a controller pushed: the configuration message, its lookups, its readable and writable entities."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,7 +21,7 @@ class Pipeline:
     """Everything of the P4Runtime server that lives as long as one program."""
 
     def __init__(self, engine: Engine, config: p4r.ForwardingPipelineConfig) -> None:
-        """Raises Refused when the p4info cannot be used.  Nothing is loaded by this."""
+        """Read the configuration without loading it. Raise Refused when the p4info cannot be used."""
         self.config = config
         self.document = document(config.p4_device_config)  # p4c's JSON
         self._engine = engine
@@ -30,7 +30,7 @@ class Pipeline:
         self.entities = Entities(engine, self.p4info, self.digests)
 
     def answer(self, response_type: int) -> p4r.ForwardingPipelineConfig:
-        """The parts of the configuration that a GetForwardingPipelineConfig asks for."""
+        """Return the parts of the configuration that a GetForwardingPipelineConfig asks for."""
         answer = p4r.ForwardingPipelineConfig()
         if self.config.HasField("cookie"):
             answer.cookie.CopyFrom(self.config.cookie)
@@ -41,13 +41,13 @@ class Pipeline:
         return answer
 
     def same_program(self, config: p4r.ForwardingPipelineConfig) -> bool:
-        """Whether `config` differs in nothing but the cookie."""
+        """Return whether `config` differs in nothing but the cookie."""
         return bool(self.config.p4_device_config == config.p4_device_config and self.config.p4info == config.p4info)
 
     def check(self, *, generated: bool) -> None:
         """Raise SwitchError when the program cannot be read, or the p4info belongs to another one.
 
-        `generated`: also when the program does what this switch does not, which loading it finds out otherwise.
+        With `generated`, also when the switch cannot execute the program, which loading would find otherwise.
         """
         program = read_program(self.document)
         _check_names("table", self.p4info.tables, [table.name for table in program.tables])
@@ -64,4 +64,4 @@ class Pipeline:
 def _check_names(kind: str, described: Iterable[Named], existing: Sequence[str]) -> None:
     for item in described:
         if item.name not in existing:
-            raise invalid(f"the p4info has {kind} {item.name}, which the program has not; it has {choices(existing)}")
+            raise invalid(f"the p4info has {kind} {item.name}, which the program lacks; it has {choices(existing)}")

@@ -1,6 +1,6 @@
-"""Updates that the native part decodes and carries out itself: inserts of entries with a key and an action alone.
+"""Updates that the native part decodes and carries out: inserts of entries that have only a key and an action.
 
-runtime/writes.c says what is plain; here is the plan that it decodes by, words for each table.
+runtime/writes.c defines plain updates. This module makes the plan for decoding them, as words for each table.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,15 +23,15 @@ KINDS = {
     MatchKind.RANGE: ("range", 6),
     MatchKind.OPTIONAL: ("ternary", 7),
 }
-"""What the program calls a kind of match, and its number in FieldMatch."""
+"""The program's name for a kind of match, and its number in FieldMatch."""
 FIELDS_MAX, LIMBS_MAX = 64, 512  # as in runtime/writes.c
 
 
 class PlainInserts:
-    """Of the program that `engine` runs."""
+    """The plans for inserts into the program that `engine` runs."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
-        """The program need not be loaded yet."""
+        """Take an engine whose program may be loaded later."""
         self._engine = engine
         self._p4info = p4info
 
@@ -55,7 +55,7 @@ def _plans(program: Program, p4info: P4Info) -> Iterator[int]:
 
 
 def _is_plain(table: Table, own: ProgramTable) -> bool:
-    """Whether nothing stands beside the table's entries but a counter."""
+    """Return whether the table's entries have nothing beside an action but a counter."""
     fields, known = list(zip(table.key, own.key, strict=False)), {action.name for action in own.actions}
     sizes = [len(table.key), *(len(use.action.parameters) for use in table.actions)]
     room = [sum(limbs(field.width) for field in use.action.parameters) for use in table.actions]
@@ -86,7 +86,7 @@ def _action_plan(use: ActionUse, number: int) -> list[int]:
 
 
 def _values(fields: Iterable[Field]) -> Iterator[list[int]]:
-    """Of each its id, its width and its first limb."""
+    """Yield id, width and first limb of each field."""
     at = 0
     for field in fields:
         yield [field.id, field.width, at]

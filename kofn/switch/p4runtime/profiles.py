@@ -21,7 +21,7 @@ from kofn.switch.state.entries import GroupMember, Member, MemberGroup
 
 
 class Profiles:
-    """The program's action profiles as P4Runtime has them.  Holds no members: they are the engine's."""
+    """The program's action profiles as P4Runtime has them. The engine holds the members."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
         """`p4info` describes the program that `engine` runs."""
@@ -29,7 +29,7 @@ class Profiles:
         self._p4info = p4info
 
     def write_member(self, kind: UpdateType, message: p4r.ActionProfileMember) -> None:
-        """INSERT, MODIFY or DELETE; raises SwitchError."""
+        """INSERT, MODIFY or DELETE a member. Raise SwitchError."""
         profile = self._p4info.profiles.get(message.action_profile_id)
         if message.member_id == 0:
             raise invalid(f"the id of a member of action profile {profile.name} is not set")
@@ -44,7 +44,7 @@ class Profiles:
         write(member)
 
     def read_members(self, query: p4r.ActionProfileMember) -> Iterator[p4r.ActionProfileMember]:
-        """One member, all of a profile (member id 0), or all of all profiles (profile id 0, too)."""
+        """Yield one member, all of a profile (member id 0), or all of all profiles (profile id 0, too)."""
         for profile in self._selected(query.action_profile_id):
             for member in self._engine.members(profile.name):
                 if query.member_id in (0, member.id):
@@ -52,7 +52,7 @@ class Profiles:
                     yield p4r.ActionProfileMember(action_profile_id=profile.id, member_id=member.id, action=action)
 
     def write_group(self, kind: UpdateType, message: p4r.ActionProfileGroup) -> None:
-        """INSERT, MODIFY or DELETE; raises SwitchError."""
+        """INSERT, MODIFY or DELETE a group. Raise SwitchError."""
         profile = self._p4info.profiles.get(message.action_profile_id)
         if message.group_id == 0:
             raise invalid(f"the id of a group of action profile {profile.name} is not set")
@@ -67,7 +67,7 @@ class Profiles:
         write(group)
 
     def read_groups(self, query: p4r.ActionProfileGroup) -> Iterator[p4r.ActionProfileGroup]:
-        """One group, all of a selector (group id 0), or all of all selectors (profile id 0, too)."""
+        """Yield one group, all of a selector (group id 0), or all of all selectors (profile id 0, too)."""
         for profile in self._selected(query.action_profile_id):
             for group in self._engine.member_groups(profile.name):
                 if query.group_id in (0, group.id):

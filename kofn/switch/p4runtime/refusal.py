@@ -1,7 +1,7 @@
-"""What the P4Runtime server answers when it cannot do what it is asked: a status code and a sentence.
+"""The P4Runtime server's answer to a request that it cannot carry out: a status code and a sentence.
 
-A Refused is raised by whoever finds the fault and turned into a gRPC status by the server.  For a batch, every update
-has its own p4.v1.Error inside one google.rpc.Status (P4Runtime specification, "Error Reporting" of the Write RPC).
+The code that finds the fault raises Refused, and the server turns it into a gRPC status. For a batch, every update has
+its own p4.v1.Error inside one google.rpc.Status (P4Runtime specification, "Error Reporting" of the Write RPC).
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,47 +24,47 @@ from kofn.switch.errors import (
 )
 
 STATUS_DETAILS = "grpc-status-details-bin"
-DETAILS_MAX = 6000  # bytes: clients accept 8 KiB of metadata unless told otherwise
+DETAILS_MAX = 6000  # bytes: clients accept 8 KiB of metadata by default
 BARE_ERROR = 40  # bytes of an error without its message, at most
 SPACE = "kofn-switch"
 
 
-class Refused(SwitchError):  # noqa: N818 - reads as what happened to the request
-    """A request that is not carried out; `code` is the canonical code that the client gets."""
+class Refused(SwitchError):  # noqa: N818 - names the request's fate
+    """A request that is refused; `code` is the canonical code that the client gets."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        """`message` says what was asked for, by name, and what would have been allowed."""
+        """Take a `message` that names the requested object and the valid choices."""
         super().__init__(message)
         self.code = code
 
 
 def invalid(message: str) -> Refused:
-    """The request contradicts itself or the p4info."""
+    """Refuse a request that contradicts itself or the p4info."""
     return Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def not_found(message: str) -> Refused:
-    """The request names something that is not there."""
+    """Refuse a request for an object that does not exist."""
     return Refused(grpc.StatusCode.NOT_FOUND, message)
 
 
 def out_of_range(message: str) -> Refused:
-    """A value does not fit its field, or an index its array."""
+    """Refuse a value that does not fit its field, or an index its array."""
     return Refused(grpc.StatusCode.OUT_OF_RANGE, message)
 
 
 def denied(message: str) -> Refused:
-    """The client, or any client, may not do this."""
+    """Refuse a request that this client, or any client, may not make."""
     return Refused(grpc.StatusCode.PERMISSION_DENIED, message)
 
 
 def unimplemented(message: str) -> Refused:
-    """P4Runtime has it and this switch has not."""
+    """Refuse a feature of P4Runtime that this switch lacks."""
     return Refused(grpc.StatusCode.UNIMPLEMENTED, message)
 
 
 def unready(message: str) -> Refused:
-    """Something else has to come first."""
+    """Refuse a request that must follow another one."""
     return Refused(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
@@ -73,7 +73,7 @@ def exhausted(message: str) -> Refused:
 
 
 def choices(names: Iterable[str], most: int = 12) -> str:
-    """The valid choices for the end of a message: `one of a, b, c`, cut after `most`."""
+    """Return the valid choices for the end of a message: `one of a, b, c`, cut after `most`."""
     listed = list(names)
     if not listed:
         return "there are none"
@@ -95,7 +95,7 @@ _CODES: dict[type[SwitchError | BuildError], grpc.StatusCode] = {
 
 
 def refusal(error: SwitchError | BuildError) -> Refused:
-    """The engine's error as a refusal with the code that P4Runtime has for it; INTERNAL for faults of the switch."""
+    """Return the engine's error as a refusal with P4Runtime's code for it; INTERNAL for faults of the switch."""
     if isinstance(error, Refused):
         return error
     kind = next((kind for kind in type(error).__mro__ if kind in _CODES), None)
@@ -103,15 +103,15 @@ def refusal(error: SwitchError | BuildError) -> Refused:
 
 
 def number(code: grpc.StatusCode) -> int:
-    """The canonical code as google.rpc.Code has it."""
+    """Return the canonical code as a number of google.rpc.Code."""
     value: int = code.value[0]
     return value
 
 
 def batch_details(outcomes: Sequence[Refused | None]) -> bytes:
-    """A serialised google.rpc.Status with one p4.v1.Error for each update, OK ones (None) included.
+    """Return a serialised google.rpc.Status with one p4.v1.Error for each update, OK ones (None) included.
 
-    Codes are always there; messages only while there is room for them in what a client accepts as metadata.
+    Codes are always included; messages only while they fit into the metadata that a client accepts.
     """
     status = rpc_status.Status(code=number(grpc.StatusCode.UNKNOWN), message=summary(outcomes))
     room = DETAILS_MAX - BARE_ERROR * len(outcomes)
@@ -124,7 +124,7 @@ def batch_details(outcomes: Sequence[Refused | None]) -> bytes:
 
 
 def summary(outcomes: Sequence[Refused | None]) -> str:
-    """One line for clients that show only the outer message: how many failed and the first reason."""
+    """Return one line for clients that show only the outer message: how many updates failed, and the first reason."""
     failed = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome is not None]
     index, first = failed[0]
     return f"{len(failed)} of {len(outcomes)} failed; the first, at index {index}: {first.code.name}: {first}"

@@ -1,4 +1,4 @@
-"""Replicas of P4Runtime's messages, which multicast groups and clone sessions both have, and the engine's."""
+"""Replicas of multicast groups and clone sessions, in P4Runtime's messages and in the engine."""
 
 from collections.abc import Iterable
 
@@ -13,16 +13,18 @@ PORT_BITS = 9
 
 
 def decode_replicas(what: str, messages: Iterable[p4r.Replica]) -> tuple[Replica, ...]:
-    """The engine's replicas; `what` is whose they are, for the refusal."""
+    """Return the engine's replicas; `what` names their owner for the refusal."""
     replicas = tuple(_replica(what, message) for message in messages)
+    seen: set[Replica] = set()
     for replica in replicas:
-        if replicas.count(replica) > 1:
+        if replica in seen:
             raise invalid(f"{what} has port {replica.port} instance {replica.instance} twice")
+        seen.add(replica)
     return replicas
 
 
 def encode_replicas(replicas: Iterable[Replica]) -> list[p4r.Replica]:
-    """Ports are given as egress_port, the form that both finsy and p4runtime-shell write."""
+    """Return the messages, with ports as egress_port, the form that both finsy and p4runtime-shell write."""
     return [p4r.Replica(egress_port=replica.port, instance=replica.instance) for replica in replicas]
 
 
@@ -35,7 +37,7 @@ def _replica(what: str, replica: p4r.Replica) -> Replica:
 
 
 def _port(what: str, replica: p4r.Replica) -> int:
-    """The port as bytes, or as the number that clients older than P4Runtime 1.4 send."""
+    """Return the port, given as bytes, or as the number that clients older than P4Runtime 1.4 send."""
     if replica.WhichOneof("port_kind") == "egress_port":
         return decode(encode(replica.egress_port), PORT_BITS, f"a port of {what}")
     return decode(replica.port, PORT_BITS, f"a port of {what}")

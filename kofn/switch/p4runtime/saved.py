@@ -1,4 +1,4 @@
-"""A configuration that waits for COMMIT, and what was written for it since it was saved."""
+"""A configuration that waits for COMMIT, with the updates that were written to it."""
 
 from finsy.proto import p4r
 
@@ -8,13 +8,13 @@ from kofn.switch.p4runtime.refusal import Refused
 
 
 class Saved:
-    """What is written is tried at once, on a switch of its own without ports, and done again on the real one at COMMIT.
+    """A saved program. Its updates run at once on a trial switch without ports, and at COMMIT on the real one.
 
-    Reads see what was written; the running program goes on as it was.
+    Reads see these updates; the running program stays as it is.
     """
 
     def __init__(self, engine: Engine, config: p4r.ForwardingPipelineConfig) -> None:
-        """Load the program into a switch like `engine`.  Raises SwitchError when it cannot be run."""
+        """Load the program into a switch like `engine`. Raise SwitchError when it cannot be run."""
         trial = engine.without_ports()
         self.pipeline = Pipeline(trial, config)
         self.pipeline.check(generated=False)
@@ -22,13 +22,13 @@ class Saved:
         self._updates: list[p4r.Update] = []
 
     def write_all(self, request: p4r.WriteRequest) -> list[Refused | None]:
-        """As Entities.write_all."""
+        """Do as Entities.write_all."""
         outcomes = self.pipeline.entities.write_all(request)
         self._updates += [update for update, refused in zip(request.updates, outcomes, strict=True) if not refused]
         return outcomes
 
     def commit(self, engine: Engine) -> Pipeline:
-        """Make it the running program of `engine`, with all that was written."""
+        """Make it the running program of `engine`, with all its updates."""
         pipeline = Pipeline(engine, self.pipeline.config)
         engine.load(pipeline.document)
         for update in self._updates:

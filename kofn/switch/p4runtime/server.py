@@ -11,8 +11,8 @@ from kofn.switch.engine.engine import Engine
 from kofn.switch.p4runtime.service import P4RuntimeService
 from kofn.switch.p4runtime.uplink import Uplink, in_loop
 
-MESSAGE_MAX = 256 << 20  # bytes, as simple_switch_grpc: a program's JSON can be large
-GRACE_S = 0.3  # for requests under way when the server is closed
+MESSAGE_MAX = 256 << 20  # bytes, as in simple_switch_grpc: a program's JSON can be large
+GRACE_S = 0.3  # seconds for running requests when the server is closed
 
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # two switches at one address would share its clients
@@ -25,9 +25,9 @@ OPTIONS = (
 async def serving(
     engine: Engine, *, device_id: int, address: str, credentials: grpc.ServerCredentials | None = None
 ) -> AsyncIterator[int]:
-    """Serve P4Runtime at HOST:PORT (port 0: any) within the block; gives the port number.
+    """Serve P4Runtime at HOST:PORT (port 0: any) within the block, and yield the port number.
 
-    With `credentials` over TLS.  Raises RuntimeError when nothing can listen there.
+    `credentials` turn TLS on. Raises RuntimeError when the server cannot listen there.
     """
     service = P4RuntimeService(engine, device_id)
     server = grpc.aio.server(options=OPTIONS)

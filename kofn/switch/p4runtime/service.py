@@ -1,7 +1,7 @@
 """The P4Runtime service: gRPC on one side, the engine on the other.
 
-Holds the pushed pipeline and who is connected; table entries, counters, groups and registers are the engine's.  All of
-it runs in one asyncio loop, but for the compilation of a pushed program, which has a thread of its own.
+It holds the pushed pipeline and the connected clients. The engine holds table entries, counters, groups and registers.
+All of it runs in one asyncio loop, except the compilation of a pushed program, which runs in another thread.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     """
 
     def __init__(self, engine: Engine, device_id: int) -> None:
-        """Make it in a running asyncio loop."""
+        """Make the service in a running asyncio loop."""
         self._engine = engine
         self._device_id = device_id
         self._lock = asyncio.Lock()  # one write or pipeline change at a time
@@ -66,7 +66,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     async def StreamChannel(  # noqa: N802
         self, request_iterator: AsyncIterator[p4r.StreamMessageRequest], context: Context
     ) -> AsyncIterator[p4r.StreamMessageResponse]:
-        """A client's session: arbitration, packets, digests."""
+        """Serve a client's session: arbitration, packets, digests."""
         try:
             async with aclosing(self.streams.serve(request_iterator)) as messages:
                 async for message in messages:
@@ -75,7 +75,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             await _abort(context, refused)
 
     async def Write(self, request: p4r.WriteRequest, context: Context) -> p4r.WriteResponse:  # noqa: N802
-        """All updates in order, each tried whatever became of the others."""
+        """Carry out all updates in order, each despite failures of others."""
         async with self._lock:
             try:
                 self._check_write(request)
@@ -89,7 +89,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         return p4r.WriteResponse()
 
     async def Read(self, request: p4r.ReadRequest, context: Context) -> AsyncIterator[p4r.ReadResponse]:  # noqa: N802
-        """What the queries select, in chunks; queries that fail are reported at the end."""
+        """Yield the entities that the queries select, in chunks, and report failed queries at the end."""
         try:
             self._check_device(request.device_id)
             async with self._lock:  # not while the program changes
@@ -118,7 +118,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     async def GetForwardingPipelineConfig(  # noqa: N802
         self, request: p4r.GetForwardingPipelineConfigRequest, context: Context
     ) -> p4r.GetForwardingPipelineConfigResponse:
-        """The pushed pipeline, or the parts of it that are asked for."""
+        """Return the pushed pipeline, or the requested parts of it."""
         try:
             self._check_device(request.device_id)
             config = self.streams.required_pipeline().answer(request.response_type)
@@ -131,7 +131,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     ) -> p4r.SetForwardingPipelineConfigResponse:
         """Verify or load a program.
 
-        Once begun it is finished, even when the client stops waiting: the engine and the lookups change together.
+        It runs to its end even when the client stops waiting: the engine and the lookups change together.
         """
         try:
             await asyncio.shield(asyncio.create_task(self._set_pipeline(request)))
@@ -166,7 +166,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
 
     async def _commit_saved(self, request: Config) -> None:
         if request.HasField("config"):
-            raise invalid("COMMIT is of the saved config: leave the config unset")
+            raise invalid("COMMIT takes the saved config: leave the config unset")
         if self._saved is None:
             raise not_found("no config is saved: VERIFY_AND_SAVE one first")
         self._run(await asyncio.to_thread(self._saved.commit, self._engine))
@@ -176,7 +176,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         LOG.info("pipeline loaded: %d tables", len(pipeline.p4info.tables))
 
     def _reconcile(self, config: p4r.ForwardingPipelineConfig) -> None:
-        """Keep all state where the program is the running one, as only then nothing can be lost."""
+        """Keep all state if the program is the running one; only then no state can be lost."""
         if not self.streams.required_pipeline().same_program(config):
             raise unimplemented("RECONCILE_AND_COMMIT of another program; VERIFY_AND_COMMIT is offered and clears all")
         self._saved = None
@@ -200,7 +200,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             raise denied(f"Not primary: the request has {asked}; {self.streams.arbitration.describe()}")
 
     def _required_writer(self) -> Callable[[p4r.WriteRequest], list[Refused | None]]:
-        """What carries updates out: for a saved config while there is one."""
+        """Return the function that carries updates out: the saved config's while there is one."""
         return self.streams.required_pipeline().entities.write_all if self._saved is None else self._saved.write_all
 
     def _check_write(self, request: p4r.WriteRequest) -> None:

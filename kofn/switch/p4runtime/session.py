@@ -10,45 +10,45 @@ from kofn.switch.p4runtime.arbitration import Client
 from kofn.switch.p4runtime.refusal import SPACE, Refused, number
 
 LOG = logging.getLogger(__name__)
-BACKLOG_MAX = 4096  # messages of the data plane waiting for a slow client; more are dropped
+BACKLOG_MAX = 4096  # messages that wait for a slow client, without those about arbitration; more are dropped
 
 
 class ClientSession:
-    """Messages to one client, in order; ends when `close` is called."""
+    """Messages to one client, in order; they end after `close`."""
 
     def __init__(self) -> None:
-        """Make it in a running asyncio loop."""
+        """Make the session in a running asyncio loop."""
         self.client = Client(tell=self.tell)
-        self.refused: Refused | None = None  # why the stream was ended, if it was by this side
+        self.refused: Refused | None = None  # why this side ended the stream, if it did
         self.dropped = 0
         self._outbox: asyncio.Queue[p4r.StreamMessageResponse | None] = asyncio.Queue()
 
     def tell(self, message: p4r.StreamMessageResponse) -> None:
-        """Send a message that must not be lost: arbitration, errors."""
+        """Send a message that must not be lost: arbitration."""
         self._outbox.put_nowait(message)
 
     def offer(self, message: p4r.StreamMessageResponse) -> None:
-        """Send a packet or a digest list, or drop it when the client is far behind."""
+        """Send a packet, a digest list or an error, or drop it when the client is far behind."""
         if self._outbox.qsize() < BACKLOG_MAX:
             self._outbox.put_nowait(message)
             return
         self.dropped += 1
-        if self.dropped.bit_count() == 1:  # 1, 2, 4, 8, ...: say it, but not for every packet
+        if self.dropped.bit_count() == 1:  # at 1, 2, 4, 8, ... rather than for each packet
             LOG.warning("a client does not read its stream: %d messages dropped", self.dropped)
 
     def close(self, refused: Refused | None = None) -> None:
-        """End the stream after what is in the outbox."""
+        """End the stream after the messages in the outbox."""
         self.refused = refused
         self._outbox.put_nowait(None)
 
     async def messages(self) -> AsyncIterator[p4r.StreamMessageResponse]:
-        """What to send, until closed."""
+        """Yield the messages to send, until closed."""
         while (message := await self._outbox.get()) is not None:
             yield message
 
 
 def stream_error(request: p4r.StreamMessageRequest, refused: Refused) -> p4r.StreamMessageResponse:
-    """The answer to a packet-out or digest acknowledgement that was not carried out."""
+    """Return the answer to a packet-out or digest acknowledgement that failed."""
     error = p4r.StreamError(canonical_code=number(refused.code), message=str(refused), space=SPACE)
     match request.WhichOneof("update"):
         case "packet":

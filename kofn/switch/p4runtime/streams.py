@@ -20,10 +20,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Streams:
-    """Who is connected, and the pipeline that their messages refer to."""
+    """The connected clients, and the pipeline that their messages refer to."""
 
     def __init__(self, engine: Engine, device_id: int) -> None:
-        """Make it in a running asyncio loop."""
+        """Make them in a running asyncio loop."""
         self.pipeline: Pipeline | None = None
         self.arbitration = Arbitration(device_id, on_change=self._primary_changed)
         self._engine = engine
@@ -31,7 +31,7 @@ class Streams:
         self._timer: asyncio.TimerHandle | None = None
 
     def required_pipeline(self) -> Pipeline:
-        """The pipeline; FAILED_PRECONDITION before a controller has pushed one."""
+        """Return the pipeline; FAILED_PRECONDITION before a controller has pushed one."""
         if self.pipeline is None:
             raise unready("No forwarding pipeline config set for this device: push one first")
         return self.pipeline
@@ -39,7 +39,7 @@ class Streams:
     async def serve(
         self, requests: AsyncIterator[p4r.StreamMessageRequest]
     ) -> AsyncGenerator[p4r.StreamMessageResponse, None]:
-        """One client's stream to its end; raises Refused when the client's arbitration was not acceptable."""
+        """Serve one client's stream to its end. Raise Refused when the client's arbitration fails."""
         session = ClientSession()
         self._sessions.add(session)
         listener = asyncio.create_task(self._listen(session, requests))
@@ -54,7 +54,7 @@ class Streams:
             self.arbitration.leave(session.client)
 
     def take_digests(self, digests: list[Digest]) -> None:
-        """Digests from the data plane, into lists; dropped while there is no primary to send them to."""
+        """Put digests from the data plane into lists; drop them while there is no primary."""
         if self.pipeline is None or self.arbitration.primary is None:
             return
         now_s = asyncio.get_running_loop().time()
@@ -64,7 +64,7 @@ class Streams:
         self.schedule_digests()
 
     def take_idle(self, entries: list[Entry]) -> None:
-        """Entries that no packet hit for their idle timeout, to the primary."""
+        """Report entries that no packet hit for their idle timeout to the primary."""
         if self.pipeline is None or self.arbitration.primary is None:
             return
         message = p4r.StreamMessageResponse()
@@ -74,7 +74,7 @@ class Streams:
         self._to_primary(message)
 
     def take_packets(self, packets: list[bytes]) -> None:
-        """Packets from the CPU port, to the primary."""
+        """Send packets from the CPU port to the primary."""
         if self.pipeline is None:
             return
         for packet in packets:
@@ -106,7 +106,7 @@ class Streams:
             session.close()
 
     async def _listen(self, session: ClientSession, requests: AsyncIterator[p4r.StreamMessageRequest]) -> None:
-        """Carry out a client's messages until it ends its side, or a bid of it ends the stream."""
+        """Carry out a client's messages until it ends its side, or its bid ends the stream."""
         refused = None
         try:
             async for request in requests:
@@ -123,7 +123,7 @@ class Streams:
         try:
             self._carry_out_data(session, request)
         except SwitchError as error:
-            session.tell(stream_error(request, refusal(error)))
+            session.offer(stream_error(request, refusal(error)))
 
     def _carry_out_data(self, session: ClientSession, request: p4r.StreamMessageRequest) -> None:
         kind = request.WhichOneof("update")

@@ -17,7 +17,7 @@ NOTHING = "NoAction"  # P4's action that does nothing
 
 
 class Tables:
-    """The program's tables as P4Runtime has them.  Holds no entries: they are the engine's."""
+    """The program's tables as P4Runtime has them. The engine holds the entries."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
         """`p4info` describes the program that `engine` runs."""
@@ -25,7 +25,7 @@ class Tables:
         self._p4info = p4info
 
     def write(self, kind: UpdateType, message: p4r.TableEntry) -> None:
-        """INSERT, MODIFY or DELETE; raises SwitchError."""
+        """INSERT, MODIFY or DELETE an entry. Raise SwitchError."""
         table = self._p4info.tables.get(message.table_id)
         if kind != p4r.Update.DELETE:
             self._check_offered(table, message)
@@ -40,7 +40,7 @@ class Tables:
             self._engine.delete(table.name, decode_key(table, message.match), priority_of(table, message))
 
     def read(self, query: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
-        """The entries that the query's set fields select; table id 0 selects all tables' entries."""
+        """Yield the entries that the query's set fields select; table id 0 selects all tables' entries."""
         if query.table_id == 0:
             for table in self._p4info.tables:
                 yield from self._read_table(table, query)
@@ -118,7 +118,7 @@ class Tables:
             check_total(self._engine, profile, _size(profile, entry) - (_size(profile, before) if before else 0))
 
     def _check_direct(self, table: Table, message: p4r.TableEntry) -> None:
-        """Refuse what the table has not before anything is written."""
+        """Refuse counters and meters that the table lacks, before anything is written."""
         if message.HasField("counter_data"):
             self._p4info.check_counted(table)
             count(message.counter_data)
@@ -146,7 +146,7 @@ class Tables:
                 yield message
 
     def _candidates(self, table: Table, query: p4r.TableEntry) -> list[Entry]:
-        """All entries, or those of the key that the query has."""
+        """Return all entries, or those of the query's key."""
         if not query.match:
             return self._engine.entries(table.name)
         key = decode_key(table, query.match)
@@ -180,13 +180,13 @@ class Tables:
         )
 
     def key_message(self, entry: Entry) -> p4r.TableEntry:
-        """What identifies an entry, and what its client noted with it: for notifications."""
+        """Return a message with the entry's key and its client's metadata, for notifications."""
         message = self._message(self._p4info.tables.named(entry.table), entry)
         message.ClearField("action")
         return message
 
     def _add_direct(self, table: Table, entry: Entry, query: p4r.TableEntry, message: p4r.TableEntry) -> None:
-        """What stands beside an entry, as far as the query asks for it and the table has it."""
+        """Add the entry's counter, meter and idle time, where the query asks for it and the table has it."""
         place = table.name, entry.key, entry.priority
         if query.HasField("counter_data") and self._p4info.direct_counter_of(table) is not None:
             message.counter_data.CopyFrom(counter_data(self._engine.count(*place)))
@@ -227,7 +227,7 @@ class Tables:
 
 
 def priority_of(table: Table, message: p4r.TableEntry) -> int:
-    """The entry's priority, above 0 exactly where entries can overlap."""
+    """Return the entry's priority, which is above 0 exactly where entries can overlap."""
     if table.needs_priority and message.priority <= 0:
         raise invalid(f"an entry of table {table.name} needs a priority above 0, not {message.priority}")
     if not table.needs_priority and message.priority != 0:
@@ -236,5 +236,5 @@ def priority_of(table: Table, message: p4r.TableEntry) -> int:
 
 
 def _size(profile: ActionProfile, entry: Entry) -> int:
-    """Of the entry's action set."""
+    """Return the size of the entry's action set."""
     return group_size(profile, [one.weight for one in entry.via.actions]) if isinstance(entry.via, ActionSet) else 0

@@ -1,4 +1,4 @@
-"""What the data plane sends up, digests and packets, brought from the engine's blocking calls into the asyncio loop."""
+"""Digests and packets of the data plane, brought from the engine's blocking calls into the asyncio loop."""
 
 import asyncio
 import logging
@@ -9,19 +9,19 @@ from typing import TypeVar
 from kofn.switch.errors import SwitchError
 
 LOG = logging.getLogger(__name__)
-TAKE_TIMEOUT_S = 0.2  # how long closing waits for the thread at most
+TAKE_TIMEOUT_S = 0.2  # the most seconds that closing waits for the thread
 T = TypeVar("T")
 
 
 class Uplink:
-    """A thread that waits for one of the engine's take methods and gives what it returns to a handler.
+    """A thread that waits for one of the engine's take methods and passes the result to a handler.
 
     The thread takes nothing more until the handler has returned. Items that arrive faster wait in the engine, which has
     bounded room and counts the items that it drops.
     """
 
     def __init__(self, what: str, take: Callable[[float], list[T]], handle: Callable[[list[T]], None]) -> None:
-        """Start.  `take` waits up to the given seconds for something to return; `handle` is called in the thread."""
+        """Start. `take` waits up to the given seconds for items; the thread calls `handle` with them."""
         self._what = what
         self._closing = threading.Event()
 

@@ -1,4 +1,4 @@
-"""ValueSetEntry: the keys that a parser compares with, all of a set at once."""
+"""ValueSetEntry: the keys that a parser compares with; a write replaces the whole set."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from kofn.switch.p4runtime.refusal import Refused, invalid
 
 
 class ValueSets:
-    """The program's value sets as P4Runtime has them; a key is the fields one behind the other without gaps."""
+    """The program's value sets as P4Runtime has them; a key is its fields, concatenated without gaps."""
 
     def __init__(self, engine: Engine, p4info: P4Info) -> None:
         """`p4info` describes the program that `engine` runs."""
@@ -30,7 +30,7 @@ class ValueSets:
         self._engine.set_value_set(values.name, keys)
 
     def read(self, query: p4r.ValueSetEntry) -> Iterator[p4r.ValueSetEntry]:
-        """One value set, or all for id 0."""
+        """Yield one value set, or all for id 0."""
         wanted = query.value_set_id
         for values in [self._p4info.value_sets.get(wanted)] if wanted else self._p4info.value_sets:
             members = [_member(values, key) for key in self._engine.value_set(values.name)]

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// The next `bytes` (1..8, a constant in generated code) as one number.
+// Read the next `bytes` (1..8, a constant in generated code) as one number.
 static inline uint64_t load_bytes(const uint8_t *from, unsigned bytes) {
     uint64_t value = 0;
     switch (bytes) {
@@ -19,7 +19,7 @@ static inline uint64_t load_bytes(const uint8_t *from, unsigned bytes) {
     return value;
 }
 
-// Whether an Ethernet frame is UDP over IPv4 to a port.
+// Test whether an Ethernet frame is UDP over IPv4 to a port.
 static inline int is_udp_to(const uint8_t *frame, uint32_t length, uint32_t port) {
     const uint8_t *ip = frame + 14;
     if (length < 34 || load_bytes(frame + 12, 2) != 0x0800 || ip[9] != 17) return 0;
@@ -38,7 +38,7 @@ static inline void store_bytes(uint8_t *to, uint64_t value, unsigned bytes) {
     for (unsigned i = bytes; i-- > 0; value >>= 8) to[i] = (uint8_t)value;
 }
 
-// `width` (1..64) bits that start `offset` bits into `from`.
+// Read `width` (1..64) bits that start `offset` bits into `from`.
 static inline uint64_t load_bits(const uint8_t *from, uint64_t offset, unsigned width) {
     uint64_t value = 0;
     for (unsigned i = 0; i < width; i++, offset++) value = value << 1 | (from[offset / 8] >> (7 - offset % 8) & 1);
@@ -53,7 +53,7 @@ static inline void store_bits(uint8_t *to, uint64_t offset, uint64_t value, unsi
     }
 }
 
-// All bytes in the opposite order, which makes limbs of a big-endian number and the other way round.
+// Reverse the order of all bytes, which converts between limbs and a big-endian number.
 typedef uint8_t byte_vector __attribute__((vector_size(32)));
 #define VECTOR_LIMBS 4
 static inline void reverse_vector(void *to, const void *from) {
@@ -64,7 +64,7 @@ static inline void reverse_vector(void *to, const void *from) {
     memcpy(to, &bytes, sizeof bytes);
 }
 
-// Limbs from whole words: width is a multiple of 64 and the first bit begins a byte.
+// Read limbs from whole words: width is a multiple of 64 and the first bit begins a byte.
 static inline void load_words(uint64_t *to, const uint8_t *from, unsigned limbs) {
     unsigned i = 0;
 #pragma GCC unroll 4
@@ -86,7 +86,7 @@ static inline void store_words(uint8_t *to, const uint64_t *from, unsigned limbs
     }
 }
 
-// Limbs of any width from any bit.
+// Read limbs of any width from any bit.
 static inline void load_wide(uint64_t *to, const uint8_t *from, uint64_t offset, unsigned width) {
     unsigned limb = 0;
     for (unsigned left = width; left > 0; limb++) {
@@ -96,7 +96,7 @@ static inline void load_wide(uint64_t *to, const uint8_t *from, uint64_t offset,
     }
 }
 
-// Limbs from a whole number of bytes that is not a constant, from any bit; limbs above are zero.
+// Read limbs from a variable whole number of bytes, from any bit; limbs above are zero.
 static inline void load_variable(uint64_t *to, unsigned limbs, const uint8_t *from, uint64_t offset, unsigned bits) {
     memset(to, 0, limbs * 8);
     if (offset % 8) {

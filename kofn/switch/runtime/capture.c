@@ -1,4 +1,4 @@
-// pcap files: what goes through interfaces, and what goes out of a switch that has files in their place.
+// pcap files: captures of interfaces, and the outputs of ports that have files instead of interfaces.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "core.h"
 
 #define MAGIC_MICROSECONDS 0xa1b2c3d4u
-#define SNAPLEN 262144  // what libpcap reads at most
+#define SNAPLEN 262144  // the most that libpcap reads
 #define LINKTYPE_ETHERNET 1
 
 struct file_header {
@@ -21,7 +21,7 @@ struct record_header {
     uint32_t seconds, microseconds, captured, length;
 };
 
-// A new file with its header in place, for writing; or a negative error number.
+// Create a file with its header, open for writing. Return a negative error number on failure.
 static int create(const char *path) {
     const struct file_header header = {MAGIC_MICROSECONDS, 2, 4, 0, 0, SNAPLEN, LINKTYPE_ETHERNET};
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -33,13 +33,13 @@ static int create(const char *path) {
     return -error;
 }
 
-// Without the part of a record that still went in.
+// Remove the part of a record that was written before the error.
 static int take_back(int file, ssize_t written) {
     off_t end = lseek(file, -written, SEEK_CUR);
     return end >= 0 && ftruncate(file, end) < 0 ? -errno : -ENOSPC;
 }
 
-// One packet, at once: whoever reads the file while the switch runs finds it whole. 0 or a negative error number.
+// Write one packet at once, so that a reader finds it whole while the switch runs. Return 0 or a negative error number.
 int pcap_write(int file, const struct iovec *parts, size_t count) {
     struct timespec now;
     struct record_header header;
@@ -54,7 +54,7 @@ int pcap_write(int file, const struct iovec *parts, size_t count) {
     return (size_t)written == bytes + sizeof header ? 0 : take_back(file, written);
 }
 
-// Open one port whose frames go to a file; they come by core_receive. 0 or a negative error number.
+// Open one port whose frames go to a file; they come by core_receive. Return 0 or a negative error number.
 int core_open_file(struct core *core, uint32_t port, const char *path) {
     int file = create(path);
     if (file < 0) return file;
@@ -63,7 +63,8 @@ int core_open_file(struct core *core, uint32_t port, const char *path) {
     return 0;
 }
 
-// Write the frames of a port in one direction to a file, until the ports are closed. 0 or a negative error number.
+// Write the frames of a port in one direction to a file, until the ports are closed. Return 0 or a negative error
+// number.
 int core_capture(struct core *core, uint32_t direction, uint32_t port, const char *path) {
     if (!core->captures && !(core->captures = calloc(1, sizeof *core->captures))) return -ENOMEM;
     int file = create(path);
@@ -73,7 +74,7 @@ int core_capture(struct core *core, uint32_t direction, uint32_t port, const cha
     return 0;
 }
 
-// What cannot be written ends the file; packets go on.
+// Write a frame. A failure ends the capture; packets go on.
 void captured(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
               size_t count) {
     int *file = &core->captures->files[direction][port];
@@ -85,7 +86,7 @@ void captured(struct core *core, enum fault_direction direction, uint32_t port, 
     *file = 0;
 }
 
-// The error number with which a capture came to an early end, or 0.
+// Return the error number that ended a capture early, or 0.
 int core_capture_error(struct core *core, uint32_t direction, uint32_t port) {
     return core->captures ? core->captures->errors[direction][port % PORTS] : 0;
 }

@@ -1,20 +1,20 @@
-// Clones, and packets that begin anew. Programs that make them include this behind their deparser.
+// Clones, resubmitted and recirculated packets. Programs that make them include this behind their deparser.
 //
-// A clone of ingress goes through egress before its original, from a state of its own. Clones of egress, and what is to
-// be parsed again, wait until the packet's own way has ended; clones go first, and each kind in the order in which they
-// came. Of the metadata, such a packet keeps what its field list says; the rest is zero (targets/simple_switch of
-// behavioral-model defines all this).
+// A clone of ingress goes through egress before its original, with a separate state. Clones of egress and packets to be
+// parsed again wait until the packet itself is done; clones go first, and each kind in order of arrival. Such a packet
+// keeps the metadata of its field list; its other metadata is zero. targets/simple_switch of behavioral-model defines
+// these rules.
 #ifndef KOFN_COPIES_H
 #define KOFN_COPIES_H
 
 #define WAITING 1024  // clones, and as many packets to be parsed again
-#define PASSES 4096   // of what one received packet becomes
+#define PASSES 4096   // passes of all packets that one received packet becomes
 
 enum instance_type { INGRESS_CLONE = 1, EGRESS_CLONE = 2, RECIRCULATED = 4, RESUBMITTED = 6 };
 
-// What the program has of its own, before and behind.
+// Functions of the program, defined before and after this file.
 static void arrive(struct state *D, uint32_t port);                             // a packet was received
-static void anew(struct state *D, const uint8_t *packet, uint32_t length);      // before the parser, all zero
+static void anew(struct state *D, const uint8_t *packet, uint32_t length);      // all zero, before the parser
 static void enter(struct state *D);                                             // at D->port
 static void keep(struct state *C, const struct state *D, uint32_t list, enum instance_type type);  // metadata alone
 static void take_over(struct state *D, const struct state *from);               // the metadata
@@ -48,7 +48,7 @@ static struct held *hold(struct state *D, struct waiting *queue) {
 
 static void release(struct waiting *queue) { queue->first = --queue->count ? (queue->first + 1) % WAITING : 0; }
 
-// Where the clone that was asked for goes, NULL if there is no such session.
+// Return the destination of the requested clone, NULL if there is no such session.
 static const struct session *take_session(struct state *D) {
     const uint32_t clone = D->clone;
     D->clone = 0;
@@ -60,7 +60,7 @@ static void send_clone(struct state *D, const struct session *session) {
     replicate(D, session->targets);
 }
 
-// As the packet came in, parsed again with nothing but its port to go by.
+// Clone the packet as it arrived: parse it again, with nothing set but its port.
 static void clone_ingress(struct state *D) {
     const struct session *session = take_session(D);
     struct state *C = &whole(D)->clone;
@@ -73,7 +73,7 @@ static void clone_ingress(struct state *D) {
     send_clone(C, session);
 }
 
-// As the packet is now.
+// Clone the packet as it is now.
 static void clone_egress(struct state *D) {
     const struct session *session = take_session(D);
     struct held *held = session ? hold(D, &whole(D)->clones) : NULL;
@@ -111,7 +111,7 @@ static void recirculate(struct state *D) {
     keep(&held->state, D, D->recirculate, RECIRCULATED);
 }
 
-// What lies behind the headers goes away before it is sent, so it is copied.
+// Send a packet. The bytes after its headers may be freed earlier, so they are copied.
 static void emit_held(struct state *D, uint32_t port, uint8_t *head, uint32_t bytes) {
     const uint32_t rest = D->length - D->at;
     bytes += deparse_tail(D, head + bytes);
@@ -144,7 +144,7 @@ static void give_up(struct core *core, struct waiting *queue) {
     queue->first = 0;
 }
 
-// What the packet's own way has left behind.
+// Process the clones and repeated packets that the packet left.
 static void go_on(struct whole *all) {
     for (uint32_t passes = 1; next_clone(&all->clones) || next_again(&all->now, &all->again); passes++) {
         if (passes < PASSES) continue;

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-// Control operations take `turn` and wait for `state`; the packet thread must take `turn` as well before each batch, so
-// it cannot overtake one that waits. Packets that are processed under it have come when it was taken.
+// Control operations take `turn` and wait for `state`. The packet thread takes `turn` as well before each batch, so it
+// cannot overtake a waiting operation. Packets of a batch arrived before the lock was taken.
 void core_lock(struct core *core) {
     pthread_mutex_lock(&core->turn);
     pthread_mutex_lock(&core->state);
@@ -42,7 +42,7 @@ static const struct session *find_session(struct core *core, uint32_t id) {
     return session->targets && session->targets->size ? session : NULL;
 }
 
-// What the program says to the control plane: which program, which of its digests or messages, and values.
+// Send a record to the control plane: the program's number, the number of its digest or message, and values.
 static int tell(struct core *core, struct ring *ring, uint32_t number, const uint64_t *limbs, uint32_t count) {
     uint32_t head[] = {core->swaps, number};
     struct iovec parts[] = {{head, sizeof head}, {(void *)limbs, count * sizeof *limbs}};
@@ -73,14 +73,14 @@ static int deliver_in_memory(struct core *core, uint32_t port, const struct iove
     return 1;
 }
 
-// What lies in the arena stays until it is sent.
+// Keep bytes of the arena until they are sent.
 static void keep(struct core *core, const uint8_t *bytes, uint32_t count) {
     const uint8_t *end = bytes + count;
     if (bytes < core->arena || bytes > core->arena + ARENA_BYTES || end <= core->arena + core->arena_used) return;
     core->arena_used = (uint32_t)((end - core->arena + 63) & ~63);
 }
 
-// Neighbours become one part: the kernel takes one part faster than two.
+// Join neighbours into one part: the kernel takes one part faster than two.
 static void add_part(struct sending *sending, struct iovec part) {
     struct iovec *last = sending->count ? &sending->parts[sending->count - 1] : NULL;
     if (part.iov_len == 0) return;
@@ -121,7 +121,7 @@ static uint64_t sending_bytes(const struct sending *sending) {
     return bytes;
 }
 
-// Send `count` prepared messages through one port; what the kernel does not take is dropped and counted.
+// Send `count` prepared messages through one port; count and drop those that the kernel does not take.
 static void send_messages(struct core *core, uint32_t number, const uint64_t *lengths, uint32_t count) {
     struct port *port = &core->ports[number];
     for (uint32_t done = 0; done < count;) {
@@ -140,7 +140,7 @@ static void send_messages(struct core *core, uint32_t number, const uint64_t *le
     }
 }
 
-// One frame to the file that stands for a port's interface. 0 or -1 with errno set, as send().
+// Write one frame to the file that replaces a port's interface. Return 0, or -1 with errno set, as send().
 static int write_frame(const struct port *port, const struct iovec *parts, size_t count) {
     int result = pcap_write(port->socket, parts, count);
     errno = -result;
@@ -164,7 +164,7 @@ static void capture_messages(struct core *core, uint32_t port, uint32_t count) {
         captured(core, FAULT_OUT, port, core->messages[i].msg_hdr.msg_iov, core->messages[i].msg_hdr.msg_iovlen);
 }
 
-// One packet by itself.
+// Send one packet.
 void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uint32_t length) {
     struct port *to = &core->ports[port];
     const struct iovec frame = {(void *)bytes, length};
@@ -181,7 +181,7 @@ void core_send_frame(struct core *core, uint32_t port, const uint8_t *bytes, uin
     }
 }
 
-// Prepared messages out of a port.
+// Send prepared messages out of a port.
 static void put_out(struct core *core, uint32_t number, const uint64_t *lengths, uint32_t count) {
     struct port *port = &core->ports[number];
     if (captures_at(core)) capture_messages(core, number, count);
@@ -191,7 +191,7 @@ static void put_out(struct core *core, uint32_t number, const uint64_t *lengths,
         send_messages(core, number, lengths, count);
 }
 
-// Prepared messages through the faults of a port.
+// Send prepared messages through the faults of a port.
 static void send_with_faults(struct core *core, uint32_t port, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         const struct msghdr *message = &core->messages[i].msg_hdr;
@@ -199,7 +199,7 @@ static void send_with_faults(struct core *core, uint32_t port, uint32_t count) {
     }
 }
 
-// Send what is queued, in one system call for each port, each port's packets in order.
+// Send the queue, in one system call for each port, each port's packets in order.
 void core_flush(struct core *core) {
     uint64_t lengths[SEND_QUEUE];
     for (uint32_t first = 0; first < core->queued; first++) {
@@ -251,7 +251,7 @@ void core_free(struct core *core) {
     free(core);
 }
 
-// NULL when there is not enough memory.
+// Make a core. Return NULL when there is not enough memory.
 struct core *core_new(int cpu_port, int bypass, int outgoing, void (*port_down)(uint32_t port)) {
     struct core *core = calloc(1, sizeof *core);
     if (!core) return NULL;
@@ -275,7 +275,8 @@ struct core *core_new(int cpu_port, int bypass, int outgoing, void (*port_down)(
     return NULL;
 }
 
-// Returns the instance that ran before; its digests, which say so, mean nothing to the next.
+// Run another instance and return the one that ran before. Digests carry the program's number, so those of the old
+// program can be told apart.
 struct instance *core_swap(struct core *core, struct instance *instance) {
     core_lock(core);
     struct instance *before = core->instance;
@@ -286,7 +287,7 @@ struct instance *core_swap(struct core *core, struct instance *instance) {
     return before;
 }
 
-// size 0 removes the group.
+// Set the replicas of a group; size 0 removes it.
 int core_set_group(struct core *core, uint32_t id, const struct replica *replicas, uint32_t size) {
     struct replica *copy = size ? malloc(size * sizeof *copy) : NULL;
     if (size && !copy) return -ENOMEM;
@@ -299,7 +300,7 @@ int core_set_group(struct core *core, uint32_t id, const struct replica *replica
     return 0;
 }
 
-// To the multicast group `group`, or if it is 0 to `size` replicas; none of both removes the session.
+// Send clones to the multicast group `group`, or if it is 0 to `size` replicas; neither removes the session.
 int core_set_session(struct core *core, uint32_t id, uint32_t group, uint32_t length, const struct replica *replicas,
                      uint32_t size) {
     struct session *session = &core->sessions[id & SESSION_MAX];
@@ -314,7 +315,7 @@ int core_set_session(struct core *core, uint32_t id, uint32_t group, uint32_t le
     return 0;
 }
 
-// A packet from the control plane: it enters at the CPU port.
+// Process a packet from the control plane, as received on the CPU port.
 void core_send(struct core *core, const uint8_t *packet, uint32_t length) {
     core_lock(core);
     core_process(core, (uint32_t)core->cpu_port, packet, length);
@@ -322,7 +323,7 @@ void core_send(struct core *core, const uint8_t *packet, uint32_t length) {
     core_unlock(core);
 }
 
-// A frame that came in at a port by other means than its interface.
+// Process a frame that came to a port by other means than its interface.
 void core_receive(struct core *core, uint32_t number, const uint8_t *frame, uint32_t length) {
     struct port *port = &core->ports[number % PORTS];
     core_lock(core);
@@ -336,7 +337,7 @@ void core_receive(struct core *core, uint32_t number, const uint8_t *frame, uint
     core_unlock(core);
 }
 
-// Process one packet; what it becomes is collected instead of queued and sent, each behind its port number.
+// Process one packet; its outputs are collected instead of sent, each after its port number.
 int64_t core_inject(struct core *core, uint32_t port, const uint8_t *packet, uint32_t length, uint8_t *to,
                     uint64_t space) {
     struct ring collected;

@@ -14,8 +14,8 @@
 #define PORTS FAULT_PORTS   // port numbers are bit<9>
 #define GROUPS 65536
 #define BATCH 32            // packets received at once
-#define PACKET_BYTES 9728   // of a receive buffer: 9,216 and what encapsulations add
-#define HEADROOM 64         // before it: a VLAN tag that the kernel took off goes back there
+#define PACKET_BYTES 9728   // of a receive buffer: 9,216 and encapsulations
+#define HEADROOM 64         // before the buffer: a VLAN tag that the kernel removed is restored there
 #define SEND_QUEUE 1024     // packets sent at once
 #define ARENA_BYTES (8u << 20)  // headers of the packets waiting to be sent
 #define RING_BYTES (4u << 20)
@@ -25,11 +25,11 @@ _Static_assert(HEADROOM + PACKET_BYTES <= PACKET_MAX, "a program must bear every
 struct port {
     int socket;  // -1: not open
     int is_file;  // a pcap file instead
-    int index;   // of the interface
+    int index;   // the interface's
     uint64_t received_packets, received_bytes, sent_packets, sent_bytes;
 };
 
-// A queue of byte strings, each behind its 32-bit length; full means refuse.
+// A queue of byte strings, each after its 32-bit length; a full queue refuses more.
 struct ring {
     pthread_mutex_t lock;
     pthread_cond_t arrived;
@@ -44,15 +44,15 @@ struct sending {
     struct iovec parts[PARTS_MAX];
 };
 
-// Where the packet thread's time went, but for waiting; in nanoseconds.
+// The packet thread's time without waiting, in nanoseconds.
 struct packet_time {
     uint64_t receiving, processing, sending;
 };
 
-// Files that hold what goes through the ports.
+// The capture files of the ports.
 struct captures {
     int files[FAULT_DIRECTIONS][PORTS];   // 1 + the descriptor; 0: none
-    int errors[FAULT_DIRECTIONS][PORTS];  // that ended a file
+    int errors[FAULT_DIRECTIONS][PORTS];  // why a file ended
 };
 
 struct core {
@@ -74,7 +74,7 @@ struct core {
     struct sending queue[SEND_QUEUE];
     uint8_t *arena;
     uint32_t arena_used;
-    struct ring *collect;  // inject: here instead of the ports
+    struct ring *collect;  // inject: outputs go here instead of to the ports
 
     pthread_t thread;
     int running, wake;  // wake: an eventfd
@@ -83,9 +83,9 @@ struct core {
     uint8_t *buffers;   // BATCH of PACKET_BYTES
     struct mmsghdr messages[SEND_QUEUE > BATCH ? SEND_QUEUE : BATCH];
     struct iovec vectors[BATCH];
-    uint8_t control[BATCH][64];  // of the kernel with each packet: its VLAN tag
-    int bypass;    // of the interfaces' queueing disciplines
-    int outgoing;  // what other processes send out of the interfaces comes in
+    uint8_t control[BATCH][64];  // the kernel's control message for each packet: its VLAN tag
+    int bypass;    // skips the interfaces' queueing disciplines
+    int outgoing;  // packets that other processes send out of the interfaces come in
     struct faults *faults;  // NULL: none are injected
     struct captures *captures;  // NULL: none
     struct trace *trace;  // NULL: none
@@ -101,7 +101,7 @@ void core_size_buffer(struct core *core, uint32_t port);
 void core_wake(struct core *core);
 uint64_t core_clock_ns(void);
 
-// Whether the frames of a port in one direction are to go through faults_pass.
+// Return whether the frames of a port in one direction go through faults_pass.
 static inline int faults_at(const struct core *core, enum fault_direction direction, uint32_t port) {
     return __builtin_expect(core->faults != NULL, 0) && core->faults->lanes[direction][port].active;
 }

@@ -1,4 +1,4 @@
-// See faults.h. Everything here happens under the core's lock but core_set_faults.
+// See faults.h. Everything here except core_set_faults happens under the core's lock.
 #include "faults.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "bits.h"
 #include "core.h"
 
-// Random numbers: splitmix64, a stream for each lane, so that a lane's decisions depend on its own frames alone.
+// Random numbers: splitmix64, a stream for each lane, so that a lane's decisions depend on its frames alone.
 
 static uint64_t next_random(uint64_t *state) {
     uint64_t mixed = *state += 0x9e3779b97f4a7c15u;
@@ -22,7 +22,7 @@ static double uniform(struct lane *lane) { return (double)(next_random(&lane->ra
 
 static int happens(struct lane *lane, double probability) { return probability > 0 && uniform(lane) < probability; }
 
-// Frames that wait: a binary heap.
+// Waiting frames: a binary heap.
 
 static int before(const struct frame *a, const struct frame *b) {
     return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->order < b->order;
@@ -48,7 +48,7 @@ static void sift_down(struct faults *faults, uint32_t place, struct frame *frame
     put_at(faults, place, frame);
 }
 
-// It waits no longer; if it was held back, another may be.
+// Remove a frame from the waiting ones. If it was held back, the lane may hold another.
 static void take_out(struct faults *faults, struct frame *frame) {
     struct lane *lane = &faults->lanes[frame->direction][frame->port];
     struct frame *last = faults->waiting[--faults->waiting_count];
@@ -85,7 +85,7 @@ static void deliver(struct core *core, struct frame *frame) {
     core->faults->spent = frame;
 }
 
-// One frame's way through the rules.
+// The rules applied to one frame.
 
 static struct frame *new_frame(struct core *core, uint32_t length) {
     struct frame *frame = malloc(sizeof *frame + length);
@@ -109,7 +109,7 @@ static void arrive(struct core *core, struct frame *frame, uint64_t due_ns, uint
         wait_until(core, frame, due_ns);
 }
 
-// The frame that was held back follows the one that passed it.
+// Release the frame that was held back, after the one that passed it.
 static void follow(struct core *core, struct frame *held, uint64_t due_ns, uint64_t now_ns) {
     take_out(core->faults, held);
     arrive(core, held, held->own_due_ns > due_ns ? held->own_due_ns : due_ns, now_ns);
@@ -177,7 +177,7 @@ static int wanted(const struct faults *faults, const struct frame *frame) {
     return !faults->udp_port || is_udp_to(frame->bytes, frame->length, faults->udp_port);
 }
 
-// A frame of a lane that has rules.
+// Process a frame of a lane that has rules.
 void faults_pass(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
                  size_t count) {
     struct lane *lane = &core->faults->lanes[direction][port];
@@ -199,7 +199,7 @@ void faults_pass(struct core *core, enum fault_direction direction, uint32_t por
     apply(core, lane, frame, 0, now_ns);
 }
 
-// Frames whose time has come go on.
+// Deliver the frames whose time has come.
 void faults_release(struct core *core) {
     struct faults *faults = core->faults;
     core_lock(core);
@@ -213,7 +213,7 @@ void faults_release(struct core *core) {
     core_unlock(core);
 }
 
-// How long until then; NULL: nothing waits.
+// Return the time until then; NULL when no frame waits.
 const struct timespec *faults_timeout(struct core *core, struct timespec *timeout) {
     core_lock(core);
     uint64_t now_ns = core_clock_ns();
@@ -225,7 +225,7 @@ const struct timespec *faults_timeout(struct core *core, struct timespec *timeou
     return waits ? timeout : NULL;
 }
 
-// Everything that was queued is sent.
+// Free delivered frames; the caller has sent everything that was queued.
 void faults_recycle(struct faults *faults) {
     while (faults->spent) {
         struct frame *frame = faults->spent;
@@ -234,7 +234,7 @@ void faults_recycle(struct faults *faults) {
     }
 }
 
-// What waits is lost.
+// Drop all waiting frames.
 void faults_clear(struct faults *faults) {
     while (faults->waiting_count) {
         struct frame *frame = faults->waiting[0];
@@ -244,7 +244,7 @@ void faults_clear(struct faults *faults) {
     faults_recycle(faults);
 }
 
-// Nothing waits, nothing is counted, the random numbers begin anew; so does time.
+// Reset: no frame waits, counts are 0, random numbers and time begin again.
 void faults_reset(struct core *core) {
     struct faults *faults = core->faults;
     if (!faults) return;
@@ -296,7 +296,7 @@ int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t 
     return -ENOMEM;
 }
 
-// Dropped, duplicated, corrupted, delayed, reordered.
+// Return the counts: dropped, duplicated, corrupted, delayed, reordered.
 void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, uint64_t *five) {
     static const struct fault_counts none;
     core_lock(core);

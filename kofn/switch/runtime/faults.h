@@ -1,4 +1,4 @@
-// Faults injected at the ports: frames lost, doubled, changed, late or out of order between interface and program.
+// Faults injected at the ports: frames lost, duplicated, corrupted, late or out of order between interface and program.
 #ifndef KOFN_FAULTS_H
 #define KOFN_FAULTS_H
 
@@ -10,17 +10,17 @@
 struct core;
 
 #define FAULT_PORTS 512
-#define DELAYED_MAX 8192        // frames that wait at a time; one more drops the one that is due first
-#define HELD_NS 20000000u       // how long a frame that is to be reordered waits for one that passes it
+#define DELAYED_MAX 8192        // waiting frames at a time; one more drops the one that is due first
+#define HELD_NS 20000000u       // the longest time that a frame to be reordered waits for one to pass it
 
 enum fault_direction { FAULT_IN, FAULT_OUT, FAULT_DIRECTIONS };
 
-// Rules apply one after another; times are from the first frame of the port on.
+// Rules apply one after another; times count from the first frame of the port.
 struct fault_rule {
     uint32_t port, directions;  // bit 1 << direction
     double drop, duplicate, corrupt, reorder;  // probabilities
     uint64_t delay_ns, jitter_ns, from_ns, until_ns;
-    uint32_t first_number, numbers;  // the part of `numbers` that is this rule's; none: every frame
+    uint32_t first_number, numbers;  // this rule's part of `numbers`; none: every frame
 };
 
 struct fault_counts {
@@ -31,7 +31,7 @@ struct frame {
     uint64_t due_ns, order;  // equal times: in the order of arrival
     uint64_t delay_ns, own_due_ns;
     struct frame *next;
-    uint32_t place;  // among those that wait
+    uint32_t place;  // among the waiting frames
     uint32_t port, length;
     uint8_t direction, hold;
     uint8_t bytes[];
@@ -39,9 +39,9 @@ struct frame {
 
 // One direction of one port.
 struct lane {
-    int active;         // a rule is for it
+    int active;         // has a rule
     uint64_t random, frames;
-    struct frame *held;  // at most one, and it waits as well
+    struct frame *held;  // at most one; it also waits
     struct fault_counts counts;
 };
 
@@ -50,15 +50,15 @@ struct faults {
     uint32_t rule_count;
     uint32_t *numbers;
     uint64_t seed, order;
-    uint32_t udp_port;  // only frames to it are touched and counted; 0: every frame
+    uint32_t udp_port;  // only frames to it are changed and counted; 0: every frame
     uint64_t started_ns[FAULT_PORTS];  // 0: not yet
     struct lane lanes[FAULT_DIRECTIONS][FAULT_PORTS];
     struct frame *waiting[DELAYED_MAX];  // a heap, the one that is due first in front
     uint32_t waiting_count;
-    struct frame *spent;  // delivered to the program; what is queued may refer to them
+    struct frame *spent;  // delivered to the program; queued packets may refer to them
 };
 
-// Not while the thread runs. 0 or a negative error number.
+// Set the rules, while the thread does not run. Return 0 or a negative error number.
 int core_set_faults(struct core *core, const struct fault_rule *rules, uint32_t rule_count, const uint32_t *numbers,
                     uint32_t number_count, uint64_t seed, uint32_t udp_port);
 void core_fault_counts(struct core *core, uint32_t port, uint32_t direction, uint64_t *five);

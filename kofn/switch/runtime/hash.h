@@ -5,21 +5,21 @@
 #include <stdint.h>
 #include "bits.h"
 
-// The Internet checksum (RFC 1071), four 16-bit words at a time: carries out of 64 bits come back in at the end, and the
-// four are added up last. A sum is 0 only if all that was added is.
+// The Internet checksum (RFC 1071), four 16-bit words at a time: carries out of 64 bits are added at the end, and the
+// four words last. A sum is 0 only if all its terms are 0.
 
 static inline uint64_t csum_add(uint64_t sum, uint64_t number) {
     sum += number;
     return sum + (sum < number);
 }
 
-// `by` modulo the 16 bits of a word.
+// Rotate by `by` modulo the 16 bits of a word.
 static inline uint64_t csum_rotate(uint64_t number, unsigned by) {
     by %= 16;
     return by ? number << by | number >> (64 - by) : number;
 }
 
-// `limbs` whole ones (less than 2^31) and the bits of one more that `mask` has.
+// Sum `limbs` whole limbs (less than 2^31), and one more limb under `mask`.
 static inline uint64_t csum_limbs(const uint64_t *from, unsigned limbs, uint64_t mask) {
     uint64_t low = 0, high = 0;
 #pragma GCC unroll 4
@@ -30,7 +30,7 @@ static inline uint64_t csum_limbs(const uint64_t *from, unsigned limbs, uint64_t
     return mask ? csum_add(low + high, from[limbs] & mask) : low + high;
 }
 
-// An odd last byte is padded with zero.
+// Sum bytes; an odd last byte is padded with zero.
 static inline uint64_t csum_bytes(const uint8_t *data, uint64_t bytes) {
     uint64_t sum = 0;
     for (; bytes >= 8; data += 8, bytes -= 8) sum = csum_add(sum, load_bytes(data, 8));
@@ -45,7 +45,7 @@ static inline uint64_t csum_fold(uint64_t sum) {
 
 static inline uint64_t hash_csum16(const uint8_t *data, uint64_t bytes) { return csum_fold(csum_bytes(data, bytes)); }
 
-// Tables hold what a byte does to the remainder.
+// Tables hold the remainder of each byte.
 static inline uint64_t hash_crc_reflected(const uint8_t *data, uint64_t bytes, const uint64_t *table, uint64_t start) {
     uint64_t crc = start;
     for (uint64_t i = 0; i < bytes; i++) crc = crc >> 8 ^ table[(crc ^ data[i]) & 0xff];
@@ -71,14 +71,14 @@ static inline uint64_t hash_xor32(const uint8_t *data, uint64_t bytes) {
     return bytes ? hash ^ load_bytes(data, (unsigned)bytes) << (32 - 8 * bytes) : hash;
 }
 
-// The first 8 bytes, or the fewer there are, as a number.
+// Return the first 8 bytes, or all of fewer, as a number.
 static inline uint64_t hash_identity(const uint8_t *data, uint64_t bytes) {
     uint64_t hash = 0;
     for (uint64_t i = 0; i < 8 && i < bytes; i++) hash = hash << 8 | data[i];
     return hash;
 }
 
-// Its key is all zero as long as nobody sets another, so every sum of its parts is.
+// The key is all zero by default, and then so is the hash.
 static inline uint64_t hash_toeplitz(const uint8_t *data, uint64_t bytes) { return (void)data, (void)bytes, 0; }
 
 // FNV-1 of signed bytes, then mixed.

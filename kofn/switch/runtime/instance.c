@@ -9,7 +9,7 @@
 #include "profile.h"
 #include "table.h"
 
-// Zeroed memory that costs nothing until it is touched.
+// Return zeroed memory that takes none until it is touched.
 static void *pages(size_t bytes) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -101,7 +101,7 @@ static int instance_open(struct instance *instance) {
     return result;
 }
 
-// NULL when there is not enough memory.
+// Make an instance. Return NULL when there is not enough memory.
 struct instance *instance_new(const struct program *program) {
     struct instance *instance = calloc(1, sizeof *instance);
     if (!instance) return NULL;
@@ -111,7 +111,7 @@ struct instance *instance_new(const struct program *program) {
     return NULL;
 }
 
-// Where counts are: of entry `number` of a table, of the default entry, of a counter's cell.
+// The addresses of counts: of entry `number` of a table, of the default entry, of a counter's cell.
 struct count *table_count(struct instance *instance, uint32_t id, uint32_t number) {
     return &entry_at(&instance->tables[id], number)->count;
 }

@@ -1,6 +1,6 @@
 // Two-rate three-colour meters (RFC 2698), colour-blind: the peak rate first, then the committed one.
 //
-// Tokens are counted from one point in time as BMv2 counts them, so that roundings do not add up.
+// Tokens are counted from one point in time, as in BMv2, so that rounding errors do not add up.
 #ifndef KOFN_METER_H
 #define KOFN_METER_H
 
@@ -10,9 +10,9 @@ enum colour { COLOUR_GREEN, COLOUR_YELLOW, COLOUR_RED };
 
 struct rate {
     double per_us;    // packets or bytes in a microsecond
-    uint64_t burst;   // tokens that there can be
-    uint64_t tokens;  // that there are
-    uint64_t given;   // since `since_us`
+    uint64_t burst;   // the most tokens
+    uint64_t tokens;  // the present tokens
+    uint64_t given;   // tokens since `since_us`
 };
 
 struct meter {
@@ -21,7 +21,7 @@ struct meter {
     struct rate committed, peak;
 };
 
-#define GIVEN_MAX ((uint64_t)1 << 60)  // then the time starts anew
+#define GIVEN_MAX ((uint64_t)1 << 60)  // more restarts the time
 
 static inline void rate_fill(struct rate *rate, uint64_t elapsed_us) {
     double since = (double)elapsed_us * rate->per_us;

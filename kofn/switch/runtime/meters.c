@@ -5,7 +5,7 @@
 
 #include "core.h"
 
-// `bits` are those of a double: units a second.
+// Return a rate with all its tokens; `bits` is a double in units a second.
 static struct rate full(uint64_t bits, uint64_t burst) {
     double per_s;
     memcpy(&per_s, &bits, sizeof per_s);
@@ -21,5 +21,5 @@ void meter_set(struct core *core, struct meter *meter, const uint64_t *config) {
     core_unlock(core);
 }
 
-// Microseconds since the switch was made, the time that entries note their last hit in.
+// Return microseconds since the switch was made, the clock of entries' last hits.
 uint64_t core_now_us(struct core *core) { return core->services.now_us(core); }

@@ -22,12 +22,12 @@ static int set_option(int socket, int level, int option, int value) {
     return setsockopt(socket, level, option, &value, sizeof value);
 }
 
-// Beyond the administrator's limit where the process may, else up to it.
+// Set a buffer beyond the administrator's limit if the process may, else up to it.
 static void set_buffer(int socket, int force, int option, int bytes) {
     if (set_option(socket, SOL_SOCKET, force, bytes) < 0) set_option(socket, SOL_SOCKET, option, bytes);
 }
 
-// What a port's interface may keep back: with queues in the switch as little as by default, so that packets wait there.
+// Limit the buffer of a port's interface: with queues in the switch to the default, so that packets wait there.
 void core_size_buffer(struct core *core, uint32_t port) {
     const int socket = core->ports[port].socket, bytes = core->services.enqueue ? QUEUED_BUFFER : SOCKET_BUFFER;
     if (socket >= 0 && !core->ports[port].is_file) set_buffer(socket, SO_SNDBUFFORCE, SO_SNDBUF, bytes);
@@ -38,7 +38,7 @@ static int attach(const struct core *core, int socket, int index) {
     struct packet_mreq promiscuous = {.mr_ifindex = index, .mr_type = PACKET_MR_PROMISC};
     set_buffer(socket, SO_RCVBUFFORCE, SO_RCVBUF, SOCKET_BUFFER);
     if (set_option(socket, SOL_PACKET, PACKET_AUXDATA, 1) < 0) return -errno;
-    // The kernel spares a socket its own frames either way.
+    // The kernel keeps a socket's own frames from it either way.
     if (!core->outgoing && set_option(socket, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) < 0) return -errno;
     if (core->bypass && set_option(socket, SOL_PACKET, PACKET_QDISC_BYPASS, 1) < 0) return -errno;
     if (setsockopt(socket, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) < 0) return -errno;
@@ -46,11 +46,11 @@ static int attach(const struct core *core, int socket, int index) {
     return 0;
 }
 
-// Open one port; 0 or a negative error number. Not while the thread runs.
+// Open one port, while the thread does not run. Return 0 or a negative error number.
 int core_open_port(struct core *core, uint32_t port, const char *interface) {
     int index = (int)if_nametoindex(interface);
     if (index == 0) return -errno;
-    // Protocol 0: nothing is received before the socket is bound to its interface.
+    // Protocol 0: the socket receives nothing before it is bound to its interface.
     int opened = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     if (opened < 0) return -errno;
     int result = attach(core, opened, index);
@@ -84,7 +84,7 @@ static void prepare_buffers(struct core *core, struct mmsghdr *messages) {
     }
 }
 
-// The kernel hands an outer VLAN tag over beside the packet: put it back between the addresses and the type.
+// The kernel delivers an outer VLAN tag apart from the packet: put it back between the addresses and the type.
 static uint8_t *restore_tag(uint8_t *packet, uint32_t *length, struct msghdr *message) {
     struct cmsghdr *header = CMSG_FIRSTHDR(message);
     if (!header || header->cmsg_level != SOL_PACKET || header->cmsg_type != PACKET_AUXDATA) return packet;
@@ -117,7 +117,7 @@ static void process_batch(struct core *core, uint32_t number, struct mmsghdr *me
     }
 }
 
-// What was received since `began`, through the program and out of the ports.
+// Process the packets received since `began`, and send the outputs.
 static void handle_batch(struct core *core, uint32_t number, struct mmsghdr *messages, int count, uint64_t began) {
     const uint64_t received = core_clock_ns();
     core_lock(core);
@@ -135,7 +135,7 @@ static int receive_batch(struct core *core, uint32_t number, struct mmsghdr *mes
     for (int i = 0; i < BATCH; i++) messages[i].msg_hdr.msg_controllen = sizeof core->control[i];
     int count = recvmmsg(core->ports[number].socket, messages, BATCH, MSG_DONTWAIT, NULL);
     if (count > 0) handle_batch(core, number, messages, count, began);
-    // The kernel says it once for each time that an interface goes down, and when it is removed.
+    // The kernel reports ENETDOWN once each time an interface goes down or is removed.
     if (count < 0 && errno == ENETDOWN) core->port_down(number);
     return count;
 }
@@ -151,7 +151,7 @@ static int list_ports(struct core *core, struct pollfd *polled, uint32_t *number
     return count;
 }
 
-// Until packets come or can be sent, a delayed or queued one is due, or somebody says so.
+// Sleep until packets come or can be sent, a delayed or queued one is due, or core_wake.
 static void sleep_on(struct core *core, struct pollfd *polled, const uint32_t *numbers, int count) {
     struct timespec delayed, queued;
     const struct timespec *timeout = core->faults ? faults_timeout(core, &delayed) : NULL;
@@ -190,7 +190,7 @@ int core_start(struct core *core) {
     return -result;
 }
 
-// Let the thread look up; with the lock, or while nobody else stops it.
+// Wake the thread; with the lock, or while no other thread stops it.
 void core_wake(struct core *core) {
     uint64_t one = 1;
     if (!core->running || pthread_equal(pthread_self(), core->thread)) return;

@@ -1,4 +1,4 @@
-// Action profiles: members that entries refer to, and groups of them.
+// Action profiles: members that entries refer to, and groups of members.
 #ifndef KOFN_PROFILE_H
 #define KOFN_PROFILE_H
 
@@ -8,7 +8,7 @@ static inline const struct member *member_at(const struct profile *profile, uint
     return (const struct member *)(profile->members + number * profile->stride);
 }
 
-// NULL when the group is empty.
+// Return NULL when the group is empty.
 static inline const struct member *member_of(const struct profile *profile, uint64_t group, uint64_t hash) {
     const struct choices *choices = &profile->groups[group];
     return choices->size ? member_at(profile, choices->members[hash % choices->size]) : (const struct member *)0;

@@ -15,7 +15,7 @@ void profile_close(struct profile *profile) {
     free(profile->members);
 }
 
-// At least `wanted` places of `bytes`, the new ones zero; NULL when there is not enough memory.
+// Grow to at least `wanted` places of `bytes`, the new ones zero. Return NULL when there is not enough memory.
 static void *grown(void *places, size_t bytes, uint32_t *room, uint32_t wanted) {
     uint32_t size = *room ? *room : ROOM;
     if (wanted <= *room) return places;
@@ -45,7 +45,7 @@ int profile_set_member(struct core *core, struct instance *instance, uint32_t id
     return result;
 }
 
-// `members` are taken over.
+// Set a group, which then owns `members`.
 static int write_group(struct profile *profile, uint32_t number, uint32_t *members, uint32_t size) {
     struct choices *groups = grown(profile->groups, sizeof *groups, &profile->group_room, number + 1);
     if (!groups) return -ENOMEM;
@@ -55,7 +55,7 @@ static int write_group(struct profile *profile, uint32_t number, uint32_t *membe
     return 0;
 }
 
-// Size 0 makes the group empty.
+// Set a group's members; size 0 makes it empty.
 int profile_set_group(struct core *core, struct instance *instance, uint32_t id, uint32_t number,
                       const uint32_t *members, uint32_t size) {
     uint32_t *copy = malloc((size + 1) * sizeof *copy);

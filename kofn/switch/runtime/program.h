@@ -1,4 +1,4 @@
-// What a generated program and the runtime know of each other.
+// The interface between a generated program and the runtime.
 //
 // Integers of up to 64 bits are native; wider ones are arrays of 64-bit limbs, least significant first. Table keys and
 // action parameters are limbs throughout: each field takes (width + 63) / 64 of them.
@@ -10,14 +10,14 @@
 
 struct core;
 
-#define PACKET_MAX (1 << 17)  // bytes of the longest packet that a program is given: one fits into a reader of the rings
-#define SESSION_MAX 0x7fffu    // of clone sessions' numbers
-#define SESSION_SET 0x8000u    // beside a number: there is one, even if it is 0
+#define PACKET_MAX (1 << 17)  // bytes of the longest packet for a program, which fits into a reader of the rings
+#define SESSION_MAX 0x7fffu    // the largest clone session number
+#define SESSION_SET 0x8000u    // added to a number: marks a session, even number 0
 
 enum drop_reason {
     DROP_NO_PROGRAM,       // nothing is loaded
-    DROP_INGRESS,          // the program said so in ingress
-    DROP_EGRESS,           // the program said so in egress
+    DROP_INGRESS,          // the program asked for it in ingress
+    DROP_EGRESS,           // the program asked for it in egress
     DROP_UNKNOWN_PORT,     // sent to a port that is not configured
     DROP_UNKNOWN_GROUP,    // sent to a multicast group that is not configured
     DROP_RECEIVED_TOO_LONG,  // longer than the receive buffers
@@ -29,7 +29,7 @@ enum drop_reason {
     DROP_ASSERTION,        // an assert or assume of the program failed
     DROP_DELAY_QUEUE_FULL,  // too many frames waited for an injected delay
     DROP_COPY_QUEUE_FULL,  // a clone, a resubmitted or a recirculated packet: too many waited
-    DROP_TOO_MANY_PASSES,  // the same: the packet that it comes from has made too many
+    DROP_TOO_MANY_PASSES,  // likewise: the packet that it comes from has made too many
     DROP_PRIORITY,         // a priority that no queue has
     DROP_REPORT_RING_FULL,  // a message for the log, not a packet
     DROP_QUEUE_FULL,       // the queue before egress
@@ -40,7 +40,7 @@ struct count {
     uint64_t packets, bytes;
 };
 
-// A row: limbs holds the key's part (see table.h), then the parameters, then what else the table's entries have.
+// A row: limbs holds the match (see table.h), then the parameters, then the table's extra limbs.
 struct entry {
     struct count count;
     uint32_t action;
@@ -59,7 +59,7 @@ struct table_shape {
     uint32_t extra_limbs;      // after the parameters: the time of the last hit, a struct meter
 };
 
-// What an entry of an indirect table has as its action; its parameter is the number of the member or group.
+// The action of an indirect table's entry; its parameter is the number of the member or group.
 enum indirect { INDIRECT_MEMBER, INDIRECT_GROUP };
 
 struct member {
@@ -67,7 +67,7 @@ struct member {
     uint64_t limbs[];
 };
 
-struct choices {  // a group: its members' numbers, each as often as it weighs
+struct choices {  // a group: its members' numbers, each as often as its weight
     uint32_t size;
     uint32_t *members;
 };
@@ -97,15 +97,16 @@ struct table {
     uint32_t index_mask;
     uint32_t used;          // entries in the table
     uint32_t lowest;        // no place below it is free
-    size_t mask_stride;     // ordered: bytes from one of the masks to the next
-    uint8_t *masks;         // ordered: what the entries' keys are masked with, each different mask once
-    uint32_t *mask_order;   // ordered: the masks that are in use, the one with the best entry first
+    size_t mask_stride;     // ordered: bytes from one mask to the next
+    uint8_t *masks;         // ordered: the different masks of the entries' keys
+    uint32_t *mask_order;   // ordered: the masks in use, the one with the best entry first
     uint32_t masks_used;
 };
 
 struct meter;
 
-// Keys for a parser's select: a hash table of `mask` + 1 cells, each a word that is not 0 when it is taken, and the key.
+// Keys for a parser's select: a hash table of `mask` + 1 cells, each a word that is 0 when the cell is free, and the
+// key.
 struct value_set {
     uint64_t *cells;
     uint32_t mask;
@@ -131,19 +132,19 @@ struct group {
     struct replica *replicas;
 };
 
-// Where clones go; `targets` is `own`, or a multicast group. A length other than 0 cuts them.
+// The destinations of clones; `targets` is `own`, or a multicast group. A length other than 0 cuts them.
 struct session {
     const struct group *targets;
     uint32_t length;
     struct group own;
 };
 
-// A packet that leaves its queue: what the program put aside, and what it was not known then.
+// A packet that leaves its queue: the program's saved state, and the depth and time of its stay.
 struct departure {
     const void *state;
     const uint8_t *packet;
     uint32_t port;
-    uint32_t depth, depth_left;  // packets that waited for the port when it came, and wait now
+    uint32_t depth, depth_left;  // waiting packets for the port when it came, and now
     uint32_t waited_us;
 };
 
@@ -161,16 +162,16 @@ struct program {
     const uint32_t *meter_sizes;
     const struct profile_shape *profile_shapes;
     void (*depart)(struct core *core, struct instance *instance, const struct departure *departure);
-    int queued;  // it reads what queues say
+    int queued;  // it reads its packets' time in queues
 };
 
-// What the runtime does for a program; the first member of struct core.
+// The runtime's functions for a program; the first member of struct core.
 struct services {
-    uint64_t flushes;  // counts how often what was reserved became free again
-    uint64_t arrived_us;  // when the packets came that are processed now: asking the clock for each takes too long
+    uint64_t flushes;  // increases when reserved memory becomes free again
+    uint64_t arrived_us;  // when the present packets came: reading the clock for each takes too long
     uint64_t (*now_us)(struct core *core);
-    // Room for bytes to emit, and for one more packet in the queue. May flush: then what was emitted is gone; what was
-    // not emitted is gone with the next call in any case.
+    // Reserve room for bytes to emit, and for one more packet in the queue. This may flush, which frees emitted bytes;
+    // bytes that were not emitted are gone with the next call in any case.
     uint8_t *(*reserve)(struct core *core, uint32_t bytes);
     void (*emit)(struct core *core, uint32_t port, const uint8_t *head, uint32_t head_bytes, const uint8_t *tail,
                  uint32_t tail_bytes, const uint8_t *payload, uint32_t payload_bytes);
@@ -180,10 +181,10 @@ struct services {
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
     void (*report)(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count);
-    // Between ingress and egress, NULL: at once. The state and the packet are copied, and given to `depart`.
+    // Queue between ingress and egress, NULL: go on at once. State and packet are copied, and given to `depart`.
     void (*enqueue)(struct core *core, uint32_t port, uint32_t priority, const void *state, uint32_t state_bytes,
                     const uint8_t *packet, uint32_t length);
-    const struct tracer *tracer;  // of programs that are compiled to be traced: see trace.h
+    const struct tracer *tracer;  // for programs compiled with a trace: see trace.h
 };
 
 static inline struct services *services(struct core *core) { return (struct services *)core; }

@@ -56,7 +56,7 @@ static void enqueue(struct core *core, uint32_t port, uint32_t priority, const v
     queues->count++;
 }
 
-// The queue of a port that has a packet to send now, the highest priority first.
+// Return the queue of a port that has a packet to send now, the highest priority first.
 static struct queue *due(struct queues *queues, uint32_t port, uint64_t now_ns) {
     for (uint32_t i = QUEUE_PRIORITIES; i-- > 0;) {
         struct queue *queue = &queues->queues[port][i];
@@ -75,7 +75,7 @@ static struct queued *take(struct queues *queues, struct queue *queue, uint32_t 
     return one;
 }
 
-// Egress, and out of the switch before the packet's bytes go away.
+// Run egress and send, before the packet's bytes are freed.
 static void depart(struct core *core, struct queue *queue, uint32_t port) {
     struct queued *one = take(core->queues, queue, port);
     one->departure.waited_us = (uint32_t)(core->services.now_us(core) - one->queued_us);
@@ -90,7 +90,7 @@ static void serve_port(struct core *core, uint32_t port, uint64_t now_ns) {
     while (!core->queues->blocked[port] && (queue = due(core->queues, port, now_ns))) depart(core, queue, port);
 }
 
-// Let go what may leave. With the lock. What leaves may be queued again, by recirculation.
+// Let packets leave that may, with the lock. They may be queued again, by recirculation.
 void queues_serve(struct core *core) {
     struct queues *queues = core->queues;
     if (!queues || !queues->count) return;
@@ -101,7 +101,7 @@ void queues_serve(struct core *core) {
     if (queues->count) core_wake(core);
 }
 
-// A frame that the interface does not take now is kept, and with it the port's queues; 0 where there are no queues.
+// Keep a frame that the interface does not take now, and stop the port's queues; return 0 without queues.
 int queues_block(struct core *core, uint32_t port, const struct iovec *parts, size_t count) {
     if (!core->services.enqueue) return 0;
     uint32_t length = 0;
@@ -135,7 +135,7 @@ static int unblock(struct core *core, uint32_t port) {
     return 1;
 }
 
-// By the packet thread when it looks up: interfaces may take frames again, and packets may be due.
+// Serve queues after a wait of the packet thread: interfaces may take frames again, and packets may be due.
 void queues_release(struct core *core) {
     if (!core->services.enqueue) return;
     core_lock(core);
@@ -145,7 +145,7 @@ void queues_release(struct core *core) {
     core_unlock(core);
 }
 
-// What the packet thread waits for at a port's interface.
+// Return the events that the packet thread waits for at a port's interface.
 short queues_events(const struct core *core, uint32_t port) {
     return core->queues && core->queues->blocked[port] ? POLLIN | POLLOUT : POLLIN;
 }
@@ -162,7 +162,7 @@ static uint64_t next_due_ns(const struct queues *queues) {
     return first;
 }
 
-// How long until a packet is due, if that is before `timeout` (NULL: never).
+// Return the time until a packet is due, if that is before `timeout` (NULL: never).
 const struct timespec *queues_timeout(struct core *core, const struct timespec *timeout, struct timespec *own) {
     core_lock(core);
     const uint64_t now_ns = core_clock_ns(), due_ns = core->queues->count ? next_due_ns(core->queues) : UINT64_MAX;
@@ -174,7 +174,7 @@ const struct timespec *queues_timeout(struct core *core, const struct timespec *
     return own;
 }
 
-// Queues are in use where something can be seen of them. An interface then keeps back little: the rest waits here.
+// Use queues where the program or the control plane can see them. Interfaces then buffer little: packets wait here.
 void queues_program(struct core *core) {
     struct queues *queues = core->queues;
     if (!queues) return;
@@ -184,7 +184,7 @@ void queues_program(struct core *core) {
     for (uint32_t port = 0; port < PORTS; port++) core_size_buffer(core, port);
 }
 
-// Once, before the first program. 0 or -ENOMEM.
+// Make the queues, once, before the first program. Return 0 or -ENOMEM.
 int core_open_queues(struct core *core, uint32_t priorities) {
     struct queues *queues = calloc(1, sizeof *queues);
     if (!queues) return -ENOMEM;
@@ -201,7 +201,7 @@ static void configure(struct queue *queue, int64_t depth, int64_t rate_pps) {
     if (rate_pps >= 0) queue->interval_ns = rate_pps ? 1000000000u / (uint64_t)rate_pps : 0;
 }
 
-// Negative: of all ports, of all priorities, depth or rate as they are.
+// Set depth and rate. Negative numbers mean all ports, all priorities, the present depth or rate.
 void core_set_queue(struct core *core, int port, int priority, int64_t depth, int64_t rate_pps) {
     core_lock(core);
     for (int p = 0; p < QUEUE_PORTS; p++)

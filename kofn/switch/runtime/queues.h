@@ -1,9 +1,11 @@
-// The queues between ingress and egress, where a program or the control plane asks for them; as
-// targets/simple_switch of behavioral-model has them: one for each port and priority, of QUEUE_DEPTH packets unless
-// another depth is set, served at a rate in packets a second if one is set, the highest priority first.
+// The queues between ingress and egress, where a program or the control plane asks for them. As in
+// targets/simple_switch
+// of behavioral-model, there is one for each port and priority, of QUEUE_DEPTH packets by default, served at its rate
+// in
+// packets a second if it has one, the highest priority first.
 //
-// A packet waits where its port's interface does not take what is sent; without rates and such an interface it does
-// not wait, and its egress follows its ingress.
+// A packet waits while its port's interface does not take packets. Otherwise, and without rates, its egress follows its
+// ingress at once.
 #ifndef KOFN_QUEUES_H
 #define KOFN_QUEUES_H
 
@@ -21,7 +23,7 @@ struct queued {
     struct queued *next;
     struct departure departure;
     uint64_t queued_us, due_ns;
-    uint8_t bytes[];  // the state, and behind it the packet
+    uint8_t bytes[];  // the state, then the packet
 };
 
 struct queue {
@@ -40,9 +42,9 @@ struct blocked {
 struct queues {
     uint32_t priorities;
     int configured;  // a rate or depth was set
-    uint32_t count;  // of packets that wait
+    uint32_t count;  // waiting packets
     struct queue queues[QUEUE_PORTS][QUEUE_PRIORITIES];
-    uint32_t depths[QUEUE_PORTS];  // packets of a port
+    uint32_t depths[QUEUE_PORTS];  // packets of each port
     struct blocked *blocked[QUEUE_PORTS];
 };
 

@@ -39,7 +39,7 @@ static void copy_out(struct ring *ring, uint64_t from, uint8_t *to, uint64_t byt
     memcpy(to + first, ring->bytes, bytes - first);
 }
 
-// One record of several parts; 0, or -1 when there is no room.
+// Put one record of several parts. Return 0, or -1 when there is no room.
 int ring_put(struct ring *ring, const struct iovec *parts, int count) {
     uint32_t bytes = 0;
     int result = -1;
@@ -67,7 +67,7 @@ static void wait_for_record(struct ring *ring, int timeout_ms) {
     while (ring->head == ring->tail && pthread_cond_timedwait(&ring->arrived, &ring->lock, &until) == 0) continue;
 }
 
-// As many whole records, lengths in front, as fit into `space`; waits for the first one. Returns the bytes written.
+// Take as many whole records as fit into `space`, each after its length; wait for the first. Return the bytes written.
 int64_t ring_take(struct ring *ring, uint8_t *to, uint64_t space, int timeout_ms) {
     uint64_t written = 0;
     pthread_mutex_lock(&ring->lock);

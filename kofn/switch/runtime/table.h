@@ -1,6 +1,8 @@
-// Look-ups. Exact tables are hashed. In all others each different mask of the entries' keys is looked up by a hash of the
-// masked key, the mask with the best entry first, until no better entry is possible. Range fields are masked out: what
-// hashes alike is a chain, the best entry first.
+// Look-ups. Exact tables are hashed. All others hash the masked key for each different mask of the entries' keys, the
+// mask
+// with the best entry first, until no better entry is possible. Range fields are masked out: entries of equal hash form
+// a
+// chain, the best entry first.
 #ifndef KOFN_TABLE_H
 #define KOFN_TABLE_H
 
@@ -33,7 +35,7 @@ static inline struct entry *find_exact(const struct table *table, const uint64_t
     }
 }
 
-// An ordered table's mask; `bound` is the rank that its entries are no better than.
+// An ordered table's mask; no entry with it has a better rank than `bound`.
 struct mask {
     uint64_t bound;
     uint64_t entries;
@@ -49,15 +51,17 @@ static inline uint64_t *rank_of(struct entry *entry, uint32_t key_limbs) { retur
 
 static inline uint64_t *next_of(struct entry *entry, uint32_t key_limbs) { return entry->limbs + 2 * key_limbs + 1; }
 
-// The control plane's changes of tables; each is one step for packets. `match` is as an entry stores it, without what
-// follows the masks; an ordered table's entries have an order, the lowest is the best, and the limbs that a key is masked
-// with, which are zero for range fields.
+// The control plane's changes of tables; each is one step for packets. `match` is as an entry stores it, without the
+// limbs
+// after the masks. An ordered table's entries have an order, of which the lowest is the best, and the mask of their
+// key,
+// which is zero for range fields.
 struct core;
 int64_t table_find(struct instance *instance, uint32_t id, const uint64_t *mask, const uint64_t *match, uint64_t order);
 int64_t table_insert(struct core *core, struct instance *instance, uint32_t id, const uint64_t *mask,
                      const uint64_t *match, uint64_t order, uint32_t action, const uint64_t *parameters);
 
-// Whether a key matches an entry's stored fields; each table has its own.
+// Tests whether a key matches an entry's stored fields; each table has its own.
 typedef int matcher(const uint64_t *key, const uint64_t *stored);
 
 static inline __attribute__((always_inline)) struct entry *find_ordered(const struct table *table, const uint64_t *key,

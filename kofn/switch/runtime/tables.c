@@ -34,7 +34,7 @@ static void unlink_exact(struct table *table, uint32_t number) {
     table->index[gap] = 0;
 }
 
-// Masks stay in the order of their bounds.
+// Keep masks in the order of their bounds.
 static void move_mask(struct table *table, uint32_t place) {
     uint32_t number = table->mask_order[place];
     uint64_t bound = mask_at(table, number)->bound;
@@ -72,8 +72,9 @@ static uint32_t mask_number(const struct table *table, const struct mask *mask) 
     return (uint32_t)(((const uint8_t *)mask - table->masks) / table->mask_stride);
 }
 
-// One more entry of rank `rank` has this mask. The bound is not raised again before the last of the mask's entries is
-// gone: a bound that is too good costs a probe, never an entry.
+// Count one more entry of rank `rank` for this mask. The bound stays until the mask's last entry is gone: a bound that
+// is
+// too good costs a probe, never an entry.
 static struct mask *use_mask(struct table *table, const uint64_t *limbs, uint64_t rank) {
     struct mask *mask = find_mask(table, limbs);
     if (mask == NULL) mask = new_mask(table, limbs, rank);
@@ -93,7 +94,7 @@ static void leave_mask(struct table *table, struct mask *mask) {
             (table->masks_used - place) * sizeof *table->mask_order);
 }
 
-// The chain that an entry with this match belongs to: the hash of its key under its mask.
+// Return the chain of an entry with this match: the hash of its key under its mask.
 static uint32_t *chain_of(const struct table *table, const uint64_t *match, const struct mask *mask) {
     uint32_t limbs = table->shape.key_limbs;
     uint64_t masked[limbs];
@@ -151,7 +152,7 @@ static int64_t find_row(const struct table *table, const uint64_t *mask, const u
     return table->shape.kind == TABLE_EXACT ? find_exact_row(table, match) : find_ordered_row(table, mask, match, order);
 }
 
-// The place of the entry, or -ENOENT.
+// Return the place of the entry, or -ENOENT.
 int64_t table_find(struct instance *instance, uint32_t id, const uint64_t *mask, const uint64_t *match, uint64_t order) {
     return find_row(&instance->tables[id], mask, match, order);
 }
@@ -168,7 +169,7 @@ static void write_entry(struct table *table, struct entry *entry, const uint64_t
     entry->taken = 1;
 }
 
-// Put an entry into the lowest free place: its number, or -EEXIST, or -ENOSPC.
+// Put an entry into the lowest free place. Return its number, -EEXIST or -ENOSPC.
 int64_t table_insert(struct core *core, struct instance *instance, uint32_t id, const uint64_t *mask,
                      const uint64_t *match, uint64_t order, uint32_t action, const uint64_t *parameters) {
     struct table *table = &instance->tables[id];
@@ -215,14 +216,14 @@ void table_delete(struct core *core, struct instance *instance, uint32_t id, uin
 
 uint32_t table_used(struct instance *instance, uint32_t id) { return instance->tables[id].used; }
 
-// The first place from `number` on that has an entry, or -ENOENT.
+// Return the first place from `number` on that has an entry, or -ENOENT.
 int64_t table_next(struct instance *instance, uint32_t id, uint32_t number) {
     const struct table *table = &instance->tables[id];
     while (number < table->shape.capacity && !entry_at(table, number)->taken) number++;
     return number < table->shape.capacity ? (int64_t)number : -ENOENT;
 }
 
-// An entry's action, and its limbs up to the last parameter.
+// Read an entry's action, and its limbs up to the last parameter.
 void table_read(struct instance *instance, uint32_t id, uint32_t number, uint64_t *row) {
     const struct table *table = &instance->tables[id];
     const struct entry *entry = entry_at(table, number);
@@ -237,7 +238,7 @@ void table_set_miss(struct core *core, struct instance *instance, uint32_t id, u
     core_unlock(core);
 }
 
-// What entry `number` has after its parameters.
+// Return the limbs after the parameters of entry `number`.
 uint64_t *table_extra(struct instance *instance, uint32_t id, uint32_t number) {
     struct table *table = &instance->tables[id];
     return parameters_of(table, entry_at(table, number)) + table->shape.parameter_limbs;

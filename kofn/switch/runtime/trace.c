@@ -1,4 +1,4 @@
-// The ways of packets as text: what a traced program says, and what becomes of the packet in the runtime.
+// The ways of packets as text: a traced program's calls, and the packet's fate in the runtime.
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,11 +10,11 @@
 #include "core.h"
 #include "trace.h"
 
-#define SHOWN_BYTES 64  // of a packet
-#define SHOWN_LIMBS 4   // of a number: of a longer one the ends
+#define SHOWN_BYTES 64  // bytes of a packet
+#define SHOWN_LIMBS 4   // limbs of a number; of a longer one its ends
 
 struct trace {
-    struct services plain;  // as they were before
+    struct services plain;  // the services without a trace
     const char *const *reasons;
     int file, active;
     uint32_t udp_port;  // only frames to it; 0: every frame
@@ -74,7 +74,7 @@ static void begin(struct core *core, uint32_t port, const uint8_t *packet, uint3
     trace->left -= trace->active ? 1 : 0;
 }
 
-// One packet's text, with that of packets that leave queues now, is written at once; where that fails no more is.
+// Write one packet's text at once, with that of packets that leave queues now. A failure ends the trace.
 static void end(struct core *core) {
     struct trace *trace = core->trace;
     queues_serve(core);
@@ -126,8 +126,9 @@ static void traced_digest(struct core *core, uint32_t list, const uint64_t *limb
     core->trace->plain.digest(core, list, limbs, count);
 }
 
-// Write the ways of the next `packets`, if `udp_port` is not 0 of those to it, to a file descriptor; `reasons` name the
-// drops and stay. 0 or -ENOMEM.
+// Write the ways of the next `packets` to a file descriptor, only of those to `udp_port` if it is not 0. `reasons`
+// names
+// the drops, and must stay. Return 0 or -ENOMEM.
 int core_trace(struct core *core, int file, uint64_t packets, uint32_t udp_port, const char *const *reasons) {
     struct trace *trace = calloc(1, sizeof *trace);
     if (!trace) return -ENOMEM;

@@ -1,4 +1,4 @@
-// What a program that is compiled to be traced calls; programs that are not have none of it.
+// The functions that traced programs call; other programs have none of it.
 #ifndef KOFN_TRACE_H
 #define KOFN_TRACE_H
 

@@ -1,4 +1,4 @@
-// Replacing a value set as a whole: a packet sees the old one or the new one.
+// Replaces a whole value set at once: a packet sees the old one or the new one.
 #include "value_set.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 #include "core.h"
 
-// `count` keys, one behind the other; -ENOMEM leaves the set as it was.
+// Set `count` concatenated keys; -ENOMEM leaves the set as it was.
 int value_set_replace(struct core *core, struct instance *instance, uint32_t id, const uint64_t *keys, uint32_t count) {
     uint32_t limbs = instance->program->value_set_limbs[id];
     struct value_set new = {NULL, 1}, old;

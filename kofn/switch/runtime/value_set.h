@@ -1,11 +1,11 @@
-// Value sets: which keys of a parser's select lead on, as the control plane says.
+// Value sets: the control plane's keys that a parser's select compares with.
 #ifndef KOFN_VALUE_SET_H
 #define KOFN_VALUE_SET_H
 
 #include "program.h"
 #include "table.h"
 
-// The cell that holds the key, or the free one where it belongs; at least one cell is free.
+// Return the cell that holds the key, or the free one for it; at least one cell is free.
 static inline uint64_t *value_cell(const struct value_set *set, const uint64_t *key, uint32_t limbs) {
     for (uint32_t at = hash_key(key, limbs) & set->mask;; at = (at + 1) & set->mask) {
         uint64_t *cell = set->cells + (size_t)at * (1 + limbs);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define WIDE_MAX 256  // limbs; the generator refuses what needs more
+#define WIDE_MAX 256  // limbs; the generator refuses programs that need more
 
 #define WIDE_VECTOR 8  // limbs of a vector: the widest that processors have; others copy it in parts
 typedef uint64_t wide_vector __attribute__((vector_size(8 * WIDE_VECTOR)));
@@ -13,7 +13,7 @@ typedef uint64_t wide_vector __attribute__((vector_size(8 * WIDE_VECTOR)));
 static const uint64_t wide_zero[WIDE_MAX];
 
 static inline uint8_t add_carry(uint8_t carry, uint64_t a, uint64_t b, uint64_t *sum) {
-#ifdef __x86_64__  // not by immintrin.h's name, for which the compiler reads a megabyte of headers
+#ifdef __x86_64__  // not by immintrin.h, for which the compiler reads a megabyte of headers
     unsigned long long result;
     carry = __builtin_ia32_addcarryx_u64(carry, a, b, &result);
     *sum = result;
@@ -36,8 +36,8 @@ static inline uint64_t sign_extend(uint64_t value, unsigned width) {
 static inline uint64_t divide(uint64_t a, uint64_t b) { return b ? a / b : 0; }
 static inline uint64_t modulo(uint64_t a, uint64_t b) { return b ? a % b : 0; }
 
-// The same place, or places apart. Whole vectors where the size is known: most wide fields are words of a packet, and
-// for these calling memmove takes longer than copying.
+// Copy between equal or disjoint places. Whole vectors where the size is known: most wide fields are words of a packet,
+// for which a call of memmove takes longer than the copy.
 static inline __attribute__((always_inline)) void wide_copy(uint64_t *to, const uint64_t *from, unsigned limbs) {
     if (!__builtin_constant_p(limbs) || limbs % WIDE_VECTOR || limbs > 64) {
         memmove(to, from, limbs * 8);
@@ -69,12 +69,12 @@ static inline int wide_nonzero(const uint64_t *value, unsigned limbs) {
     return any != 0;
 }
 
-// The value as a shift amount: anything beyond 64 bits is as good as the largest.
+// Return the value as a shift amount; values beyond 64 bits become the largest.
 static inline uint64_t wide_amount(const uint64_t *value, unsigned limbs) {
     return limbs > 1 && wide_nonzero(value + 1, limbs - 1) ? ~(uint64_t)0 : value[0];
 }
 
-// -1, 0, 1 as a is less than, equal to, greater than b.
+// Return -1, 0, 1 as a is less than, equal to, greater than b.
 static inline int wide_compare(const uint64_t *a, const uint64_t *b, unsigned limbs, int is_signed) {
     uint64_t bias = is_signed ? (uint64_t)1 << 63 : 0;
     for (unsigned i = limbs; i-- > 0; bias = 0) {
@@ -118,7 +118,7 @@ static inline void wide_multiply(uint64_t *to, const uint64_t *a, const uint64_t
     }
 }
 
-// Unsigned, bit by bit; division by zero gives zero, as in the narrow case.
+// Divide unsigned numbers, bit by bit; division by zero gives zero, as for narrow numbers.
 static inline void wide_divide(uint64_t *quotient, uint64_t *rest, const uint64_t *a, const uint64_t *b,
                                unsigned limbs) {
     uint64_t shifted[WIDE_MAX];

@@ -1,6 +1,7 @@
-// P4Runtime's WriteRequest, as far as it inserts plain entries: a key of fields, a priority where the table has one, an
-// action with its parameters, and nothing else. Whatever is not plain, or wrong, is left to the control plane in Python,
-// which is also what says how it is wrong.
+// P4Runtime's WriteRequest for plain inserts: entries with a key of fields, a priority where the table has one, an
+// action
+// with its parameters, and nothing else. Updates that are not plain, or wrong, are left to the control plane in Python,
+// which reports their faults.
 #include <errno.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ enum { MATCH_FIELD = 1, MATCH_EXACT = 2, MATCH_TERNARY = 3, MATCH_LPM = 4, MATCH
 enum { TABLE_ACTION = 1 };
 enum { ACTION_ID = 1, ACTION_PARAMETER = 4, PARAMETER_ID = 2, PARAMETER_VALUE = 3 };
 
-// What entries of a program are like, as words; every record begins with its length in words.
+// The form of a program's entries, as words; every record begins with its length in words.
 struct value_plan {
     uint32_t id, width, at;  // at: its first limb
 };
@@ -59,7 +60,7 @@ static int read_varint(struct bytes *bytes, uint64_t *value) {
     return 0;
 }
 
-// The next field of a message: 1, 0 at its end, -EINVAL for what is never plain.
+// Read the next field of a message. Return 1, 0 at its end, -EINVAL for a field that is never plain.
 static int next_item(struct bytes *message, struct item *item) {
     uint64_t tag;
     if (message->at == message->end) return 0;
@@ -77,7 +78,7 @@ static uint32_t limbs_of(uint32_t width) { return (width + 63) / 64; }
 
 static uint64_t low_ones(uint32_t bits) { return bits >= 64 ? UINT64_MAX : (1ull << bits) - 1; }
 
-// The limbs of a number of `width` bits that has ones but for the lowest `zeros`.
+// Write a number of `width` bits whose lowest `zeros` bits are 0 and all others 1.
 static void write_ones(uint64_t *limbs, uint32_t width, uint32_t zeros) {
     for (uint32_t i = 0; i < limbs_of(width); i++) {
         uint32_t below = zeros > 64 * i ? zeros - 64 * i : 0;
@@ -119,15 +120,15 @@ static int spans_all(const uint64_t *low, const uint64_t *high, uint32_t width) 
     return is_zero(low, limbs_of(width)) && same_key(high, ones, limbs_of(width));
 }
 
-// An entry on its way into a table.
+// An entry before it enters its table.
 struct draft {
     uint64_t match[2 * LIMBS_MAX], mask[LIMBS_MAX], parameters[LIMBS_MAX];
-    uint64_t seen;  // fields that were given
+    uint64_t seen;  // given fields
     uint64_t order;
     uint32_t action;
 };
 
-// A field's two numbers, value and mask or low and high, from its match message.
+// Read a field's two numbers, value and mask or low and high, from its match message.
 static int read_match(const struct field_plan *field, struct bytes message, uint64_t *first, uint64_t *second) {
     uint32_t width = field->value.width, limbs = limbs_of(width), seen = 0;
     uint64_t length = 0;
@@ -227,7 +228,7 @@ static int read_action(const struct table_plan *plan, struct bytes message, stru
     return seen == low_ones(action->parameters);
 }
 
-// What matches everything, for fields that were left out; the order and the masks that follow from all of them.
+// Fill in fields that were left out with a match of everything, then the order and the masks.
 static int complete(const struct table_plan *plan, uint32_t key_limbs, uint64_t priority, struct draft *draft) {
     uint64_t wild = 0;
     for (uint32_t i = 0; i < plan->fields; i++) {
@@ -300,8 +301,8 @@ static int carry_out(struct core *core, struct instance *instance, const uint32_
     return entity.bytes.at == entity.bytes.end && insert_entry(core, instance, plans, item.bytes);
 }
 
-// Carry out the updates of a serialised WriteRequest from byte `*at` on, up to the first one that is not plain or fails:
-// how many. `*at` is then behind that one. `plans` ends with a 0.
+// Carry out the updates of a serialised WriteRequest from byte `*at` on, until one is not plain or fails. Return the
+// number carried out; `*at` is then behind the update that was not. `plans` ends with a 0.
 uint64_t write_plain(struct core *core, struct instance *instance, const uint32_t *plans, const uint8_t *request,
                      uint64_t size, uint64_t *at) {
     struct bytes left = {request + *at, request + size};

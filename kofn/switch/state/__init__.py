@@ -1,1 +1,1 @@
-"""What the control plane puts into a program: entries, profiles, value sets, meters."""
+"""The control plane's state of a program: entries, profiles, value sets, meters."""

@@ -1,4 +1,4 @@
-"""Actions as the control plane names them: found and checked, their parameters as the native part has them."""
+"""The control plane's actions: looked up and checked, with parameters for the native part."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from kofn.switch.errors import InvalidEntry
 
 
 def find_action(owner: str, actions: Mapping[str, Action], name: str, parameters: Sequence[int]) -> Action:
-    """The action of that name, the parameters checked; `owner` is whose they are.  Raises InvalidEntry."""
+    """Return the action of that name, its parameters checked; `owner` names table or profile. Raise InvalidEntry."""
     if name not in actions:
         raise InvalidEntry(f"{owner} has no action {name}; it has {', '.join(actions) or 'none'}")
     action = actions[name]
@@ -22,12 +22,12 @@ def find_action(owner: str, actions: Mapping[str, Action], name: str, parameters
 
 
 def parameter_words(action: Action, parameters: Sequence[int], limbs: int) -> list[int]:
-    """Parameters as limbs, padded to `limbs`."""
+    """Return parameters as limbs, padded to `limbs`."""
     own = [w for value, item in zip(parameters, action.parameters, strict=True) for w in words(value, item.width)]
     return own + [0] * (limbs - len(own))
 
 
 def check_value(value: int, width: int, what: str) -> None:
-    """Raises InvalidEntry when the value does not fit the width."""
+    """Raise InvalidEntry when the value does not fit the width."""
     if value < 0 or value >> width:
         raise InvalidEntry(f"{what} is {value:#x}; bit<{width}> holds 0..{mask_of(width):#x}")

@@ -1,6 +1,6 @@
-"""What control planes put into the switch and get out of it: entries, counts, replicas, digests.
+"""Records that control planes write to and read from the switch: entries, counts, replicas, digests.
 
-Plain values; integers are unsigned and as wide as the program says.  Knows nothing of P4Runtime's messages.
+Plain values; integers are unsigned and as wide as in the program. They are independent of P4Runtime's messages.
 """
 
 from dataclasses import dataclass, fields
@@ -51,21 +51,21 @@ Key: TypeAlias = tuple[Match, ...]  # in the order of the table's key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRef:
-    """An indirect table's entry does what the member of its profile does."""
+    """A reference to a member of the table's profile, whose action the entry runs."""
 
     member: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRef:
-    """An indirect table's entry does what the member does that the selector chooses from the group."""
+    """A reference to a group, from which the selector chooses the member."""
 
     group: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedAction:
-    """One of the actions that a selector chooses from; `weight` is how often it is there."""
+    """One of a selector's actions, which gets a share of the packets by its `weight`."""
 
     action: str
     parameters: tuple[int, ...] = ()
@@ -86,11 +86,12 @@ Via: TypeAlias = MemberRef | GroupRef | ActionSet
 class Entry:
     """A row of a table.
 
-    The higher priority wins, as in P4Runtime; of equal ones that overlap, the one in the lower free place.  Tables
-    whose key is all exact, or exact but for one lpm field, have no priorities: 0.  `action` is the action's full name,
-    `parameters` are in the action's order; entries of an indirect table have `via` instead.  With an `idle_timeout_ns`
-    the entry is reported by `take_idle` when no packet hit it for so long.  `metadata` and `controller_metadata` are
-    the control plane's own; so is `typed`, the key as it was typed, with bits beyond its prefix or mask.
+    The highest priority wins, as in P4Runtime; of overlapping entries with equal priority, the one in the lower place.
+    Tables have no priorities, 0, if their key is all exact, or exact with one lpm field. `action` is the action's full
+    name, `parameters` are in the action's order; entries of an indirect table have `via` instead. An entry with an
+    `idle_timeout_ns` is reported by `take_idle` when no packet hit it for that time. `metadata` and
+    `controller_metadata` belong to the control plane; so does `typed`, the key as typed, with bits beyond its prefix or
+    mask.
     """
 
     table: str
@@ -117,7 +118,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member of a group, which is there `weight` times."""
+    """A member of a group, which counts `weight` times."""
 
     member: int
     weight: int = 1
@@ -130,12 +131,12 @@ class MemberGroup:
     profile: str
     id: int
     members: tuple[GroupMember, ...]
-    max_size: int = 0  # 0: as large as can be
+    max_size: int = 0  # 0: no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterConfig:
-    """Rates in packets or bytes a second, bursts in packets or bytes; the committed rate is not above the peak's."""
+    """Rates in packets or bytes a second, bursts in packets or bytes; the peak rate is at least the committed rate."""
 
     committed_rate: float
     committed_burst: int
@@ -145,7 +146,7 @@ class MeterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """What a counter cell counted."""
+    """The counts of a counter's cell."""
 
     packets: int
     bytes: int
@@ -153,7 +154,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One copy of a packet sent to a multicast group: the port, and what the copy's `egress_rid` is."""
+    """One copy of a packet to a multicast group: its port and its `egress_rid`."""
 
     port: int
     instance: int = 0
@@ -161,7 +162,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneSession:
-    """Where a clone goes: to `replicas`, or to those of the multicast group `group` if it is not 0.
+    """The destinations of a clone: `replicas`, or those of the multicast group `group` if it is not 0.
 
     A clone is cut to `length` bytes as it leaves, headers included, if that is not 0.
     """
@@ -173,7 +174,7 @@ class CloneSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """One message of the program to the control plane: the digest's type name and its fields in order."""
+    """A message of the program to the control plane: the digest's type name and its fields in order."""
 
     name: str
     fields: tuple[int, ...]
@@ -181,7 +182,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """A line of the program for the log: a log_msg with its values, or which assertion `failed`."""
+    """A line of the program for the log: a log_msg with its values, or an assertion that `failed`."""
 
     text: str
     failed: bool
@@ -189,7 +190,7 @@ class LogReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCounts:
-    """What was done to the frames of one port in one direction, by rules for injected faults."""
+    """The injected faults of one port in one direction, in frames."""
 
     dropped: int
     duplicated: int
@@ -203,7 +204,7 @@ class FaultCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortStats:
-    """What went through one port, and the faults that were injected on the way into the switch and out of it."""
+    """The traffic of one port, and the faults injected on the way into the switch and out of it."""
 
     received_packets: int
     received_bytes: int
@@ -215,7 +216,7 @@ class PortStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketTime:
-    """Where the time of the thread that moves packets went, but for waiting; in nanoseconds since start."""
+    """The packet thread's time without waiting, in nanoseconds since start."""
 
     receiving: int
     processing: int
@@ -224,7 +225,7 @@ class PacketTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What the switch did since start; `drops` has every reason by name, also those that did not occur."""
+    """The switch's counts since start; `drops` has every reason by name, with 0 for those that did not occur."""
 
     ports: dict[int, PortStats]
     drops: dict[str, int]

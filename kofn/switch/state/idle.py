@@ -1,7 +1,7 @@
-"""Which entries no packet hit for as long as their idle timeout.
+"""Finds entries that no packet hit for their idle timeout.
 
-The native part notes each entry's last hit; here is a queue of the times at which to look.  Time is the switch's, in
-microseconds.
+The native part notes each entry's last hit. This module keeps a queue of the times at which to check. Time is the
+switch's, in microseconds.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ QUEUE_MIN = 64
 
 @dataclass(slots=True)
 class _Watched:
-    """An entry, when it was hit last, and since when it counts as idle if it was not hit."""
+    """An entry, its last hit, and the start of its idle time if there was none."""
 
     entry: Entry
     last_hit_us: c_uint64  # in the native table
     inserted_us: int
     since_us: int
-    turn: int  # of its place in the queue; another one's is out of date
+    turn: int  # of its item in the queue; items with another turn are outdated
 
     @property
     def timeout_us(self) -> int:
@@ -35,11 +35,11 @@ class IdleTimeouts:
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
         self._watched: dict[tuple[str, int], _Watched] = {}
-        self._queue: list[tuple[int, int, tuple[str, int]]] = []  # (when to look, turn, which)
+        self._queue: list[tuple[int, int, tuple[str, int]]] = []  # (time of the check, turn, entry)
         self._turns = 0
 
     def watch(self, entry: Entry, number: int, last_hit_us: c_uint64) -> None:
-        """From now on, or again with another timeout."""
+        """Watch an entry, or start again with another timeout."""
         now, which = self._now_us(), (entry.table, number)
         before = self._watched.get(which)
         inserted = now if before is None else before.inserted_us
@@ -51,16 +51,16 @@ class IdleTimeouts:
         self._watched.pop((table, number), None)
 
     def elapsed_ns(self, table: str, number: int) -> int:
-        """Since a packet hit the entry, or since it was inserted."""
+        """Return nanoseconds since a packet hit the entry, or since it was inserted."""
         watched = self._watched[table, number]
         return max(0, self._now_us() - max(watched.last_hit_us.value, watched.inserted_us)) * 1000
 
     def wait_s(self) -> float | None:
-        """How long nothing can become due; None: as long as no entry is inserted."""
+        """Return seconds until an entry can become due; None while no entry has a timeout."""
         return max(0, self._queue[0][0] - self._now_us()) / 1e6 if self._queue else None
 
     def take(self) -> list[Entry]:
-        """The entries that have become idle; their time starts anew."""
+        """Return the entries that have become idle, and restart their time."""
         now, idle = self._now_us(), []
         while self._queue and self._queue[0][0] <= now:
             _, turn, which = heappop(self._queue)
@@ -83,7 +83,7 @@ class IdleTimeouts:
         heappush(self._queue, (since_us + watched.timeout_us, self._turns, which))
 
     def _drop_outdated(self) -> None:
-        """Entries that are changed often leave a place in the queue behind each time."""
+        """Remove outdated items: each change of an entry leaves one in the queue."""
         turns = {watched.turn for watched in self._watched.values()}
         self._queue = [place for place in self._queue if place[1] in turns]
         heapify(self._queue)

@@ -1,4 +1,4 @@
-"""The meters of a loaded program: their configurations as they were written, and in the native part.
+"""The meters of a loaded program: their configurations as written, and in the native part.
 
 Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
 """
@@ -16,7 +16,8 @@ RATE_MAX = (1 << 63) - 1
 
 
 class Meters:
-    """Cells of meter arrays by name and index, direct meters by table and entry; not configured, all is green."""
+    """Cells of meter arrays by name and index, direct meters by table and entry; all is green
+    before a configuration."""
 
     def __init__(self, program: Program, rows: Rows, core: int, instance: int) -> None:
         self._native = runtime()
@@ -50,18 +51,18 @@ class Meters:
         _note(self._entries, (table, number), config)
 
     def write_all(self, table: str, config: MeterConfig) -> None:
-        """Configure the meters of a table's entries, and of those that will be added."""
+        """Configure the meters of a table's entries, and of entries added later."""
         for entry in self._rows.entries(table, None):
             self.write_entry(table, entry.key, entry.priority, config)
         self._new_entries[table] = config
 
     def begin(self, entry: Entry) -> None:
-        """Configure the meter of an entry that was added."""
+        """Configure the meter of a new entry."""
         if (config := self._new_entries.get(entry.table)) is not None:
             self.write_entry(entry.table, entry.key, entry.priority, config)
 
     def forget(self, table: str, number: int) -> None:
-        """An entry is gone, and its meter with it."""
+        """Forget the meter of a removed entry."""
         self._entries.pop((table, number), None)
 
     def _set(self, address: int, config: MeterConfig | None, what: str) -> None:

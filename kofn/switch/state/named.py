@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def named(objects: Mapping[str, T], kind: str, name: str) -> T:
-    """The object of that name.  Raises UnknownObject."""
+    """Return the object of that name. Raise UnknownObject."""
     if name not in objects:
         raise UnknownObject(f"the program has no {kind} {name}; it has {', '.join(objects) or 'none'}")
     return objects[name]

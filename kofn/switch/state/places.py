@@ -9,14 +9,14 @@ class Places:
     """Gives out the numbers 0, 1, 2, ... and takes them back."""
 
     def __init__(self, what: str, capacity: int) -> None:
-        """`what` is full when `capacity` numbers are given out, as TableFull says."""
+        """Take the `capacity`; `what` names the places' owner in TableFull."""
         self._what = what
         self._capacity = capacity
         self._next = 0
         self._freed: list[int] = []
 
     def take(self) -> int:
-        """The lowest free number.  Raises TableFull."""
+        """Return the lowest free number. Raise TableFull."""
         if self._freed:
             return heappop(self._freed)
         if self._next == self._capacity:

@@ -50,7 +50,7 @@ class ProfileRows:
         return held
 
     def release(self, profile: str, held: Held) -> None:
-        """Nothing refers to it any more."""
+        """Release a reference; nothing else refers to its action set."""
         self._profiles[profile].release(held)
         if isinstance(held.via, ActionSet):
             self._write_group(profile, held.number, [])

@@ -1,6 +1,6 @@
-"""One action profile as the control plane knows it: members, groups, who uses them, and their places in native tables.
+"""One action profile as the control plane knows it: members, groups, their uses, and their places in native tables.
 
-Members of a group are chosen from in the order of their places, each as often as it weighs.
+A group's members are ordered by their places, each as often as its weight.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ from kofn.switch.state.entries import ActionSet, GroupRef, Member, MemberGroup, 
 from kofn.switch.state.places import Places
 
 GROUPS_MAX = 1 << 20
-CHOICES_MAX = 1 << 16  # of a group: its weights together
+CHOICES_MAX = 1 << 16  # the most weights of a group together
 T = TypeVar("T")
 MEMBER, GROUP = range(2)  # enum indirect of runtime/program.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What an entry refers to: `kind` and `number` as the native table has them."""
+    """An entry's reference; `kind` and `number` are the native table's."""
 
     via: Via
     kind: int
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A member's place, and what is to be written there: the action's place in the profile's list, its parameters."""
+    """A member's place, and its new content: the action's place in the profile's list, and its parameters."""
 
     number: int
     action: int
@@ -42,7 +42,7 @@ class Written:
 
 
 class ProfileState:
-    """Members and groups by id.  Nothing is changed by a method that raises."""
+    """Members and groups by id. A method that raises changes nothing."""
 
     def __init__(self, program: Program, profile: ActionProfile) -> None:
         self.profile = profile
@@ -52,12 +52,12 @@ class ProfileState:
         self._limbs = most_limbs(actions)
         self.members: dict[int, tuple[Member, int]] = {}
         self.groups: dict[int, tuple[MemberGroup, int]] = {}
-        self._member_places = Places(f"action profile {profile.name}", 2 * profile.size)  # a set beside its successor
-        self._held = 0  # members, those of entries' action sets included
+        self._member_places = Places(f"action profile {profile.name}", 2 * profile.size)  # old and new sets overlap
+        self._held = 0  # members, including those of entries' action sets
         self._group_places = Places(f"action profile {profile.name}", GROUPS_MAX)
-        self._used: Counter[tuple[int, int]] = Counter()  # by (kind, id): how many entries and groups refer to it
+        self._used: Counter[tuple[int, int]] = Counter()  # by (kind, id): entries and groups that refer to it
         self._sets: Counter[int] = Counter()  # by the group's place: the weights of entries' own members
-        self._set_sizes: dict[int, int] = {}
+        self._grouped = self._weighed = 0  # members of all groups and sets together, and the sum of their weights
 
     # Members
 
@@ -87,13 +87,13 @@ class ProfileState:
         self._held -= 1
 
     def member(self, member_id: int) -> tuple[Member, int]:
-        """A member and its place.  Raises EntryNotFound."""
+        """Return a member and its place. Raise EntryNotFound."""
         return self._found("member", self.members, member_id)
 
     # Groups
 
     def add_group(self, group: MemberGroup) -> tuple[int, list[int]]:
-        """The group's place and its members' places, each as often as it weighs.
+        """Return the group's place and its members' places, each as often as its weight.
 
         Raises InvalidEntry, EntryExists, EntryNotFound.
         """
@@ -109,10 +109,10 @@ class ProfileState:
         return number, choices
 
     def change_group(self, group: MemberGroup) -> tuple[int, list[int]]:
-        """As `add_group`.  Raises InvalidEntry, EntryNotFound."""
+        """Do as `add_group` with an existing group. Raise InvalidEntry, EntryNotFound."""
         before, number = self.group(group.id)
         if before.max_size != group.max_size:
-            raise InvalidEntry(f"max_size of group {group.id} is {before.max_size} for good, not {group.max_size}")
+            raise InvalidEntry(f"max_size of group {group.id} must stay {before.max_size}, got {group.max_size}")
         choices = self._choices(group)
         self._use_members(before, -1)
         self._use_members(group, 1)
@@ -120,7 +120,7 @@ class ProfileState:
         return number, choices
 
     def remove_group(self, group_id: int) -> int:
-        """Its place.  Raises EntryNotFound, StillUsed."""
+        """Remove a group and return its place. Raise EntryNotFound, StillUsed."""
         group, number = self.group(group_id)
         self._check_unused(GROUP, group_id)
         self._use_members(group, -1)
@@ -129,7 +129,7 @@ class ProfileState:
         return number
 
     def group(self, group_id: int) -> tuple[MemberGroup, int]:
-        """A group and its place.  Raises EntryNotFound."""
+        """Return a group and its place. Raise EntryNotFound."""
         return self._found("group", self.groups, group_id)
 
     def _choices(self, group: MemberGroup) -> list[int]:
@@ -143,6 +143,11 @@ class ProfileState:
     def _use_members(self, group: MemberGroup, times: int) -> None:
         for one in group.members:
             self._use(MEMBER, one.member, times)
+        self._count(times * len(group.members), times * sum(one.weight for one in group.members))
+
+    def _count(self, members: int, weights: int) -> None:
+        self._grouped += members
+        self._weighed += weights
 
     def _use(self, kind: int, number: int, times: int) -> None:
         self._used[kind, number] += times
@@ -152,9 +157,9 @@ class ProfileState:
     # Entries
 
     def hold(self, via: Via, replaced: Held | None = None) -> tuple[Held, list[Written], list[int]]:
-        """What an entry refers to; of an action set also members to write and the choices of its group.
+        """Return an entry's reference; of an action set also the members to write and the choices of its group.
 
-        `replaced` is what the entry refers to until then and is released afterwards.
+        `replaced` is the entry's reference until then; the caller releases it afterwards.
 
         Raises InvalidEntry, EntryNotFound, TableFull.
         """
@@ -183,8 +188,8 @@ class ProfileState:
         numbers = sorted(self._member_places.take() for _ in rows)
         self._held += len(rows)
         group = self._group_places.take()
-        self._set_sizes[group] = len(rows)
         self._sets[group] = sum(weights)
+        self._count(len(rows), sum(weights))
         written = [
             Written(number=number, action=action, words=words)
             for number, (action, words) in zip(numbers, rows, strict=True)
@@ -193,7 +198,7 @@ class ProfileState:
         return held, written, [number for number, weight in zip(numbers, weights, strict=True) for _ in range(weight)]
 
     def release(self, held: Held) -> None:
-        """An entry does not refer to it any more."""
+        """Release an entry's reference."""
         match held.via:
             case MemberRef(member=member_id):
                 self._use(MEMBER, member_id, -1)
@@ -204,15 +209,13 @@ class ProfileState:
                 for number in held.own:
                     self._member_places.free(number)
                 self._group_places.free(held.number)
-                del self._sets[held.number], self._set_sizes[held.number]
+                self._count(-len(held.own), -self._sets.pop(held.number))
 
     # Sizes
 
     def use(self) -> tuple[int, int]:
-        """All groups together: how many members they have, and the sum of the weights."""
-        groups = [group for group, _ in self.groups.values()]
-        count = sum(len(group.members) for group in groups) + sum(self._set_sizes.values())
-        return count, sum(one.weight for group in groups for one in group.members) + self._sets.total()
+        """Return the number of members, and the sum of weights, of all groups together."""
+        return self._grouped, self._weighed
 
     # Checks
 

@@ -1,4 +1,4 @@
-"""The tables of a loaded program: what the control plane writes, carried out in the native part.
+"""The tables of a loaded program: the control plane's writes, carried out in the native part.
 
 Not thread-safe against itself (the engine serialises control operations); safe against the packet thread.
 """
@@ -21,7 +21,7 @@ from kofn.switch.state.tables import TableState, const_key, refuse_const
 NOTHING = (1 << 32) - 1  # no action's id
 
 NO_IDLE_TIMEOUT = "idle_timeout_ns must be set to 0 for tables which do not support idle timeout"
-"""In the words of p4lang's PI, which tests look for."""
+"""The words of p4lang's PI, which its tests look for."""
 
 
 class Rows:
@@ -47,13 +47,13 @@ class Rows:
     # Tables
 
     def table(self, name: str) -> TableEntries:
-        """The table of that name.  Raises UnknownObject."""
+        """Return the table of that name. Raise UnknownObject."""
         if name not in self._tables:
-            named(self._numbers, "table", name)  # raises, without the tables that the compiler made for itself
+            named(self._numbers, "table", name)  # raises, and lists no tables that the compiler added
         return self._tables[name]
 
     def _install(self, table: Table) -> None:
-        """The program's own entries; BMv2's priorities turned round, for here the higher wins."""
+        """Install the program's own entries, with BMv2's priorities reversed: here the highest wins."""
         entries = table.entries or ()
         top = max((entry.priority for entry in entries), default=0) + 1
         for own in entries:
@@ -97,7 +97,7 @@ class Rows:
         self._release(entries.state.table, before)
 
     def delete(self, table: str, key: Key, priority: int) -> int:
-        """See Engine.delete; returns the place that the entry had."""
+        """See Engine.delete; return the entry's place."""
         entries = self.table(table)
         refuse_const(entries.state.table)
         stored = entries.state.stored(key, priority)
@@ -117,7 +117,7 @@ class Rows:
     def _action(
         self, state: TableState, entry: Entry, replaced: Held | None = None
     ) -> tuple[int, list[int], Held | None]:
-        """What the native entry has as action and parameters, and what is held of a profile instead of `replaced`."""
+        """Return the native entry's action and parameters, and the reference to a profile that replaces `replaced`."""
         if state.table.profile is None:
             if entry.via is not None:
                 raise InvalidEntry(f"table {state.table.name} has no action profile: an entry needs an action")
@@ -168,16 +168,16 @@ class Rows:
         number = self._numbers[state.table.name]
         self._native.table_set_miss(self._core, self._instance, number, action, limbs_array(words))
 
-    # What stands beside entries
+    # Counters, meters and times of entries
 
     def place_of(self, table: str, key: Key, priority: int) -> tuple[int, int]:
-        """The numbers of a table and of an entry in the native part.  Raises InvalidEntry, EntryNotFound."""
+        """Return the numbers of a table and of an entry in the native part. Raise InvalidEntry, EntryNotFound."""
         entries = self.table(table)
         place = entries.find(entries.state.stored(key, priority))
         return self._numbers[table], place
 
     def number(self, table: str) -> int:
-        """The number of a table in the native part."""
+        """Return the number of a table in the native part."""
         self.table(table)
         return self._numbers[table]
 

@@ -1,4 +1,4 @@
-"""The entries of one table: the native part holds them, and here is what look-ups need not know."""
+"""The entries of one table: the native part holds them, and this module the properties that look-ups do not need."""
 
 from collections.abc import Iterator
 from ctypes import c_uint64
@@ -15,23 +15,23 @@ from kofn.switch.state.tables import Stored, TableState
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What an entry has that the native part has not."""
+    """An entry's properties that the native part does not hold."""
 
     idle_timeout_ns: int = 0
     metadata: bytes = b""
     controller_metadata: int = 0
     typed: Key = ()
-    held: Held | None = None  # of an action profile
+    held: Held | None = None  # reference to an action profile
 
 
 NOTHING = Beside()
 
 
 class TableEntries:
-    """Entries by their places, the numbers of rows in the native table; who inserts gets the lowest free one."""
+    """Entries by their places, the numbers of rows in the native table; a new entry gets the lowest free one."""
 
     def __init__(self, state: TableState, core: int, instance: int, number: int | None) -> None:
-        """`number` is the table's in the native part; None: it is not there, for it only calls its default action."""
+        """Take the table's `number` in the native part; None: only its default action is called, so it is not there."""
         self.state = state
         self.number = number
         self._native, self._core, self._instance = runtime(), core, instance
@@ -39,15 +39,22 @@ class TableEntries:
         self._row = (c_uint64 * (1 + stored_limbs(state.table) + state.limbs))()
 
     def find(self, stored: Stored) -> int:
-        """The entry's place.  Raises EntryNotFound."""
+        """Return the entry's place. Raise EntryNotFound."""
         words = limbs_array(stored.mask), limbs_array(stored.match), stored.order
         place = -1 if self.number is None else self._native.table_find(self._instance, self.number, *words)
         if place < 0:
             raise EntryNotFound(f"table {self.state.table.name} has no entry {stored}")
         return int(place)
 
+    def at(self, place: int) -> Entry:
+        """Return the entry at a place.  Raises EntryNotFound."""
+        known = self.number is not None and 0 <= place < self.state.capacity
+        if not known or self._native.table_next(self._instance, self.number, place) != place:
+            raise EntryNotFound(f"table {self.state.table.name} has no entry {place}")
+        return self.entry(place)
+
     def insert(self, stored: Stored, entry: Entry, action: int, parameters: list[int], held: Held | None) -> int:
-        """Its place.  Raises EntryExists, TableFull."""
+        """Add an entry and return its place. Raise EntryExists, TableFull."""
         words = limbs_array(stored.mask), limbs_array(stored.match), stored.order, action, limbs_array(parameters)
         place: int = self._native.table_insert(self._core, self._instance, self.number, *words)
         if place == -EEXIST:
@@ -67,7 +74,7 @@ class TableEntries:
         self._beside.pop(place, None)
 
     def held(self, place: int) -> Held | None:
-        """What the entry holds of an action profile."""
+        """Return the entry's reference to an action profile."""
         return self._beside.get(place, NOTHING).held
 
     def _note(self, place: int, entry: Entry, held: Held | None) -> None:
@@ -79,7 +86,7 @@ class TableEntries:
             self._beside[place] = beside
 
     def __iter__(self) -> Iterator[Entry]:
-        """All, in the order of their places."""
+        """Yield all entries, in the order of their places."""
         place, used = 0, 0 if self.number is None else self._native.table_used(self._instance, self.number)
         for _ in range(used):
             place = self._native.table_next(self._instance, self.number, place)
@@ -87,7 +94,7 @@ class TableEntries:
             place += 1
 
     def entry(self, place: int) -> Entry:
-        """As it is read: its key in the normal form."""
+        """Return the entry with its key in the normal form."""
         self._native.table_read(self._instance, self.number, place, self._row)
         table, (number, *row) = self.state.table, self._row
         beside = self._beside.get(place, NOTHING)

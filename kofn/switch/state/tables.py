@@ -1,6 +1,6 @@
-"""One table as the control plane writes it: checks, the one normal form of a key, and what the native table has of it.
+"""One table as the control plane writes it: checks, a key's one normal form, and its form in the native table.
 
-The native table holds the entries; the higher priority (or the longer prefix) is the better.
+The native table holds the entries; a higher priority (or a longer prefix) is better.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ PRIORITY_MAX = (1 << 31) - 1  # P4Runtime's
 
 
 class Stored(NamedTuple):
-    """What tells an entry from others: its key in the normal form, and as the native table has it.
+    """The identity of an entry: its key in the normal form and in the native table's.
 
     The lowest order is the best.
     """
@@ -36,9 +36,9 @@ class TableState:
     """A table's rules, and its default action."""
 
     def __init__(self, table: Table) -> None:
-        """The default is the program's."""
+        """Start with the program's default action."""
         self.table = table
-        self.ordered, self.prioritised = table.ordered, table.prioritised  # asked for with every entry
+        self.ordered, self.prioritised = table.ordered, table.prioritised  # cached: every entry needs them
         self.actions = {action.name: action for action in table.actions}
         self.limbs = entry_limbs(table)
         self.by_id = {action.id: action for action in table.actions}
@@ -56,18 +56,18 @@ class TableState:
         return max(self.table.size, len(self.table.entries or ()))
 
     def action(self, name: str, parameters: Sequence[int]) -> Action:
-        """The action, its parameters checked.  Raises InvalidEntry."""
+        """Return the action, its parameters checked. Raise InvalidEntry."""
         return find_action(f"table {self.table.name}", self.actions, name, parameters)
 
     def stored(self, key: Key, priority: int) -> Stored:
-        """The key and the priority, checked.  Raises InvalidEntry."""
+        """Return the key and the priority, checked. Raise InvalidEntry."""
         self._check_priority(priority)
         normal, pairs = self.normal(key)
         mask, match = mask_words(self.table, pairs), stored_match(self.table, pairs)
         return Stored(normal, priority, mask, match, self._order(pairs, priority))
 
     def normal(self, key: Key) -> tuple[Key, tuple[Pair, ...]]:
-        """The key in its one normal form, and as pairs of numbers.  Raises InvalidEntry."""
+        """Return the key in its one normal form, and as pairs of numbers. Raise InvalidEntry."""
         if len(key) != len(self.table.key):
             raise InvalidEntry(f"the key of table {self.table.name} has {self._fields()}, not {len(key)} fields")
         both = [_match(self.table, field, match) for field, match in zip(self.table.key, key, strict=True)]
@@ -91,7 +91,7 @@ class TableState:
         return sum(field.width - mask.bit_count() for field, (_, mask) in fields if field.kind == "lpm")
 
     def key_of(self, stored: Sequence[int]) -> Key:
-        """The key of an entry of the native table, and what follows it."""
+        """Return the key from the limbs of a native entry, which may be followed by others."""
         firsts = numbers(self.table.key, stored)
         seconds = numbers(self.table.key, stored[key_limbs(self.table) :]) if self.ordered else firsts
         return tuple(map(_stored_match, self.table.key, firsts, seconds))
@@ -100,7 +100,7 @@ class TableState:
         return PRIORITY_MAX - (stored[2 * key_limbs(self.table)] >> 32) if self.prioritised else 0
 
     def words(self, action: Action, parameters: Sequence[int]) -> list[int]:
-        """Parameters as limbs, padded to the table's largest action."""
+        """Return parameters as limbs, padded to the table's largest action."""
         return parameter_words(action, parameters, self.limbs)
 
 
@@ -117,7 +117,7 @@ def _stored_match(field: KeyField, first: int, second: int) -> Match:
 
 
 def show_key(key: Key) -> str:
-    """A key for messages: `(1, 0x0a000000/8, *)`."""
+    """Return a key for messages: `(1, 0x0a000000/8, *)`."""
     return "(" + ", ".join(_show(match) for match in key) + ")"
 
 
@@ -136,7 +136,7 @@ def _show(match: Match) -> str:
 
 
 def _match(table: Table, field: KeyField, match: Match) -> tuple[Match, Pair]:
-    """A match in normal form and as (value, mask) or (low, high)."""
+    """Return a match in normal form, and as (value, mask) or (low, high)."""
     what, ones = f"field {field.name} of table {table.name}", mask_of(field.width)
     match match, field.kind:
         case Exact(value=value), "exact":
@@ -169,7 +169,7 @@ def _masked(value: int, mask: int, field: KeyField, what: str) -> Pair:
 
 
 def const_key(table: Table, pairs: Sequence[Pair]) -> Key:
-    """The key of an entry that the program itself holds; bits outside the mask are cut."""
+    """Return the key of a const entry, without bits outside the mask."""
     result: list[Match] = []
     for field, (first, second) in zip(table.key, pairs, strict=True):
         ones = mask_of(field.width)
@@ -186,6 +186,6 @@ def const_key(table: Table, pairs: Sequence[Pair]) -> Key:
 
 
 def refuse_const(table: Table) -> None:
-    """Raises InvalidEntry where the program has the entries."""
+    """Raise InvalidEntry for a table with const entries."""
     if table.entries is not None:
         raise InvalidEntry(f"table {table.name} has const entries: they cannot be changed, none can be added")

@@ -1,4 +1,4 @@
-"""The value sets of one loaded program: what the control plane put into them, and their native form."""
+"""The value sets of one loaded program: the control plane's keys, and their native form."""
 
 from collections.abc import Sequence
 from ctypes import CDLL
@@ -12,10 +12,10 @@ from kofn.switch.state.named import named
 
 
 class ValueSets:
-    """Keys by value set; empty at first.  Not thread-safe against itself, as `Loaded`."""
+    """Keys by value set; empty at first. Not thread-safe against itself, as `Loaded`."""
 
     def __init__(self, program: Program, native: CDLL, core: int, instance: int) -> None:
-        """The sets of the program that `instance` runs."""
+        """Take the sets of the program that `instance` runs."""
         self._native, self._core, self._instance = native, core, instance
         self._sets = {name: (number, values) for number, (name, values) in enumerate(program.value_sets.items())}
         self._keys: dict[str, tuple[int, ...]] = dict.fromkeys(self._sets, ())

@@ -1,1 +1,1 @@
-"""What is started as a program: a training to compare, and what hands out a job to its workers."""
+"""Programs: a training for comparisons, and the server that hands out a job to its workers."""

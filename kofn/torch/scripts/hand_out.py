@@ -22,7 +22,7 @@ from kofn.torch.rendezvous import KEY, RENDEZVOUS, Handout, Rendezvous, split
 
 
 def handouts(config: Path, environment: Mapping[str, str], certs: Path | None) -> dict[int, Handout]:
-    """Of each of the job's workers; ConfigError for its configuration."""
+    """Return the data for each of the job's workers. Raise ConfigError for its configuration."""
     job, text = Config.load(config).job, config.read_text()
     return {
         rank: Handout(config=text, environment=dict(environment), certificates=_files(certs, job.id, rank))

@@ -1,10 +1,10 @@
-"""What workers of sharded trainings keep in memory, by stage and bits: what `kofn experiment zero --memory` shows.
+"""Measures the memory of workers in sharded trainings, by stage and bits, for `kofn experiment zero --memory`.
 
     python -m kofn.torch.scripts.sharded_memory WORKERS LAYERS WIDTH BLOCK
 
-Each worker is a thread with a model, an optimizer and a ledger of its own, in lockstep; two steps are made of a
-perceptron with equal layers, whose gradients go in blocks of so many elements.  Prints a list of KeptMemory as JSON: of
-each training that of the worker that keeps most, first of Adam that is not sharded.
+Each worker is a thread with its own model, optimizer and ledger, in lockstep. They make two steps of a perceptron with
+equal layers, whose gradients go in blocks of so many elements. Prints a list of KeptMemory as JSON: for each training
+that of the worker with the most memory, first for Adam without sharding.
 """
 
 import sys
@@ -40,7 +40,7 @@ class LockstepJob:
         return self._calls, self._mean
 
     def stepped(self, shared: Array, memory: Memory) -> None:
-        """Nobody is told."""
+        """Do nothing: there is no controller."""
 
 
 def model_of(layers: int, width: int) -> nn.Sequential:
@@ -58,7 +58,7 @@ def not_sharded(model: nn.Sequential) -> Memory:
 
 
 def sharded(settings: ZeroSettings, workers: int, layers: int, width: int, block: int) -> list[Memory]:
-    """Of each worker."""
+    """Return the memory of each worker."""
     team, elements = Lockstep(workers), layers * (width * width + width)
     switch = _switch(team, settings, elements, block) if settings.bits < 32 else None
 

@@ -1,7 +1,7 @@
-"""Steps of a sharded perceptron that learns digits: what `kofn experiment zero --network` measures.
+"""Steps of a sharded perceptron that learns digits, for `kofn experiment zero --network`.
 
-Beside its metrics a worker leaves of each step the time, from a batch to parameters that all workers have, and what the
-kernel has counted at its interface meanwhile (kofn/results/step_cost.py).
+Beside its metrics a worker records of each step the time, from a batch to parameters that all workers have, and the
+kernel's counts at its interface (kofn/results/step_cost.py).
 """
 
 import os
@@ -66,7 +66,7 @@ def perceptron(hidden: list[int]) -> nn.Sequential:
 
 
 def sharded(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Callable[[], None]]:
-    """What is called in the forward pass, and a step: it returns when all workers have the same parameters."""
+    """Return the module for the forward pass, and a step that returns when all workers have the same parameters."""
     if asked.optimizer != "kofn":
         return of_pytorch(asked, model)
     optimizer = kofn.torch.zero(
@@ -81,7 +81,7 @@ def sharded(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Callable
 
 
 def of_pytorch(asked: Namespace, model: nn.Sequential) -> tuple[nn.Module, Callable[[], None]]:
-    """Its own, over gloo."""
+    """Return these for PyTorch's own sharding, over gloo."""
     job, called = GroupJob(dist.get_rank(), dist.get_world_size()), nn.Module()
     if asked.optimizer == "FSDP2":
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))

@@ -1,4 +1,4 @@
-// Accuracy, iteration time, k and blocking over the time of the trial, up to the time that is shown.
+// Accuracy, iteration time, k and blocking over the trial's time, up to the time shown.
 
 import uPlot from './uplot/uPlot.esm.js';
 import { FONT, colour, milliseconds, number, quantity, setText, title, workerColour } from './theme.js';
@@ -78,7 +78,7 @@ export class Charts {
       this.reading(['accuracy-chart', 'time-chart', 'k-chart', 'lambda-chart'][at], chart)));
   }
 
-  // What is read under the cursor, or at the newest point.
+  // The values under the cursor, or at the newest point.
   reading(id, chart) {
     const at = chart.cursor.idx ?? chart.data[0].length - 1;
     if (at < 0 || !chart.data[0].length) return '';
@@ -93,7 +93,7 @@ export class Charts {
     return chart.cursor.idx === null || chart.cursor.idx === undefined ? words : `${when}: ${words}`;
   }
 
-  // A dotted line where something happened.
+  // A dotted line at each event.
   marks(chart) {
     const { ctx, bbox } = chart;
     ctx.save();
@@ -110,7 +110,7 @@ export class Charts {
     ctx.restore();
   }
 
-  // Each worker's number at the end of its line, no two over each other.
+  // Each worker's number at the end of its line, without overlap.
   names(chart) {
     const { ctx, data } = chart;
     const last = data[0].length - 1;

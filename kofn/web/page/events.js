@@ -1,4 +1,4 @@
-// What has happened up to the time that is shown, the newest first.
+// Events up to the time shown, the newest first.
 
 import { glyph } from './player.js';
 

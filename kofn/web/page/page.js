@@ -1,4 +1,4 @@
-// The page: takes the stream of frames, and draws the frame that the player is at.
+// The page: takes the stream of frames, and draws the player's frame.
 
 import { Charts } from './charts.js';
 import { Events } from './events.js';
@@ -14,7 +14,7 @@ const LANE_S = 0.5, DRAW_EVERY_MS = 50;
 const find = id => document.getElementById(id);
 const still = matchMedia('(prefers-reduced-motion: reduce)');
 
-history.replaceState(null, '', location.pathname); // the token is in a cookie by now
+history.replaceState(null, '', location.pathname); // the cookie has the token now
 
 let store, player, views, shown = 0, due = false, caught = false;
 

@@ -1,4 +1,4 @@
-// Where the page is in the run: a trial, a job and a time; live, playing or paused; and the controls of that.
+// The page's place in the run: a trial, a job and a time; live, playing or paused; and its controls.
 
 const ICONS = {
   play: '<svg viewBox="0 0 14 14" aria-hidden="true"><path d="M3 1.5v11l9.5-5.5z"/></svg>',
@@ -58,7 +58,7 @@ export class Player {
     find('job').addEventListener('change', event => { this.job = Number(event.target.value); this.moved(); });
   }
 
-  // New frames are there.
+  // Takes new frames.
   grown(track) {
     if (this.mode === 'live') {
       this.trial = track.trial;
@@ -109,7 +109,7 @@ export class Player {
     this.seek(times[Math.min(Math.max(0, this.index + frames), times.length - 1)] ?? 0);
   }
 
-  // So much time has passed on the wall.
+  // Advances by so much real time.
   advance(passed_s) {
     if (this.mode !== 'playing') return false;
     this.time += passed_s * Number(find('speed').value);

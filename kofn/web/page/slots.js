@@ -1,4 +1,4 @@
-// The slots of the iteration in progress: a column a block, a row a worker.
+// The slots of the iteration in progress: a column for each block, a row for each worker.
 
 import { FONT, colour, setText, surface } from './theme.js';
 

@@ -1,4 +1,4 @@
-// The frames that have come, by trial and job, and what the charts draw of them.
+// The frames received, by trial and job, and the charts' data from them.
 
 export class Track {
   constructor(trial, job) {
@@ -11,7 +11,7 @@ export class Track {
       estimate: [], low: [], high: [], injected: [],
     }));
     this.events = [];
-    this.ends = []; // of each frame: how many points and events there are up to it
+    this.ends = []; // for each frame the number of points and events up to it
   }
 
   add(frame) {

@@ -1,4 +1,4 @@
-// Switch, controller and workers, with what goes over each link.
+// Switch, controller and workers, with the traffic on each link.
 
 import { number, setText, svg } from './theme.js';
 
@@ -88,7 +88,7 @@ export class Topology {
     return collective === 'server' ? 'P4 switch forwards to the server' : `P4 switch forwards (${collective})`;
   }
 
-  // Width and speed of the dashes say how much of the link's rate is used.
+  // Width and speed of the dashes show how much of the link's rate is used.
   flow(rank, lane, mbps, passed_s) {
     const used = Math.min(1, mbps / (this.job.link_mbps[rank] || 1000));
     const line = this.links[rank].lanes[lane];

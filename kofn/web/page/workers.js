@@ -1,4 +1,4 @@
-// A row for each worker: its phase, its way through the latest iterations, and how long it is blocked.
+// A row for each worker: its phase, its latest iterations, and its blocking time.
 
 import { FONT, colour, milliseconds, percent, setText, surface } from './theme.js';
 
@@ -57,7 +57,7 @@ function phaseWords(worker) {
   return ['training', 'joining', 'attached'].includes(worker.state) ? worker.phase || '–' : worker.state;
 }
 
-// Of each worker what lies in the window, also what ends a little after it.
+// Each worker's spans in the window, also those that end a little after it.
 function spansOf(track, index, window_s) {
   const now = track.times[index];
   const spans = track.frames[index].workers.map(() => []);

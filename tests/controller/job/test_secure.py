@@ -49,7 +49,7 @@ def test_workers_attach_as_themselves_only(folder: Path) -> None:
                     code, words = await refusal(other.next())
                     assert code is grpc.StatusCode.PERMISSION_DENIED
                     assert words == (
-                        f"your certificate is worker 0's of job 1: worker {rank} of job {job} may ask this"
+                        f"the caller must be worker {rank} of job {job}, your certificate is worker 0's of job 1"
                     )
                 assert not any(session.members.attached for session in sessions)
                 itself = control.worker(0, line=line)
@@ -64,7 +64,7 @@ def test_workers_attach_as_themselves_only(folder: Path) -> None:
                 await mixed.hello()
                 assert (await refusal(mixed.next()))[
                     1
-                ] == "your certificate is worker 0's of job 2, your token of job 1"
+                ] == "your certificate is worker 0's of job 2, but your token is of job 1"
 
     asyncio.run(scenario())
 

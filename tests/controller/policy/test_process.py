@@ -22,6 +22,9 @@ EXACT: tuple[RuleName, ...] = ("merge", "async", "stash", "abort", "drop")
 """Of which k = n is E_n[T]."""
 
 
+NO_CURVES = Curves.of(np.empty(0, np.int64), np.empty((0, 1)), np.empty((0, 1), np.bool_), np.empty(0))
+
+
 def estimate(lambdas: list[float], *, service: float = 5.0) -> Estimate:
     known = np.array(lambdas)
     return Estimate(
@@ -33,7 +36,7 @@ def estimate(lambdas: list[float], *, service: float = 5.0) -> Estimate:
         blocks=np.full(len(known), 16.0),
         dispersion=np.ones(len(known)),
         poisson=np.ones(len(known), dtype=np.bool_),
-        curves=Curves.none(),
+        curves=NO_CURVES,
     )
 
 

@@ -104,7 +104,7 @@ def test_who_is_replaced_does_not_come_back() -> None:
         await coordinator.attach()
         controller.say.put_nowait(grpc.StatusCode.ABORTED)
         await until(lambda: failures)
-        assert "let another one in" in str(failures[0])
+        assert "accepted another process" in str(failures[0])
         assert len(controller.heard) == 1
         await coordinator.close()
         await server.stop(0)

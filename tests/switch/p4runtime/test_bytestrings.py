@@ -29,6 +29,12 @@ def test_no_value_that_does_not_fit_is_accepted(width: int, excess: int) -> None
         decode(encode((1 << width) + excess), width, "the port")
 
 
+@pytest.mark.parametrize("first", ["7f", "80"])
+def test_a_signed_value_of_thousands_of_digits_is_refused(first: str) -> None:
+    with pytest.raises(Refused, match=r"^the cell is -?0x.* \((23999|24000) bits\), which does not fit int<32>$"):
+        decode_signed(bytes.fromhex(first) + bytes(2999), 32, "the cell")
+
+
 @given(st.integers(0, 1 << 2048))
 def test_the_shortest_string_is_returned(value: int) -> None:
     data = encode(value)

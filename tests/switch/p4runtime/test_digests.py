@@ -1,6 +1,7 @@
 """Digests: from packets to a controller, and the rules by which they are gathered (in virtual time)."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 import finsy as fy
@@ -122,6 +123,29 @@ def test_an_acknowledged_list_may_come_again() -> None:
     digests.acknowledge(p4r.DigestListAck(digest_id=first.digest_id, list_id=first.list_id))
     (second,) = digests.add(NAME, (1, 0), 0.1)
     assert second.list_id > first.list_id
+
+
+def test_a_list_that_is_full_by_changed_settings_goes() -> None:
+    digests = enabled(size=10, timeout_ms=100)
+    for value in (1, 2, 3):
+        assert values(digests.add(NAME, (value, 0), 0.0)) == []
+    digests.write(p4r.Update.MODIFY, settings(size=2, timeout_ms=100))
+    assert values(digests.due(0.0)) == [[1, 2, 3]]
+
+
+def test_many_lists_that_wait_for_an_acknowledgement_cost_no_time() -> None:
+    digests, lists = enabled(size=1, ack_ms=1000), 40_000
+    before = time.process_time()
+    assert sum(len(values(digests.add(NAME, (value, 0), 0.0))) for value in range(lists)) == lists
+    assert time.process_time() - before < 10
+    assert values(digests.add(NAME, (0, 0), 1.0)) == [[0]]
+
+
+def test_a_changed_ack_timeout_holds_for_lists_that_were_sent() -> None:
+    digests = enabled(size=1, ack_ms=1000)
+    assert values(digests.add(NAME, (1, 0), 0.0)) == [[1]]
+    digests.write(p4r.Update.MODIFY, settings(size=1, ack_ms=500))
+    assert values(digests.add(NAME, (1, 0), 0.5)) == [[1]]
 
 
 def test_another_primary_starts_afresh() -> None:

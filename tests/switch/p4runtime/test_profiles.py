@@ -128,7 +128,12 @@ WRONG = {
     "max_size beyond": ("INSERT", group(2, max_size=9), "INVALID_ARGUMENT", "must be at most 8, got 9"),
     "beyond max_size": ("INSERT", group(2, (1, 3), max_size=2), "RESOURCE_EXHAUSTED", "must be at most 2, got 3"),
     "beyond all groups": ("INSERT", group(2, (1, 9)), "RESOURCE_EXHAUSTED", "must be at most 8, got 9"),
-    "other max_size": ("MODIFY", group(1, (1, 1), max_size=2), "INVALID_ARGUMENT", "max_size of group 1 is 0 for good"),
+    "other max_size": (
+        "MODIFY",
+        group(1, (1, 1), max_size=2),
+        "INVALID_ARGUMENT",
+        "max_size of group 1 must stay 0, got 2",
+    ),
     "watched port": ("INSERT", watched(), "UNIMPLEMENTED", "a watched port of a member of Tables.chosen"),
     "absent reference": ("INSERT", entry("selected", b"\7", to_group(7)), "NOT_FOUND", "no group 7; it has 1"),
     "direct action": (

@@ -1,6 +1,7 @@
 """Whatever a client sends, it is carried out or refused with a reason: nothing else happens."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -16,6 +17,8 @@ from kofn.switch.p4runtime.p4info import ActionUse, KeyField, MatchKind, P4Info,
 from kofn.switch.p4runtime.packet_io import packet_in, packet_out
 from kofn.switch.p4runtime.pipeline import Pipeline
 from kofn.switch.p4runtime.refusal import Refused, batch_details, not_found
+from kofn.switch.p4runtime.session import BACKLOG_MAX
+from kofn.switch.p4runtime.streams import Streams
 from tests.switch.p4runtime.harness import PROGRAM, Target, bid, exact, p4info, pipeline, primary, table_entry, update
 
 INFO = P4Info(p4info())
@@ -262,6 +265,19 @@ def test_an_unknown_stream_message_is_reported(embedded: Target) -> None:
             assert "stream message None is not known" in (await client.hear()).error.message
 
     asyncio.run(scenario())
+
+
+def test_errors_do_not_pile_up_for_a_client_that_does_not_read_them() -> None:
+    async def requests() -> AsyncIterator[p4r.StreamMessageRequest]:
+        for _ in range(2 * BACKLOG_MAX):
+            yield p4r.StreamMessageRequest(packet=p4r.PacketOut(payload=b"from no primary"))
+
+    async def scenario() -> list[p4r.StreamMessageResponse]:
+        return [message async for message in Streams(Engine({}), device_id=0).serve(requests())]
+
+    answers = asyncio.run(scenario())
+    assert len(answers) == BACKLOG_MAX
+    assert all("Not primary" in answer.error.message for answer in answers)
 
 
 def test_a_client_that_vanishes_leaves_no_trace(embedded: Target) -> None:

@@ -1,13 +1,29 @@
 """Counters, registers and multicast groups, written by the control plane and by packets."""
 
 import asyncio
+import time
 from typing import Any
 
 import finsy as fy
 import pytest
 from finsy.proto import p4d, p4r
 
-from tests.switch.p4runtime.harness import Target, action, exact, frame, object_id, primary, table_entry, update
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.groups import Groups
+from kofn.switch.p4runtime.refusal import Refused
+from kofn.switch.p4runtime.replicas import decode_replicas
+from kofn.switch.state.entries import CloneSession, Replica
+from tests.switch.p4runtime.harness import (
+    PROGRAM,
+    Target,
+    action,
+    exact,
+    frame,
+    object_id,
+    primary,
+    table_entry,
+    update,
+)
 from tests.targets import read
 
 SEEN, CELLS = "TestIngress.seen", "TestIngress.cells"
@@ -187,6 +203,28 @@ def test_sessions_are_made_changed_and_removed(target: Target) -> None:
             assert await client.read(session(0)) == [changed]
 
     asyncio.run(scenario())
+
+
+def test_controllers_do_not_see_what_simple_switch_cli_made() -> None:
+    engine = Engine({})
+    engine.load(PROGRAM.read_bytes())
+    engine.set_group(5, [Replica(port=1)], lasting=True)
+    engine.set_session(7, CloneSession(group=5), lasting=True)
+    groups = Groups(engine)
+    for own, made in ((group(0), group(5, (2, 1))), (session(0), session(7, (3, 0)))):
+        everything, wanted = own.packet_replication_engine_entry, made.packet_replication_engine_entry
+        assert list(groups.read(everything)) == []
+        with pytest.raises(Refused, match="there is no"):
+            groups.write(p4r.Update.DELETE, wanted)
+        groups.write(p4r.Update.INSERT, wanted)
+        assert list(groups.read(everything)) == [wanted]
+
+
+def test_a_group_of_thousands_of_replicas_is_decoded_at_once() -> None:
+    messages = [p4r.Replica(egress_port=port, instance=instance) for port in range(500) for instance in range(20)]
+    before = time.process_time()
+    assert len(decode_replicas("multicast group 1", messages)) == len(messages)
+    assert time.process_time() - before < 2
 
 
 @pytest.mark.root

@@ -12,8 +12,8 @@ from google.protobuf import text_format
 from kofn.run import switch_identity
 from kofn.switch.compiler.ir.program import Program
 from kofn.switch.engine.engine import Engine
-from kofn.switch.reference import ReferenceEngine
 from kofn.switch.state.entries import Digest
+from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.bmv2 import running
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.stf import Statement, ports_of

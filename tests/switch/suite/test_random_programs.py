@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kofn.switch.reference import ReferenceEngine
+from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.bmv2 import running
 from tests.switch.suite.random_programs.compare import differences, sent
 from tests.switch.suite.random_programs.p4info import p4info_of

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kofn.switch.engine.engine import Engine
-from kofn.switch.reference import ReferenceEngine
 from kofn.switch.state.entries import Ternary
+from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.names import entry
 from tests.switch.suite.runner import Run

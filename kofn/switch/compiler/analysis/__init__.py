@@ -1,1 +1,1 @@
-"""What can be known of a program before it runs."""
+"""Properties of a program that are known before it runs."""

@@ -1,7 +1,7 @@
-"""Which integers an expression can be, so that the generator knows how many bits suffice.
+"""Bounds of an expression's integers, from which the generator knows how many bits suffice.
 
-BMv2 computes with integers of any size and cuts when it assigns.  The generated code computes modulo a power of two;
-where that differs (comparisons, right shifts, divisions, saturation) it needs operands exactly, hence their bounds.
+BMv2 computes with integers of any size and cuts when it assigns. The generated code computes modulo a power of two.
+Comparisons, right shifts, divisions and saturation differ there and need their operands exactly, hence their bounds.
 """
 
 from collections.abc import Callable
@@ -35,13 +35,13 @@ class Bounds:
         return self.low >= 0
 
     def bits(self) -> int:
-        """Bits that hold each of them, in two's complement if some are negative."""
+        """The number of bits that hold each of them, in two's complement if some are negative."""
         if self.unsigned:
             return self.high.bit_length()
         return max(self.high.bit_length(), (~self.low).bit_length()) + 1
 
     def hull(self, other: "Bounds") -> "Bounds":
-        """The smallest bounds around both."""
+        """Return the smallest bounds around both."""
         return Bounds(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -117,7 +117,7 @@ RULES: dict[str, Callable[..., Maybe]] = {
     "sat_cast": _to_width(signed=True),
     "usat_cast": _to_width(signed=False),
     "?": lambda condition, a, b: None if a is None or b is None else a.hull(b),
-    "last_stack_index": lambda _: of_width(64),  # of an empty stack the largest there is
+    "last_stack_index": lambda _: of_width(64),  # an empty stack has the largest of these indexes
     "size_stack": lambda _: of_width(32),
 }
 
@@ -131,7 +131,7 @@ class Ranges:
         self.parameters = parameters
 
     def field(self, expression: Expression) -> Field | None:
-        """The field that an expression names."""
+        """Return the field that an expression names."""
         match expression:
             case FieldOf(header, name):
                 return self.program.field(header, name)
@@ -143,7 +143,7 @@ class Ranges:
                 return None
 
     def of(self, expression: Expression) -> Maybe:
-        """The bounds; None when there are none, as for `1 << x` of a wide `x`."""
+        """Return the bounds; None without any, as for `1 << x` with a wide `x`."""
         field = self.field(expression)
         if field is not None:
             return of_width(field.width, field.signed)

@@ -1,10 +1,10 @@
-"""Which headers keep their fields while they are invalid.
+"""Headers that keep their fields while they are invalid.
 
-BMv2 reads from an invalid header whatever was in it last, be it from another packet.  What the packet itself has left
-there is defined: in headers that the program takes away, and in those that it never makes valid.  They start as zeros
-and are read as they are.  The fields of all other headers read as 0 while they are invalid, which needs no zeros.
+BMv2 reads the last content of an invalid header, even from another packet. Content from the same packet is defined: in
+headers that the program invalidates, and in headers that it never makes valid. These start as zeros and are read as
+they are. The fields of all other invalid headers read as 0, which needs no zeroed memory.
 
-As on BMv2 a table's key has zeros for all fields of invalid headers.
+As on BMv2, a table's key has zeros for all fields of invalid headers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ TAKE_AWAY = frozenset(
 
 
 def kept_headers(program: Program) -> frozenset[str]:
-    """Their names; of a stack all headers or none."""
+    """Return their names; of a stack all headers or none."""
     kept = _targets(program, TAKE_AWAY) | _unseen(program)
     for union in program.unions.values():
         if len(union.members) > 1:
@@ -39,7 +39,7 @@ def kept_headers(program: Program) -> frozenset[str]:
 
 
 def _unseen(program: Program) -> set[str]:
-    """Headers that nothing makes valid."""
+    """Return the headers that no statement makes valid."""
     headers = {name for name, header in program.headers.items() if not header.metadata}
     return headers - _targets(program, MAKE_VALID | TAKE_AWAY)
 
@@ -51,7 +51,7 @@ def _rows(program: Program) -> Iterator[set[str]]:
 
 
 def _targets(program: Program, ops: Iterable[str]) -> set[str]:
-    """The headers that statements of these kinds may change."""
+    """Return the headers that statements of these kinds may change."""
     return {
         header
         for statement in _statements(program)

@@ -1,1 +1,1 @@
-"""A program to C."""
+"""Generates C from a program."""

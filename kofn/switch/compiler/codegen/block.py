@@ -13,15 +13,15 @@ class CodeUnit:
         self._constants: dict[tuple[int, ...], str] = {}
 
     def constant(self, words: tuple[int, ...]) -> str:
-        """The name of an array of 64-bit words."""
+        """Return the name of an array of 64-bit words."""
         return self._constants.setdefault(words, f"constant_{len(self._constants)}")
 
     def kernel(self, signature: str, body: str) -> str:
-        """The name of a function with that text; equal texts share one."""
+        """Return the name of a function with that text; equal texts share one."""
         return self._kernels.setdefault(f"{signature} {body}", f"kernel_{len(self._kernels)}")
 
     def helpers(self) -> list[str]:
-        """Definitions of all constants and kernels."""
+        """Return the definitions of all constants and kernels."""
         lines = []
         for words, name in self._constants.items():
             values = ", ".join(f"0x{word:x}u" for word in words)
@@ -49,7 +49,7 @@ class Block:
 
     @contextmanager
     def braces(self, head: str = "") -> Iterator[None]:
-        """Statements added inside go between braces after `head`."""
+        """Put the statements that are added inside between braces after `head`."""
         self.add(f"{head} {{" if head else "{")
         self._depth += 1
         yield

@@ -1,4 +1,4 @@
-"""Header fields from packet bytes and back, a run of fields that ends on a byte boundary at a time."""
+"""Header fields from packet bytes and back; each run of fields ends on a byte boundary."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,9 @@ class Part:
 
 
 def load_header(kind: HeaderType, base: str, source: str) -> list[str]:
-    """Statements that set the header at the C lvalue `base` from the bytes at `source`.
+    """Return statements that set the header at the C lvalue `base` from the bytes at `source`.
 
-    How many bits its variable field has must be set before; it is a whole number of bytes.
+    The length of its variable field must be set before, in bits; it is a whole number of bytes.
     """
     before, variable, after = _split(kind, base)
     lines = load(before, source)
@@ -29,7 +29,7 @@ def load_header(kind: HeaderType, base: str, source: str) -> list[str]:
 
 
 def store_header(kind: HeaderType, base: str, to: str) -> list[str]:
-    """Statements that write the header at the C lvalue `base` to the bytes at `to`."""
+    """Return statements that write the header at the C lvalue `base` to the bytes at `to`."""
     before, variable, after = _split(kind, base)
     if variable is None:
         return store(before, to)
@@ -40,7 +40,7 @@ def store_header(kind: HeaderType, base: str, to: str) -> list[str]:
 
 
 def as_limbs(field: Field, base: str) -> str:
-    """Pointer to the value of a field as limbs."""
+    """Return a pointer to the value of a field as limbs."""
     member = f"{base}.{identifier(field.name)}"
     return f"(uint64_t[]){{{member}}}" if field.width <= 64 else member
 
@@ -53,7 +53,7 @@ def _load_variable(field: Field, base: str, source: str, before: list[Part]) -> 
 
 
 def _split(kind: HeaderType, base: str) -> tuple[list[Part], Field | None, list[Part]]:
-    """The parts before the variable field, that field, and those behind it as if it had no bits."""
+    """Return the parts before the variable field, that field, and the parts after it as if it were empty."""
     offset, parts, before = 0, list[Part](), list[Part]()
     for field in kind.fields:
         if field.variable:
@@ -69,7 +69,7 @@ def _end(parts: list[Part]) -> int:
 
 
 def runs(parts: list[Part]) -> list[list[Part]]:
-    """The parts cut wherever one ends on a byte boundary."""
+    """Cut the parts wherever one ends on a byte boundary."""
     result: list[list[Part]] = [[]]
     for part in parts:
         result[-1].append(part)
@@ -79,12 +79,12 @@ def runs(parts: list[Part]) -> list[list[Part]]:
 
 
 def load(parts: list[Part], source: str) -> list[str]:
-    """Statements that set the parts from the bytes at the pointer `source`."""
+    """Return statements that set the parts from the bytes at the pointer `source`."""
     return [line for run in runs(parts) for line in _load_run(run, source)]
 
 
 def store(parts: list[Part], to: str) -> list[str]:
-    """Statements that write the parts to the bytes at the pointer `to`; whole bytes must be covered."""
+    """Return statements that write the parts to the bytes at the pointer `to`; the parts must cover whole bytes."""
     return [line for run in runs(parts) for line in _store_run(run, to)]
 
 

@@ -19,9 +19,10 @@ PARSED = ("value_set.h",)  # value sets
 
 @contradictions()
 def generate(program: Program, target: Target | None = None) -> str:
-    """The C text; `target` is for what differs from v1model's defaults.
+    """Return the C text; `target` holds the differences from v1model's defaults.
 
-    Raises ProgramError for what is not executed, naming it and its place in the P4 source."""
+    Raises ProgramError, with name and place in the P4 source, for constructs that the switch does not execute.
+    """
     layout, unit = Layout(program, target), CodeUnit()
     for pipeline in (program.ingress, program.egress):
         check_nodes(pipeline)
@@ -46,7 +47,7 @@ def generate(program: Program, target: Target | None = None) -> str:
 
 
 def _descriptor(layout: Layout, *, queued: bool) -> list[str]:
-    """The object by which the runtime knows the program."""
+    """Define the object by which the runtime knows the program."""
     program = layout.program
     tables = [shape(table) for table in program.tables if not is_call(table)]
     registers = [f"{{{_cell_bytes(array.width)}, {array.size}}}" for array in program.registers]
@@ -68,7 +69,7 @@ def _descriptor(layout: Layout, *, queued: bool) -> list[str]:
 
 
 def _beside_tables(program: Program) -> list[str]:
-    """Sizes of meters, action profiles and value sets, for programs that have them."""
+    """Define sizes of meters, action profiles and value sets, for programs that have them."""
     lines = []
     if program.meters:
         sizes = ", ".join(str(meter.size) for meter in program.meters)

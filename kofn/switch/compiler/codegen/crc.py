@@ -1,4 +1,4 @@
-"""Cyclic redundancy checks, by tables of what a byte does."""
+"""Cyclic redundancy checks, by tables with a remainder for each byte."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Crc:
     reflected: bool = True
 
     def table(self) -> tuple[int, ...]:
-        """The remainder of each byte, as `hash_crc_reflected` and `hash_crc_forward` take it."""
+        """Return the remainder of each byte, for `hash_crc_reflected` and `hash_crc_forward`."""
         return tuple(self._reflected(byte) if self.reflected else self._forward(byte) for byte in range(256))
 
     def _reflected(self, remainder: int) -> int:
@@ -33,7 +33,7 @@ class Crc:
         return remainder
 
     def call(self, table: str, data: str, length: str) -> str:
-        """The check of `length` bytes at `data` in C; `table` names the words of `table()`."""
+        """Return C that checks `length` bytes at `data`; `table` names the words of `table()`."""
         text = (
             f"hash_crc_{'reflected' if self.reflected else 'forward'}({data}, {length}, {table}, {literal(self.start)}"
         )

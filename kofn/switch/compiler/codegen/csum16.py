@@ -1,9 +1,9 @@
 """The Internet checksum (RFC 1071) over fields and payload, without laying them out in a buffer.
 
-What lies s bits higher in a number counts 2^s times, and 2^16 = 1 where carries come back in at the end.  So a field
-is added as the number it is, rotated left to where its last bit stands in its 16-bit word, and a wide one as the sum of
-its limbs.  Fields of invalid headers are left out: those behind them move up, which only matters where what is left out
-is no whole number of words; then the place is counted while the packet is processed.
+A bit that is s places higher counts 2^s times, and 2^16 = 1 in a sum whose carries return at its end. So a field is
+added as a number, rotated left to the place of its last bit in its 16-bit word, and a wide field as the sum of its
+limbs. Fields of invalid headers are left out, and those behind them move up. This matters only where the omitted fields
+are no whole number of words; then the generated code counts the places.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ Constant = Callable[[Expression], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Inputs in a row that are there or not together; `start` is the bit where they begin when all are there."""
+    """Adjacent inputs that are valid together; `start` is the bit where they begin when all inputs are valid."""
 
     valid: str  # C condition
     inputs: tuple[Input, ...]
@@ -37,9 +37,9 @@ class Group:
 
 
 def emit_csum16(low: Lowering, calculation: Calculation, kept: str = "", constant: Constant | None = None) -> str:
-    """A C expression of the checksum.
+    """Return a C expression of the checksum.
 
-    With `kept`, an index into D->sums, what is `constant` is added up once for all copies of a packet.
+    With `kept`, an index into D->sums, inputs that are `constant` are summed once for all copies of a packet.
     """
     groups = list(_groups(low, [part for part in calculation.inputs if part is not None]))
     used = "" if all(group.valid == "1" or group.width % WORD == 0 for group in groups) else low.block.name("used")
@@ -62,7 +62,7 @@ def _groups(low: Lowering, inputs: Sequence[Input]) -> Iterator[Group]:
 
 
 def validity(low: Lowering, expression: Expression) -> str:
-    """C that is true where the expression's header is valid."""
+    """Return C that is true where the expression's header is valid."""
     if isinstance(expression, FieldOf) and expression.field != "$valid$":
         return low.layout.header(expression.header).valid
     return "1"
@@ -81,7 +81,8 @@ def _add_once(low: Lowering, adder: "Adder", groups: Sequence[Group], kept: str)
 
 
 class Adder:
-    """Statements that add up in the C variable `sum`; `used` is the one that counts the bits, "" where none must."""
+    """Writes statements that sum in the C variable `sum`; `used` is the variable that counts bits, "" where none is
+    needed."""
 
     def __init__(self, low: Lowering, sum_: str, used: str) -> None:
         self.sum = sum_
@@ -99,7 +100,7 @@ class Adder:
             at += run
 
     def add_payload(self, bits: int) -> None:
-        """The rest of the packet, behind `bits` (as many as there are when all headers are valid), padded to bytes."""
+        """Add the rest of the packet behind `bits` (their number when all headers are valid), padded to bytes."""
         rest = f"csum_bytes(D->packet + D->at, {self._low.layout.payload_bytes})"
         odd = f"({self._used} + 7) / 8 % 2" if self._used else str((bits + 7) // 8 % 2)
         self._add(f"csum_rotate({rest}, 8 * ({odd}))")
@@ -112,7 +113,7 @@ class Adder:
                 self._add_inputs(group)
 
     def _add_inputs(self, group: Group) -> None:
-        """Small ones in plain sums as long as these cannot overflow."""
+        """Add small inputs in plain sums while these cannot overflow."""
         at, terms, most = group.start, list[str](), 0
         for expression, width in group.inputs:
             at += width
@@ -127,7 +128,7 @@ class Adder:
             self._low.block.add(f"{self._used} += {group.width};")
 
     def _term(self, expression: Expression, width: int, end: int, offset: int) -> tuple[str, int]:
-        """A number for the input whose last bit is before bit `end`, and the most that it can be."""
+        """Return a number for the input whose last bit is before bit `end`, and the largest value that it can have."""
         value = self._wide(expression, width) if width > LIMB else f"(uint64_t){self._narrow(expression, width)}"
         if self._used:
             return f"csum_rotate({value}, -({self._used} + {offset}u))", mask_of(LIMB)
@@ -150,7 +151,7 @@ class Adder:
         return _limbs(self._low.wide(expression, width), width)
 
     def _run(self, groups: Sequence[Group]) -> int:
-        """How many groups from the first one on are whole words of neighbours in one stack."""
+        """Return how many of the first groups are whole words of neighbours in one stack."""
         places = [self._place(group) for group in groups]
         count = 0
         while count < len(places) and (place := places[count]) is not None and places[0] is not None:
@@ -160,7 +161,7 @@ class Adder:
         return max(count, 1)
 
     def _place(self, group: Group) -> tuple[str, str, int] | None:
-        """(stack, field, index) of a group that is one wide field of a stack's element."""
+        """Return (stack, field, index) of a group that is one wide field of a stack's element."""
         expression, width = group.inputs[0]
         if len(group.inputs) > 1 or width <= LIMB or width % WORD or group.start % WORD:
             return None
@@ -182,7 +183,7 @@ class Adder:
             self._low.block.add(f"if ({element.valid}) {self.sum} = csum_add({self.sum}, {text});")
 
     def _add_rows(self, stack: str, first: int, end: int, limbs: int) -> None:
-        """Elements that are nothing but limbs: valid neighbours are one row of them."""
+        """Add elements that consist of limbs alone: valid neighbours are summed as one row."""
         valid = self._low.layout.element(stack, "j").valid
         with self._low.block.braces(f"for (unsigned i = {first}, j; i < {end}; i = j + 1)"):
             row = f"csum_limbs((const uint64_t *)(D->{identifier(stack)} + i), (j - i) * {limbs}, 0)"
@@ -194,5 +195,5 @@ class Adder:
 
 
 def _limbs(pointer: str, width: int) -> str:
-    """The sum of a wide value's limbs, of which the last may have bits above the width."""
+    """Return the sum of a wide value's limbs; the last limb may have bits above the width."""
     return f"csum_limbs({pointer}, {width // LIMB}, {literal(mask_of(width % LIMB))})"

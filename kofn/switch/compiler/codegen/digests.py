@@ -1,4 +1,4 @@
-"""What a program learns, in C: the lists of its digests."""
+"""Digests in C: the lists of values that a program sends to the control plane."""
 
 from kofn.switch.compiler.codegen.block import Block, CodeUnit
 from kofn.switch.compiler.codegen.layout import Layout, limbs
@@ -10,7 +10,7 @@ from kofn.switch.compiler.ir.program import LearnList
 
 
 def learn(layout: Layout, unit: CodeUnit) -> list[str]:
-    """Return the function that sends what the program learns."""
+    """Return the function that sends a packet's digest."""
     block = Block(unit)
     block.add("(void)D;")
     for number, digest in enumerate(layout.program.digests):

@@ -16,7 +16,7 @@ Input = tuple[Expression, int]
 
 
 def emit_hash(low: Lowering, calculation: Calculation, kept: str = "", constant: Constant | None = None) -> str:
-    """A C expression of the hash; fields of invalid headers are left out.  See emit_csum16 for `kept`."""
+    """Return a C expression of the hash, without fields of invalid headers. See emit_csum16 for `kept`."""
     if calculation.algorithm not in ALGORITHMS:
         raise low.refuse(f"hash algorithm {calculation.algorithm} (of {', '.join(ALGORITHMS)})")
     inputs = [part for part in calculation.inputs if part is not None]
@@ -55,7 +55,7 @@ def _has_variable(low: Lowering, inputs: list[Input]) -> bool:
 
 
 def _variable(low: Lowering, expression: Expression) -> tuple[HeaderRef, Field] | None:
-    """The header and field of an input that is a variable field."""
+    """Return header and field of an input that is a variable field."""
     field = low.ranges.field(expression)
     return low.field(expression) if field is not None and field.variable else None
 
@@ -75,7 +75,7 @@ def _fill(low: Lowering, inputs: list[Input], buffer: str, used: str) -> None:
 
 
 def _fill_packed(low: Lowering, inputs: list[Input], buffer: str) -> None:
-    """All headers are valid: every input has its fixed place."""
+    """Fill the buffer when all headers are valid: every input has a fixed place."""
     parts, offset = [], 0
     for expression, width in inputs:
         value = low.wide(expression, width) if width > 64 else _raw(low, expression, width)
@@ -125,7 +125,7 @@ def emit_verify(low: Lowering, checksum: Checksum) -> None:
 
 
 def emit_update(low: Lowering, checksum: Checksum, kept: str, constant: Constant) -> None:
-    """Set the field when the condition holds; `constant` tells what is the same in all copies of a packet."""
+    """Set the field when the condition holds; `constant` selects inputs that are the same in all copies of a packet."""
     condition = "1" if checksum.condition is None else low.truth(checksum.condition)
     target = _target(low, checksum)
     width = target.type.field(checksum.target.field).width

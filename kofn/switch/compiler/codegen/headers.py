@@ -1,7 +1,7 @@
 """Statements on whole headers, stacks and unions, as BMv2 executes them.
 
-Making a header valid makes the others of its union invalid.  Stacks move by exchanging elements; those of a stack of
-unions that come in at an end are not made invalid.
+Making a header valid makes the others of its union invalid. Pushing and popping exchange elements; in a stack of unions
+the elements that enter at an end are not made invalid.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ Arguments = tuple[Expression, ...]
 
 
 def add_header(low: Lowering, arguments: Arguments) -> None:
-    """A header that was invalid starts as zeros; its variable field keeps its length."""
+    """Make a header valid. One that was invalid starts as zeros; its variable field keeps its length."""
     header = low.header(arguments[0])
     kept = header.type.variable is not None
     with low.block.braces(f"if (!{header.valid})"):
@@ -32,7 +32,7 @@ def remove_header(low: Lowering, arguments: Arguments) -> None:
 
 
 def _protect(low: Lowering, expression: Expression, header: HeaderRef) -> None:
-    """The element that stands for an index out of range stays invalid."""
+    """Keep the element invalid that stands for an index out of range."""
     if not isinstance(expression, HeaderOf):
         stack = getattr(expression, "stack", "")
         low.block.add(f"{low.layout.element(stack, str(low.layout.depth(stack))).valid} = 0;")
@@ -62,7 +62,7 @@ def _union_members(low: Lowering, expression: Expression) -> list[str]:
 
 
 def assign_stack(low: Lowering, arguments: Arguments) -> None:
-    """All headers, and where the next one goes; also for a stack of unions."""
+    """Copy all headers and the next index, also for a stack of unions."""
     (target, rows), (source, others) = (_stack(low, argument) for argument in arguments)
     with low.block.braces(f"for (unsigned i = 0; i < {low.layout.depth(target)}; i++)"):
         for row, other in zip(rows, others, strict=True):
@@ -72,7 +72,7 @@ def assign_stack(low: Lowering, arguments: Arguments) -> None:
 
 
 def _stack(low: Lowering, expression: Expression) -> tuple[str, list[str]]:
-    """The name of a stack and the rows of headers that make it up."""
+    """Return the name of a stack and the rows of headers that make it up."""
     match expression:
         case StackOf(stack):
             return stack, [stack]
@@ -83,7 +83,7 @@ def _stack(low: Lowering, expression: Expression) -> tuple[str, list[str]]:
 
 
 def push(low: Lowering, arguments: Arguments) -> None:
-    """Room for so many elements in front."""
+    """Make room for so many elements in front."""
     stack, rows = _stack(low, arguments[0])
     depth, following, n = low.layout.depth(stack), low.layout.next_index(stack), _count(low, stack, arguments[1])
     low.block.add(f"{following} = {following} + {n} < {depth} ? (uint32_t)({following} + {n}) : {depth};")
@@ -93,7 +93,7 @@ def push(low: Lowering, arguments: Arguments) -> None:
 
 
 def pop(low: Lowering, arguments: Arguments) -> None:
-    """Without so many elements in front."""
+    """Remove so many elements from the front."""
     stack, rows = _stack(low, arguments[0])
     depth, following, n = low.layout.depth(stack), low.layout.next_index(stack), _count(low, stack, arguments[1])
     low.block.add(f"{following} = {following} > {n} ? (uint32_t)({following} - {n}) : 0;")

@@ -1,7 +1,6 @@
-"""Indirect tables in C: their entries refer to members of an action profile, or to groups of them.
+"""Indirect tables in C: their entries refer to members of an action profile, or to groups of members.
 
-A member holds the place of its action in the profile's list, which is by name: each table has its own copies of the
-actions.
+A member holds its action's place in the profile's list of names, because each table has its own copies of the actions.
 """
 
 from kofn.switch.compiler.codegen.hashing import emit_hash
@@ -11,19 +10,19 @@ from kofn.switch.compiler.ir.program import Action, Program, Table
 
 
 def profile_actions(program: Program, profile: str) -> list[Action]:
-    """The actions that members of the profile can have; one of each name."""
+    """Return the actions that the profile's members can have, one of each name."""
     tables = [table for table in program.tables if table.profile == profile]
     return list({action.name: action for table in tables for action in table.actions}.values())
 
 
 def member_numbers(program: Program, table: Table) -> dict[int, int]:
-    """For the id of each of an indirect table's actions its place in the profile's list."""
+    """Return the place in the profile's list for the id of each of an indirect table's actions."""
     names = [action.name for action in profile_actions(program, str(table.profile))]
     return {action.id: names.index(action.name) for action in table.actions}
 
 
 def emit_choice(low: Lowering, table: Table) -> None:
-    """Statements that leave `member`: what the entry chooses, or a member of no action."""
+    """Write statements that set `member`: the one that the entry selects, or a member without an action."""
     block, program = low.block, low.layout.program
     profile = program.profiles[str(table.profile)]
     number = list(program.profiles).index(profile.name)

@@ -1,8 +1,8 @@
 """Limb-by-limb expressions as one loop: no temporaries between the operators, a carry for each addition.
 
-Carries keep a compiler from adding limbs side by side.  In sums of lanes there are none: the top bit of every lane, and
-so of every limb, is masked off.  So where there are limbs enough a first loop looks whether any sum of two limbs is too
-large for one, and if not a second one adds them without carries.
+Carries keep a compiler from vectorising the loop. Sums of lanes have none: the top bit of every lane, and so of every
+limb, is masked off. With enough limbs, a first loop therefore looks for a sum of two limbs that overflows. If there is
+none, a second loop adds without carries.
 """
 
 from collections.abc import Callable
@@ -13,23 +13,23 @@ from kofn.switch.compiler.codegen.lowering import Lowering
 from kofn.switch.compiler.ir.expressions import Constant, Expression, Operation
 
 SIDE_BY_SIDE = 8
-"""Limbs from which on looking for carries costs less than adding with them."""
+"""The number of limbs from which on looking for carries costs less than adding with them."""
 UNROLLED = '_Pragma("GCC unroll 4")'
-"""Vectors in a row: as a loop of the four that a word of a packet has, they take twice as long."""
+"""Unrolls the four vectors of a packet's word; as a loop they take twice as long."""
 INDEPENDENT = f'_Pragma("GCC ivdep") {UNROLLED}'
 
 
 class LimbLoop:
-    """Builds the loop for one expression, right modulo 2^bits."""
+    """Builds the loop for one expression, correct modulo 2^bits."""
 
     OPERATORS: ClassVar[frozenset[str]] = frozenset({"&", "|", "^", "~", "+", "-"})
 
     def __init__(self, lowering: Lowering, bits: int) -> None:
-        """Operands that are no such trees are computed into arrays first, through `lowering`."""
+        """Compute operands that are no such trees into arrays first, through `lowering`."""
         self._lowering = lowering
         self._bits = bits
         self._pointers: dict[str, str] = {}
-        self._sums: list[tuple[str, str, int]] = []  # C expressions of a limb each, the carry to begin with
+        self._sums: list[tuple[str, str, int]] = []  # two C expressions of a limb, and the first carry
         self._rules: dict[str, Callable[[tuple[Expression, ...]], str]] = {
             "&": self._and,
             "|": lambda operands: self._infix("|", operands),
@@ -40,7 +40,7 @@ class LimbLoop:
         }
 
     def emit(self, to: str, expression: Expression) -> None:
-        """A call that leaves the limbs at the pointer `to`."""
+        """Write a call that leaves the limbs at the pointer `to`."""
         result = self._limb(expression)
         count = limbs(self._bits)
         names = "".join(f", const uint64_t *{name}" for name in self._pointers.values())
@@ -49,7 +49,7 @@ class LimbLoop:
         name = self._lowering.block.unit.kernel(f"(uint64_t *to{names})", f"{{ {text}}}")
         self._lowering.block.add(f"{name}({', '.join([to, *self._pointers])});")
 
-    # Operands and result are the same object or apart, so no iteration depends on another but by the carries.
+    # Operands and result are the same object or disjoint, so iterations depend on each other only by carries.
 
     def _with_carries(self, loop: str, result: str) -> str:
         carries = "".join(f"uint8_t c{number} = {start}; " for number, (_, _, start) in enumerate(self._sums))
@@ -61,7 +61,7 @@ class LimbLoop:
         return f"{carries}{pragma} {loop} {{ {sums}to[i] = {result}; }} "
 
     def _without_carries(self, loop: str, count: int, result: str) -> str:
-        """Nothing where it would not pay; what begins with a carry always has some."""
+        """Return nothing where it would not pay: for few limbs, and for expressions that begin with a carry."""
         if count < SIDE_BY_SIDE or not self._sums or any(start for _, _, start in self._sums):
             return ""
         sums = [f"const uint64_t s{number} = {left} + {right}; " for number, (left, right, _) in enumerate(self._sums)]
@@ -88,7 +88,7 @@ class LimbLoop:
         return f"{self._limb(operands[0])} {sign} {self._limb(operands[1])}"
 
     def _and(self, operands: tuple[Expression, ...]) -> str:
-        """A mask that keeps all bits that are asked for is left out: p4c puts one around every operation."""
+        """Omit a mask that keeps all requested bits: p4c puts one around every operation."""
         left, right = operands
         if isinstance(right, Constant) and right.value & mask_of(self._bits) == mask_of(self._bits):
             return self._limb(left)

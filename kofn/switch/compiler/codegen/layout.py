@@ -1,8 +1,8 @@
-"""Where a program's headers and metadata lie in the generated C.
+"""The layout of a program's headers and metadata in the generated C.
 
-`struct state` holds one packet's headers as native integers; its members are named after the program's.  A stack has
-one element more than it is deep: an index out of range means that one, which is never valid.  A stack of unions is kept
-as one such array for each member.  A variable field is the number that its bits make, and how many bits these are.
+`struct state` holds one packet's headers as native integers; its members are named after the program's. A stack has one
+element more than its depth: an index out of range means that element, which is never valid. A stack of unions is stored
+as one such array for each member. A variable field is stored as its value and its number of bits.
 """
 
 import re
@@ -14,36 +14,36 @@ from kofn.switch.compiler.ir.program import Field, HeaderType, Program, Stack, T
 
 META = "standard_metadata"
 VECTOR = 8
-"""Limbs of a vector, as WIDE_VECTOR of runtime/wide.h.  Fields of whole vectors begin a cache line."""
+"""Limbs of a vector, like WIDE_VECTOR of runtime/wide.h. Fields of whole vectors are aligned to a cache line."""
 COPIES = ("clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress", "resubmit", "recirculate")
 
 
 def limbs(width: int) -> int:
-    """64-bit words for `width` bits."""
+    """Return the number of 64-bit words for `width` bits."""
     return (width + 63) // 64
 
 
 def c_type(width: int) -> str:
-    """The native type of a field of up to 64 bits."""
+    """Return the native type of a field of up to 64 bits."""
     return next(f"uint{bits}_t" for bits in (8, 16, 32, 64) if width <= bits)
 
 
 def literal(value: int) -> str:
-    """A 64-bit constant in C; negative values in two's complement."""
+    """Return a 64-bit constant in C; negative values in two's complement."""
     value %= 1 << 64
     return f"UINT64_C({value})" if value < 10 else f"UINT64_C(0x{value:x})"
 
 
 def mask_of(width: int) -> int:
-    """`width` ones."""
+    """Return `width` ones."""
     return (1 << width) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRef:
-    """A header instance in C: the struct, its validity byte ("1" for metadata), those of its rivals in a union.
+    """A header instance in C: the struct, its validity byte ("1" for metadata), and those of its rivals in a union.
 
-    Its fields are what they hold where `readable`, 0 elsewhere: where it is valid, unless it keeps them.
+    Its fields read as 0 unless it is `readable`: valid, or a header that keeps its fields.
     """
 
     struct: str
@@ -58,7 +58,7 @@ class HeaderRef:
 
     @property
     def always(self) -> bool:
-        """Whether it cannot be invalid."""
+        """Whether the header cannot be invalid."""
         return self.valid == "1"
 
     def field(self, field: Field) -> str:
@@ -66,29 +66,29 @@ class HeaderRef:
 
     @property
     def bits(self) -> str:
-        """How many bits the variable field has, "0" where there is none."""
+        """The number of bits in the variable field, "0" without one."""
         field = self.type.variable
         return "0" if field is None else f"{self.struct}.{bits_of(field)}"
 
     @property
     def bytes(self) -> str:
-        """How many bytes the header takes in a packet."""
+        """The number of bytes that the header takes in a packet."""
         if self.type.variable is None:
             return str(self.type.width // 8)
         return f"({self.type.fixed_width // 8} + {self.bits} / 8)"
 
     def make_valid(self) -> list[str]:
-        """Statements that make it valid, and with it the others of its union invalid."""
+        """Return statements that make it valid, and the others of its union invalid."""
         return [f"{self.valid} = 1;", *(f"{rival} = 0;" for rival in self.rivals)]
 
 
 def identifier(name: str) -> str:
-    """A P4 name as a C member: never a keyword, one-to-one for names without two underscores in a row."""
+    """Return a P4 name as a C member: never a keyword, one-to-one for names without two underscores in a row."""
     return re.sub(r"\W", lambda found: "__" if found[0] == "." else f"__{ord(found[0]):x}__", name) + "_"
 
 
 def bits_of(field: Field) -> str:
-    """The C member that holds how many bits a variable field has."""
+    """Return the C member that holds the number of bits in a variable field."""
     return f"{identifier(field.name)}bits"
 
 
@@ -96,7 +96,7 @@ class Layout:
     """Names of everything in `struct state`, which generated functions know as `D`."""
 
     def __init__(self, program: Program, target: Target | None = None) -> None:
-        """Number the headers' validity bytes: single ones first, then each row's."""
+        """Number the headers' validity bytes: single headers first, then each row."""
         self.program = program
         self.target = target or Target()
         self.copies = program.uses(*COPIES)
@@ -123,7 +123,7 @@ class Layout:
             self.valid_count += len(row.members) + 1
 
     def _columns(self) -> dict[str, Stack]:
-        """The members of union stacks: `stack[].member` is that member of each union."""
+        """Return the members of union stacks: `stack[].member` is that member of each union."""
         unions = self.program.unions
         return {
             _column(stack.name, member): Stack(
@@ -136,16 +136,16 @@ class Layout:
         }
 
     def columns(self, stack: UnionStack) -> list[str]:
-        """The rows that make up a stack of unions."""
+        """Return the rows that make up a stack of unions."""
         return [_column(stack.name, member) for member in stack.types]
 
     def depth(self, stack: str) -> int:
-        """How many headers or unions a stack holds."""
+        """Return the number of headers or unions that a stack holds."""
         unions = self.program.union_stacks.get(stack)
         return len(self._rows[stack].members) if unions is None else len(unions.unions)
 
     def header(self, name: str) -> HeaderRef:
-        """A header or metadata instance."""
+        """Return a header or metadata instance."""
         header = self.program.headers[name]
         if name in self._member_of:
             row, number = self._member_of[name]
@@ -156,7 +156,7 @@ class Layout:
         return HeaderRef(struct=f"D->{identifier(name)}", valid=valid, type=header.type, rivals=rivals, keeps=keeps)
 
     def meta(self, field: str, state: str = "D") -> str | None:
-        """The lvalue of a field of standard_metadata, None if the program has it not."""
+        """Return the lvalue of a field of standard_metadata, None if the program does not have it."""
         ref = self.header(META)
         found = next((one for one in ref.type.fields if one.name == field), None)
         return None if found is None else f"{state}->{ref.field(found).removeprefix('D->')}"
@@ -170,12 +170,13 @@ class Layout:
 
     @property
     def payload_bytes(self) -> str:
-        """How much of the packet's rest a checksum covers: of one that is cut, as much as if it had no headers."""
+        """The length of the payload that a checksum covers: of a truncated packet, as if it had no headers."""
         rest = "D->length - D->at"
         return f"({rest} < D->truncate ? {rest} : D->truncate)" if self.program.uses("truncate") else f"({rest})"
 
     def element(self, row: str, index: str) -> HeaderRef:
-        """The element of a header stack, or of a member of a union stack, at the C expression `index` in 0..depth."""
+        """Return the element of a header stack, or of a member of a union stack, at the C expression `index` in
+        0..depth."""
         valid = f"D->valid[{self._row_valid[row]} + {index}]"
         others = {self._member_of[rival][0].name for rival in self.rivals(next(iter(self._rows[row].members), ""))}
         rivals = tuple(f"D->valid[{self._row_valid[other]} + {index}]" for other in sorted(others))
@@ -188,37 +189,37 @@ class Layout:
         )
 
     def _keeps(self, row: str, index: str) -> str:
-        """The element that stands for an index out of range keeps nothing."""
+        """Return C that is false for the element that stands for an index out of range, which keeps nothing."""
         members = self._rows[row].members
         if not self.kept.intersection(members):
             return ""
         return str(int(int(index) < len(members))) if index.isdigit() else f"({index} < {len(members)})"
 
     def kept_rows(self) -> list[str]:
-        """The rows whose headers keep their fields."""
+        """Return the rows whose headers keep their fields."""
         return [row.name for row in self._rows.values() if self.kept.intersection(row.members)]
 
     def union_member(self, stack: str, member: str, index: str) -> HeaderRef:
-        """A member of the union at the C expression `index`, which is in 0..depth."""
+        """Return a member of the union at the C expression `index`, which is in 0..depth."""
         return self.element(_column(stack, member), index)
 
     def rivals(self, header: str) -> tuple[str, ...]:
-        """The other headers of a header's union."""
+        """Return the other headers of a header's union."""
         return self._rivals.get(header, ())
 
     def in_stack(self, name: str) -> tuple[str, int] | None:
-        """The row and the index of a header that is an element of one."""
+        """Return row and index of a header that is an element of a row."""
         if name not in self._member_of:
             return None
         row, number = self._member_of[name]
         return row.name, number
 
     def next_index(self, stack: str) -> str:
-        """The lvalue of a stack's `nextIndex`."""
+        """Return the lvalue of a stack's `nextIndex`."""
         return f"D->next[{self.stacks[stack]}]"
 
     def declarations(self) -> list[str]:
-        """The C types: a struct for each header type, and `struct state`."""
+        """Return the C types: a struct for each header type, and `struct state`."""
         types = {header.type.name: header.type for header in self.program.headers.values()}
         lines = [line for kind in types.values() for line in _struct(kind)]
         lines += ["struct state {", "    struct core *core;", "    struct instance *in;", "    const uint8_t *packet;"]

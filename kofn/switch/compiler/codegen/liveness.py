@@ -1,6 +1,7 @@
-"""Which metadata a packet's processing may read before it writes it: only that is zeroed for each packet.
+"""Liveness of metadata: only fields that may be read before they are written are zeroed for each packet.
 
-Backwards over the graph parser -> ingress -> digest -> egress -> checksums.  A field is (header, field).
+The analysis goes backwards over the graph parser -> ingress -> digest -> egress -> checksums. A field is (header,
+field).
 """
 
 from collections.abc import Callable, Iterable
@@ -22,12 +23,12 @@ from kofn.switch.compiler.ir.expressions import (
 from kofn.switch.compiler.ir.program import Action, Checksum, ParserState, Pipeline, Primitive, Program, Table
 
 Fields = frozenset[tuple[str, str]]
-Before = Callable[[str | None], Fields]  # what is live where a node begins; None is the end
+Before = Callable[[str | None], Fields]  # returns the fields that are live before a node; None is the end
 NONE: Fields = frozenset()
 
 
 def reads(*expressions: Expression | None) -> Fields:
-    """The header fields in the expressions."""
+    """Return the header fields in the expressions."""
     return frozenset(
         (part.header, part.field)
         for expression in expressions
@@ -38,7 +39,7 @@ def reads(*expressions: Expression | None) -> Fields:
 
 
 def mentioned(program: Program) -> Fields:
-    """All fields that the program names anywhere."""
+    """Return all fields that the program names anywhere."""
     pipelines = (program.ingress, program.egress)
     primitives = [primitive for action in program.actions.values() for primitive in action.primitives]
     primitives += [statement for state in program.states.values() for statement in state.statements]
@@ -56,13 +57,13 @@ def mentioned(program: Program) -> Fields:
 
 
 def writes(primitive: Primitive) -> list[Expression]:
-    """The arguments that a primitive sets."""
+    """Return the arguments that a primitive sets."""
     rule = PRIMITIVES.get(primitive.op)
     return [primitive.arguments[position] for position in rule.writes] if rule else []
 
 
 def _before(primitives: Iterable[Primitive], after: Fields) -> Fields:
-    """What is read in or after a sequence before it is set."""
+    """Return the fields that are read, in a sequence or after it, before they are set."""
     live = after
     for primitive in reversed(list(primitives)):
         targets = writes(primitive)
@@ -84,7 +85,7 @@ def _before_action(action: Action, after: Fields) -> Fields:
 
 
 def live_at_start(program: Program) -> Fields:
-    """What must be zero when a packet arrives: fields of metadata, but for standard_metadata, and of kept headers."""
+    """Return fields that must be zero when a packet arrives: of kept headers, and of metadata but standard_metadata."""
     checksums, kept = program.checksums, kept_headers(program)
     after_egress = NONE.union(*(_checksum_reads(item) for item in checksums), _kept(program))
     after_egress |= _before(program.deparser_statements, NONE)
@@ -101,7 +102,7 @@ def live_at_start(program: Program) -> Fields:
 
 
 def _kept(program: Program) -> Fields:
-    """What clones and packets that begin anew keep."""
+    """Return the fields that clones, resubmitted and recirculated packets keep."""
     return reads(*(field for fields in program.field_lists.values() for field in fields.fields))
 
 
@@ -111,7 +112,7 @@ def _checksum_reads(checksum: Checksum) -> Fields:
 
 
 def _selector_reads(program: Program) -> Fields:
-    """What the profiles' selectors hash: few, so that all tables are taken to read them."""
+    """Return the fields that selectors hash. They are few, so every table is taken to read them."""
     selectors = [profile.selector for profile in program.profiles.values() if profile.selector is not None]
     return reads(*(part[0] for selector in selectors for part in selector.inputs if part is not None))
 
@@ -137,12 +138,12 @@ def _successors(pipeline: Pipeline, name: str) -> list[str | None]:
 
 
 def _skipped(table: Table) -> list[str | None]:
-    """Where a table leads to when it runs no action."""
+    """Return the node after a table that runs no action."""
     return [table.next_default] if table.may_do_nothing else []
 
 
 def _post_order(pipeline: Pipeline) -> list[str]:
-    """Nodes after all their successors, without recursion: pipelines can be thousands of nodes long."""
+    """Return nodes after all their successors, without recursion: pipelines can be thousands of nodes long."""
     order: list[str] = []
     seen: set[str | None] = {None}
     stack: list[tuple[str, bool]] = [(pipeline.start, False)] if pipeline.start is not None else []
@@ -176,7 +177,7 @@ def _before_table(table: Table, before: Before) -> Fields:
 
 
 def _before_parser(program: Program, end: Fields) -> Fields:
-    """A parser may loop: repeat until nothing changes."""
+    """Repeat until nothing changes, as a parser may loop."""
     live: dict[str | None, Fields] = dict.fromkeys(program.states, end)
     live[None] = end
     changed = True
@@ -195,7 +196,7 @@ def _before_state(state: ParserState, live: dict[str | None, Fields], end: Field
 
 
 def egress_writes(program: Program) -> tuple[Fields, frozenset[str], frozenset[str]]:
-    """What egress and the deparser may change: fields, whole headers, whole header stacks."""
+    """Return the fields, whole headers and whole header stacks that egress and the deparser may change."""
     fields = {(item.target.header, item.target.field) for item in program.checksums if item.update}
     headers: set[str] = set()
     stacks: set[str] = set()
@@ -220,7 +221,7 @@ def egress_writes(program: Program) -> tuple[Fields, frozenset[str], frozenset[s
 
 
 def _with_rivals(program: Program, header: str) -> set[str]:
-    """The header, and those that become invalid when it becomes valid."""
+    """Return the header, and those that become invalid when it becomes valid."""
     for union in program.unions.values():
         if header in union.members.values():
             return set(union.members.values())

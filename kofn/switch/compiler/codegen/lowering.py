@@ -1,9 +1,10 @@
-"""Expressions to C, at whatever width they need.
+"""Expressions to C, at the width that each needs.
 
-Three forms of one expression: `narrow`, a uint64_t that is right modulo 2^bits; `wide`, an array of limbs right modulo
-2^bits; `truth`, a C condition.  Trees of wide operands that work limb by limb (fields, constants, & | ^ ~ + -) become
-one loop, a "kernel".  The rules of the operators are tables: a new operator is an entry in `bounds.RULES` and in
-`operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`; `operators.Translator` is this class with them.
+An expression has three forms: `narrow`, a uint64_t that is correct modulo 2^bits; `wide`, an array of limbs that is
+correct modulo 2^bits; `truth`, a C condition. Trees of wide operands that work limb by limb (fields, constants, & | ^ ~
++ -) become one loop, a "kernel". The rules of the operators are tables: a new operator is an entry in `bounds.RULES`
+and in `operators.NARROW` (and `operators.WIDE`), or in `operators.TRUTH`; `operators.Translator` is this class with
+them.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,12 +30,12 @@ SIGNED_WORD = Bounds(-(1 << 63), (1 << 63) - 1)
 
 
 def within(inner: Bounds | None, outer: Bounds) -> bool:
-    """Whether all of `inner` lies in `outer`."""
+    """Return whether all of `inner` lies in `outer`."""
     return inner is not None and outer.low <= inner.low and inner.high <= outer.high
 
 
 class Lowering(References):
-    """Turns the expressions of one function into C; statements they need go to the block first."""
+    """Turns the expressions of one function into C; the statements that they need go to the block first."""
 
     NARROW: ClassVar[Mapping[str, Callable[["Lowering", tuple[Expression, ...], int], str]]]
     WIDE: ClassVar[Mapping[str, Callable[["Lowering", str, tuple[Expression, ...], int], None]]]
@@ -43,7 +44,7 @@ class Lowering(References):
     # Up to 64 bits
 
     def narrow(self, expression: Expression, bits: int = 64) -> str:
-        """A uint64_t expression that equals `expression` modulo 2^bits; higher bits are anything."""
+        """Return a uint64_t expression that equals `expression` modulo 2^bits; higher bits are undefined."""
         match expression:
             case Constant(value):
                 return literal(value & mask_of(bits))
@@ -71,14 +72,14 @@ class Lowering(References):
         return value
 
     def masked(self, expression: Expression, width: int) -> str:
-        """`narrow`, cut to `width` bits."""
+        """Return `narrow`, cut to `width` bits."""
         if within(self.ranges.of(expression), Bounds(0, mask_of(width))):
             return self.narrow(expression)
         value = self.narrow(expression, width)
         return value if width == 64 else f"({value} & {literal(mask_of(width))})"
 
     def exact(self, expression: Expression) -> tuple[str, bool] | None:
-        """(C text, signed) of a value that fits 64 bits exactly; None when it may not."""
+        """Return (C text, signed) of a value that fits 64 bits exactly; None when it may not."""
         bounds = self.ranges.of(expression)
         if within(bounds, WORD):
             return self.narrow(expression), False
@@ -87,7 +88,7 @@ class Lowering(References):
         return None
 
     def exact_amount(self, expression: Expression) -> str:
-        """A shift amount or index: anything beyond 64 bits becomes the largest number."""
+        """Return a shift amount or index, where values beyond 64 bits become the largest number."""
         found = self.exact(expression)
         if found is not None:
             return f"({found[0]})"
@@ -97,7 +98,7 @@ class Lowering(References):
     # More than 64 bits
 
     def limbs_for(self, *expressions: Expression) -> int:
-        """Limbs that hold each of the values exactly, in two's complement if one can be negative."""
+        """Return the number of limbs that hold each value exactly, in two's complement if one can be negative."""
         bounds = [self.ranges.of(expression) for expression in expressions]
         hull = Bounds(0, 0)
         for one in bounds:
@@ -110,18 +111,18 @@ class Lowering(References):
         return count
 
     def negative(self, expression: Expression) -> bool:
-        """Whether the value may be negative."""
+        """Return whether the value may be negative."""
         bounds = self.ranges.of(expression)
         return bounds is None or not bounds.unsigned
 
     def temporary(self, count: int) -> str:
-        """A new array of limbs."""
+        """Return a new array of limbs."""
         name = self.block.name("w")
         self.block.add(f"uint64_t {name}[{count}];")
         return name
 
     def wide(self, expression: Expression, bits: int) -> str:
-        """Pointer to limbs(bits) limbs that equal `expression` modulo 2^bits."""
+        """Return a pointer to limbs(bits) limbs that equal `expression` modulo 2^bits."""
         count = limbs(bits)
         direct = self.pointer(expression, count)
         if direct is not None:
@@ -131,7 +132,7 @@ class Lowering(References):
         return name
 
     def pointer(self, expression: Expression, count: int) -> str | None:
-        """Pointer to `count` limbs that exist already, None when they have to be computed."""
+        """Return a pointer to `count` existing limbs, None when they have to be computed."""
         match expression:
             case Constant(value):
                 return self.block.unit.constant(tuple(value >> 64 * i & mask_of(64) for i in range(count)))
@@ -148,7 +149,7 @@ class Lowering(References):
         return self.readable(ref, field)
 
     def store(self, to: str, expression: Expression, bits: int) -> None:
-        """Statements that compute limbs(bits) limbs at the pointer `to`."""
+        """Write statements that compute limbs(bits) limbs at the pointer `to`."""
         count = limbs(bits)
         direct = self.pointer(expression, count)
         if direct is not None:
@@ -159,7 +160,7 @@ class Lowering(References):
             self._extend(to, expression, count)
 
     def _extend(self, to: str, expression: Expression, count: int) -> None:
-        """From fewer limbs, or from a number of up to 64 bits."""
+        """Extend fewer limbs, or a number of up to 64 bits."""
         if isinstance(expression, Lookahead):
             self.block.add(
                 f"wide_extend({to}, {count}, wide_zero, 0, 0);",
@@ -191,7 +192,7 @@ class Lowering(References):
     # Conditions
 
     def is_truth(self, expression: Expression) -> bool:
-        """Whether the expression is Boolean."""
+        """Return whether the expression is Boolean."""
         match expression:
             case Truth():
                 return True
@@ -203,7 +204,7 @@ class Lowering(References):
                 return False
 
     def truth(self, expression: Expression) -> str:
-        """A C condition, 0 or 1."""
+        """Return a C condition, 0 or 1."""
         match expression:
             case Truth(value):
                 return str(int(value))
@@ -216,7 +217,7 @@ class Lowering(References):
     # Assignments
 
     def assign(self, target: Expression, value: Expression) -> None:
-        """`target = value`, cut to the target's width."""
+        """Assign `target = value`, cut to the target's width."""
         found = self.field(target)
         if found is None:
             raise self.refuse(f"an assignment to {word_of(target)}")
@@ -228,7 +229,7 @@ class Lowering(References):
         self.store_cut(ref.field(field), value, field.width)
 
     def set(self, target: Expression, text: str) -> None:
-        """`target` = the C expression of a uint64_t, cut to the target's width."""
+        """Set `target` to the C expression of a uint64_t, cut to the target's width."""
         found = self.field(target)
         if found is None:
             raise self.refuse(f"{target} as a target")
@@ -239,7 +240,7 @@ class Lowering(References):
             self.block.add(f"{member} = {text} & {literal(mask_of(width))};")
 
     def set_wide(self, target: Expression, pointer: str, width: int) -> None:
-        """`target` = the unsigned number of `width` bits in limbs at a C pointer, cut to the target's width."""
+        """Set `target` to the unsigned number of `width` bits in limbs at a C pointer, cut to the target's width."""
         found = self.field(target)
         if found is None or found[1].width <= 64:
             self.set(target, f"({pointer})[0]")
@@ -253,7 +254,7 @@ class Lowering(References):
             self.block.add(f"{member}[{limbs(own) - 1}] &= {literal(mask_of(own % 64))};")
 
     def store_cut(self, to: str, value: Expression, width: int) -> None:
-        """`store`, with the bits above `width` zero."""
+        """Do as `store`, with the bits above `width` zero."""
         self.store(to, value, width)
         if width % 64:
             self.block.add(f"{to}[{limbs(width) - 1}] &= {literal(mask_of(width % 64))};")

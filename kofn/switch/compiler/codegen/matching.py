@@ -1,8 +1,8 @@
-"""Tables in C: keys, look-ups, and how an entry's match is laid out in limbs.
+"""Tables in C: keys, look-ups, and an entry's match in limbs.
 
-Exact tables store the key.  All others store values (of range fields low), then masks (of range fields high), then what
-the runtime needs: see runtime/table.h.  `numbered` numbers the tables that the control plane can see; a table that can
-only miss is called directly.
+Exact tables store the key. All others store values (of range fields the low bounds), then masks (of range fields the
+high bounds), then the runtime's own limbs: see runtime/table.h. `numbered` numbers the tables that the control plane
+can see; a table that can only miss is called directly.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,42 +17,42 @@ Pair = tuple[int, int]
 
 
 def is_call(table: Table) -> bool:
-    """Whether a table is only p4c's way to write a call of its default action."""
+    """Return whether a table is only p4c's way to write a call of its default action."""
     return not table.key and table.default_const and not table.counted
 
 
 def numbered(program: Program) -> dict[str, int]:
-    """The tables that exist at run time, with their numbers."""
+    """Return the tables that exist at run time, with their numbers."""
     return {table.name: number for number, table in enumerate(t for t in program.tables if not is_call(t))}
 
 
 def key_limbs(table: Table) -> int:
-    """Limbs of a look-up key."""
+    """Return the limbs of a look-up key."""
     return sum(limbs(field.width) for field in table.key)
 
 
 def stored_limbs(table: Table) -> int:
-    """Limbs of an entry's match."""
+    """Return the limbs of an entry's match."""
     return key_limbs(table) * 2 + 2 if table.ordered else key_limbs(table)
 
 
 def parameter_limbs(action: Action) -> int:
-    """Limbs of an action's parameters."""
+    """Return the limbs of an action's parameters."""
     return sum(limbs(parameter.width) for parameter in action.parameters)
 
 
 def most_limbs(actions: Iterable[Action]) -> int:
-    """Limbs of the parameters of the action with the most."""
+    """Return the limbs of the parameters of the action with the most."""
     return max((parameter_limbs(action) for action in actions), default=0)
 
 
 def entry_limbs(table: Table) -> int:
-    """Limbs of what an entry holds as its action's parameters; of an indirect table the member's or group's number."""
+    """Return the limbs of an entry's action parameters; of an indirect table, of the member's or group's number."""
     return 1 if table.profile is not None else most_limbs(table.actions)
 
 
 def shape(table: Table) -> str:
-    """The C initialiser of the table's shape."""
+    """Return the C initialiser of the table's shape."""
     kind = "TABLE_ORDERED" if table.ordered else "TABLE_EXACT"
     size = max(1, table.size, len(table.entries or ()))
     extra = [*(["1"] if table.idle_timeouts else []), *(["sizeof(struct meter) / 8"] if table.meter else [])]
@@ -67,13 +67,13 @@ def words(value: int, width: int) -> list[int]:
 
 
 def stored_match(table: Table, pairs: Sequence[Pair]) -> list[int]:
-    """An entry's match as limbs, without what orders it; a pair is (value, mask), or (low, high) for a range field."""
+    """Return an entry's match as limbs, without its order; pairs are (value, mask), or (low, high) for range fields."""
     values = _by_field(table, [first for first, _ in pairs])
     return values + _by_field(table, [second for _, second in pairs]) if table.ordered else values
 
 
 def numbers(items: Sequence[KeyField] | Sequence[Parameter], stored: Sequence[int]) -> list[int]:
-    """The values of fields or parameters from their limbs."""
+    """Return the values of fields or parameters from their limbs."""
     result, at = [], 0
     for item in items:
         count = limbs(item.width)
@@ -87,17 +87,17 @@ def _by_field(table: Table, values: Sequence[int]) -> list[int]:
 
 
 def masks_of(table: Table, pairs: Sequence[Pair]) -> tuple[int, ...]:
-    """What a key is masked with before an ordered table hashes it, by field: nothing of range fields."""
+    """Return the masks, by field, that a key gets before an ordered table hashes it; 0 for range fields."""
     return tuple(0 if field.kind == "range" else mask for field, (_, mask) in zip(table.key, pairs, strict=True))
 
 
 def mask_words(table: Table, pairs: Sequence[Pair]) -> list[int]:
-    """What a key is masked with before an ordered table hashes it, as limbs."""
+    """Return `masks_of` as limbs."""
     return _by_field(table, masks_of(table, pairs))
 
 
 def matchers(program: Program) -> list[str]:
-    """For each ordered table the C function that compares a key with an entry."""
+    """Return, for each ordered table, the C function that compares a key with an entry."""
     found = {table.name: table for table in program.tables}
     return [
         line
@@ -120,7 +120,7 @@ def _matcher(table: Table, number: int) -> list[str]:
 
 
 def _field_matches(field: KeyField, at: int, second: int) -> str:
-    """`second` limbs after a field's value is its mask."""
+    """Return the condition that a field matches; its mask is `second` limbs after its value."""
     count = limbs(field.width)
     if field.kind == "range":
         low, high, key = f"stored + {at}", f"stored + {at + second}", f"key + {at}"
@@ -130,7 +130,7 @@ def _field_matches(field: KeyField, at: int, second: int) -> str:
 
 
 def emit_lookup(layout: Layout, block: Block, table: Table, number: int) -> None:
-    """Statements that leave `entry` (the default entry on a miss) and `hit`."""
+    """Write statements that set `entry` (the default entry on a miss) and `hit`."""
     low = Translator(layout, block, place=table.place, kept=False)
     block.add(f"const struct table *table = &D->in->tables[{number}];")
     if not table.key:
@@ -148,7 +148,7 @@ def emit_lookup(layout: Layout, block: Block, table: Table, number: int) -> None
 
 
 def _emit_hit(low: Lowering, table: Table) -> None:
-    """What a hit does to what the entry has beside its action: the time of it, its meter."""
+    """Write the effects of a hit on the entry's time stamp and meter."""
     at = stored_limbs(table) + entry_limbs(table)
     low.block.add("const uint64_t now = services(D->core)->now_us(D->core);")
     if table.idle_timeouts:

@@ -1,4 +1,4 @@
-"""What a program can write to the switch's log: its log messages, and the assertions that fail."""
+"""Messages that a program can write to the switch's log: log messages and failed assertions."""
 
 import re
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ ESCAPED = re.compile(r"\\([{}])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message of a program; `text` has a pair of braces for each value, `failed` says that it is an assertion's."""
+    """A message of a program; `text` has a pair of braces for each value, `failed` marks an assertion's."""
 
     text: str
     failed: bool
 
     def fill(self, values: list[int]) -> str:
-        """The text with the values in place."""
+        """Return the text with the values in place."""
         parts = PLACEHOLDER.split(self.text)
         filled = [parts[0], *(f"{value}{part}" for value, part in zip(values, parts[1:], strict=True))]
         return ESCAPED.sub(r"\1", "".join(filled))
 
 
 def numbered_messages(program: Program) -> dict[Primitive, int]:
-    """The statements that have a message, with its number."""
+    """Return the statements that have a message, each with its number."""
     wanted = (statement for statement in program.statements if statement.op in ("log_msg", *ASSERTIONS))
     return {statement: number for number, statement in enumerate(dict.fromkeys(wanted))}
 
 
 def message_of(statement: Primitive) -> Message:
-    """The message of a log_msg, assert or assume.  Raises ProgramError when values and braces do not match."""
+    """Return the message of a log_msg, assert or assume. Raise ProgramError when values and braces do not match."""
     if statement.op in ASSERTIONS:
         place = statement.place
         line = f"{statement.op} failed: {place.fragment.strip()}, file {place.file}, line {place.line}"

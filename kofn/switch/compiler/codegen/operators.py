@@ -1,6 +1,6 @@
 """The operators' rules: for numbers of up to 64 bits, for wider ones, for conditions.
 
-Operators of wide numbers that work limb by limb are in `kernels.Kernel`; how large results get is in `bounds.RULES`.
+Operators of wide numbers that work limb by limb are in `kernels.LimbLoop`; the size of results is in `bounds.RULES`.
 """
 
 from collections.abc import Callable
@@ -278,7 +278,7 @@ def _compare_wide(low: Lowering, op: str, left: Expression, right: Expression) -
 
 
 def _compare_headers(low: Lowering, op: str, left: HeaderOf, right: HeaderOf) -> str:
-    """Equal are headers of equal fields that are both valid."""
+    """Return equality: both headers are valid, and all their fields are equal."""
     a, b = low.header(left), low.header(right)
     equal = [a.valid, b.valid]
     for field in a.type.fields:
@@ -289,7 +289,7 @@ def _compare_headers(low: Lowering, op: str, left: HeaderOf, right: HeaderOf) ->
 
 
 def _compare_unions(low: Lowering, op: str, left: UnionOf, right: UnionOf) -> str:
-    """Equal are unions of which the same member is valid and equal."""
+    """Return equality: the same member of both unions is valid and equal."""
     unions = low.layout.program.unions
     pairs = zip(unions[left.union].members.values(), unions[right.union].members.values(), strict=True)
     equal = [_compare_headers(low, "==", HeaderOf(a), HeaderOf(b)) for a, b in pairs]
@@ -302,7 +302,7 @@ def _valid_union(low: Lowering, _: str, operands: Operands) -> str:
         case UnionOf(name) | HeaderOf(name) if name in low.layout.program.unions:  # p4c: stack[1] is a header
             members = low.layout.program.unions[name].members.values()
         case _:
-            raise low.refuse("valid_union of something else than a union")
+            raise low.refuse("valid_union of something other than a union")
     return f"({' || '.join(low.layout.header(member).valid for member in members)})"
 
 
@@ -326,7 +326,7 @@ TRUTH: dict[str, TruthRule] = {
 
 
 class Translator(Lowering):
-    """Expressions to C by the rules above."""
+    """Turns expressions into C by the rules above."""
 
     NARROW = NARROW
     WIDE = WIDE

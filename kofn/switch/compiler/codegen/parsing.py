@@ -1,10 +1,12 @@
 """The parser as one C function: a label for each state, gotos between them.
 
-On an error it stops with the error's number; what was extracted stays valid and the rest of the packet is payload.
+On an error it stops with the error's number. Headers extracted before stay valid, and the rest of the packet is
+payload.
 """
 
 from collections.abc import Callable
 
+from kofn.switch.compiler.analysis.parser_loops import may_stand_still
 from kofn.switch.compiler.codegen import codec, tracing
 from kofn.switch.compiler.codegen.block import Block, CodeUnit
 from kofn.switch.compiler.codegen.layout import HeaderRef, Layout, identifier, limbs, mask_of
@@ -21,7 +23,7 @@ from kofn.switch.compiler.ir.expressions import (
     StackOf,
     walk,
 )
-from kofn.switch.compiler.ir.program import ParserState, Place, Primitive, Transition
+from kofn.switch.compiler.ir.program import STILL_MAX, ParserState, Place, Primitive, Transition
 
 NOWHERE = Place(file="", line=0, fragment="")
 
@@ -30,10 +32,11 @@ class ParserWriter:
     """Writes `static uint32_t parse(struct state *D)`."""
 
     def __init__(self, layout: Layout, unit: CodeUnit) -> None:
-        """The parser of the layout's program."""
+        """Make a writer for the parser of the layout's program."""
         self._layout = layout
         self._block = Block(unit)
         self._labels = {name: f"state_{identifier(name)}" for name in layout.program.states}
+        self._counts = may_stand_still(layout.program)
         self._statements: dict[str, Callable[[Lowering, Arguments], None]] = {
             "extract": self._extract,
             "extract_VL": self._extract,
@@ -45,7 +48,8 @@ class ParserWriter:
     def write(self) -> list[str]:
         start = self._layout.program.parser_start
         body = self._block
-        body.add(f"uint32_t error = {self._layout.program.errors.get('NoError', 0)};", f"goto {self._label(start)};")
+        body.add(f"uint32_t error = {self._layout.program.errors.get('NoError', 0)};")
+        body.add(*(["uint32_t before = 0, still = 0;"] if self._counts else []), f"goto {self._label(start)};")
         for state in self._layout.program.states.values():
             self._state(state)
         body.lines.append("done:")
@@ -58,6 +62,9 @@ class ParserWriter:
 
     def _state(self, state: ParserState) -> None:
         self._block.lines.append(f"{self._labels[state.name]}: {{")
+        if self._counts:
+            self._block.add("if (D->at != before) { before = D->at; still = 0; }")
+            self._block.add(f"if (++still > {STILL_MAX}) {self._fail('ParserTimeout')}")
         tracing.state(self._layout, self._block, state.name)
         for statement in state.statements:
             low = Translator(self._layout, self._block, place=statement.place)
@@ -98,7 +105,7 @@ class ParserWriter:
             self._block.add(f"if ({' && '.join(self._matches(low, state, transition)) or '1'}) {goto}")
 
     def _in_set(self, low: Lowering, state: ParserState, name: str) -> str:
-        """Look the key's fields up, one behind the other without gaps."""
+        """Look up the key's fields, concatenated without gaps."""
         values = self._layout.program.value_sets[name]
         if sum(width for _, width in state.key) != values.width:
             raise low.refuse(f"value set {name} of {values.width} bits for a key of other bits in state {state.name}")
@@ -113,7 +120,7 @@ class ParserWriter:
         return f"in_value_set(&D->in->value_sets[{number}], {key}, {count})"
 
     def _matches(self, low: Lowering, state: ParserState, transition: Transition) -> list[str]:
-        """A condition for each key field; value and mask hold them in order, each padded to bytes."""
+        """Return a condition for each key field; value and mask hold them in order, each padded to bytes."""
         conditions, shift = [], 0
         for expression, width in reversed(state.key):
             ones = mask_of(width)
@@ -128,7 +135,7 @@ class ParserWriter:
         return conditions[::-1]
 
     def _extract(self, low: Lowering, arguments: Arguments) -> None:
-        """To a header, or to the next of a stack; the second argument is the length of the variable field."""
+        """Extract a header, or the next of a stack; the second argument is the length of the variable field."""
         match arguments[0]:
             case HeaderOf():
                 self._read(low, low.header(arguments[0]), arguments[1:])
@@ -144,7 +151,7 @@ class ParserWriter:
                 raise low.refuse("this form of extract")
 
     def _following(self, stack: str) -> str:
-        """Where the next header or union of a stack is; fails when it is full."""
+        """Return the index of a stack's next header or union; write a check that fails when the stack is full."""
         following = self._layout.next_index(stack)
         self._block.add(f"if ({following} >= {self._layout.depth(stack)}) {self._fail('StackOutOfBounds')}")
         return following
@@ -165,9 +172,9 @@ class ParserWriter:
         )
 
     def _variable_size(self, low: Lowering, header: HeaderRef, length: Expression) -> str:
-        """A C name for a header's size in bytes, whose variable field is to have `length` bits; sets these.
+        """Return a C name for the size in bytes of a header whose variable field gets `length` bits; set both.
 
-        As on BMv2 there must be room for what an earlier extract has left in the field as well.
+        As on BMv2, there must also be room for the field's length from an earlier extract.
         """
         bits, size, room = self._block.name("bits"), self._block.name("size"), self._block.name("room")
         self._block.add(
@@ -209,7 +216,7 @@ def _reader(header: HeaderRef) -> list[str]:
 
 
 def header_writers(layout: Layout) -> list[str]:
-    """Functions `write_<type>(to, header)` that put a header's bytes at `to`."""
+    """Return functions `write_<type>(to, header)` that put a header's bytes at `to`."""
     lines = []
     for header in _types(layout):
         name = identifier(header.type.name)

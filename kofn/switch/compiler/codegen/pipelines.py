@@ -14,18 +14,18 @@ from kofn.switch.errors import ProgramError
 
 
 def used_actions(program: Program) -> list[Action]:
-    """The actions that a table can run."""
+    """Return the actions that a table can run."""
     used = {action.id: action for table in program.tables for action in table.actions}
     return [used[number] for number in sorted(used)]
 
 
 def leaves(action: Action) -> bool:
-    """Whether an action may end the control."""
+    """Return whether an action may end the control."""
     return any(primitive.op in PRIMITIVES and PRIMITIVES[primitive.op].leaves for primitive in action.primitives)
 
 
 def write_action(layout: Layout, unit: CodeUnit, action: Action) -> list[str]:
-    """`static inline void action_<id>(struct state *D, const uint64_t *p)`."""
+    """Return `static inline void action_<id>(struct state *D, const uint64_t *p)`."""
     block = Block(unit)
     targets = _jump_targets(action)
     for number, primitive in enumerate(action.primitives):
@@ -68,7 +68,7 @@ class PipelineWriter:
     """Writes `static void <name>(struct state *D)`."""
 
     def __init__(self, layout: Layout, unit: CodeUnit, pipeline: Pipeline) -> None:
-        """One of the program's pipelines."""
+        """Make a writer for one of the program's pipelines."""
         self._layout = layout
         self._pipeline = pipeline
         self._block = Block(unit)
@@ -147,7 +147,7 @@ class PipelineWriter:
 
 
 def check_nodes(pipeline: Pipeline) -> None:
-    """Raises ProgramError when a node leads to one that is not there."""
+    """Raise ProgramError when a node leads to one that does not exist."""
     known = {None, *pipeline.tables, *pipeline.conditions}
     ends = [next_ for table in pipeline.tables.values() for next_ in table.next.values()]
     ends += [end for table in pipeline.tables.values() for end in (table.next_default, *(table.next_on_hit or ()))]

@@ -1,7 +1,6 @@
 """The statements of actions and parser states: a table of rules, primitive -> C.
 
-A rule says how to emit the statement and which of its arguments it writes; `exact` effects on whole headers are listed
-so that the generator knows what egress may change.
+A rule holds the function that writes the statement, and the positions of the arguments that it sets.
 """
 
 from collections.abc import Callable
@@ -30,7 +29,7 @@ class Rule:
     emit: Emit
     writes: tuple[int, ...] = ()
     leaves: bool = False  # may end the control (exit)
-    certain: bool = True  # sets them whatever happens
+    certain: bool = True  # sets them in every case
 
 
 def _assign(low: Lowering, arguments: Arguments) -> None:
@@ -42,10 +41,10 @@ def _assign(low: Lowering, arguments: Arguments) -> None:
 
 
 def _assign_variable(low: Lowering, arguments: Arguments) -> None:
-    """From one variable field to another: the value and how many bits it has."""
+    """Assign one variable field to another: the value and its number of bits."""
     target, source = (low.field(argument) for argument in arguments)
     if target is None or source is None or source[1].variable is False:
-        raise low.refuse("an assignment of something else to a variable field")
+        raise low.refuse("an assignment to a variable field from another operand")
     low.assign(arguments[0], arguments[1])
     low.block.add(f"{target[0].bits} = {source[0].bits};")
 
@@ -70,7 +69,7 @@ def _index(low: Lowering, expression: Expression) -> str:
 
 
 def _register_read(low: Lowering, arguments: Arguments) -> None:
-    """Out of range reads 0."""
+    """Read a cell; an index out of range reads 0."""
     target, array, index = arguments
     number, register = _array(low, array, low.layout.program.registers)
     at, cells = _index(low, index), f"D->in->registers[{number}]"
@@ -83,7 +82,7 @@ def _register_read(low: Lowering, arguments: Arguments) -> None:
 
 
 def _register_write(low: Lowering, arguments: Arguments) -> None:
-    """Out of range writes nothing."""
+    """Write a cell; an index out of range writes nothing."""
     array, index, value = arguments
     number, register = _array(low, array, low.layout.program.registers)
     at, cells = _index(low, index), f"D->in->registers[{number}]"
@@ -108,7 +107,7 @@ def _count(low: Lowering, arguments: Arguments) -> None:
 
 
 def _execute_meter(low: Lowering, arguments: Arguments) -> None:
-    """Out of range changes nothing."""
+    """Run a meter; an index out of range changes nothing."""
     meters = low.layout.program.meters
     number, meter = _array(low, arguments[0], meters)
     at = _index(low, arguments[1])
@@ -119,12 +118,12 @@ def _execute_meter(low: Lowering, arguments: Arguments) -> None:
 
 
 def _digest(low: Lowering, arguments: Arguments) -> None:
-    """Sent after ingress, with the fields' values at that time."""
+    """Note a digest, which is sent after ingress with the fields' values at that time."""
     low.block.add(f"D->learn = (uint32_t){low.narrow(arguments[1])};")
 
 
 def _hash(low: Lowering, arguments: Arguments) -> None:
-    """target = base + hash % size, as BMv2: a size of 0 counts as 1."""
+    """Set target = base + hash % size, as BMv2 does: a size of 0 counts as 1."""
     target, base, calculation, size = arguments
     found = low.field(target)
     if found is None or not isinstance(calculation, Object):
@@ -137,7 +136,7 @@ def _hash(low: Lowering, arguments: Arguments) -> None:
 
 
 def _random(low: Lowering, arguments: Arguments) -> None:
-    """Uniform in low..high; the target stays when low > high."""
+    """Draw uniformly from low..high; leave the target as it is when low > high."""
     target, least, most = arguments
     a, b = low.block.name("low"), low.block.name("high")
     low.block.add(f"const uint64_t {a} = {low.exact_amount(least)}, {b} = {low.exact_amount(most)};")
@@ -159,7 +158,7 @@ def _assume(low: Lowering, arguments: Arguments) -> None:
 
 
 def _truncate(low: Lowering, arguments: Arguments) -> None:
-    """The least of several lengths counts."""
+    """Truncate the packet to the least of all given lengths."""
     name = low.block.name("bytes")
     low.block.add(f"const uint32_t {name} = (uint32_t){low.narrow(arguments[0], 32)};")
     low.block.add(f"if ({name} < D->truncate) D->truncate = {name};")
@@ -205,7 +204,7 @@ JUMPS = ("_jump", "_jump_if_zero")
 
 
 def rule_for(op: str, low: Lowering) -> Rule:
-    """The rule of a primitive.  Raises ProgramError."""
+    """Return the rule of a primitive. Raise ProgramError."""
     if op not in PRIMITIVES:
         raise ProgramError(f"{low.place}: primitive {op} is not executed")
     return PRIMITIVES[op]

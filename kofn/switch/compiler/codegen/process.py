@@ -1,8 +1,8 @@
-"""The way of a packet in C: parse, verify, ingress, digest, then egress, checksums and deparser for each copy.
+"""The processing of a packet in C: parse, verify, ingress, digest, then egress, checksums and deparser for each copy.
 
-Copies of a multicast share everything that egress cannot change: those headers at the end of the deparser's order are
-written once for all copies (the tail), the payload is never copied, and only what egress changes is put back between
-copies.
+Copies of a multicast share everything that egress cannot change. The unchanged headers at the end of the deparser's
+order are written once for all copies (the tail), the payload is never copied, and between copies only the values are
+restored that egress changes.
 """
 
 from kofn.switch.compiler.codegen import tracing
@@ -20,11 +20,11 @@ from kofn.switch.compiler.ir.expressions import Expression, FieldOf
 from kofn.switch.compiler.ir.program import PORTS, Program
 
 REPLICATION = 5  # instance_type of a multicast copy
-COPIED_TAIL = 2048  # bytes up to which copying a tail is faster than sending a packet of one part more
+COPIED_TAIL = 2048  # up to so many bytes, copying a tail is faster than sending a packet of one more part
 
 
 class ProcessWriter:
-    """Writes `process` and what it calls."""
+    """Writes `process` and the functions that it calls."""
 
     def __init__(self, layout: Layout, unit: CodeUnit) -> None:
         self._layout = layout
@@ -36,7 +36,7 @@ class ProcessWriter:
 
     @property
     def queued(self) -> bool:
-        """Whether the program reads what only queues can say."""
+        """Whether the program reads metadata that only queues provide."""
         return self._queues.read
 
     def write(self) -> list[str]:
@@ -99,7 +99,7 @@ class ProcessWriter:
         return ["static inline void finish(struct state *D) {", *block.lines, "}"] if block.lines else []
 
     def _is_constant(self, expression: Expression) -> bool:
-        """Whether it is a field that neither egress nor a checksum changes: the same in all copies of a packet."""
+        """Return whether a field stays the same in all copies of a packet: neither egress nor a checksum changes it."""
         if not isinstance(expression, FieldOf) or expression.header == META:
             return False
         stack = self._layout.in_stack(expression.header)
@@ -112,7 +112,7 @@ class ProcessWriter:
     # Copies
 
     def _saved(self) -> list[str]:
-        """What egress may change, put aside before the first of several copies."""
+        """Define the values that egress may change, and how to save and restore them between copies."""
         members = [f"__typeof__({lvalue}) m{n};" for n, lvalue in enumerate(self._changed())]
         puts = [f"memcpy(&saved->m{n}, &{lvalue}, sizeof saved->m{n});" for n, lvalue in enumerate(self._changed())]
         gets = [f"memcpy(&{lvalue}, &saved->m{n}, sizeof saved->m{n});" for n, lvalue in enumerate(self._changed())]
@@ -132,7 +132,7 @@ class ProcessWriter:
         ]
 
     def _changed(self) -> list[str]:
-        """Lvalues of all that egress may change, standard metadata included."""
+        """Return lvalues of all that egress may change, standard metadata included."""
         whole = sorted(
             {name for name in self._headers if name != META}
             | {header for header, field in self._fields if field == "$valid$"}
@@ -149,7 +149,7 @@ class ProcessWriter:
         return result
 
     def _order(self) -> tuple[list[str], list[str]]:
-        """The deparser's headers that each copy writes, and those that are written once."""
+        """Return the deparser's headers that each copy writes, and those that are written once."""
         changed = {header for header, _ in self._fields} | self._headers
         changed |= {member for name in self._stacks for member in self._program.stacks[name].members}
         order = list(self._program.deparser)
@@ -173,11 +173,11 @@ class ProcessWriter:
         ]
 
     def _egress_copy(self) -> list[str]:
-        """One copy into the queue of `port`, or on at once; and what it does when it leaves its queue."""
+        """Write one copy's way into the queue of `port`, or on at once, and its way out of the queue."""
         return [*self._leave(), *self._queues.enqueue(), *self._queues.depart()]
 
     def _leave(self) -> list[str]:
-        """Through egress and out of `port`; the tail is written by the first copy that gets that far."""
+        """Write one copy's way through egress and out of `port`; the first copy to be sent writes the tail."""
         copies, drop_port = self._layout.copies, self._layout.target.drop_port
         asserted = "if (D->exit == 2) { services(D->core)->drop(D->core, DROP_ASSERTION); return; }"
         body = [
@@ -217,7 +217,8 @@ class ProcessWriter:
         ]
 
     def _share_tail(self) -> list[str]:
-        """The first copy since the last flush writes the tail behind its head; the others copy it or refer to it."""
+        """Share the tail: the first copy since the last flush writes it after its head; the others copy it or refer to
+        it."""
         return [
             "uint8_t *own = head + head_bytes;",
             "const uint8_t *tail = own;",
@@ -235,7 +236,7 @@ class ProcessWriter:
     # The whole
 
     def _arrive(self) -> list[str]:
-        """A clean state: what could be read before it is written is zero, the rest is what it was."""
+        """Prepare the state: zero the fields that may be read before they are written, and leave the others."""
         rows = self._layout.kept_rows()
         zero = [f"memset(D->{identifier(row)}, 0, sizeof D->{identifier(row)});" for row in rows]
         for header, name in sorted(live_at_start(self._program)):
@@ -255,7 +256,7 @@ class ProcessWriter:
         return function("inline void arrive(struct state *D, uint32_t port)", ["(void)port;", *body])
 
     def _way(self, core: str) -> list[str]:
-        """From the parser to the queues, and from there on each copy at once."""
+        """Write the way from the parser to the queues; without queues each copy goes on at once."""
         group, copies = self._metadata.field("mcast_grp"), self._layout.copies
         return [
             "const uint32_t error = parse(D);",
@@ -281,7 +282,7 @@ class ProcessWriter:
         return [*normal, f"egress_copy(D, {self._metadata.field('egress_spec')});"]
 
     def _multicast(self, core: str, group: str) -> list[str]:
-        """A copy to each member of the group that the C expression `group` names; none is truncated by ingress."""
+        """Send a copy to each member of the group that the C expression `group` names; ingress truncates none."""
         return [
             f"const struct group *group = services({core})->group({core}, {group});",
             f"if (!group) {{ services({core})->drop({core}, DROP_UNKNOWN_GROUP); return; }}",

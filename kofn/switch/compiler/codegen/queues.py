@@ -1,4 +1,4 @@
-"""The queues before egress, in C: how a packet gets in, and how it comes out."""
+"""The queues before egress, in C: how a packet enters, and how it leaves."""
 
 from kofn.switch.compiler.codegen.copies import function
 from kofn.switch.compiler.codegen.layout import Layout
@@ -13,7 +13,8 @@ class QueueWriter:
         self._layout, self._metadata = layout, metadata
 
     def enqueue(self) -> list[str]:
-        """Where there are no queues, a packet finds them empty; those that its priority does not have refuse it."""
+        """Write `egress_copy`: queue the packet, or go on with empty queues where there are none; drop priorities out
+        of range."""
         priority = self._metadata.field("priority") if self._metadata.mentions("priority") else "0"
         refuse = f"if ({priority} >= {self._layout.target.priority_queues}) {{"
         refused = [refuse, "    services(D->core)->drop(D->core, DROP_PRIORITY);", "    return;", "}"]
@@ -30,13 +31,13 @@ class QueueWriter:
         return function("void egress_copy(struct state *D, uint32_t port)", body)
 
     def _waited(self, depth: str, waited_us: str, depth_left: str) -> list[str]:
-        """What the program reads of its packet's time in the queue, as C expressions."""
+        """Set the fields about the packet's time in the queue, given as C expressions, that the program reads."""
         values = {"enq_qdepth": depth, "deq_timedelta": waited_us, "deq_qdepth": depth_left}
         wanted = {field: value for field, value in values.items() if self._metadata.mentions(field)}
         return [line for field, value in wanted.items() for line in self._layout.set_meta(field, value)]
 
     def depart(self) -> list[str]:
-        """A packet leaves its queue, with the state that it had."""
+        """Write `depart`: a packet leaves its queue, with the state that it had."""
         copies = self._layout.copies
         body = [
             f"struct state *D = {'&((struct whole *)in->state)->now' if copies else 'in->state'};",
@@ -52,5 +53,5 @@ class QueueWriter:
 
     @property
     def read(self) -> bool:
-        """Whether the program reads what only queues can say."""
+        """Whether the program reads metadata that only queues provide."""
         return any(map(self._metadata.mentions, ("enq_qdepth", "deq_timedelta", "deq_qdepth")))

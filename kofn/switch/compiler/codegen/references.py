@@ -1,4 +1,4 @@
-"""What expressions refer to, in C: headers, fields, stacks and an action's parameters."""
+"""Operands of expressions in C: headers, fields, stacks and an action's parameters."""
 
 from kofn.switch.compiler.analysis.bounds import Ranges
 from kofn.switch.compiler.codegen.block import Block
@@ -21,7 +21,7 @@ from kofn.switch.errors import ProgramError
 
 
 class References:
-    """The operands of one function; statements they need go to the block first."""
+    """The operands of one function; the statements that they need go to the block first."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class References:
         parameters: tuple[Parameter, ...] = (),
         kept: bool = True,
     ) -> None:
-        """`parameters` are those of the action around, found in C through `p`; `place` is for refusals.
+        """Take the parameters of the enclosing action, which C finds through `p`; `place` is for refusals.
 
         Unless `kept`, the fields of all invalid headers read as 0, also of those that keep them.
         """
@@ -44,15 +44,15 @@ class References:
         self._offsets = [sum(limbs(item.width) for item in parameters[:i]) for i in range(len(parameters))]
 
     def refuse(self, what: str) -> ProgramError:
-        """The error for something that is not executed."""
+        """Return the error for a construct that the switch does not execute."""
         return ProgramError(f"{self.place}: {what} is not executed")
 
     def exact_amount(self, expression: Expression) -> str:
-        """Return a C expression of the whole number, at most what 64 bits hold."""
+        """Return a C expression of the whole number, at most 2^64 - 1."""
         raise NotImplementedError
 
     def header(self, expression: Expression) -> HeaderRef:
-        """A header operand in C."""
+        """Return a header operand in C."""
         match expression:
             case HeaderOf(name):
                 return self.layout.header(name)
@@ -62,7 +62,7 @@ class References:
                 raise self.refuse(f"{type(expression).__name__} as a header")
 
     def field(self, expression: Expression) -> tuple[HeaderRef, Field] | None:
-        """The header and field of a field operand, None for other operands."""
+        """Return header and field of a field operand, None for other operands."""
         match expression:
             case FieldOf(header, name) if name != "$valid$":
                 ref = self.layout.header(header)
@@ -93,27 +93,27 @@ class References:
         return f"({following} ? {following} - 1 : {depth})"
 
     def argument(self, index: int) -> str:
-        """Pointer to an action's parameter."""
+        """Return a pointer to an action's parameter."""
         return f"(p + {self._offsets[index]})"
 
     def condition(self, ref: HeaderRef) -> str:
-        """When a header's fields read as what they hold."""
+        """Return the condition on which a header's fields read as stored."""
         return ref.readable if self._kept else ref.valid
 
     def readable(self, ref: HeaderRef, field: Field) -> str:
-        """Pointer to the limbs of a field."""
+        """Return a pointer to the limbs of a field."""
         readable = self.condition(ref)
         return ref.field(field) if readable == "1" else f"({readable} ? {ref.field(field)} : wide_zero)"
 
     def stack_name(self, expression: Expression) -> str:
-        """The name of a stack operand."""
+        """Return the name of a stack operand."""
         if not isinstance(expression, StackOf | UnionStackOf):
             raise self.refuse(f"{word_of(expression)} as a header stack")
         return expression.stack
 
 
 def word_of(expression: Expression) -> str:
-    """Return what an expression is called in an error."""
+    """Return the name of an expression in errors."""
     match expression:
         case Operation(op):
             return f"operator {op}"

@@ -9,7 +9,7 @@ Arguments = tuple[Expression, ...]
 
 
 def emit_log(low: Lowering, arguments: Arguments) -> None:
-    """Each value is put down with its size: 2 * limbs + whether it is signed, then the limbs."""
+    """Write a report of the values: for each 2 * limbs + (1 if signed), then its limbs."""
     statement = Primitive(op="log_msg", arguments=arguments, place=low.place)
     message_of(statement)
     values = arguments[1].items if isinstance(arguments[1], Vector) else ()
@@ -25,7 +25,7 @@ def emit_log(low: Lowering, arguments: Arguments) -> None:
 
 
 def emit_assertion(low: Lowering, op: str, arguments: Arguments) -> None:
-    """A packet for which the condition fails is dropped and counted."""
+    """Drop and count a packet for which the condition fails."""
     condition = arguments[0]
     holds = low.truth(condition) if low.is_truth(condition) else f"({low.exact_amount(condition)} != 0)"
     with low.block.braces(f"if (!{holds})"):

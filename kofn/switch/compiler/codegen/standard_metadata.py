@@ -1,21 +1,21 @@
-"""v1model's standard_metadata, as far as a program knows it, in C."""
+"""v1model's standard_metadata in C, with the fields that a program has."""
 
 from kofn.switch.compiler.codegen.layout import META, Layout
 from kofn.switch.compiler.codegen.liveness import mentioned
 
 
 class StandardMetadata:
-    """The fields of one program."""
+    """The standard metadata of one program."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout, self._mentioned = layout, mentioned(layout.program)
 
     def field(self, field: str) -> str:
-        """A field that v1model's standard_metadata always has; "0" if it has not."""
+        """Return a field that v1model's standard_metadata always has, or "0" where the program lacks it."""
         return self._layout.meta(field) or "0"
 
     def timestamps(self, source: str, *fields: str) -> list[str]:
-        """Set those that the program reads from the C expression `source`, in microseconds."""
+        """Set the fields that the program reads from the C expression `source`, in microseconds."""
         wanted = [field for field in fields if self.mentions(field)]
         if not wanted:
             return []
@@ -25,5 +25,6 @@ class StandardMetadata:
         ]
 
     def mentions(self, field: str) -> bool:
-        """Whether the program mentions a field of standard_metadata: reading the clock costs as much as a table."""
+        """Whether the program mentions a field of standard_metadata. Unread clocks are skipped: each reading costs a
+        table."""
         return (META, field) in self._mentioned

@@ -1,7 +1,7 @@
-"""What a program can be compiled with beside its work: calls that write a packet's way, and P4 lines as comments.
+"""Optional additions to a compiled program: calls that print a packet's way, and P4 lines as comments.
 
-Nothing here adds anything unless the target asks for it (`Target.trace`, `Target.comments`), so a program that nobody
-watches is what it was.  What becomes of packets outside of the program, runtime/trace.c says.
+Nothing is added unless the target asks for it (`Target.trace`, `Target.comments`), so other programs stay the same.
+runtime/trace.c prints a packet's fate outside of the program.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ CELLS: Mapping[str, tuple[int, int]] = {
     "count": (0, 1),
     "execute_meter": (0, 1),
 }
-"""Statements on an array: which argument is the array, which one the index."""
+"""Statements on an array: the positions of the array and of the index among the arguments."""
 ASSIGNMENTS = ("assign", "set")
 EXTRACTIONS = ("extract", "extract_VL")
 RESULTS: Mapping[str, int] = {
@@ -43,7 +43,7 @@ RESULTS: Mapping[str, int] = {
     **dict.fromkeys(("modify_field_rng_uniform", "assign_VL"), 0),
     "execute_meter": 2,
 }
-"""Statements that set a field: which argument it is."""
+"""Statements that set a field: the field's position among the arguments."""
 
 
 def quoted(text: str) -> str:
@@ -52,23 +52,23 @@ def quoted(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text for a comment that ends with its line."""
+    """Return text for a comment that ends with its line."""
     return " ".join(text.replace("\\", "/").split())
 
 
 def where(place: Place) -> str:
-    """`file.p4:12 `, empty where p4c has not recorded it."""
+    """Return `file.p4:12 `, empty where p4c has not recorded the place."""
     return f"{PurePath(place.file).name}:{place.line} " if place.file else ""
 
 
 def comment(layout: Layout, block: Block, place: Place) -> None:
-    """The P4 line that what follows is from."""
+    """Write the P4 line of the following code as a comment."""
     if layout.target.comments and place.file:
         block.add(f"// {one_line(str(place))}")
 
 
 def say(layout: Layout, block: Block, text: str) -> None:
-    """The next piece of the packet's way; a new line begins with its line feed."""
+    """Print the next piece of the packet's way; a new line begins with its line feed."""
     if layout.target.trace:
         block.add(f"say(D->core, {quoted(text)});")
 
@@ -82,7 +82,7 @@ def _say_value(low: Lowering, text: str, expression: Expression, width: int) -> 
 
 
 def _say_field(low: Lowering, text: str, header: HeaderRef, field: Field) -> None:
-    """What lies in a field, whether or not its header is valid; of a variable one also how many bits it has."""
+    """Print a field's content, even while its header is invalid; of a variable field its number of bits as well."""
     member = header.field(field)
     if field.width > 64:
         low.block.add(f"say_wide(D->core, {quoted(text)}, {member}, {limbs(field.width)});")
@@ -93,7 +93,7 @@ def _say_field(low: Lowering, text: str, header: HeaderRef, field: Field) -> Non
 
 
 def _name(expression: Expression) -> str:
-    """What is written of an operand before it is computed."""
+    """Return the text for an operand before it is computed."""
     match expression:
         case FieldOf(header, field):
             name = field if header == SCALARS else f"{header}.{field}"
@@ -118,7 +118,7 @@ def _name(expression: Expression) -> str:
 
 @contextmanager
 def watched(low: Lowering, statement: Primitive) -> Iterator[None]:
-    """Around the code of a statement: what it is and, where it comes to its end, what came out."""
+    """Print a statement before its code, and its result where the code comes to its end."""
     comment(low.layout, low.block, statement.place)
     if not low.layout.target.trace:
         yield
@@ -163,7 +163,7 @@ def _say_result(low: Lowering, text: str, target: Expression) -> None:
 
 
 def _extracted(low: Lowering, target: Expression) -> HeaderRef | None:
-    """The header that an extract has just filled."""
+    """Return the header that an extract has just filled."""
     match target:
         case HeaderOf():
             return low.header(target)
@@ -176,12 +176,12 @@ def _extracted(low: Lowering, target: Expression) -> HeaderRef | None:
 
 
 def state(layout: Layout, block: Block, name: str) -> None:
-    """A state of the parser begins."""
+    """Print the parser's state."""
     say(layout, block, f"\n  state {name}")
 
 
 def condition(low: Lowering, item: Condition) -> None:
-    """How an `if` comes out."""
+    """Print the result of an `if`."""
     comment(low.layout, low.block, item.place)
     if low.layout.target.trace:
         say(low.layout, low.block, f"\n  {where(item.place)}if ({one_line(item.place.fragment) or item.name}) ")
@@ -189,7 +189,7 @@ def condition(low: Lowering, item: Condition) -> None:
 
 
 def lookup(low: Lowering, table: Table) -> None:
-    """After a look-up: `key`, `hit` and `entry` are there."""
+    """Print a look-up, for which `key`, `hit` and `entry` are set."""
     if not low.layout.target.trace:
         return
     say(low.layout, low.block, f"\n  table {table.name}:")
@@ -204,7 +204,7 @@ def lookup(low: Lowering, table: Table) -> None:
 
 
 def _say_entry(low: Lowering, table: Table, second: int) -> None:
-    """What an entry of an ordered table matches; `second` limbs after its values are masks or upper bounds."""
+    """Print the match of an ordered table's entry; its masks or upper bounds are `second` limbs after its values."""
     at = 0
     for field in table.key:
         between = ".." if field.kind == "range" else "/&"
@@ -214,7 +214,7 @@ def _say_entry(low: Lowering, table: Table, second: int) -> None:
 
 
 def chosen(layout: Layout, block: Block, action: Action, parameters: str) -> None:
-    """The action that an entry has, with the limbs of its parameters at a C pointer."""
+    """Print an entry's action, with the limbs of its parameters at a C pointer."""
     if not layout.target.trace:
         return
     say(layout, block, f" -> {action.name}(")
@@ -227,7 +227,7 @@ def chosen(layout: Layout, block: Block, action: Action, parameters: str) -> Non
 
 
 def parsed(layout: Layout) -> list[str]:
-    """After the parser: its error, by name; then checksums follow."""
+    """Print the parser's error by name, before checksums are verified."""
     if not layout.target.trace:
         return []
     named = [(number, f"\n  parser error {name}") for name, number in layout.program.errors.items() if number]
@@ -235,12 +235,12 @@ def parsed(layout: Layout) -> list[str]:
 
 
 def egress(layout: Layout) -> list[str]:
-    """A copy begins its way through egress."""
+    """Print that a copy enters egress."""
     return ['say_number(D->core, "\\negress_port ", port);'] if layout.target.trace else []
 
 
 def again(layout: Layout) -> list[str]:
-    """A resubmitted or recirculated packet is about to be parsed."""
+    """Print that a resubmitted or recirculated packet is about to be parsed."""
     kind = layout.meta("instance_type") or "0"
     return [f'say_number(D->core, "\\nparsed again, instance_type ", {kind});'] if layout.target.trace else []
 
@@ -256,10 +256,10 @@ static void traced(struct core *core, struct instance *in, uint32_t port, const 
 
 
 def includes(layout: Layout) -> list[str]:
-    """What a traced program needs; it is to be there soon rather than to be fast."""
+    """Include the trace's functions; optimise less, so that a traced program compiles sooner."""
     return ['#include "trace.h"', '#pragma GCC optimize("O1")'] if layout.target.trace else []
 
 
 def entry(layout: Layout) -> list[str]:
-    """What the runtime calls in the place of `process`, which stands before it."""
+    """Define `process` as the traced function, which calls the program's own."""
     return ENTRY.strip("\n").splitlines() if layout.target.trace else []

@@ -1,1 +1,1 @@
-"""A P4 program, typed: what reader, code generator and reference have in common."""
+"""A P4 program, typed: the model that reader and code generator share."""

@@ -99,7 +99,7 @@ class ElementField:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A parameter of the action around."""
+    """A parameter of the enclosing action."""
 
     index: int
 

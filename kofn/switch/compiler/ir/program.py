@@ -1,6 +1,6 @@
-"""A P4 program as p4c's BMv2 JSON describes it, typed: what the code generator reads and the engine answers from.
+"""A P4 program as p4c's BMv2 JSON describes it, typed: the model that the code generator and the engine read.
 
-Made by `reader`.  Everything is a record with a name, but for expressions (compiler.ir.expressions).
+`reader` makes it. Everything is a record with a name, except expressions (compiler.ir.expressions).
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,16 @@ WIDTH_MAX = 1 << 14  # bits of a field
 PORTS = 512  # v1model's ports are bit<9>
 PORT_MAX = PORTS - 1
 PRIORITIES = 8  # and its priorities bit<3>
-DROP_PORT = PORT_MAX  # the port that drops, unless told otherwise
+DROP_PORT = PORT_MAX  # the port that drops, by default
+STILL_MAX = 1 << 16  # states that a parser passes in a row without extracting; BMv2 passes any number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What of a program's meaning is the switch's to say.
+    """The part of a program's meaning that the switch defines.
 
-    `drop_port` is the one that mark_to_drop chooses; a packet whose standard_metadata.priority is not below
-    `priority_queues` is dropped.  `trace` asks for a program that says what it does, `comments` for P4 lines in its C.
+    mark_to_drop selects `drop_port`. A packet is dropped unless its standard_metadata.priority is below
+    `priority_queues`. `trace` asks for a program that prints its steps, `comments` for P4 lines in its C.
     """
 
     drop_port: int = DROP_PORT
@@ -31,7 +32,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where in the P4 source something stands."""
+    """A place in the P4 source."""
 
     file: str
     line: int
@@ -43,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A member of a header or struct type; width in bits, of a variable field (varbit) the largest."""
+    """A member of a header or struct type; width in bits, the largest for a variable field (varbit)."""
 
     name: str
     width: int
@@ -60,7 +61,7 @@ class HeaderType:
 
     @property
     def width(self) -> int:
-        """All fields together, in bits; a variable field with the most that it can have."""
+        """The bits of all fields; a variable field counts with its largest width."""
         return sum(field.width for field in self.fields)
 
     @property
@@ -70,7 +71,7 @@ class HeaderType:
 
     @property
     def fixed_width(self) -> int:
-        """All fields but the variable one, in bits."""
+        """The bits of all fields except the variable one."""
         return sum(field.width for field in self.fields if not field.variable)
 
     def field(self, name: str) -> Field:
@@ -132,7 +133,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """An action; several may share a name, no two an id."""
+    """An action; several may share a name, but ids are unique."""
 
     id: int
     name: str
@@ -163,7 +164,7 @@ class ConstEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectMeter:
-    """A meter beside every entry of a table: each hit runs it, and its colour goes to `target` before the action."""
+    """A meter of each entry of a table: a hit runs it, and its colour goes to `target` before the action."""
 
     name: str
     unit: str  # "packets" or "bytes"
@@ -172,10 +173,10 @@ class DirectMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A match-action table; `next` maps an action's id to a node, unless `next_on_hit` says what follows.
+    """A match-action table; `next` maps an action's id to the next node, unless `next_on_hit` gives it.
 
     An indirect table has a `profile`: its entries refer to the profile's members or groups, which hold the actions;
-    `actions` are the table's own copies of them, by name.  Without a default action a miss does nothing and goes to
+    `actions` are the table's own copies of them, by name. Without a default action a miss does nothing and goes to
     `next_default`.
     """
 
@@ -198,7 +199,7 @@ class Table:
 
     @property
     def counted(self) -> bool:
-        """Whether it counts the hits of each entry."""
+        """Whether the table counts the hits of each entry."""
         return self.counter is not None
 
     @property
@@ -212,7 +213,7 @@ class Table:
 
     @property
     def prioritised(self) -> bool:
-        """Whether entries need a priority: all but exact tables and those with an lpm field among exact ones."""
+        """Whether entries need a priority: not in exact tables, nor with one lpm field among exact ones."""
         return any(field.kind not in ("exact", "lpm") for field in self.key)
 
 
@@ -296,7 +297,7 @@ class LearnList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldList:
-    """The metadata that a clone, a resubmitted or a recirculated packet keeps; all other metadata of it is zero."""
+    """The metadata that a clone, a resubmitted or a recirculated packet keeps; its other metadata is zero."""
 
     id: int
     name: str
@@ -328,7 +329,7 @@ class ActionProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksum:
-    """A checksum field kept right by the parser (verify) or the deparser (update)."""
+    """A checksum field that the parser verifies or the deparser updates."""
 
     name: str
     target: FieldOf

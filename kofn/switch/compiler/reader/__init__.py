@@ -1,1 +1,1 @@
-"""p4c's BMv2 JSON to a program."""
+"""Reads p4c's BMv2 JSON into a program."""

@@ -1,4 +1,4 @@
-"""Documents that are JSON, but not what p4c writes: whatever is stumbled over in them is one kind of error."""
+"""Turns errors on JSON that p4c would not write into one kind of error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ STUMBLES = (
 
 @contextmanager
 def contradictions() -> Iterator[None]:
-    """A program that names what it does not have, or has something of another kind or size, raises ProgramError."""
+    """Raise ProgramError for a program that refers to a missing object, or to one of another kind or size."""
     try:
         yield
     except STUMBLES as error:

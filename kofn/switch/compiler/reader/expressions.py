@@ -1,4 +1,4 @@
-"""The "type value object" of the BMv2 JSON to an expression tree."""
+"""Reads the "type value object" of the BMv2 JSON into an expression tree."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -51,7 +51,7 @@ LEAVES: dict[str, Callable[[Any], Expression]] = {
 
 
 def read_expression(item: Mapping[str, Any], headers: Headers, stacks: Stacks, place: Place) -> Expression:
-    """The tree for one JSON object; `place` is for the refusal.  Raises ProgramError."""
+    """Return the tree of one JSON object; `place` is for refusals. Raise ProgramError."""
     kind, value = item["type"], item["value"]
     if kind == "expression":
         return (
@@ -95,7 +95,7 @@ def _access(value: Mapping[str, Any], headers: Headers, stacks: Stacks, place: P
 
 
 def header_width(expression: Expression, headers: Headers, stacks: Stacks) -> int:
-    """The width in bits of what names a field or bits of the packet; 0 for other expressions."""
+    """Return the width in bits of an expression that names a field or bits of the packet; 0 for others."""
     match expression:
         case FieldOf(header, field):
             return 1 if field == "$valid$" else headers[header].type.field(field).width

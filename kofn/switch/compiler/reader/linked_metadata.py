@@ -1,7 +1,7 @@
-"""Metadata that switch and program share by name, which P4_14 programs have in headers of their own.
+"""Metadata that switch and program share by name; P4_14 programs have it in separate headers.
 
-BMv2 looks for `intrinsic_metadata.mcast_grp` as it looks for `standard_metadata.egress_spec`.  Here all of these fields
-are standard_metadata's: the document is rewritten so.
+BMv2 looks for `intrinsic_metadata.mcast_grp` as it looks for `standard_metadata.egress_spec`. This module rewrites the
+document so that all of these fields are standard_metadata's.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ LINKED = ("intrinsic_metadata", "queueing_metadata")
 
 
 def link_metadata(root: Json) -> Json:
-    """Return the document with the fields of LINKED headers in standard_metadata; itself where it has none of them."""
+    """Return the document with the fields of LINKED headers in standard_metadata; unchanged without such headers."""
     instances = {item["name"]: item for item in root["headers"]}
     linked = [name for name in LINKED if name in instances and instances[name]["metadata"]]
     if not linked or STANDARD not in instances:
@@ -32,7 +32,7 @@ def link_metadata(root: Json) -> Json:
 
 
 def _renamed(item: Any, linked: Sequence[str]) -> Any:
-    """Return a part of the document in which a field of one of these headers, [header, field], is STANDARD's."""
+    """Return a part of the document with each field of these headers, [header, field], moved to STANDARD."""
     if isinstance(item, dict):
         return {key: _renamed(value, linked) for key, value in item.items()}
     if not isinstance(item, list):

@@ -1,4 +1,4 @@
-"""Meters of the BMv2 JSON: arrays that actions execute, and those beside the entries of a table."""
+"""Meters of the BMv2 JSON: arrays that actions execute, and direct meters of tables."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

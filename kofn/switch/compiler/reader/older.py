@@ -1,4 +1,4 @@
-"""Programs of older compilers, p4c-bm above all: the document in the form that p4c writes today.
+"""Rewrites documents of older compilers, above all p4c-bm, into the form that p4c writes today.
 
 BMv2 takes both forms.
 """

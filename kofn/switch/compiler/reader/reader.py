@@ -1,7 +1,6 @@
-"""p4c's BMv2 JSON (format 2.x, behavioral-model's docs/JSON_format.md) to a `Program`.
+"""Reads p4c's BMv2 JSON (format 2.x, behavioral-model's docs/JSON_format.md) into a `Program`.
 
-Refuses by ProgramError what the model has no place for.  What the model can hold but the generator cannot execute is
-refused there.
+It raises ProgramError for constructs that the model cannot hold. The generator refuses those that it cannot execute.
 """
 
 import json
@@ -40,7 +39,7 @@ from kofn.switch.compiler.reader.typed import check_types
 from kofn.switch.errors import ProgramError
 
 VALUE_SET_SIZE = 1024
-"""Keys of a value set whose program does not say how many it takes; BMv2 takes any number then."""
+"""The number of keys in a value set that declares none; BMv2 then takes any number."""
 
 UNUSED = {
     "extern_instances": "extern instance",
@@ -48,7 +47,7 @@ UNUSED = {
 
 
 def read_program(document: bytes) -> Program:
-    """The program in the JSON text `document`.  Raises ProgramError."""
+    """Return the program in the JSON text `document`. Raise ProgramError."""
     try:
         root: Json = json.loads(document.decode(errors="replace"), strict=False)  # BMv2 takes any bytes in a string
     except ValueError as error:
@@ -65,7 +64,7 @@ def read_program(document: bytes) -> Program:
 
 
 def _refuse_other_formats(root: Json) -> None:
-    """A document that names no format is of 2.x, as BMv2 takes it."""
+    """Raise ProgramError for other formats; a document without a format is 2.x, as in BMv2."""
     major = root.get("__meta__", {}).get("version", [2])[0]
     if major != 2:
         raise ProgramError(f"BMv2 JSON of format {major}.x; format 2.x is read")
@@ -179,7 +178,7 @@ def _key_width(
         case FieldOf() | LastField() | Lookahead():
             return header_width(part, headers, stacks)
         case _:
-            raise ProgramError(f"{place}: a select on something else than a field or a lookahead is not executed")
+            raise ProgramError(f"{place}: a select on an expression other than a field or a lookahead is not executed")
 
 
 def _parser_op(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, Stack]) -> Primitive:
@@ -211,7 +210,7 @@ def _learn_list(item: Json, headers: Mapping[str, Header], stacks: Mapping[str, 
 
 
 def _field_list(item: Json) -> FieldList:
-    """Constants in a list, which the format allows, are nothing that a packet could keep."""
+    """Read a field list, without the constants that the format allows: a packet cannot keep them."""
     for element in item["elements"]:
         if element["type"] not in ("field", "hexstr"):
             raise ProgramError(f"field list {item['name']}: a {element['type']} in it is not executed")

@@ -23,7 +23,7 @@ IMPLEMENTATIONS = ("simple", "indirect", "indirect_ws")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """What stands beside a table's entries: the names of direct counters by table, the direct meters by name."""
+    """The direct counters' names by table, and the direct meters by name."""
 
     counters: Mapping[str, str]
     meters: Mapping[str, DirectMeter]
@@ -94,7 +94,7 @@ def _table(
 
 
 def _next_on_hit(item: Json) -> tuple[str | None, str | None] | None:
-    """p4c names both ends when a program asks for hit or miss; one that is left out is the default's."""
+    """Return the nodes after hit and miss, if the program asks for these; p4c leaves out the default's."""
     after, default = item["next_tables"], item.get("base_default_next")
     if "__HIT__" not in after and "__MISS__" not in after:
         return None
@@ -111,7 +111,7 @@ def _check_kind(item: Json, place: Place) -> None:
 
 
 def _check_actions(item: Json, place: Place) -> None:
-    """The default action and those of the program's own entries are among the table's."""
+    """Check that the default action and the actions of const entries are among the table's."""
     entries = (entry["action_entry"] for entry in item.get("entries", []))
     for used in filter(None, (item.get("default_entry"), *entries)):
         if used["action_id"] not in item["action_ids"]:
@@ -121,7 +121,7 @@ def _check_actions(item: Json, place: Place) -> None:
 
 
 def _check_entries(item: Json, place: Place) -> None:
-    """The program's own entries are matched as the table's key is, field by field."""
+    """Check that const entries match as the table's key does, field by field."""
     own = [field["match_type"] for field in item["key"]]
     for entry in item.get("entries", []):
         kinds = [part["match_type"] for part in entry["match_key"]]

@@ -1,4 +1,4 @@
-"""Whether records hold what their annotations say: a document may have text where a number belongs, at any place."""
+"""Checks records against their annotations, as a document may have text in any place where a number belongs."""
 
 import functools
 import types
@@ -10,14 +10,14 @@ Fits = Callable[[Any], bool]
 
 
 def check_types(record: object) -> None:
-    """Raises TypeError, which names the field, where a record, or one in it, has a value of another type."""
+    """Raise TypeError with the field's name when a value in the record, at any depth, has another type."""
     kind: Any = type(record)
     _fits(kind)(record)
 
 
 @functools.cache
 def _fits(hint: Any) -> Fits:
-    """Whether a value is of this type, with all in it: a class, a record, a union, a tuple or a mapping."""
+    """Return a check of values against a type, at any depth: a class, a record, a union, a tuple or a mapping."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _one_of(inner)
@@ -30,7 +30,7 @@ def _fits(hint: Any) -> Fits:
 
 
 def _one_of(kinds: tuple[Any, ...]) -> Fits:
-    """Of types that their classes tell apart."""
+    """Return a check for a union of types that have different classes."""
     by_class = {get_origin(kind) or kind: _fits(kind) for kind in kinds}
     return lambda value: (fits := by_class.get(type(value))) is not None and fits(value)
 
@@ -48,7 +48,7 @@ def _each(fits: list[Fits]) -> Fits:
 
 
 def _record(kind: Any) -> Fits:
-    """Its fields are looked at once there is one: expressions hold expressions."""
+    """Return a check of a record. It looks the fields up at its first call, as expressions hold expressions."""
     hints = get_type_hints(kind)
     checks = [(field.name, hints[field.name]) for field in fields(kind)]
     known: list[tuple[str, Fits]] = []

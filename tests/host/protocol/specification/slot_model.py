@@ -1,4 +1,4 @@
-"""The slots in plain Python: docs/explanation/protocol.md's table once more, which slots.c and the P4 program obey.
+"""The slots in plain Python: docs/reference/protocol.md's table once more, which slots.c and the P4 program obey.
 
 One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
 """
@@ -19,8 +19,12 @@ from kofn.host.wire.packet import (
     KofnHeader,
     Lanes,
     bit_of,
-    count_words,
 )
+
+
+def count_words(words: int, planes: int) -> int:
+    """Return the number of words in the answer to so many words of votes."""
+    return max(words, planes * min(words, VOTE_WORDS))
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 from kofn.switch.compiler.ir.program import Table
 from kofn.switch.engine.engine import Engine
-from kofn.switch.reference import ReferenceEngine
 from kofn.switch.state.entries import Count
+from tests.switch.reference import ReferenceEngine
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.random_programs.actions import CELLS
 from tests.switch.suite.random_programs.program import RandomProgram

@@ -1,25 +1,25 @@
-"""The parser: states that extract headers until one leads nowhere or something goes wrong.
+"""The parser: states that extract headers until one leads nowhere or an error occurs.
 
-After an error what was extracted stays, and the rest of the packet is payload.
+After an error the extracted headers stay, and the rest of the packet is payload.
 """
 
 from collections.abc import Mapping, Set
 
 from kofn.switch.compiler.ir.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
-from kofn.switch.compiler.ir.program import ParserState, Primitive, Program, Transition
-from kofn.switch.reference.actions import execute
-from kofn.switch.reference.call import CallContext
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.packet import Packet, undefined, wrap
+from kofn.switch.compiler.ir.program import STILL_MAX, ParserState, Primitive, Program, Transition
+from tests.switch.reference.actions import execute
+from tests.switch.reference.call import CallContext
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.packet import Packet, undefined, wrap
 
-INT_MAX = 0x7FFFFFFF  # BMv2 takes a longer length for this one, which is no whole number of bytes
+INT_MAX = 0x7FFFFFFF  # BMv2 takes this, which is no whole number of bytes, for a longer length
 
 
 class ParserError(Exception):
     """The parser stops; `code` is the error's number."""
 
     def __init__(self, code: int) -> None:
-        """The number of the program's error."""
+        """Take the number of the program's error."""
         super().__init__(code)
         self.code = code
 
@@ -28,20 +28,24 @@ class Parser:
     """One packet's way through the parser."""
 
     def __init__(self, around: CallContext, packet: Packet, value_sets: Mapping[str, Set[int]]) -> None:
-        """`value_sets`: keys by the set's name."""
+        """Take `value_sets`, keys by the set's name."""
         self._around = around
         self._program: Program = around.program
         self._packet = packet
         self._value_sets = value_sets
-        self._at = 0  # bytes taken
+        self._at = 0  # bytes extracted
 
     def run(self) -> int:
-        """Parse, leave the rest in the packet; returns the error's number, that of NoError for none."""
+        """Parse, leave the rest in the packet, and return the error's number, that of NoError for none."""
         error = self._program.errors.get("NoError", 0)
         try:
-            name = self._program.parser_start
+            name, still = self._program.parser_start, 1
             while name is not None:
+                if still > STILL_MAX:
+                    raise self._fail("ParserTimeout")
+                before = self._at
                 name = self._state(self._program.states[name])
+                still = still + 1 if self._at == before else 1
         except ParserError as stop:
             error = stop.code
         self._packet.rest = self._packet.arrived[self._at :]
@@ -86,7 +90,7 @@ class Parser:
         return self._around.scope(self._packet, (), self._ahead)
 
     def _check_lookahead(self, *expressions: Expression) -> None:
-        """All bits that are looked at have to be there."""
+        """Check that all bits of lookaheads are there."""
         for expression in expressions:
             for part in walk(expression):
                 if isinstance(part, Lookahead) and part.offset + part.width > 8 * len(self._ahead):
@@ -98,7 +102,7 @@ class Parser:
         if length is not None and (length % 8 or length > INT_MAX):
             raise self._fail("ParserInvalidArgument")
         bits = instance.type.fixed_width + (length or 0)
-        room = bits + instance.length  # with what an earlier extract has left, as BMv2
+        room = bits + instance.length  # plus the length of an earlier extract, as in BMv2
         if room > 8 * len(self._ahead):
             raise self._fail("PacketTooShort")
         if room > instance.type.width:
@@ -134,7 +138,7 @@ class Parser:
         self._at += bits // 8
 
     def _matches(self, state: ParserState, transition: Transition) -> bool:
-        """Cases hold the fields of the key in order, each padded with zeros to whole bytes; value sets do not."""
+        """Compare the key. Cases hold its fields in order, each padded with zeros to whole bytes; value sets do not."""
         if transition.value_set is not None:
             mask = transition.mask
             known = {self._padded(state, key) for key in self._value_sets[transition.value_set]}
@@ -153,7 +157,7 @@ class Parser:
         return key
 
     def _padded(self, state: ParserState, key: int) -> int:
-        """A key without gaps in the form of cases."""
+        """Return a key without gaps in the form of cases."""
         result, below = 0, sum(width for _, width in state.key)
         for _, width in state.key:
             below -= width

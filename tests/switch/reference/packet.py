@@ -1,4 +1,4 @@
-"""A packet on its way: its header instances, what is left of its bytes, and what has been asked to happen to it."""
+"""A packet in the switch: its header instances, its unparsed bytes, and the program's requests for it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,8 +11,8 @@ META = "standard_metadata"
 VALID = "$valid$"
 
 
-class NotDefined(SwitchError):  # noqa: N818 - says what happened
-    """The model holds something that the reference has no meaning for; the message names it."""
+class NotDefined(SwitchError):  # noqa: N818 - names the cause
+    """The model holds a construct without meaning in the reference; the message names it."""
 
 
 def undefined(what: object) -> NoReturn:
@@ -20,14 +20,14 @@ def undefined(what: object) -> NoReturn:
 
 
 def wrap(value: int, width: int, *, signed: bool = False) -> int:
-    """The value modulo 2**width, as a signed number if asked for."""
+    """Return the value modulo 2**width, as a signed number if `signed`."""
     value &= (1 << width) - 1
     return value - (1 << width) if signed and value >> (width - 1) else value
 
 
 @dataclass(slots=True)
 class Instance:
-    """A header of one packet: its fields' values, signed ones as such; `length` is the variable field's, in bits."""
+    """A header of one packet: its fields' values with their signs; `length` is the variable field's, in bits."""
 
     type: HeaderType
     metadata: bool
@@ -36,7 +36,7 @@ class Instance:
     length: int = 0
 
     def __post_init__(self) -> None:
-        """Metadata is always valid; all fields start as zero."""
+        """Make metadata valid, and set all fields to zero."""
         self.valid = self.valid or self.metadata
         if not self.values:
             self.reset()
@@ -46,11 +46,11 @@ class Instance:
         self.length = 0
 
     def copy(self) -> "Instance":
-        """An instance that changes apart from this one."""
+        """Return an independent copy."""
         return replace(self, values=dict(self.values))
 
     def get(self, name: str) -> int:
-        """A field's value, whether the header is valid or not."""
+        """Return a field's value, even if the header is invalid."""
         return int(self.valid) if name == VALID else self.values[name]
 
     def set(self, name: str, value: int) -> None:
@@ -59,21 +59,21 @@ class Instance:
         self.values[name] = wrap(value, self.width_of(item), signed=item.signed)
 
     def width_of(self, item: Field) -> int:
-        """The bits that a field has now."""
+        """Return the current width of a field, in bits."""
         return self.length if item.variable else item.width
 
     @property
     def width(self) -> int:
-        """The bits that the header has on the wire now."""
+        """The current width of the header on the wire, in bits."""
         return sum(self.width_of(item) for item in self.type.fields)
 
     def bits(self, name: str) -> str:
-        """A field as it is on the wire, as a string of 0 and 1."""
+        """Return a field as on the wire, as a string of 0 and 1."""
         width = self.width_of(self.type.field(name))
         return format(wrap(self.values[name], width), f"0{width}b") if width else ""
 
     def emit(self) -> bytes:
-        """The header as it is on the wire."""
+        """Return the header as on the wire."""
         return to_bytes("".join(self.bits(item.name) for item in self.type.fields))
 
     def extract(self, data: bytes, length: int) -> None:
@@ -108,11 +108,11 @@ class Headers:
         self.next = dict.fromkeys((*program.stacks, *program.union_stacks), 0)
 
     def __getitem__(self, name: str) -> Instance:
-        """The instance of that name."""
+        """Return the instance of that name."""
         return self._instances[name]
 
     def copy(self) -> "Headers":
-        """Instances that change apart from these."""
+        """Return independent copies."""
         other = Headers(self._program)
         other._instances = {name: instance.copy() for name, instance in self._instances.items()}
         other.next = dict(self.next)
@@ -133,16 +133,16 @@ class Headers:
         self._instances[name].valid = valid or self._instances[name].metadata
 
     def exchange(self, name: str, other: str) -> None:
-        """Give each of two headers of a type what the other one is."""
+        """Exchange the content of two headers of one type."""
         self._instances[name], self._instances[other] = self._instances[other], self._instances[name]
 
     def union_is_valid(self, name: str) -> bool:
-        """Whether one of a union's headers is valid."""
+        """Return whether one of a union's headers is valid."""
         return any(self._instances[member].valid for member in self._program.unions[name].members.values())
 
     @property
     def meta(self) -> Mapping[str, int]:
-        """What standard_metadata holds; fields that the program's metadata does not have read as zero."""
+        """The fields of standard_metadata; those that the program lacks read as zero."""
         return _Zeros(self._instances[META].values)
 
     def set_meta(self, name: str, value: int) -> None:
@@ -160,9 +160,9 @@ class _Zeros(dict[str, int]):
 class Packet:
     """A packet in the switch.
 
-    `arrived` is what came in, `rest` what the parser has left of it; `size` is the packet's length as the program
-    sees it: that of `arrived` and of the headers added and removed since.  Requests of the program (`clone`,
-    `resubmit`, ...) are carried out at the end of the control: a session or field list, None when there is none.
+    `arrived` holds the received bytes, `rest` those that the parser has not extracted. `size` is the packet's length as
+    the program sees it: that of `arrived`, changed by the headers added and removed since. The program's requests
+    (`clone`, `resubmit`, ...) are carried out at the end of the control: a session or field list, None without one.
     """
 
     port: int
@@ -181,11 +181,11 @@ class Packet:
 
     @property
     def payload(self) -> bytes:
-        """What follows the headers that were extracted, truncated if the program asked for it."""
+        """The bytes after the extracted headers, truncated if the program asked for it."""
         return self.rest if self.limit is None else self.rest[: self.limit]
 
     def copy(self, headers: Headers) -> "Packet":
-        """Another packet with the same bytes; nothing has been asked to happen to it."""
+        """Return another packet with the same bytes and no requests."""
         return Packet(
             port=self.port, arrived=self.arrived, headers=headers, size=self.size, rest=self.rest, counted=self.counted
         )

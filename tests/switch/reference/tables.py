@@ -1,4 +1,4 @@
-"""Tables: every entry is looked at, the best that matches counts."""
+"""Tables: every entry is compared, and the best match wins."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from kofn.switch.compiler.ir.expressions import FieldOf
 from kofn.switch.compiler.ir.program import Action, KeyField, Table
 from kofn.switch.errors import EntryExists, EntryNotFound, InvalidEntry
-from kofn.switch.reference.call import CallContext, StateCell
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.meters import MeterCell
-from kofn.switch.reference.packet import VALID, wrap
-from kofn.switch.reference.profiles import Chosen
 from kofn.switch.state.entries import Entry, Exact, Key, Lpm, Match, Optional, Range, Ternary, Via
 from kofn.switch.state.places import Places
 from kofn.switch.state.tables import TableState, const_key
+from tests.switch.reference.call import CallContext, StateCell
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.meters import MeterCell
+from tests.switch.reference.packet import VALID, wrap
+from tests.switch.reference.profiles import Chosen
 
 Run = tuple[Action, tuple[int, ...]]
 
 
 @dataclass(slots=True)
 class TableRow:
-    """An entry with what stands beside it; `rank` orders the entries, the lowest wins, then the lowest place."""
+    """An entry with its place, meter and counter; the lowest `rank` wins, then the lowest place."""
 
     entry: Entry
     rank: int
@@ -30,10 +30,10 @@ class TableRow:
 
 
 class ReferenceTable:
-    """The entries of one table and its default.  Checks of what the control plane writes are TableState's."""
+    """The entries of one table and its default. TableState checks the control plane's writes."""
 
     def __init__(self, around: CallContext, table: Table) -> None:
-        """With the program's own entries."""
+        """Install the program's own entries."""
         self.table = table
         self._around = around
         self._state = TableState(table)
@@ -48,7 +48,7 @@ class ReferenceTable:
                 Entry(
                     table=table.name,
                     key=const_key(table, entry.key),
-                    priority=top - entry.priority if table.prioritised else 0,  # BMv2's turned round
+                    priority=top - entry.priority if table.prioritised else 0,  # the reverse of BMv2's
                     action=around.program.actions[entry.action].name,
                     parameters=entry.parameters,
                 )
@@ -72,13 +72,13 @@ class ReferenceTable:
             self._state.action(entry.action, entry.parameters)
 
     def _rank(self, entry: Entry) -> int:
-        """By priority, or by the prefix where there is none."""
+        """Return the rank: by priority, or by the prefix where there is none."""
         if self.table.prioritised:
             return -entry.priority
         return -sum(match.prefix_length for match in entry.key if isinstance(match, Lpm))
 
     def modify(self, entry: Entry) -> None:
-        """Give an entry another action; its counter goes on.  Raises InvalidEntry, EntryNotFound."""
+        """Give an entry another action and keep its counter. Raise InvalidEntry, EntryNotFound."""
         row = self.row(entry.key, entry.priority)
         self._check_action(entry)
         row.entry = entry
@@ -96,22 +96,22 @@ class ReferenceTable:
         return self.rows[normal, priority]
 
     def set_default(self, action: str, parameters: Sequence[int]) -> None:
-        """What happens on a miss.  Raises InvalidEntry."""
+        """Set the default action. Raise InvalidEntry."""
         if self.table.default_const:
             raise InvalidEntry(f"the default action of table {self.table.name} is const")
         self.default = self._state.action(action, parameters), tuple(parameters)
 
     def reset_default(self) -> None:
-        """Back to the program's default action."""
+        """Return to the program's default action."""
         self.default = self._own_default()
 
     def _own_default(self) -> Run | None:
-        """None: a miss does nothing."""
+        """Return the program's default action; None: a miss does nothing."""
         number = self.table.default_action
         return None if number is None else (self._around.program.actions[number], self.table.default_parameters)
 
     def look_up(self, scope: Scope) -> TableRow | None:
-        """The best entry for a packet; of equally good ones that in the lowest place."""
+        """Return the best entry for a packet; of equally good ones that in the lowest place."""
         values = [key_value(item, scope) for item in self.table.key]
         hits = [row for row in self.rows.values() if self._hits(row.entry.key, values)]
         return min(hits, key=lambda row: (row.rank, row.place), default=None)
@@ -120,7 +120,7 @@ class ReferenceTable:
         return all(matches(item, match, value) for item, match, value in zip(self.table.key, key, values, strict=True))
 
     def action(self, row: TableRow | None, choose: Callable[[Via], Chosen | None]) -> Run | None:
-        """What runs and with which parameters; None: nothing.  `choose` is the table's action profile."""
+        """Return the action to run with its parameters, None for no action; `choose` is the table's action profile."""
         if row is None:
             return self.default
         chosen = row.entry if row.entry.via is None else choose(row.entry.via)
@@ -128,7 +128,7 @@ class ReferenceTable:
 
 
 def key_value(item: KeyField, scope: Scope) -> int:
-    """A field of the key as an unsigned number; zero when its header is not valid."""
+    """Return a field of the key as an unsigned number; zero when its header is invalid."""
     target = item.target
     if isinstance(target, FieldOf) and target.field != VALID and not scope.headers[target.header].valid:
         return 0
@@ -137,7 +137,7 @@ def key_value(item: KeyField, scope: Scope) -> int:
 
 
 def matches(item: KeyField, match: Match, value: int) -> bool:
-    """Whether a value lies in what an entry says of a field."""
+    """Return whether a value matches an entry's field."""
     match match:
         case Exact(value=wanted):
             return value == wanted

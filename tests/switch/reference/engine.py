@@ -8,13 +8,13 @@ from random import Random
 from kofn.switch.compiler.ir.program import Program, Target
 from kofn.switch.compiler.reader.reader import read_program
 from kofn.switch.errors import NoProgram
-from kofn.switch.reference.call import CallContext, StateCell
-from kofn.switch.reference.controls import Controls
-from kofn.switch.reference.meters import MeterCell
-from kofn.switch.reference.pipeline import Controlled, PacketRun
-from kofn.switch.reference.profiles import ReferenceProfile
-from kofn.switch.reference.tables import ReferenceTable
 from kofn.switch.state.entries import CloneSession, Digest, LogReport, Replica
+from tests.switch.reference.call import CallContext, StateCell
+from tests.switch.reference.controls import Controls
+from tests.switch.reference.meters import MeterCell
+from tests.switch.reference.pipeline import Controlled, PacketRun
+from tests.switch.reference.profiles import ReferenceProfile
+from tests.switch.reference.tables import ReferenceTable
 
 SWITCH = Target()
 
@@ -24,7 +24,7 @@ def _now_us() -> int:
 
 
 class ReferenceEngine(Controls):
-    """A switch that interprets its program; see `engine.engine.Engine` for what each method does.
+    """A switch that interprets its program; see `engine.engine.Engine` for the methods.
 
     engine = ReferenceEngine()
     engine.load(Path("p4src/build/kofn.json").read_bytes())
@@ -34,7 +34,7 @@ class ReferenceEngine(Controls):
     def __init__(
         self, *, target: Target = SWITCH, now_us: Callable[[], int] = _now_us, random: Random | None = None
     ) -> None:
-        """`now_us` is what timestamps and meters go by; `random` is where random() comes from."""
+        """Take `now_us`, the clock of timestamps and meters, and `random`, the source of P4's random()."""
         self._now_us = now_us
         self._random = random or Random()
         self._target = target
@@ -79,7 +79,7 @@ class ReferenceEngine(Controls):
         self._program = program
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
-        """Process one packet as received on `port`; returns (port, packet) of what would be sent."""
+        """Process one packet as received on `port`; return (port, packet) for each output."""
         if self._program is None:
             raise NoProgram("no program is loaded")
         outcome = PacketRun(self._around, self._controlled).run(port, packet)
@@ -88,12 +88,12 @@ class ReferenceEngine(Controls):
         return outcome.sent
 
     def take_digests(self, timeout_s: float = 0) -> list[Digest]:
-        """The digests since the last call, oldest first."""
+        """Return the digests since the last call, oldest first."""
         taken, self._digests = self._digests, []
         return taken
 
     def take_reports(self, timeout_s: float = 0) -> list[LogReport]:
-        """What the program wrote to the log since the last call, oldest first."""
+        """Return the program's log messages since the last call, oldest first."""
         taken = self._reports[:]
         self._reports.clear()
         return taken

@@ -1,10 +1,7 @@
-"""Action profiles: members and groups by id, and which member a packet is given."""
+"""Action profiles: members and groups by id, and the choice of a packet's member."""
 
 from kofn.switch.compiler.ir.program import ActionProfile
 from kofn.switch.errors import EntryExists, EntryNotFound
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.hashes import calculate
-from kofn.switch.reference.packet import Packet
 from kofn.switch.state.entries import (
     ActionSet,
     GroupMember,
@@ -16,12 +13,15 @@ from kofn.switch.state.entries import (
     WeightedAction,
 )
 from kofn.switch.state.places import Places
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.hashes import calculate
+from tests.switch.reference.packet import Packet
 
 Chosen = Member | WeightedAction
 
 
 class ReferenceProfile:
-    """Members have places, the lowest free one first; a group is chosen from in the order of its members' places."""
+    """Members and groups. A new member gets the lowest free place; a group's members are ordered by their places."""
 
     def __init__(self, profile: ActionProfile) -> None:
         self._profile = profile
@@ -47,7 +47,7 @@ class ReferenceProfile:
         return self._members[one.member]
 
     def choose(self, via: Via, scope: Scope, packet: Packet) -> Chosen | None:
-        """What an entry's reference leads to; None: an empty group."""
+        """Return the member or action that an entry's reference leads to; None: an empty group."""
         if isinstance(via, MemberRef):
             return self._member(via)[1]
         choices = self._choices(via)
@@ -56,7 +56,7 @@ class ReferenceProfile:
         return choices[calculate(self._profile.selector, scope, packet) % len(choices)]
 
     def _choices(self, via: GroupRef | ActionSet) -> list[Chosen]:
-        """Each member as often as it weighs."""
+        """Return each member as often as its weight."""
         if isinstance(via, ActionSet):
             return [action for action in via.actions for _ in range(action.weight)]
         weighted = [(*self._member(one), one.weight) for one in self._groups[via.group].members]

@@ -1,4 +1,4 @@
-"""What a statement acts on: the packet, its arguments, and what the program keeps from packet to packet."""
+"""The operands of a statement: the packet, its arguments, and the program's lasting state."""
 
 from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from random import Random
 
 from kofn.switch.compiler.ir.expressions import Expression, Object
 from kofn.switch.compiler.ir.program import Primitive, Program, Target
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.meters import MeterCell
-from kofn.switch.reference.packet import Packet, undefined
 from kofn.switch.state.entries import LogReport
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.meters import MeterCell
+from tests.switch.reference.packet import Packet, undefined
 
 
 @dataclass(slots=True)
 class StateCell:
-    """What a counter counted."""
+    """The counts of a counter's cell."""
 
     packets: int = 0
     bytes: int = 0
@@ -26,7 +26,7 @@ class StateCell:
 
 @dataclass(slots=True, kw_only=True)
 class CallContext:
-    """What statements act on beside the packet: the program's arrays, by name, chance, the clock, the log."""
+    """The operands of statements apart from the packet: the program's arrays by name, random numbers, clock, log."""
 
     program: Program
     target: Target
@@ -38,13 +38,13 @@ class CallContext:
     random: Random = field(default_factory=Random)
 
     def scope(self, packet: Packet, arguments: Sequence[int] = (), ahead: bytes = b"") -> Scope:
-        """What an expression can see."""
+        """Return the values that an expression can read."""
         return Scope(program=self.program, headers=packet.headers, arguments=arguments, ahead=ahead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One statement with what it acts on."""
+    """One statement with its operands."""
 
     around: CallContext
     packet: Packet
@@ -56,11 +56,11 @@ class Call:
         return self.statement.arguments
 
     def value(self, position: int) -> int:
-        """An argument as a number."""
+        """Return an argument as a number."""
         return self.scope.value(self.arguments[position])
 
     def name(self, position: int) -> str:
-        """The name of the array or calculation that an argument refers to."""
+        """Return the name of the array or calculation that an argument refers to."""
         argument = self.arguments[position]
         if not isinstance(argument, Object):
             undefined(argument)

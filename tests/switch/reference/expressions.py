@@ -1,4 +1,4 @@
-"""What an expression's value is: integers of any size, Booleans; division by zero gives zero."""
+"""Evaluates expressions: integers of any size, Booleans; division by zero gives zero."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -22,23 +22,23 @@ from kofn.switch.compiler.ir.expressions import (
     UnionStackOf,
 )
 from kofn.switch.compiler.ir.program import Program
-from kofn.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
+from tests.switch.reference.packet import Headers, Instance, to_bits, undefined, wrap
 
-SHIFT_MAX = 1 << 16  # what is shifted left by more has no bits that a field could hold
-INDEX_BITS = 64  # of what lastIndex of an empty stack is
+SHIFT_MAX = 1 << 16  # larger left shifts leave no bits that a field could hold
+INDEX_BITS = 64  # width of the lastIndex of an empty stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What an expression can see."""
+    """The values that an expression can read."""
 
     program: Program
     headers: Headers
     arguments: Sequence[int] = ()
-    ahead: bytes = b""  # of the packet, in parsers
+    ahead: bytes = b""  # in parsers: the packet's next bytes
 
     def value(self, expression: Expression) -> int:
-        """A number; Booleans are 0 and 1."""
+        """Return a number; Booleans are 0 and 1."""
         match expression:
             case Constant(value) | Truth(value):
                 return int(value)
@@ -56,7 +56,7 @@ class Scope:
         return self.value(expression) != 0
 
     def header_name(self, expression: Expression) -> str | None:
-        """The header that an expression stands for; None is one outside of its stack."""
+        """Return the header that an expression names; None for an index outside of its stack."""
         match expression:
             case HeaderOf(header):
                 return header
@@ -68,7 +68,7 @@ class Scope:
         undefined(expression)
 
     def instance(self, expression: Expression) -> Instance:
-        """The header itself; outside of a stack one that is invalid, and that nothing keeps."""
+        """Return the header itself; outside of a stack an invalid one that is not kept."""
         name = self.header_name(expression)
         if name is not None:
             return self.headers[name]
@@ -88,7 +88,7 @@ class Scope:
                 return self.headers[self.program.unions[union].members[member]]
 
     def assign(self, target: Expression, value: int) -> None:
-        """Set a field; outside of a stack nothing happens."""
+        """Set a field; outside of a stack, change nothing."""
         match target:
             case FieldOf() | LastField() | LastUnionField() | ElementField():
                 self._instance_of(target).set(target.field, value)
@@ -110,7 +110,8 @@ class Scope:
         undefined(f"operator {op} of {len(values)}")
 
     def _equal(self, left: Expression, right: Expression) -> bool:
-        """Headers are equal when both are valid and all fields are, unions when the valid headers are."""
+        """Compare. Headers are equal when both are valid and all fields are equal; unions when
+        their valid headers are."""
         if isinstance(left, UnionOf) and isinstance(right, UnionOf):
             pairs = zip(self._members(left), self._members(right), strict=True)
             return any(_same(one, other) for one, other in pairs)

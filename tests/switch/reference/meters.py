@@ -15,7 +15,7 @@ class Bucket:
     burst: int
     color: int
     tokens: int = 0
-    given: int = 0  # tokens since the meter's start, spent and overflown ones included
+    given: int = 0  # tokens since the meter's start, including spent and overflowed ones
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class MeterCell:
     buckets: list[Bucket] = field(default_factory=list)
 
     def configure(self, config: MeterConfig | None) -> None:
-        """The buckets are full; None: without rates."""
+        """Configure the rates, with full buckets; None: no rates."""
         self.config = config
         rates = (
             ()
@@ -41,7 +41,7 @@ class MeterCell:
         self.buckets = [Bucket(rate=rate / 1e6, burst=burst, color=color, tokens=burst) for rate, burst, color in rates]
 
     def run(self, size: int, now_us: int) -> int:
-        """The colour of a packet of `size` bytes: that of the first bucket that lacks tokens."""
+        """Return the colour of a packet of `size` bytes: that of the first bucket that lacks tokens."""
         need = 1 if self.unit == "packets" else size
         for bucket in self.buckets:
             given = int((now_us - self.since_us) * bucket.rate)

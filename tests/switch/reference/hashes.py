@@ -5,12 +5,13 @@ from functools import partial
 
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf
 from kofn.switch.compiler.ir.program import Calculation, Checksum
-from kofn.switch.reference.expressions import Scope
-from kofn.switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
+from tests.switch.reference.expressions import Scope
+from tests.switch.reference.packet import VALID, Packet, to_bytes, undefined, wrap
 
 
 def calculate(calculation: Calculation, scope: Scope, packet: Packet) -> int:
-    """The hash over the inputs without gaps, zeros up to a whole byte, then the payload if it is among them."""
+    """Return the hash over the inputs without gaps, padded with zeros to a whole byte, then the payload if it is an
+    input."""
     if calculation.algorithm not in ALGORITHMS:
         undefined(f"hash algorithm {calculation.algorithm}")
     data = to_bytes("".join(_bits(scope, *part) for part in calculation.inputs if part is not None))
@@ -20,7 +21,7 @@ def calculate(calculation: Calculation, scope: Scope, packet: Packet) -> int:
 
 
 def _bits(scope: Scope, expression: Expression, width: int) -> str:
-    """An input in 0 and 1; fields of headers that are not valid are left out."""
+    """Return an input as 0 and 1; fields of invalid headers are left out."""
     if isinstance(expression, FieldOf) and expression.field != VALID:
         instance = scope.headers[expression.header]
         return instance.bits(expression.field) if instance.valid else ""
@@ -28,7 +29,7 @@ def _bits(scope: Scope, expression: Expression, width: int) -> str:
 
 
 def is_wrong(checksum: Checksum, scope: Scope, packet: Packet) -> bool:
-    """Whether the field is there, its condition holds, and it is not what it should be."""
+    """Return whether the field is valid, its condition holds, and its value is wrong."""
     instance = scope.headers[checksum.target.header]
     if not checksum.verify or not instance.valid:
         return False
@@ -38,7 +39,7 @@ def is_wrong(checksum: Checksum, scope: Scope, packet: Packet) -> bool:
 
 
 def update(checksums: Sequence[Checksum], scope: Scope, packet: Packet) -> None:
-    """Make the fields right whose conditions hold, one after the other."""
+    """Set the fields whose conditions hold to their checksums, in order."""
     for checksum in checksums:
         if checksum.update and (checksum.condition is None or scope.truth(checksum.condition)):
             scope.assign(checksum.target, calculate(checksum.calculation, scope, packet))
@@ -48,7 +49,7 @@ def update(checksums: Sequence[Checksum], scope: Scope, packet: Packet) -> None:
 
 
 def csum16(data: bytes) -> int:
-    """The internet checksum (RFC 1071)."""
+    """Return the internet checksum (RFC 1071)."""
     data += bytes(len(data) % 2)
     total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
     while total > 0xFFFF:
@@ -57,7 +58,7 @@ def csum16(data: bytes) -> int:
 
 
 def xor(data: bytes, *, size: int) -> int:
-    """Words of `size` bytes, the last filled with zeros, xor-ed."""
+    """Return the exclusive or of words of `size` bytes, the last padded with zeros."""
     result = 0
     for at in range(0, len(data), size):
         result ^= int.from_bytes(data[at : at + size].ljust(size, b"\0"), "big")
@@ -69,7 +70,7 @@ def identity(data: bytes) -> int:
 
 
 def crc(data: bytes, *, width: int, polynomial: int, start: int, reflected: bool, final: int) -> int:
-    """A cyclic redundancy check, bit by bit."""
+    """Return a cyclic redundancy check, computed bit by bit."""
     rest = start
     for byte in data:
         rest ^= (_mirrored(byte, 8) if reflected else byte) << (width - 8)

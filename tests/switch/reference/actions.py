@@ -1,15 +1,15 @@
-"""The statements of actions, of parser states and of the deparser, one after the other, and their jumps."""
+"""The statements of actions, of parser states and of the deparser, in order, with their jumps."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from kofn.switch.compiler.codegen.messages import message_of
 from kofn.switch.compiler.ir.expressions import Vector
 from kofn.switch.compiler.ir.program import Primitive
-from kofn.switch.reference.call import Call, CallContext
-from kofn.switch.reference.header_statements import HEADER_STATEMENTS
-from kofn.switch.reference.packet import Packet, undefined, wrap
-from kofn.switch.reference.state_statements import STATE_STATEMENTS
 from kofn.switch.state.entries import LogReport
+from tests.switch.reference.call import Call, CallContext
+from tests.switch.reference.header_statements import HEADER_STATEMENTS
+from tests.switch.reference.packet import Packet, undefined, wrap
+from tests.switch.reference.state_statements import STATE_STATEMENTS
 
 
 def execute(
@@ -19,7 +19,7 @@ def execute(
     arguments: Sequence[int],
     ahead: bytes = b"",
 ) -> None:
-    """Run the statements; a jump goes to a statement by its number.  An exit ends the control after them."""
+    """Run the statements; a jump goes to a statement by its number. An exit ends the control after them."""
     at = 0
     while at < len(primitives) and not packet.failed:
         primitive = primitives[at]
@@ -38,7 +38,7 @@ def execute(
         at += 1
 
 
-# What is to become of the packet
+# Requests for the packet's fate
 
 
 def _mark_to_drop(call: Call) -> None:
@@ -63,7 +63,7 @@ def _recirculate(call: Call) -> None:
 
 
 def _truncate(call: Call) -> None:
-    """The shortest of several lengths holds."""
+    """Truncate the packet to the shortest of all requested lengths."""
     length = wrap(call.value(0), 64)
     call.packet.limit = length if call.packet.limit is None else min(length, call.packet.limit)
 
@@ -73,7 +73,7 @@ def _exit(call: Call) -> None:
 
 
 def _assert(call: Call) -> None:
-    """A packet for which the condition fails goes no further."""
+    """Stop a packet for which the condition fails."""
     call.packet.failed = not call.scope.truth(call.arguments[0])
     if call.packet.failed:
         _report(call, [])

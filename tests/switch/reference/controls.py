@@ -1,4 +1,4 @@
-"""What the control plane does to the reference; see `engine.engine.Engine` for what each method does and raises."""
+"""The control plane's methods of the reference; see `engine.engine.Engine` for the effect and errors of each."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -6,12 +6,12 @@ from typing import TypeVar
 from kofn.switch.compiler.codegen.layout import mask_of
 from kofn.switch.compiler.ir.program import Array
 from kofn.switch.errors import EntryNotFound, InvalidEntry
-from kofn.switch.reference.call import CallContext, StateCell
-from kofn.switch.reference.pipeline import Controlled
-from kofn.switch.reference.tables import ReferenceTable
 from kofn.switch.state.entries import CloneSession, Count, Entry, Key, Member, MemberGroup, MeterConfig, Replica
 from kofn.switch.state.named import named
 from kofn.switch.state.tables import refuse_const
+from tests.switch.reference.call import CallContext, StateCell
+from tests.switch.reference.pipeline import Controlled
+from tests.switch.reference.tables import ReferenceTable
 
 T = TypeVar("T")
 
@@ -51,15 +51,15 @@ class TableControls:
         return [row.entry for row in self._table(table).rows.values()]
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
-        """What happens on a miss."""
+        """Set the default action."""
         self._table(table).set_default(action, parameters)
 
     def reset_default(self, table: str) -> None:
-        """Back to the program's default action."""
+        """Return to the program's default action."""
         self._table(table).reset_default()
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        """The default action's full name and its parameters; None: nothing is done."""
+        """The default action's full name and parameters; None: a miss does nothing."""
         known = self._table(table).default
         return None if known is None else (known[0].name, known[1])
 

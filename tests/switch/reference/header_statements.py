@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from kofn.switch.compiler.ir.expressions import Expression, FieldOf, StackOf, UnionOf, UnionStackOf
-from kofn.switch.reference.call import Call
-from kofn.switch.reference.packet import Instance, undefined
+from tests.switch.reference.call import Call
+from tests.switch.reference.packet import Instance, undefined
 
 
 def _assign(call: Call) -> None:
@@ -12,7 +12,7 @@ def _assign(call: Call) -> None:
 
 
 def _assign_variable(call: Call) -> None:
-    """A variable field takes the other's length, too."""
+    """Assign a variable field, with its length."""
     target, source = call.arguments
     if not isinstance(target, FieldOf) or not isinstance(source, FieldOf):
         undefined(target)
@@ -22,7 +22,7 @@ def _assign_variable(call: Call) -> None:
 
 
 def _add_header(call: Call) -> None:
-    """A header that was invalid starts as zeros, as many as it had; one that was valid stays as it is."""
+    """Make a header valid. One that was invalid starts as zeros, with its length; a valid one stays as it is."""
     name = call.scope.header_name(call.arguments[0])
     if name is None or call.packet.headers[name].valid:
         return
@@ -46,7 +46,7 @@ def _assign_header(call: Call) -> None:
 
 
 def _copy_header(call: Call, target: str, source: Instance) -> None:
-    """The fields of a header that is valid, else only that it is not."""
+    """Copy the fields of a valid header; of an invalid one only that it is invalid."""
     headers = call.packet.headers
     if source.valid:
         headers[target].values, headers[target].length = dict(source.values), source.length
@@ -54,7 +54,7 @@ def _copy_header(call: Call, target: str, source: Instance) -> None:
 
 
 def _assign_stack(call: Call) -> None:
-    """All headers, and where the next one goes; also for a stack of unions."""
+    """Copy all headers and the next index, also for a stack of unions."""
     (target, rows), (source, others) = (_rows(call, stack) for stack in call.arguments)
     following = call.packet.headers.next
     following[target] = following[source]
@@ -76,7 +76,7 @@ def _copy_headers(call: Call, targets: Iterable[str], sources: Iterable[str]) ->
 
 
 def _rows(call: Call, stack: Expression) -> tuple[str, list[list[str]]]:
-    """The name of a stack, and the headers of each of its places."""
+    """Return the name of a stack, and the headers of each of its places."""
     program = call.around.program
     match stack:
         case StackOf(name):
@@ -87,7 +87,7 @@ def _rows(call: Call, stack: Expression) -> tuple[str, list[list[str]]]:
 
 
 def _push(call: Call) -> None:
-    """Every header moves on by n places, from the back; those in the first n places become invalid."""
+    """Move every header on by n places, from the back; those in the first n places become invalid."""
     name, rows = _rows(call, call.arguments[0])
     count = min(call.value(1), len(rows))
     for place in reversed(range(count, len(rows))):
@@ -97,7 +97,7 @@ def _push(call: Call) -> None:
 
 
 def _pop(call: Call) -> None:
-    """Every header moves back by n places, from the front; those in the last n places become invalid."""
+    """Move every header back by n places, from the front; those in the last n places become invalid."""
     name, rows = _rows(call, call.arguments[0])
     count = min(call.value(1), len(rows))
     for place in range(len(rows) - count):
@@ -113,7 +113,7 @@ def _exchange(call: Call, row: list[str], other: list[str]) -> None:
 
 
 def _invalidate(call: Call, rows: list[list[str]]) -> None:
-    """As BMv2: the unions of a stack stay as they are."""
+    """Make headers invalid; as in BMv2, the unions of a stack stay as they are."""
     if isinstance(call.arguments[0], StackOf):
         for (name,) in rows:
             call.packet.headers[name].valid = False

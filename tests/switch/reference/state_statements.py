@@ -1,14 +1,14 @@
-"""Statements on what outlives the packet, hashes and chance."""
+"""Statements on lasting state, hashes and random numbers."""
 
 from collections.abc import Callable, Mapping
 
-from kofn.switch.reference.call import Call
-from kofn.switch.reference.hashes import calculate
-from kofn.switch.reference.packet import wrap
+from tests.switch.reference.call import Call
+from tests.switch.reference.hashes import calculate
+from tests.switch.reference.packet import wrap
 
 
 def _register_read(call: Call) -> None:
-    """Outside of the array there are zeros."""
+    """Read a cell; an index out of range reads 0."""
     cells, index = call.around.registers[call.name(1)], call.value(2)
     call.scope.assign(call.arguments[0], cells[index] if 0 <= index < len(cells) else 0)
 
@@ -34,7 +34,7 @@ def _execute_meter(call: Call) -> None:
 
 
 def _hash(call: Call) -> None:
-    """target = base + hash % size in 64 bits; a size of 0 counts as 1."""
+    """Set target = base + hash % size in 64 bits; a size of 0 counts as 1."""
     base, size = wrap(call.value(1), 64), wrap(call.value(3), 64)
     calculation = call.around.program.calculations[call.name(2)]
     value = calculate(calculation, call.scope, call.packet)
@@ -42,7 +42,7 @@ def _hash(call: Call) -> None:
 
 
 def _random(call: Call) -> None:
-    """A number between both bounds, which count; the target stays when they are the wrong way round."""
+    """Draw a number between both bounds, inclusive; leave the target as it is when low > high."""
     low, high = wrap(call.value(1), 64), wrap(call.value(2), 64)
     if low <= high:
         call.scope.assign(call.arguments[0], call.around.random.randint(low, high))

@@ -1,6 +1,6 @@
-"""A packet through parser, ingress, queues, egress and deparser, and what becomes of its copies.
+"""A packet's way through parser, ingress, queues, egress and deparser, with all its copies.
 
-Packets that the switch sends to itself wait in one queue, those for egress in another; the first packet in is done with
+Packets that the switch sends to itself wait in one queue, those for egress in another. Each packet is processed with
 all its copies before the next.
 """
 
@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 
 from kofn.switch.compiler.ir.program import PORTS, Pipeline, Table
 from kofn.switch.errors import SwitchError
-from kofn.switch.reference.actions import execute
-from kofn.switch.reference.call import CallContext
-from kofn.switch.reference.hashes import is_wrong, update
-from kofn.switch.reference.packet import Headers, Packet, undefined, wrap
-from kofn.switch.reference.parser import Parser
-from kofn.switch.reference.profiles import Chosen, ReferenceProfile
-from kofn.switch.reference.tables import ReferenceTable
 from kofn.switch.state.entries import CloneSession, Digest, Replica, Via
+from tests.switch.reference.actions import execute
+from tests.switch.reference.call import CallContext
+from tests.switch.reference.hashes import is_wrong, update
+from tests.switch.reference.packet import Headers, Packet, undefined, wrap
+from tests.switch.reference.parser import Parser
+from tests.switch.reference.profiles import Chosen, ReferenceProfile
+from tests.switch.reference.tables import ReferenceTable
 
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6  # instance_type
-PASSES_MAX = 1000  # of one packet through ingress
+PASSES_MAX = 1000  # passes of one packet through ingress
 
 
 @dataclass(slots=True, kw_only=True)
 class Controlled:
-    """What the control plane sets: tables, profiles, groups, sessions, value sets."""
+    """The control plane's state: tables, profiles, groups, sessions, value sets."""
 
     tables: Mapping[str, ReferenceTable]
     profiles: Mapping[str, ReferenceProfile]
@@ -36,7 +36,7 @@ class Controlled:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one packet became: packets by port in their order, digests, and the reasons of drops."""
+    """The results of one packet: packets by port in their order, digests, and the reasons of drops."""
 
     sent: list[tuple[int, bytes]] = field(default_factory=list)
     digests: list[Digest] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class PacketRun:
-    """One packet and all that comes of it."""
+    """One packet with all its copies."""
 
     def __init__(self, around: CallContext, controlled: Controlled) -> None:
         self._around = around
@@ -102,7 +102,7 @@ class PacketRun:
         self._switch(packet)
 
     def _switch(self, packet: Packet) -> None:
-        """To the copies of its group, or to its port."""
+        """Send the packet to the replicas of its group, or to its port."""
         packet.clone = None
         group, port = packet.headers.meta["mcast_grp"], packet.headers.meta["egress_spec"]
         if group != 0:
@@ -121,7 +121,7 @@ class PacketRun:
             self.outcome.drops.append("unknown group")
 
     def _replicate(self, packet: Packet, replicas: Sequence[Replica], limit: int | None = None) -> None:
-        """A copy to each replica; they are not truncated, but where `limit` says so."""
+        """Send a copy to each replica, not truncated unless there is a `limit`."""
         for replica in replicas:
             copy = packet.copy(packet.headers.copy())
             copy.limit = limit
@@ -137,7 +137,7 @@ class PacketRun:
         self._leaving.append((port, packet))
 
     def _clone_arrived(self, packet: Packet, number: int, fields: int) -> None:
-        """A copy of the packet as it came in, parsed again, with the kept fields as they are now."""
+        """Clone the packet as it arrived, parsed again, with the kept fields' current values."""
         session = self._controlled.sessions.get(number)
         if session is None:
             return
@@ -147,7 +147,7 @@ class PacketRun:
         self._send_clone(session, self._keep(packet, copy, fields, INGRESS_CLONE))
 
     def _keep(self, packet: Packet, copy: Packet, fields: int, kind: int) -> Packet:
-        """All metadata of the copy zero but for the kept fields and what kind of copy it is."""
+        """Zero the copy's metadata, except the kept fields and the kind of the copy."""
         copy.headers.reset_metadata()
         if fields not in self._program.field_lists:
             undefined(f"field list {fields}")
@@ -161,7 +161,7 @@ class PacketRun:
         self._replicate(copy, replicas, session.length or None)
 
     def _learn(self, packet: Packet, number: int) -> None:
-        """A digest with the fields' values at the end of ingress."""
+        """Send a digest with the fields' values at the end of ingress."""
         scope = self._around.scope(packet)
         for learn in self._program.digests:
             if learn.id == number:
@@ -170,7 +170,7 @@ class PacketRun:
                 self.outcome.digests.append(Digest(name=learn.name, fields=fields))
 
     def _resubmit(self, packet: Packet, fields: int) -> None:
-        """The packet as it came in, once more, with the kept fields."""
+        """Process the packet again as it arrived, with the kept fields."""
         again = self._keep(packet, self._new(packet.port, packet.arrived), fields, RESUBMITTED)
         again.headers.set_meta("packet_length", len(packet.arrived))
         self._arriving.append(again)
@@ -202,21 +202,21 @@ class PacketRun:
             self.outcome.sent.append((port, data if packet.limit is None else data[: packet.limit]))
 
     def _clone_leaving(self, packet: Packet, number: int, fields: int) -> None:
-        """A copy of the packet as egress leaves it, before the deparser, to go through egress itself."""
+        """Clone the packet as it is after egress, before the deparser; the clone goes through egress."""
         session = self._controlled.sessions.get(number)
         if session is not None:
             copy = packet.copy(packet.headers.copy())
             self._send_clone(session, self._keep(packet, copy, fields, EGRESS_CLONE))
 
     def _deparse(self, packet: Packet) -> bytes:
-        """Checksums made right, then the deparser's statements, then the valid headers and the payload."""
+        """Update checksums, run the deparser's statements, then emit the valid headers and the payload."""
         update(self._program.checksums, self._around.scope(packet), packet)
         execute(self._around, packet, self._program.deparser_statements, ())
         valid = [packet.headers[name] for name in self._program.deparser if packet.headers[name].valid]
         return b"".join(header.emit() for header in valid) + packet.rest
 
     def _recirculate(self, packet: Packet, data: bytes, fields: int) -> None:
-        """The packet as it would leave, not truncated, comes in again."""
+        """Process the packet again as it would leave, not truncated."""
         again = self._keep(packet, self._new(packet.port, data), fields, RECIRCULATED)
         again.headers.set_meta("packet_length", len(data))
         self._arriving.append(again)
@@ -224,7 +224,7 @@ class PacketRun:
     # Controls
 
     def _control(self, pipeline: Pipeline, packet: Packet) -> None:
-        """From node to node until none follows or the program exits."""
+        """Go from node to node until none follows or the program exits."""
         name = pipeline.start
         while name is not None and not packet.exited and not packet.failed:
             if name in pipeline.conditions:
@@ -235,7 +235,7 @@ class PacketRun:
                 name = self._apply(pipeline.tables[name], packet)
 
     def _apply(self, table: Table, packet: Packet) -> str | None:
-        """Look up, count, run the action; what follows depends on hit and miss, or on the action."""
+        """Look up, count, run the action; the next node depends on hit and miss, or on the action."""
         known, scope = self._controlled.tables[table.name], self._around.scope(packet)
         row = known.look_up(scope)
         if table.counted:
