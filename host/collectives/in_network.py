@@ -297,7 +297,7 @@ class InNetwork(Communicator):
         """Return the aggregate of an iteration, if all its workers have made the same call."""
         if isinstance(update, ReplicaState):
             raise CollectiveError(
-                f"worker {self.rank} was away for so long that no worker holds the sums any more that it has missed"
+                f"worker {self.rank} was away too long: no worker holds the sums any more that it has missed"
             )
         for rank, theirs in update.notes.items():
             if theirs != note:
@@ -361,7 +361,7 @@ def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Trans
     if addresses and len(addresses) != job.workers:
         raise CollectiveError(f"there must be {job.workers} addresses (job.workers), got {len(addresses)}")
     if addresses and not job.exact_slots:
-        raise CollectiveError("job.exact_slots is 0: a power of two from 2 on is needed for exact sums")
+        raise CollectiveError("job.exact_slots must be a power of two, 2 or more, for exact sums, got 0")
 
 
 def _note(task: Task) -> SideValues:

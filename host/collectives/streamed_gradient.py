@@ -57,7 +57,10 @@ class PieceByPiece(StreamedGradient):
     """A gradient with one call per piece: all workers must put the same pieces; priorities have no effect."""
 
     def __init__(self, elements: int, reduce: Callable[[Floats, str], Work[Floats]], limit_s: float) -> None:
-        """`reduce` begins an in-place all-reduce of this name; `limit_s`: the longest time without a piece."""
+        """Begin without pieces.
+
+        `reduce` begins an in-place all-reduce of a name; `limit_s`: the longest time without a piece.
+        """
         super().__init__(Pieces(np.zeros(elements, np.float32), elements))
         self._reduce, self._limit_s = reduce, limit_s
         self._changed = threading.Condition()

@@ -16,7 +16,7 @@ class Script(Workload):
     metric = None
 
     def __init__(self, config: Config, rank: int) -> None:
-        raise ConfigError(f"torch.script is {config.torch.script!r}: `kofn run` alone trains by a script")
+        raise ConfigError(f"torch.script is {config.torch.script!r}: only `kofn run` trains with a script")
 
     def gradient(self, iteration: int, batch: int = 0) -> tuple[None, Floats]:
         raise NotImplementedError

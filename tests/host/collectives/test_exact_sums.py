@@ -287,7 +287,7 @@ def test_who_does_not_come_is_named_and_nothing_is_left_open() -> None:
 @pytest.mark.parametrize(
     ("job", "port", "error"),
     [
-        (JobSection(workers=2), PORT, "job.exact_slots is 0: a power of two from 2 on is needed for exact sums"),
+        (JobSection(workers=2), PORT, "job.exact_slots must be a power of two, 2 or more, for exact sums, got 0"),
         (JobSection(workers=3, exact_slots=64), PORT, "there must be 3 addresses (job.workers), got 2"),
         (
             JobSection(workers=2, exact_slots=64),

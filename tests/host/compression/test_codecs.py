@@ -102,7 +102,9 @@ def test_there_is_room_for_as_many_workers_as_are_said_and_none_is_wasted(width)
     for workers in range(1, 65):
         if limit_of(width, workers) == 0:
             assert 2 ** (width - 1) - 1 < workers
-            with pytest.raises(CodecError, match=rf"lanes of {width} bits leave none for a sum of {workers} workers"):
+            with pytest.raises(
+                CodecError, match=rf"lanes of {width} bits are too narrow for a sum of {workers} workers"
+            ):
                 FixedPoint(workers=workers, width=width)
             continue
         codec = FixedPoint(workers=workers, width=width)
@@ -257,7 +259,7 @@ def test_native_code_steps_as_numpy(chance, rate, momentum):
 def test_blocks_of_another_size_are_refused():
     codec, one = FixedPoint(workers=4), np.ones((2, 1), np.int64)
     blocks, factors, mean = sums_of([bytes(32), bytes(28)]), factors_of(8), np.zeros(16, np.float32)
-    with pytest.raises(CodecError, match=r"2 blocks of \[28, 32\] bytes: all must have the same"):
+    with pytest.raises(CodecError, match=r"all 2 blocks must have one size, got \[28, 32\] bytes"):
         average_packed(codec, blocks, one, one, one / 2, weights=factors, mean=mean)
     for width, size, more in ((32, 4, ""), (VOTES, 3, " or a multiple")):
         needed = f"2 blocks in lanes of {width} bits must be {2 * 16 * width // 8} bytes{more}, got {2 * size}"
@@ -395,7 +397,7 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
     [
         (
             lambda: FixedPoint(workers=8, width=4),
-            "lanes of 4 bits leave none for a sum of 8 workers: .* 32, 16, 8 bits",
+            "lanes of 4 bits are too narrow for a sum of 8 workers: use 32, 16, 8 bits",
         ),
         (lambda: FixedPoint(workers=2, width=12), "a lane's width must be one of 32, 16, 8, 4, 1 bits, got 12"),
         (
@@ -415,7 +417,7 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
             lambda: FixedPoint(workers=3).encode(np.zeros((2, 8), np.int64), np.array([[-1], [4]])),
             "scales must be 0 to 40, got -1 to 4",
         ),
-        (lambda: load_codecs("int4", workers=64), "lanes of 4 bits leave none"),
+        (lambda: load_codecs("int4", workers=64), "lanes of 4 bits are too narrow"),
         (lambda: load_codecs("int64", workers=4), "codec must be int32, .* or module:Name, got 'int64'"),
         (lambda: load_codecs("tests.host.none:x", workers=4), "cannot be loaded: ModuleNotFoundError: No module named"),
         (lambda: load_codecs("tests.host.compression.test_codecs:x", workers=4), "cannot be loaded: AttributeError"),
@@ -491,7 +493,7 @@ def test_the_bench_times_every_codec():
     [
         ("--codec gone:Codec", "error: codec 'gone:Codec' cannot be loaded: ModuleNotFoundError"),
         ("--workers 300", "error: argument --workers: must be a whole number, 1 to 64, got '300'"),
-        ("--workers 8", "error: lanes of 4 bits leave none for a sum of 8 workers: widths of 32, 16, 8 bits do"),
+        ("--workers 8", "error: lanes of 4 bits are too narrow for a sum of 8 workers: use 32, 16, 8 bits"),
         ("--elements 1000", "error: argument --elements must be a multiple of 2048, got 1000"),
         ("--repetitions 0", "error: argument --repetitions: must be a whole number, 1 or more, got '0'"),
         ("--repetitions few", "error: argument --repetitions: must be a whole number, 1 or more, got 'few'"),

@@ -503,7 +503,7 @@ def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() 
         ):
             ledger.settle(1, np.array([1, 2]), np.array([0b1, parts]))
     assert np.array_equal(ledger.residual.pending, before), "of block 1 neither"
-    with pytest.raises(ProtocolError, match="2 blocks are settled with 1 bitmaps of parts"):
+    with pytest.raises(ProtocolError, match="2 blocks must have 2 bitmaps of parts, got 1"):
         ledger.settle(1, np.array([1, 2]), np.array([0b1]))
 
 
