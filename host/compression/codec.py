@@ -128,7 +128,7 @@ def average_packed(
     """
     sizes = sorted({*results.numbers("size").tolist()})
     if len(sizes) != 1:
-        raise CodecError(f"{len(results)} blocks of {sizes} bytes: all must have the same")
+        raise CodecError(f"all {len(results)} blocks must have one size, got {sizes} bytes")
     lanes = unpack_sums(results.all_values(), codec.width, len(weights), len(results), signed=codec.signed)
     total = codec.decode(lanes, scale, count)
     return kernel().averaged(total, results.blocks, factor, weights=weights, mean=mean)

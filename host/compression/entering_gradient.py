@@ -16,7 +16,7 @@ class EnteringGradient:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.gradient: Gradient | None = None
-        """None: the latest one is completely in the ledger."""
+        """The gradient; None if the latest one is completely in the ledger."""
         self._pieces: Pieces | None = None  # its pieces; None: it is complete
         self.sample: Floats = np.zeros(0, np.float32)
         """A sample of the gradient that was entered last."""
@@ -31,7 +31,7 @@ class EnteringGradient:
         return self.gradient is not None and self._pieces is not None and not self._pieces.whole
 
     def finish(self) -> None:
-        """Enter the rest, as far as its pieces were put."""
+        """Enter the rest, without blocks that lack pieces."""
         if self.gradient is not None:
             blocks, pieces = np.arange(self._ledger.blocks), self._pieces
             there = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]

@@ -55,9 +55,7 @@ class JobCoding:
         by_code: dict[int, Codec] = {code_of(width): codec for width, codec in codecs.items()}
         adaptive = compress.ratio_control != "off"
         if widths[0] == VOTES and job.words > VOTE_WORDS:
-            raise CodecError(
-                f"job.words must be at most {VOTE_WORDS} where lanes are of one bit alone, got {job.words}"
-            )
+            raise CodecError(f"job.words must be at most {VOTE_WORDS} if all lanes have one bit, got {job.words}")
         block_elements = job.words * WORD_BITS // widths[0]
         blocks = -(-elements // block_elements)
         everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive

@@ -202,7 +202,7 @@ class Ledger:
         """
         blocks, parts = np.ascontiguousarray(blocks, np.int64), np.ascontiguousarray(parts, np.int64)
         if blocks.shape != parts.shape:
-            raise ProtocolError(f"{blocks.size} blocks are settled with {parts.size} bitmaps of parts: one for each")
+            raise ProtocolError(f"{blocks.size} blocks must have {blocks.size} bitmaps of parts, got {parts.size}")
         decoded = self._together(iteration, blocks, parts)
         of = blocks.ctypes.data, parts.ctypes.data, blocks.size
         bad = self._native.ledger_settle(self._at, iteration, *of, self._fading, _address(decoded))
@@ -234,8 +234,8 @@ class Ledger:
             return
         if any(self.sent.of(part, iteration)["iteration"][block] != iteration for part in ours):
             raise ProtocolError(
-                f"block {block} of iteration {iteration} was aggregated and is not any more, but what worker"
-                f" {self.rank} sent then is not known in iteration {self.begun}"
+                f"the others' sum of block {block} in iteration {iteration} lacks a contribution that worker"
+                f" {self.rank} had in its own, and that it does not keep until iteration {self.begun}"
             )
         decoded = self._together(iteration, np.array([block]), np.array([mine]))
         self._native.ledger_take_back(self._at, block, self.begun, not theirs, _address(decoded))
@@ -263,8 +263,8 @@ class Ledger:
         needed = row_bytes(self._elements, width_of(lanes))
         if size != blocks * needed or needed > self._storage.packed.shape[-1]:
             raise CodecError(
-                f"{blocks} blocks in lanes of {width_of(lanes)} bits are {size} bytes: {blocks * needed} are needed,"
-                f" and a row of the ledger has {self._storage.packed.shape[-1]}"
+                f"{blocks} blocks in lanes of {width_of(lanes)} bits must be {blocks * needed} bytes, got {size};"
+                f" a row of the ledger has {self._storage.packed.shape[-1]}"
             )
 
     def _together(self, iteration: int, blocks: Integers, parts: Integers) -> Fixed | None:

@@ -131,7 +131,7 @@ def test_missing_requirements_are_named_before_the_start(tmp_path: Path, monkeyp
     check_needs(plan(tmp_path, "ring"))
     replaying = plan(tmp_path, "ring", "[model]\nreplay = 'mine'")
     assert replaying.model.replay == str(tmp_path / "mine"), "every process finds it, wherever its own TOML file is"
-    with pytest.raises(ConfigError, match=r"model.replay: .*mine: a folder with one or more .npy files is needed"):
+    with pytest.raises(ConfigError, match=r"model.replay: .*mine must be a folder with one or more .npy files"):
         check_needs(replaying)
     (tmp_path / "mine").mkdir()
     np.save(tmp_path / "mine" / "a.npy", np.ones(3, np.float32))

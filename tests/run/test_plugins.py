@@ -79,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("setting", "words"),
     [
         ("compress.codec=gone:Codec", "codec 'gone:Codec' cannot be loaded: ModuleNotFoundError"),
-        ("compress.codec=mine:NUMBER", "codec 'mine:NUMBER' is a int: a callable that returns a Codec is needed"),
+        ("compress.codec=mine:NUMBER", "codec 'mine:NUMBER' must be a callable that returns a Codec, got a int"),
         ("compress.codec=mine:broken", "codec 'mine:broken' failed: ValueError: no idea"),
         (
             "compress.codec=mine:family",
@@ -101,7 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("model.workload=digit", "got 'digit': did you mean 'digits'?"),
         ("model.stragglers=gone:Late", "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError"),
         ("model.stragglers=mine:Bowl", "is Bowl: a class derived from kofn.host.workload.straggler_source"),
-        ("model.stragglers=trace", "model.stragglers is 'trace': model.trace is needed"),
+        ("model.stragglers=trace", "model.trace must be given with model.stragglers = 'trace'"),
         ("run.trials=['gone:least']", "objective 'gone:least' cannot be loaded: ModuleNotFoundError"),
         ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' is a int: an Objective, or a callable"),
         ("run.trials=['best']", "run.trials must be all, progress, "),

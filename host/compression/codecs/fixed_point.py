@@ -129,7 +129,7 @@ int32, int16, int8, int4 = (partial(FixedPoint, width=width) for width in (32, 1
 def _too_narrow(width: int, workers: int) -> str:
     """Return an error message with the possible widths."""
     enough = [str(wide) for wide in WIDTHS if limit_of(wide, workers)]
-    return f"lanes of {width} bits leave none for a sum of {workers} workers: widths of {', '.join(enough)} bits do"
+    return f"lanes of {width} bits are too narrow for a sum of {workers} workers: use {', '.join(enough)} bits"
 
 
 def _sample(values: Fixed) -> int:

@@ -223,7 +223,7 @@ def test_connection_that_is_no_worker_is_refused() -> None:
             except ConnectionRefusedError:
                 continue
             break
-        with pytest.raises(CollectiveError, match="someone has come who says nothing of ours"):
+        with pytest.raises(CollectiveError, match="a connected peer has sent nothing valid"):
             made.result()
 
 

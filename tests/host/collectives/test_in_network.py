@@ -216,7 +216,7 @@ ONES = np.ones(3, np.float32)
         ),
         (
             lambda c: c.all_reduce(np.ones(1001, np.float32), op="mean", elastic=True),
-            "array has 1,001 elements: this job has room for 1,000",
+            "array must have at most 1,000 elements in this job, got 1,001",
         ),
     ],
 )

@@ -207,7 +207,7 @@ def test_restarted_switch_ends_calls_at_once() -> None:
         for each in crew[:3]:
             each._loop.run(_regroup(each))
         for rank, work in enumerate(works):
-            with pytest.raises(CollectiveError, match=rf"worker {rank} lacks sums of iteration 1, blocks \[0, .* anew"):
+            with pytest.raises(CollectiveError, match=rf"worker {rank} lacks sums of iteration 1, .* restarted"):
                 work.result(5)
 
 
@@ -242,7 +242,7 @@ def test_known_generation_is_not_taken_for_lost_slots() -> None:
     [
         (lambda one: one.all_reduce(ONES, op="mean", elastic=True), "must be an elastic reduce_scatter(mean), got"),
         (lambda one: one.begin(3, elastic=True), "elastic calls are reduce-scatters"),
-        (lambda one: scatter(one, np.ones((4, COLUMNS + 1), np.float32)), "has room for 5,000"),
+        (lambda one: scatter(one, np.ones((4, COLUMNS + 1), np.float32)), "must have at most 5,000"),
         (lambda one: scatter(one, np.full((4, 2), np.nan, np.float32)), "gradient element 0 must be finite"),
     ],
 )

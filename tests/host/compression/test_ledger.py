@@ -505,7 +505,7 @@ def test_array_of_results_without_news_changes_nothing() -> None:
         ):
             ledger.settle(1, np.array([1, 2]), np.array([0b1, parts]))
     assert np.array_equal(ledger.residual.pending, before), "of block 1 neither"
-    with pytest.raises(ProtocolError, match="2 blocks are settled with 1 bitmaps of parts"):
+    with pytest.raises(ProtocolError, match="2 blocks must have 2 bitmaps of parts, got 1"):
         ledger.settle(1, np.array([1, 2]), np.array([0b1]))
 
 
@@ -975,7 +975,7 @@ def test_ledger_of_another_worker_or_layout_is_refused(tmp_path):
     for other in others:
         with pytest.raises(
             LedgerError,
-            match=r"another ledger \(job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits, residuals of 64\), not that",
+            match="got that of job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits, residuals of 64: remove it",
         ):
             LedgerStorage.in_file(path, **{"job": 1, "rank": 2, "blocks": 3, "lanes": 64, **other})
     with pytest.raises(LedgerError, match="No such file"):
@@ -986,7 +986,7 @@ def test_ledger_of_another_worker_or_layout_is_refused(tmp_path):
 def test_file_that_is_no_ledger_is_refused_and_left_unchanged(tmp_path, content):
     path = tmp_path / "ledger"
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match="holds no ledger of this version: remove it, or give another place"):
+    with pytest.raises(LedgerError, match="holds no ledger of this version: remove it, or choose another place"):
         LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
     assert path.read_bytes() == content
 

@@ -89,11 +89,11 @@ def test_modules_that_would_differ_between_workers_are_refused() -> None:
     class Normed(Small):
         extra = [torch.nn.BatchNorm1d(2)]  # noqa: RUF012
 
-    with pytest.raises(TypeError, match=r"1.running_mean changes while a gradient is computed"):
+    with pytest.raises(TypeError, match=r"1.running_mean must not change while a gradient is computed"):
         Normed(CONFIG, 0).gradient(1)
 
     class Double(Small):
         extra = [torch.nn.Linear(2, 2).double()]  # noqa: RUF012
 
-    with pytest.raises(TypeError, match=r"1.weight is torch.float64 on cpu: torch.float32 on cpu is needed"):
+    with pytest.raises(TypeError, match=r"1.weight must be torch.float32 on cpu, got torch.float64 on cpu"):
         Double(CONFIG, 0)
