@@ -120,8 +120,8 @@ def test_multicast_groups_consist_of_nodes(session: Session) -> None:
     assert session.engine.groups() == {}
 
 
-def test_what_the_commands_made_for_copies_outlives_a_program_that_is_pushed(session: Session) -> None:
-    """As on BMv2: p4lang's tutorials run a topology's commands before the controller pushes its program."""
+def test_groups_and_sessions_of_commands_outlive_a_pushed_program(session: Session) -> None:
+    """p4lang's tutorials run a topology's commands before the controller pushes its program; BMv2 keeps these, too."""
     say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_associate 5 0", "mirroring_add 7 2")
     session.engine.set_group(6, [Replica(port=1)])
     session.engine.set_session(8, CloneSession(group=6))
@@ -136,7 +136,7 @@ def test_what_the_commands_made_for_copies_outlives_a_program_that_is_pushed(ses
     assert (session.engine.groups(), session.engine.sessions()) == ({}, {})
 
 
-def test_a_replaced_group_or_session_does_not_last_any_more(session: Session) -> None:
+def test_replaced_group_or_session_does_not_last(session: Session) -> None:
     say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_associate 5 0", "mirroring_add 7 2")
     assert (session.engine.groups(lasting=False), session.engine.sessions(lasting=False)) == ({}, {})
     session.engine.set_group(5, [Replica(port=1)])
@@ -153,7 +153,7 @@ def test_numbers_may_have_zeros_before_them(session: Session) -> None:
     assert len(session.engine.entries("TestIngress.prefixes")) == 1
 
 
-def test_an_entry_is_found_by_its_handle_at_once() -> None:
+def test_entry_is_found_by_its_handle_at_once() -> None:
     """No other client is answered meanwhile."""
     engine, entries = Engine({}), 3000
     root = json.loads(document(header_types={"h_t": [["a", 32, False]]}, headers={"h": "h_t"}, primitives=[]))

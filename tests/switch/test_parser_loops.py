@@ -57,7 +57,7 @@ TAKES = program(state("start", [SHIFT], (None, "start")))
 
 
 def errors(text: bytes, packet: bytes) -> list[int]:
-    """What the parser's error is, in the switch and in the reference, which agree about the packet."""
+    """Return the parser's error in the switch and in the reference; both must treat the packet alike."""
     executors: list[Executor] = [Engine({}), ReferenceEngine()]
     sent = []
     for executor in executors:
