@@ -69,8 +69,8 @@ def command(
     """Show which workers are missing from the slots of a running switch.
 
     A slot is open until k workers are in its sum, then closed until another block takes it: workers that are missing
-    then came, or will come, too late. Slots are read one after another, 1,024 of them in about a second, each as it is at its
-    moment. The switch is only read; it needs the embedded switch, whose registers P4Runtime can read.
+    then came, or will come, too late. Slots are read one after another, 1,024 of them in about a second, so rows show
+    different moments. The switch is only read; it must be the embedded one, whose registers P4Runtime can read.
     """
 
     def look() -> list[JobSlots]:
