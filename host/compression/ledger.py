@@ -235,7 +235,7 @@ class Ledger:
         if any(self.sent.of(part, iteration)["iteration"][block] != iteration for part in ours):
             raise ProtocolError(
                 f"the others' sum of block {block} in iteration {iteration} lacks a contribution that worker"
-                f" {self.rank} had in its own, and that it does not keep until iteration {self.begun}"
+                f" {self.rank} had in its own and no longer keeps in iteration {self.begun}"
             )
         decoded = self._together(iteration, np.array([block]), np.array([mine]))
         self._native.ledger_take_back(self._at, block, self.begun, not theirs, _address(decoded))

@@ -514,7 +514,7 @@ def test_dry_run_prints_the_plan_and_changes_nothing(
     assert not (tmp_path / "out").exists()
     assert made_up.seen == []
     text = " ".join(result.output.split())
-    assert "assumed, not measured yet: 4 workers: the switch alone adds up" in text
+    assert "assumed, not measured yet: 4 workers: the switch alone adds" in text
     assert "8 workers: links of 1000 Mbit/s are above what this machine carries" in text
     assert "1m: server-int32, ring, full-int32, fixed-int32, adaptive-int32" in text
     assert "120 runs (2 seeds): about" in text

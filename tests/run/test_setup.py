@@ -29,6 +29,7 @@ TARGETS = (
         "explore",
         "fuzz",
         "soak",
+        "results",
         "docs",
         "reference",
         "crd",

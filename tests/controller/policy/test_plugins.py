@@ -114,7 +114,7 @@ def test_built_in_is_not_replaced(installed: Any) -> None:
 def test_one_name_of_two_packages_is_an_error(installed: Any) -> None:
     installed("def mine(forecast): return forecast.ks")
     installed("def mine(forecast): return forecast.ks", entry="mine = other_objectives:mine", module="other_objectives")
-    with pytest.raises(ConfigError, match="my_objectives:mine and other_objectives:mine: one of these packages has to"):
+    with pytest.raises(ConfigError, match="my_objectives:mine and other_objectives:mine: remove one of these packages"):
         objective("mine", 4)
 
 

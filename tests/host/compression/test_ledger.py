@@ -766,7 +766,7 @@ def test_sent_lanes_are_overwritten_once_all_have_given_to_the_next_iteration(gi
     assert ledger.sent.whole(1).any() == kept
     assert (ledger.sent.whole(2)[0] != 0).all()
     assert storage.packed[0].any(axis=(1, 2)).sum() == rows, "no other memory is touched"
-    with contextlib.nullcontext() if kept else pytest.raises(ProtocolError, match="is not known in iteration 2"):
+    with contextlib.nullcontext() if kept else pytest.raises(ProtocolError, match="no longer keeps in iteration 2"):
         ledger.reconcile(closed(1, 0))
     assert ledger.accounts.totals().conserved
 
