@@ -100,7 +100,7 @@ def test_active_run_is_called_active(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
     with hold(folder.path / going):
         done = CliRunner().invoke(main, ["report", str(folder.path), "--json"])
-    assert json.loads(done.stdout)["early_end"] == "it goes on"
+    assert json.loads(done.stdout)["early_end"] == "it is still running"
 
 
 def test_finished_run_is_reported_again(tmp_path: Path) -> None:
