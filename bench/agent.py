@@ -3,7 +3,7 @@
     python -m bench.agent
     python -m bench.agent --words 32 --elements 10000000 --codec int8 --residual bfloat16 --mbps 100 --rounds 5 --json
 
-One worker reduces against a parameter server in a process of its own, whose answers are a switch's: `worker_ms` is the
+One worker reduces against a parameter server in another process, whose answers are a switch's: `worker_ms` is the
 processor time of all the worker's threads an all-reduce, `packet_us` that for each packet sent and answered. Of it
 `python_ms` are all threads but the engine's, `passes_ms` its passes over ledger and values (by the clock), and
 `moving_us` the rest: sending, receiving and the protocol, for each packet.

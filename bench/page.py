@@ -5,7 +5,7 @@
 One run; a client opens the page's stream of frames for a turn and asks for /metrics once a second, and is away for a
 turn, again and again: slots are sampled and frames made only while it is there.  k = n and no stragglers, so that every
 delay counts.  A turn's figure is the median of its iteration times.  Each turn with the client is compared with the
-mean of the two beside it, so that other load of the machine hits both.  CPU is that of the process of `kofn run`, in
+mean of its two neighbours, so that other load of the machine hits both.  CPU is that of the process of `kofn run`, in
 per cent of one processor.
 """
 

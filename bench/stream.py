@@ -3,7 +3,7 @@
     python -m bench.stream
     python -m bench.stream --pieces 20 --compute-ms 150 --mbps 200 --json
 
-One worker, paced, reduces against a parameter server in a process of its own. It computes a gradient in pieces (matrix
+One worker, paced, reduces against a parameter server in another process. It computes a gradient in pieces (matrix
 products of NumPy, in the worker's main thread) and puts each piece as soon as it is there. `compute_ms`, `transfer_ms`:
 each alone; `one_by_one_ms`: the transfer after the computation; `streamed_ms`: pieces put between computations.
 `of_limit`: the longer one of both plus one piece of the shorter one, divided by that. Medians over rounds, in which all

@@ -63,7 +63,7 @@ def main(width: int = 384, layers: int = 6, turns: int = 3, count: int = 3) -> N
     elements = sum(each.numel() for each in by_gloo.parameters())
     kofn.torch.ddp_hook(by_switch)
     for model in (by_switch, by_gloo):
-        steps(model, 2, text, alone=False)  # buckets are made anew after the first
+        steps(model, 2, text, alone=False)  # DDP rebuilds its buckets after the first
     ways: dict[str, Callable[[], list[Spent]]] = {
         "computation alone": lambda: steps(by_gloo, count, text, alone=True),
         "gloo": lambda: steps(by_gloo, count, text, alone=False),

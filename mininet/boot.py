@@ -55,7 +55,7 @@ def emit(event: str, **fields: Any) -> None:
 
 
 class BootServer:
-    """Obeys stdin and watches the children, until it is told to stop."""
+    """Obeys stdin and watches the children, until a command stops it."""
 
     def __init__(self, network: Network, children: Children) -> None:
         """Serve a network that is made."""

@@ -1,6 +1,6 @@
 """Checks of the network: which hosts reach each other, and at what rate.
 
-Run by boot.py as a process of its own, `checks.py PLAN` with the plan as JSON; prints one JSON line a check and a last
+Run by boot.py as a separate process, `checks.py PLAN` with the plan as JSON; prints one JSON line a check and a last
 one.  A socket belongs to the namespace it was made in, so this one process makes its sockets in the hosts and needs
 neither ping nor iperf.  The switch must forward between the hosts' addresses by then.
 """

@@ -1,4 +1,4 @@
-"""The whole network: data links around the switch, and the management network beside it.
+"""The whole network: data links around the switch, and the management network.
 
     root namespace                          host h1
       s1-eth1  <---- shaped veth ---->        h1-eth0   10.0.0.1

@@ -1,4 +1,4 @@
-"""What a machine can see of the English of code and reference pages: `make check` fails where it finds any.
+"""A lint of the English in code and reference pages: `make check` fails if it finds a fault.
 
 A docstring is a sentence and begins with none of FRAGMENTS. An error message says what must hold, not what "is
 allowed". A reference page describes what is, without history.

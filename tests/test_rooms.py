@@ -86,7 +86,7 @@ def test_no_import_goes_to_a_higher_floor() -> None:
 
 @pytest.mark.parametrize("room", sorted(FLOOR))
 def test_folders_of_a_room_have_no_import_cycle(room: str) -> None:
-    """The folders of a room, and the files beside them, import each other in one direction."""
+    """The folders of a room, and its files, import each other in one direction."""
 
     def box(module: str) -> str:
         parts = module.split(".")

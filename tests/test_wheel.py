@@ -18,7 +18,7 @@ OWN = ("run", "host", "config", "controller", "sim", "switch", "report", "result
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the packaged files, since the build writes beside them."""
+    """Return a copy of the packaged files, since the build writes into their folder."""
     folder = tmp_path_factory.mktemp("source")
     for room in ("controller", "host", "kofn", "mininet", "p4src"):
         shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

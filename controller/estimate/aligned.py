@@ -12,7 +12,7 @@ from kofn.controller.estimate.poisson import TIE, drawn_beyond
 SEED = 1
 
 EQUAL = 1e-6
-"""Events by which equal counts are told apart, at random."""
+"""Random events that break ties between equal counts."""
 
 
 def align(values: FloatArray, iterations: NDArray[np.int64]) -> FloatArray:

@@ -54,7 +54,7 @@ class CoordinatorService(kofn_pb2_grpc.CoordinatorServicer):
             session.leave(stream)
 
     async def _join(self, messages: AsyncIterator[pb.WorkerMessage], context: Context) -> tuple[JobSession, Stream]:
-        """Return the stream of a worker that says Hello; any other client is told why it is refused."""
+        """Return the stream of a worker that says Hello; any other client gets the reason of its refusal."""
         first = await anext(messages, None)
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a Hello")

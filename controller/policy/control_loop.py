@@ -287,7 +287,7 @@ class ControlLoop:
         """Choose from the present estimate, and give the reason in numbers; a change must be certain if `iterations`
         passed.
 
-        If the objective gives no costs, k stays, as far as the live workers allow.
+        If the objective gives no costs, k stays if there are enough live workers.
         """
         assert self.estimate is not None
         known = Known(

@@ -27,7 +27,7 @@ CHAINS, FEW, LEAST = 32, 16, 4
 """Simulations of the same workers side by side; half as many for each doubling of these above FEW, not below LEAST."""
 
 TIE = 1e-3
-"""Blocking events by which equal times are told apart, at random: in the process no two are equal."""
+"""Random blocking events that break ties between equal times: in the process no two are equal."""
 
 TOGETHER = 4
 """Iterations in a row, on average, that are drawn together where whole iterations are: a shock may last for some."""

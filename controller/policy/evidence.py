@@ -94,7 +94,7 @@ def gain_error(
     """Return standard errors (forecasts, n) of the gains over one of the ks, by forecast and place in it.
 
     For the n workers in the mask `live` (workers,). It is the larger one of a move up and a move down, because costs
-    are not linear. A worker with a distribution of its own is moved as if it were Poisson's: its interval rests on its
+    are not linear. A worker with its own distribution is moved as if it were Poisson's: its interval rests on its
     own variance.
     """
     lambdas_s, events_s = _moved(estimate, live)

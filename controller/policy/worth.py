@@ -1,4 +1,4 @@
-"""The worth of an iteration under a rule for late gradients and a k, as far as it can be measured. No clock, no I/O.
+"""The worth of an iteration under a rule for late gradients and a k, as measured. No clock, no I/O.
 
 The number of iterations of a training grows with the age of the gradients in its sums, and with their noise:
 
@@ -49,7 +49,7 @@ DIVERGENCE = 3.0
 """... and what that adds to log N."""
 
 SHARE_MIN = 1e-3
-"""Least multiple of an equal share that is told from none."""
+"""Least multiple of an equal share that differs from none."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -228,7 +228,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checked(document: dict[str, Any]) -> TrainingRequest:
-    """Check a request as the operator would, as far as possible here; RequestError or SplitError."""
+    """Make the operator's checks that are possible here; RequestError or SplitError."""
     request = TrainingRequest.read(document)
     configuration(request)
     if request.spec.nodes:

@@ -219,7 +219,7 @@ def results() -> str:
         "## worker-R.jsonl",
         "One JSON object an iteration. A key without a value is null or left out.",
         _fields(Iteration),
-        "Each call of a script's `session.log()` is a line of its own:",
+        "Each call of a script's `session.log()` writes one line:",
         _fields(Logged),
         'The last line of each process is `{"summary": {...}}`:',
         _fields(Totals),

@@ -53,7 +53,7 @@ def output(file: TextIO, rendered: RenderableType) -> None:
 
 
 def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -> RenderableType:
-    """Return the job at a glance; with `lines`, leave out workers so that it fits, as far as possible."""
+    """Return the job at a glance; with `lines`, leave out workers so that it fits, if possible."""
     parts: list[RenderableType] = [_headline(answer), _switch(answer)]
     changes = [_changes(answer)] if answer.changes else []
     most = None if lines is None else max(lines - OTHER_LINES - len(answer.changes[-CHANGES_SHOWN:]), 1)

@@ -163,7 +163,7 @@ async def controller(
 
 
 async def agreed(kind: str, workers: Iterable[Worker]) -> int:
-    """Return the generation that all workers are told."""
+    """Return the generation in all workers' Welcomes."""
     (generation,) = {(await worker.expect(kind)).generation for worker in workers}
     return generation
 

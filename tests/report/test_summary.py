@@ -195,7 +195,7 @@ def test_gradients_out_of_range_are_reported(error: float, misfits: float, compr
 
 
 def left_early(path: Path, fake: FakeTrial, end: int, reason: str = "closed") -> Summary:
-    """Write a trial in which worker 2 has results of its own iterations only; the other workers have continued."""
+    """Write a trial in which worker 2 has only the results of its iterations; the other workers have continued."""
     fake.lines[2], fake.reasons[2] = fake.lines[2][:end], reason
     fake.sums[2]["results"] -= 7
     return one_trial(path, fake)

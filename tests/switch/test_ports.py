@@ -175,7 +175,7 @@ def test_captures_hold_the_interfaces_packets(tmp_path: Path) -> None:
         engine.start()
         for packet in (tagged, request(0x23, 2), request(0x23, 9)):
             one.send(packet)
-        until = [receive(two) for _ in range(4)][-1]  # each packet twice, the tag beside it
+        until = [receive(two) for _ in range(4)][-1]  # each packet twice, with its tag
         assert until == request(0x23, 3)
         engine.stop()
         ours = [data for data in pcap_packets(tmp_path / "s1_in.pcap") if data[0] == 0x23]

@@ -1,4 +1,4 @@
-"""The iteration from which a k holds: it is agreed on, the workers are told, and either side may fail."""
+"""The iteration from which a k holds: it is agreed on and announced to the workers, and either side may fail."""
 
 import asyncio
 import logging

@@ -217,7 +217,7 @@ async def _regroup(communicator: InNetwork) -> None:
 
 @pytest.mark.parametrize("told", [[0], [2], [0, 1, 2, 3]])
 def test_lost_slots_end_all_calls_at_all_workers_at_once(told: list[int]) -> None:
-    """The error comes long before the time-out, whichever worker is told first; one worker makes no call."""
+    """The error comes long before the time-out, whichever worker hears of it first; one worker makes no call."""
     with beneath_a_switch(WORKERS, 1, "int8", columns=COLUMNS) as crew:
         calls = [each.reduce_scatter(given(rank, 0), op="mean", elastic=True) for rank, each in enumerate(crew[:3])]
         calls += [each.all_gather(ONES) for each in crew[:3]]

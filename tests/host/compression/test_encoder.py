@@ -420,7 +420,7 @@ def test_iteration_whose_rate_did_not_count_has_no_ratio() -> None:
 
 
 class Answers(RateEstimator):
-    """Keeps the answers that it is told."""
+    """Keeps the answers that it gets."""
 
     def __init__(self) -> None:
         super().__init__("deliverable", stability=0.1)

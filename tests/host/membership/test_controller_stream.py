@@ -1,4 +1,4 @@
-"""A worker's stream to the controller: a refused worker is told why at once; a broken stream reconnects."""
+"""A worker's stream to the controller: a refused worker gets the reason at once; a broken stream reconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator

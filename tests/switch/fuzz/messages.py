@@ -20,7 +20,7 @@ from tests.switch.fuzz.requests import DEVICE_ID, HIGHEST, entities
 
 PATIENCE_S = 60
 NEVER = {grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS}
-"""Codes that a switch never returns, since they mean a fault of its own."""
+"""Codes that a switch never returns, since they mean a fault in the switch."""
 
 
 class AbortedError(Exception):
