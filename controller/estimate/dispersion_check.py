@@ -43,7 +43,7 @@ class Fits:
 
     @property
     def excess(self) -> FloatArray:
-        """Variance (n,) as a multiple of Poisson's, where that does not fit: its interval is as much wider, squared."""
+        """Variance (n,) as a multiple of Poisson's, 1 where Poisson fits; an interval is wider by its square root."""
         own = np.maximum(np.nan_to_num(self.dispersion, nan=1.0), EXCESS_MIN)
         return np.where(self.poisson, 1.0, own)
 

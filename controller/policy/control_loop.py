@@ -185,7 +185,7 @@ class ControlLoop:
         return tuple(dict.fromkeys(weighed))
 
     def _start_late_policy(self) -> LatePolicy:
-        """Return the first late policy: the last one if there is a choice, as most can be measured under it."""
+        """Return the late policy to start with: the last candidate, under which most can be measured."""
         return self.late_policies[-1]
 
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:

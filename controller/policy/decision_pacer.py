@@ -1,30 +1,30 @@
-"""When there is time for a decision.  Pure: times are passed in."""
+"""Says when there is time for a decision.  Pure: times are passed in."""
 
 from dataclasses import dataclass
 
 TICK_S = 0.02
-"""How often it is looked whether there is time, and how long workers have been silent."""
+"""Period of the checks for time to decide, and for silent workers."""
 
 QUIET_S = 0.01
 """Time without a report before the model is fitted: at the end of an iteration the workers need the processors."""
 
 UNDECIDED_S = 0.1
-"""For how long decisions wait at most for that."""
+"""Longest wait of a decision for such a pause."""
 
 DECISION_SHARE = 0.05
-"""Most of one CPU's time that decisions may take."""
+"""Largest share of one processor for decisions."""
 
 
 @dataclass(slots=True)
 class DecisionPacer:
-    """Between reports, where there is one, and when the last decision has left CPU time."""
+    """Allows decisions between reports, and only after a pause that keeps their share of a processor."""
 
     _reported_s: float = 0.0
-    _latest_s: float = 0.0  # when it was one for the last time
+    _latest_s: float = 0.0  # the last time that it allowed one
     _rest_until_s: float = 0.0
 
     def reported(self, now_s: float) -> None:
-        """A worker has said something."""
+        """Note that a worker has reported."""
         self._reported_s = now_s
 
     def now(self, now_s: float) -> bool:
@@ -34,5 +34,5 @@ class DecisionPacer:
         return True
 
     def decided(self, begin_s: float, end_s: float) -> None:
-        """A decision was made, and took so long."""
+        """Note the time that a decision took."""
         self._rest_until_s = end_s + (end_s - begin_s) / DECISION_SHARE

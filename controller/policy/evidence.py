@@ -111,7 +111,7 @@ def gain_error(
 
 
 def _shifted(forecast: Forecast, shift_s: FloatArray | float) -> Forecast:
-    """The same with other first-block times."""
+    """Return the forecast with other first-block times."""
     return replace(forecast, expected_s=forecast.expected_s + shift_s, predicted_s=forecast.predicted_s + shift_s)
 
 

@@ -24,3 +24,11 @@ def _switch() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     close_all()
+
+
+@pytest.fixture(autouse=True)
+def _no_active_model() -> None:
+    """Clear DDP's note of the model whose forward pass is under way: passes in threads leave it behind."""
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    DistributedDataParallel._active_ddp_module = None
