@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 UNLIMITED = 10_000
 """Columns of text."""
 
-NO_END = "it goes on, or was killed (SIGKILL)"
+NO_END = "it is still running, or was killed (SIGKILL)"
 """The end of a run whose record has none."""
 
 

@@ -1,1 +1,1 @@
-"""The files of a run: where each one is, and what reads it back."""
+"""The files of a run: their paths, and their readers."""

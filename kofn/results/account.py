@@ -1,14 +1,14 @@
-"""What became of a worker's gradients, in numbers: what it tells the controller and writes down."""
+"""The fate of a worker's gradients, in numbers, for the controller and for the metrics file."""
 
 from dataclasses import dataclass
 
 STARVED = 8
-"""A worker of which so many gradients in a row are in no sum is starved."""
+"""A worker with so many gradients in a row in no sum is starved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """How many gradients a worker has entered so far, by weight, and what became of them: means over the blocks.
+    """A worker's gradients so far, by weight: how many it entered, and where they are now. Means over the blocks.
 
     entered = summed + waiting + discarded.
     """

@@ -1,4 +1,4 @@
-"""events.jsonl of a trial: what was done to its processes, its links and its objective, and when."""
+"""events.jsonl of a trial: the changes of its processes, links and objective, and when."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,17 +8,17 @@ import msgspec
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of events.jsonl: what became of an event."""
+    """One line of events.jsonl: the result of an event."""
 
     time: float  # Unix
-    iteration: int  # the newest one that any worker had finished
-    action: str  # "kill", "start", "objective", "link" or "cpu"; "late": what was started could not join any more
-    name: str  # of the process, or the objective, or whose link has which rate, or whose process which share
-    missed: str = ""  # why nothing came of it; empty: it was done
+    iteration: int  # the newest iteration that any worker had finished
+    action: str  # "kill", "start", "objective", "link" or "cpu"; "late": a started worker could not join in time
+    name: str  # of the process or objective; "link": host and rate; "cpu": process and share
+    missed: str = ""  # why it was not done; empty: it was done
 
     @property
     def words(self) -> str:
-        """For a person: "worker-2 killed at iteration 40"."""
+        """The event as text: "worker-2 killed at iteration 40"."""
         if self.action == "late":
             return f"{self.name} came too late: {self.missed}"
         what, done = self._what
@@ -26,7 +26,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> str:
-        """What was done, without when: "worker-2 killed"."""
+        """The change without its time: "worker-2 killed"."""
         return " ".join(self._what)
 
     @property
@@ -37,14 +37,14 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_event_log(path: Path) -> list[LoggedEvent]:
-    """The lines of an events.jsonl; none where nothing happened."""
+    """Return the lines of an events.jsonl; none without events."""
     if not path.exists():
         return []
     return [msgspec.json.decode(line, type=LoggedEvent) for line in path.read_bytes().splitlines()]
 
 
 def killed_for_good(events: Sequence[LoggedEvent]) -> set[str]:
-    """Who was killed and did not come back, or not in time."""
+    """Return the killed processes that did not come back in time."""
     late = {entry.name for entry in events if entry.action == "late"}
     killed = {entry.name for entry in events if entry.action == "kill" and not entry.missed}
     last = {entry.name: entry.action for entry in events if not entry.missed}
@@ -52,7 +52,7 @@ def killed_for_good(events: Sequence[LoggedEvent]) -> set[str]:
 
 
 def never_started(events: Sequence[LoggedEvent]) -> set[str]:
-    """Who was to join late, and did not, or not in time."""
+    """Return the workers that were to join late, and did not join in time."""
     started = {entry.name for entry in events if entry.action == "start" and not entry.missed}
     late = {entry.name for entry in events if entry.action == "late"}
     killed = {entry.name for entry in events if entry.action == "kill" and not entry.missed}

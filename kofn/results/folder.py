@@ -1,26 +1,26 @@
-"""The layout of a run's results: which file is where.  Knows no file's content.
+"""The layout of a run's results: which file is where, without the content of the files.
 
 runs/NAME-YYYYmmdd-HHMMSS/
-  config.toml topology.json     what was run, as it was given
-  effective.toml                the same with every default and the command line's choices: what every process reads
-  run.json                      jobs, trials and their folders; how far it came and why it ended; what made it
+  config.toml topology.json     the configuration as given, and the hosts
+  effective.toml                the same with every default and the command line's choices, as every process reads it
+  run.json                      jobs, trials and their folders; how many ended, and why; versions and machine
   costs.json                    of a simulation: CPU times of a worker's steps
   boot.log                      the network's own log
-  certs/                        certificates and tokens, while the run goes on
+  certs/                        certificates and tokens, during the run
   TRIAL/worker-R.jsonl, .npz     a worker's iterations, and its sums of gradients
   TRIAL/status.jsonl             the controller's view, about twice a second
-  TRIAL/events.jsonl             what was killed, started and set in mid-run
-  TRIAL/links.json               what went over each host's link
+  TRIAL/events.jsonl             events during the trial
+  TRIAL/links.json               bytes of each host's link
   TRIAL/samples.jsonl            links and slots, several times a second
   TRIAL/decisions.jsonl          the controller's journal
   TRIAL/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
-  alone/worker-0.jsonl           with run.alone, one worker that trains alone
+  alone/worker-0.jsonl           with run.alone, the training of one worker alone
   seed-N/                        with run.seeds, a whole run each; summary.json and report.html above are over them all
   figures/NAME.svg, .pdf, .csv   the report's figures, and what they show as numbers
 
 Where several jobs run, each has its own job-ID.toml and job-ID-effective.toml, and a trial's folder holds a folder
-job-ID with the job's files; what all jobs share (the controller's journal, logs of switch and controller) stays above.
+job-ID with the job's files; the files of all jobs (the controller's journal, logs of switch and controller) stay above.
 """
 
 import contextlib
@@ -50,11 +50,11 @@ class TrialFolder:
     path: Path
     objective: str
     shared: Path
-    """The trial's own folder: `path`, or above it where several jobs run."""
+    """The trial's own folder: `path`, or its parent folder with several jobs."""
 
     @property
     def name(self) -> str:
-        """The objective; of a repeated one its number as well: "fixed:2", "fixed:2-again-2"."""
+        """The objective; if repeated, with its number: "fixed:2", "fixed:2-again-2"."""
         return self.objective + self.shared.name.removeprefix(folder_stem(self.objective))
 
     @property
@@ -69,7 +69,7 @@ class TrialFolder:
 
     @property
     def links(self) -> Path:
-        """Bytes to and from the switch by host, JSON; missing where nobody counts."""
+        """Bytes to and from the switch by host, JSON; missing without counts."""
         return self.path / "links.json"
 
     @property
@@ -79,23 +79,23 @@ class TrialFolder:
 
     @property
     def events(self) -> Path:
-        """What happened to processes in mid-run, one JSON object a line; missing when nothing did."""
+        """The events of the trial, one JSON object a line; missing without events."""
         return self.path / "events.jsonl"
 
     def metrics(self, rank: int) -> Path:
-        """A worker's iterations, one JSON object a line."""
+        """Return the path of a worker's iterations, one JSON object a line."""
         return self.path / f"worker-{rank}.jsonl"
 
     def sums(self, rank: int) -> Path:
-        """A worker's sums of gradients, counted values, residual and results."""
+        """Return the path of a worker's sums of gradients, counted values, residual and results."""
         return self.path / f"worker-{rank}.npz"
 
     def log(self, name: str) -> Path:
-        """The output of one worker."""
+        """Return the path of the output of one worker."""
         return self.path / "logs" / f"{name}.log"
 
     def shared_log(self, name: str) -> Path:
-        """The output of switch or controller."""
+        """Return the path of the output of switch or controller."""
         return self.shared / "logs" / f"{name}.log"
 
 
@@ -106,18 +106,18 @@ class JobFolder:
     id: int
     path: Path
     stem: str
-    """What the names of its configuration's files begin with."""
+    """The prefix of the names of its configuration's files."""
     trials: tuple[TrialFolder, ...]
 
     @property
     def alone(self) -> TrialFolder:
-        """The folder of one worker that trains alone; missing without run.alone."""
+        """The folder of the training of one worker alone; missing without run.alone."""
         path = self.path / "alone"
         return TrialFolder(path=path / self.stem, objective="alone", shared=path)
 
     @property
     def config(self) -> Path:
-        """The configuration as it was given."""
+        """The configuration as given."""
         return self.path / f"{self.stem or 'config'}.toml"
 
     @property
@@ -136,7 +136,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
-        """Make the folder and its trials; ConfigError if it holds something already."""
+        """Make the folder and its trials; ConfigError if it is not empty."""
         folder = cls.at(path, objectives, jobs)
         check_new(path)
         try:
@@ -150,19 +150,19 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """A run that was begun, as its record says; ConfigError where there is none."""
+        """Open a begun run by its record; ConfigError without a record."""
         record = read_record(path)
         objectives, jobs = [objective for objective, _ in record.trials], [job for job, _ in record.jobs]
         return cls(path=path, jobs=cls.at(path, objectives, jobs).jobs, started=record.started)
 
     @classmethod
     def at(cls, path: Path, objectives: Sequence[str], jobs: Sequence[int] = (1,)) -> Self:
-        """Where everything is, or will be; nothing is made."""
+        """Return the paths of a run's files; nothing is made."""
         return cls(path=path, jobs=tuple(_job_folder(path, job, objectives, alone=len(jobs) == 1) for job in jobs))
 
     @property
     def trials(self) -> list[tuple[TrialFolder, ...]]:
-        """Trial after trial, the folder of each job."""
+        """The folders of each job, trial by trial."""
         return list(zip(*(job.trials for job in self.jobs), strict=True))
 
     @property
@@ -171,16 +171,16 @@ class RunFolder:
 
     @property
     def costs(self) -> Path:
-        """Of a simulation: what a worker's steps cost."""
+        """The costs of a worker's steps, for a simulation."""
         return self.path / "costs.json"
 
     @property
     def certificates(self) -> Path:
-        """Certificates and tokens of this run's processes, while it goes on."""
+        """Certificates and tokens of this run's processes, during the run."""
         return self.path / CERTIFICATES
 
     def write_record(self, configs: Sequence[Config], *, driver: str) -> None:
-        """Note what is run, and what runs it."""
+        """Write the run's record: jobs, trials and driver."""
         record = RunRecord(
             started=self.started,
             target=configs[0].network.target,
@@ -192,15 +192,15 @@ class RunFolder:
         record.write(self.path)
 
     def update_record(self, **known: object) -> None:
-        """Give fields of the record other values."""
+        """Change fields of the record."""
         replace(self.record(), **known).write(self.path)
 
     def note_switch(self, switch: str) -> None:
-        """Note the name and version of the switch that has answered."""
+        """Note the name and version of the switch that answered."""
         self.update_record(provenance=replace(self.record().provenance, switch=switch))
 
     def write_effective(self, configs: Sequence[Config]) -> None:
-        """Every job's configuration as its processes read it."""
+        """Write every job's configuration as its processes read it."""
         for job, config in zip(self.jobs, configs, strict=True):
             job.effective.write_text(to_toml(config))
 
@@ -208,12 +208,12 @@ class RunFolder:
         return read_record(self.path)
 
     def configs(self) -> list[Config]:
-        """Every job's, as its processes read it; ConfigError where that cannot be read."""
+        """Read every job's configuration as its processes read it; ConfigError if that fails."""
         return [Config.load(job.effective) for job in self.jobs]
 
 
 def check_new(path: Path) -> None:
-    """ConfigError where results cannot go: the folder holds something, or is none."""
+    """Raise ConfigError if results cannot go to a folder: it is not empty, or is no folder."""
     try:
         if path.exists() and any(path.iterdir()):
             raise ConfigError(f"{path} is not empty: choose another --out, results are never overwritten")
@@ -226,7 +226,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def _job_folder(path: Path, job: int, objectives: Sequence[str], *, alone: bool) -> JobFolder:
-    """Where a job's files are; nothing is made."""
+    """Return the paths of a job's files; nothing is made."""
     stem = "" if alone else f"job-{job}"
     trials = tuple(
         TrialFolder(path=path / name / stem, objective=objective, shared=path / name)
@@ -236,7 +236,7 @@ def _job_folder(path: Path, job: int, objectives: Sequence[str], *, alone: bool)
 
 
 def trial_names(objectives: Sequence[str]) -> list[str]:
-    """Folder names: 'fixed:2' -> 'fixed-2'; a repeated objective gets a number."""
+    """Return the folder names: 'fixed:2' -> 'fixed-2'; a repeated objective gets a number."""
     names: list[str] = []
     for objective in objectives:
         stem = folder_stem(objective)
@@ -248,12 +248,12 @@ def trial_names(objectives: Sequence[str]) -> list[str]:
 
 
 def folder_stem(objective: str) -> str:
-    """Return what the name of an objective's folder begins with."""
+    """Return the prefix of the name of an objective's folder."""
     return objective.replace(":", "-")
 
 
 def default_path(name: str) -> Path:
-    """runs/NAME-YYYYmmdd-HHMMSS below the current folder; a number more if two start in the same second."""
+    """Return runs/NAME-YYYYmmdd-HHMMSS below the current folder; with a number if two start in the same second."""
     path = base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 2
     while path.exists():
@@ -262,12 +262,12 @@ def default_path(name: str) -> Path:
 
 
 def point_latest(path: Path) -> None:
-    """Make the symbolic link `latest` beside a run in a folder runs/ name that run, in one step."""
+    """Point the symbolic link `latest` in a folder runs/ to this run, in one step."""
     if path.absolute().parent.name != "runs":
-        return  # --out elsewhere: that folder is none of ours
+        return  # --out elsewhere: kofn makes no link in other folders
     link = path.parent / "latest"
     if link.exists() and not link.is_symlink():
-        return  # somebody's own folder
+        return  # a user's own folder
     temporary = path.parent / f".latest-{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()

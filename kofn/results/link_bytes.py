@@ -1,4 +1,4 @@
-"""What went over the links of a trial, as the kernel counts it: bytes of Ethernet frames at the switch's ends."""
+"""The bytes on the links of a trial: Ethernet frames at the switch's ends, counted by the kernel."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,22 +9,22 @@ LinkBytes = dict[str, tuple[int, int]]
 """By host: bytes to the switch and from it."""
 
 NET_DEV = Path("/proc/net/dev")
-"""Of this process's network namespace, where the switch's ends of all links are; /sys may be another one's."""
+"""The counters of this process's network namespace, with the switch's ends of all links; /sys may show another."""
 
 
 def interface_bytes() -> dict[str, tuple[int, int]]:
-    """Received and sent bytes of every interface of this network namespace."""
+    """Return the received and sent bytes of every interface of this network namespace."""
     rows = (line.partition(":") for line in NET_DEV.read_text().splitlines()[2:])
     fields = {name.strip(): numbers.split() for name, _, numbers in rows}
     return {name: (int(numbers[0]), int(numbers[8])) for name, numbers in fields.items()}
 
 
 def write_links(path: Path, hosts: Iterable[str], before: LinkBytes, after: LinkBytes) -> None:
-    """What went over these hosts' links between two countings, as JSON."""
+    """Write the bytes of these hosts' links between two countings, as JSON."""
     counted = {host: [now - then for now, then in zip(after[host], before[host], strict=True)] for host in hosts}
     path.write_bytes(msgspec.json.encode(counted) + b"\n")
 
 
 def read_links(path: Path) -> LinkBytes:
-    """What write_links() wrote; nothing where there is none."""
+    """Read the file of write_links(); empty without a file."""
     return msgspec.json.decode(path.read_bytes(), type=LinkBytes) if path.exists() else {}

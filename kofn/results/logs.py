@@ -7,7 +7,7 @@ LINE_LENGTH = 500
 """Characters of a line that are shown."""
 
 _TORCHRUN = ("torch/distributed/elastic/multiprocessing/api.py", "failed (exitcode")
-"""In the line after which torchrun tells of itself, and no more of the script that failed."""
+"""Parts of the line after which torchrun reports on itself instead of the failed script."""
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:

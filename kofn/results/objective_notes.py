@@ -1,4 +1,4 @@
-"""What decisions.jsonl says of objectives: which were set in mid-run and by whom, and which failed."""
+"""The lines about objectives in decisions.jsonl: each change in mid-run with its author, and each fault."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,13 +9,13 @@ from kofn.results.tail import LineTail
 
 
 class ObjectiveNote(msgspec.Struct, frozen=True, kw_only=True):
-    """One line: an objective was set, or (with a fault) did not do what an objective has to."""
+    """One line: an objective was set, or (with a fault) failed."""
 
     time: float  # Unix
     job: int
-    iteration: int = 0  # the newest one that the controller had heard of
+    iteration: int = 0  # the newest iteration that the controller knew of
     objective: str = ""  # empty: a line of another kind
-    planned: bool = False  # by an event of the configuration; else by an operator (kofn set-k)
+    planned: bool = False  # by an event of the configuration; otherwise by an operator (kofn set-k)
     fault: str = ""
 
     @property
@@ -24,7 +24,7 @@ class ObjectiveNote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """For a person."""
+        """The line as text."""
         if self.fault:
             return f"{self.fault} at iteration {self.iteration}; k stays as it is"
         return f"objective {self.objective} set{' by hand' if self.by_hand else ''} at iteration {self.iteration}"
@@ -34,13 +34,13 @@ _NOTE = msgspec.json.Decoder(ObjectiveNote)
 
 
 def objective_notes(lines: Iterable[bytes], job: int) -> Iterator[ObjectiveNote]:
-    """Those of a job among the journal's lines."""
+    """Yield the notes about a job among the journal's lines."""
     notes = (_NOTE.decode(line) for line in lines)
     return (note for note in notes if note.objective and note.job == job)
 
 
 def read_objective_notes(decisions: Path, job: int) -> list[ObjectiveNote]:
-    """All of a job; none where nothing was written."""
+    """Read all notes about a job; none without a file."""
     tail = LineTail(decisions)
     try:
         return list(objective_notes(tail.lines(), job))

@@ -1,4 +1,4 @@
-"""What made a run: kofn's commit, the versions it ran with, its P4 program, the machine, the command line."""
+"""The origin of a run: kofn's commit, versions, P4 program, machine, and command line."""
 
 import contextlib
 import functools
@@ -19,23 +19,23 @@ PROGRAM = Path(__file__).parents[1] / "p4src" / "build" / "kofn.json"
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one run; texts are empty where nobody can tell."""
+    """The origin of one run; texts are empty if unknown."""
 
     command: str = ""  # as a shell takes it
     kofn: str = ""  # version
-    commit: str = ""  # of the source tree; "+" at its end: with changes that are not committed
+    commit: str = ""  # of the source tree; "+" at its end: with uncommitted changes
     python: str = ""
     numpy: str = ""
     program_sha256: str = ""  # of p4src/build/kofn.json, which the switch loads
-    switch: str = ""  # name and version of the one that has answered
+    switch: str = ""  # name and version, as the switch answered
     kernel: str = ""
     machine: str = ""  # architecture and processor
-    cores: int = 0  # that this process may use
+    cores: int = 0  # available to this process
     memory_bytes: int = 0
 
     @classmethod
     def here(cls) -> Self:
-        """Of this process, now."""
+        """Return the provenance of this process, now."""
         return cls(
             command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             kofn=_version("kofn"),
@@ -50,7 +50,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """For people: what, and its value; nothing where that is not known."""
+        """Return labels and values as text, without unknown values."""
         rows = (
             ("command", self.command),
             ("kofn", " ".join(filter(None, (self.kofn, self.commit and f"commit {self.commit}")))),
@@ -72,7 +72,7 @@ def _version(package: str) -> str:
 
 @functools.cache
 def _commit() -> str:
-    """Of the source tree, where git knows it; an installed package is in none."""
+    """Return the commit of the source tree; empty for an installed package."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if _git("rev-parse", "--show-toplevel") == str(TREE):
             return _git("rev-parse", "HEAD") + "+" * bool(_git("status", "--porcelain", "--untracked-files=no"))

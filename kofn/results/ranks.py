@@ -1,13 +1,13 @@
-"""Workers' ranks, and a figure of each, as people read them: short also with 64 workers."""
+"""Workers' ranks, and a number for each, as short text also with 64 workers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 FEW = 8
-"""Workers whose figures are listed one by one."""
+"""Up to so many workers, the numbers are listed one by one."""
 
 RUN = 4
-"""Consecutive ranks that are written as a range."""
+"""From so many consecutive ranks on, they are written as a range."""
 
 
 def ranges(ranks: Iterable[int]) -> str:
@@ -30,7 +30,7 @@ def name_workers(ranks: Iterable[int]) -> str:
 
 
 def each(figures: Sequence[float], form: Callable[[float], str], *, separator: str = ", ") -> str:
-    """The figures of all workers in rank order; of many the least, the median and the most.
+    """Return the numbers of all workers in rank order; for many workers the smallest, the median and the largest.
 
     >>> each([1, 3], '{:.0f}'.format), each([3, *[5] * 30, 9], '{:.0f}'.format)
     ('1, 3', '3 .. 9, median 5')
@@ -41,7 +41,7 @@ def each(figures: Sequence[float], form: Callable[[float], str], *, separator: s
 
 
 def _runs(ranks: Sequence[int]) -> Iterator[list[int]]:
-    """Consecutive ranks together."""
+    """Yield consecutive ranks together."""
     run: list[int] = []
     for rank in ranks:
         if run and rank != run[-1] + 1:

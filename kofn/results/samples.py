@@ -1,4 +1,4 @@
-"""samples.jsonl of a trial: what the links have carried and what the slots held, several times a second."""
+"""samples.jsonl of a trial: the bytes of the links and the content of the slots, several times a second."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from kofn.results.link_bytes import LinkBytes
 
 
 class SlotSample(msgspec.Struct, frozen=True, array_like=True):
-    """One slot of the iteration that was in progress."""
+    """One slot of the iteration in progress."""
 
     iteration: int
     block: int
@@ -19,4 +19,4 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float  # Unix
     links: LinkBytes  # by host, since the trial's start: bytes to the switch and from it
-    slots: tuple[SlotSample, ...] | None = None  # none where nobody watched the live page, and at BMv2
+    slots: tuple[SlotSample, ...] | None = None  # none if the live page was not open, and with BMv2

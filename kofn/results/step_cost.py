@@ -1,13 +1,15 @@
-"""What a step of a sharded training cost a worker, as kofn.torch.scripts.sharded_steps writes it beside its metrics."""
+"""The cost of a step of sharded training for a worker. kofn.torch.scripts.sharded_steps writes it
+beside the metrics."""
 
 import msgspec
 
 STEPS_FILE = "steps-{rank}.json"
-"""Of a trial: a StepCost for each step of a worker."""
+"""The file of a trial with a StepCost for each step of a worker."""
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
-    """From a batch to parameters that all workers have; bytes of Ethernet frames at its interface."""
+    """The cost from a batch to parameters that all workers have, with bytes of Ethernet frames at the worker's
+    interface."""
 
     time_s: float
     up: int

@@ -5,16 +5,16 @@ from typing import BinaryIO
 
 
 class LineTail:
-    """Reads what was appended since the last time; the file may not exist yet."""
+    """Reads the lines appended since the last read; the file may not exist yet."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is opened before the first read."""
+        """Prepare reading; the file is opened at the first read."""
         self.path = path
         self._file: BinaryIO | None = None
         self._rest = b""
 
     def lines(self) -> list[bytes]:
-        """Every complete new line that is not empty; an unfinished one waits for the next time."""
+        """Return every complete new line that is not empty; an incomplete one waits for the next read."""
         if self._file is None:
             if not self.path.exists():
                 return []

@@ -1,8 +1,8 @@
 """The workers' metrics files as typed values: read whole, read as they grow, or merged into one file.
 
-The files are written by host/: one JSON object an iteration, one {"logged": ...} for each time that a script logs
-numbers, and a last one {"summary": ...}.  A worker that was killed and started again goes on in the same file: there is
-a summary of every process that came to its end.
+host/ writes the files: one JSON object an iteration, one {"logged": ...} for each call of a script's log(), and a last
+one {"summary": ...}. A worker that was killed and started again continues the same file: each process that came to its
+end wrote a summary.
 """
 
 import json
@@ -23,15 +23,15 @@ from kofn.results.memory import Memory
 from kofn.results.tail import LineTail
 
 TIME_PARTS = ("compute_s", "encode_s", "send_s", "wait_s", "receive_s", "sum_s", "decode_s", "step_s")
-"""Fields of an iteration that its time is split into."""
+"""Fields that an iteration's time is split into."""
 
 
 CLOSED = "closed"
-"""Why a worker ended (Totals.reason): its script left the job while iterations were still to come."""
+"""The reason (Totals.reason) of a worker whose script left the job before the last iteration."""
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds since the start of the iteration in which one layer's pass or transfer began and ended."""
+    """One layer's pass or transfer, with its begin and end in seconds since the start of the iteration."""
 
     what: str  # forward, error, weight, wait or transfer
     layer: str  # its name
@@ -42,7 +42,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, array_like=True):
 class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     """One iteration as one worker saw it; times in seconds, clocks in Unix time.
 
-    A worker that fast-forwards over an iteration did not compute it: no start, no loss, no first block.
+    A worker that catches up over an iteration did not compute it: no start, no loss, no first block.
     """
 
     iteration: int  # counted from 1
@@ -50,13 +50,13 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     time: float  # when the worker had applied its sum
     computed: bool = True  # whether the worker began a gradient in it
     loss: float | None = None  # of its batch
-    accuracy: float | None = None  # none where it was not evaluated (run.evaluate_every)
-    owned_accuracy: float | None = None  # on the classes that one worker alone holds; none without [[shard]]
+    accuracy: float | None = None  # none if not evaluated (run.evaluate_every)
+    owned_accuracy: float | None = None  # on the classes that only one worker holds; none without [[shard]]
     params: str  # digest of the parameters after it
     first_block_s: float | None = None  # from the start until the gradient's first block left, or it was given up
-    iteration_s: float | None = None  # from start to time
-    blocking_s: float | None = None  # injected in the computing of the gradient, as it was drawn
-    blocked_s: float | None = None  # as it was measured, also of a gradient that it gave up: beyond model.compute_ms
+    iteration_s: float | None = None  # from `started` to `time`
+    blocking_s: float | None = None  # the blocking drawn for the computing of the gradient
+    blocked_s: float | None = None  # measured, beyond model.compute_ms; also of a gradient that was given up
     compute_s: float | None = None  # gradient and blocking; this and the next seven are all of the time
     encode_s: float | None = None  # values to lanes; this and the next five: host.stopwatch.Times
     send_s: float | None = None  # handing packets to the kernel
@@ -64,25 +64,25 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     receive_s: float | None = None  # taking packets from the kernel
     sum_s: float | None = None  # adding, where workers sum
     decode_s: float | None = None  # lanes to values
-    step_s: float | None = None  # the update of the parameters, and their evaluation
+    step_s: float | None = None  # updating and evaluating the parameters
     gradient_norm2: float | None = None  # sum of squares of its gradient
     aggregate_norm2: float | None = None  # of the average that it applied
     age: int | None = None  # of its gradient, in iterations, when it was contributed
-    account: Account | None = None  # of all its gradients up to this one
-    injected_mean_s: float = 0.0  # mean that blocking is drawn with
+    account: Account | None = None  # of all its gradients up to this iteration
+    injected_mean_s: float = 0.0  # mean of the distribution that blocking is drawn from
     width: int | None = (
         None  # bits of the planned lanes; this and what follows: of its contribution (docs/explanation/compression.md)
     )
-    blocks: int | None = None  # that were planned
-    ratio: float | None = None  # of the float32 gradient's bytes, as the plan asked for
-    wire_bytes: int | None = None  # of values that were sent, again and again where need was
+    blocks: int | None = None  # planned blocks
+    ratio: float | None = None  # planned share of the float32 gradient's bytes
+    wire_bytes: int | None = None  # of all values sent, repetitions included
     wire_ratio: float | None = None  # their share of the float32 gradient's
-    error_norm: float | None = None  # L2 of what encoding left over in what was sent
-    residual_norm: float | None = None  # L2 of all that is pending after the iteration
-    refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; None where lanes are as asked
-    refused_error: float | None = None  # share of the squared norm that these were expected to leave over: too much
-    rate_ratio: float | None = None  # c, when the first rate of this iteration counted; none where none did
-    lost_norm: float | None = None  # L2 of what it discarded to keep residuals in fewer bits; none where they are exact
+    error_norm: float | None = None  # L2, of the error that encoding made in the sent values
+    residual_norm: float | None = None  # L2, of all pending values after the iteration
+    refused_width: int | None = None  # bits of narrower lanes that the ratio asked for; none if lanes are as asked
+    refused_error: float | None = None  # too large share of the squared norm that these were expected to leave over
+    rate_ratio: float | None = None  # c of the first rate that counted in this iteration; none without one
+    lost_norm: float | None = None  # L2, of values discarded to keep residuals in fewer bits; none if these are exact
     expanding: float | None = None  # share of blocks whose step is too large for a vote's residual to shrink
     misfits: float | None = None  # share of its gradient's elements that became 0, or that lanes of 32 bits clipped
     schedule: str | None = None  # in force: family:threshold in elements:front layers; none without [schedule]
@@ -92,29 +92,29 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True):
     k: int  # in force when the sum was completed
     count: int  # contributions that counted in it
     members: tuple[int, ...] = ()  # ranks of all workers in the sum
-    late: bool = False  # whether this worker's gradient came when it was complete
+    late: bool = False  # whether this worker's gradient came when the sum was already complete
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's whole trial, as far as its process lived to tell."""
+    """A worker's whole trial, from its processes that came to their end."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
     packets_sent: int = 0
     packets_received: int = 0
     retransmissions: int = 0
-    checksum_errors: int = 0  # packets that were corrupted on their way to it
+    checksum_errors: int = 0  # packets that arrived corrupted
     other_generation: int = 0  # packets of an earlier generation of the slots
-    peer_fetches: int = 0  # times that it asked peers for results
-    resyncs: int = 0  # times that it took a peer's whole state
+    peer_fetches: int = 0  # requests to peers for results
+    resyncs: int = 0  # times that it took over a peer's whole state
     regroups: int = 0
     wire_bytes: int = 0  # of the values in its contributions
     reason: str = ""
-    account: Account | None = None  # of all its gradients, in the end
+    account: Account | None = None  # of all its gradients, at the end
     memory: Memory | None = None  # of arrays that it kept between two iterations
 
     def plus(self, other: Self) -> Self:
-        """Both together; reason, account and memory are the later one's."""
+        """Return both together; reason, account and memory are those of the later one."""
         numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
         return msgspec.structs.replace(self, **numbers, reason=other.reason, account=other.account, memory=other.memory)
 
@@ -123,15 +123,15 @@ _NUMBERS = [name for name in Totals.__struct_fields__ if name not in ("reason", 
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of a script's own, as it gave them to session.log()."""
+    """A script's own numbers, from session.log()."""
 
     iteration: int  # the newest whose mean was in the parameters; 0: none
     time: float  # when they were logged, Unix time
-    logged: dict[str, float | None]  # by name; none where a number is not finite
+    logged: dict[str, float | None]  # by name; none if a number is not finite
 
 
 class MetricsLine(msgspec.Struct, frozen=True):
-    """Tells the kinds of lines apart: an iteration's has neither."""
+    """Tells the kinds of lines apart: an iteration's line has neither field."""
 
     summary: Totals | None = None
     logged: dict[str, float | None] | None = None
@@ -158,21 +158,21 @@ class WorkerMetrics:
     rank: int
     iterations: tuple[Iteration, ...]
     totals: Totals | None
-    """Sums over its processes that came to their end; None where none did."""
+    """Sums over the worker's processes that came to their end; None without one."""
     logged: tuple[Logged, ...] = ()
 
 
 class Tail(LineTail):
-    """Reads what was appended to a metrics file since the last time; the file may not exist yet."""
+    """Reads the lines appended to a metrics file since the last read; the file may not exist yet."""
 
     def read(self) -> Iterator[Iteration | Logged | Totals]:
-        """Every complete new line; an unfinished one waits for the next read."""
+        """Yield every complete new line; an incomplete one waits for the next read."""
         for line in self.lines():
             yield parse(line, self.path)
 
 
 def read_worker(folder: TrialFolder, rank: int) -> WorkerMetrics:
-    """A worker's whole file, which may be missing."""
+    """Read a worker's whole file, which may be missing."""
     tail = Tail(folder.metrics(rank))
     try:
         lines = list(tail.read())
@@ -202,7 +202,7 @@ def last_logged(workers: Iterable[Mapping[str, float | None]]) -> dict[str, floa
 
 
 def read_trial(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
-    """All workers' files of one trial, by rank; ResultsError names one without an iteration that no event explains."""
+    """Read all workers' files of one trial, by rank; ResultsError if one has no iteration and no event explains it."""
     events = read_event_log(folder.events)
     excused = killed_for_good(events) | never_started(events)
     metrics = tuple(read_worker(folder, rank) for rank in range(workers))
@@ -218,7 +218,7 @@ def read_trial(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
 
 
 def read_begun(folder: TrialFolder, workers: int) -> tuple[WorkerMetrics, ...]:
-    """As read_trial() of a trial that did not end; empty where no worker had begun and ended an iteration."""
+    """Read the files of a trial that did not end; empty if no worker had begun and ended an iteration."""
     metrics = tuple(read_worker(folder, rank) for rank in range(workers))
     return metrics if any(line.started is not None for worker in metrics for line in worker.iterations) else ()
 
@@ -236,7 +236,7 @@ def merge(folder: RunFolder, configs: Sequence[Config]) -> Path:
 
 
 def _objects(path: Path) -> Iterable[str]:
-    """The lines that are whole, each an object."""
+    """Yield the complete lines with an object."""
     if path.exists():
         with path.open() as lines:
             yield from (line for line in lines if line.startswith("{") and line.endswith("}\n"))

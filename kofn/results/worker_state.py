@@ -1,13 +1,13 @@
 """The state of a worker, in words."""
 
 STARTING = "starting"
-"""Its process runs, and has not attached to the controller yet."""
+"""Its process runs, but has not attached to the controller yet."""
 
 
 def worker_state(said: str, iteration: int) -> str:
-    """Return `said`, or its state where that says nothing; `iteration`: the newest that it has finished, 0: none.
+    """Return `said`, or another state if that is empty; `iteration`: the newest that the worker has finished, 0: none.
 
-    The controller says "absent" of a worker that starts, and of one that has gone.
+    The controller says "absent" for a starting worker as well as for one that has left.
     """
     if not iteration and said in ("", "absent"):
         return STARTING

@@ -107,14 +107,16 @@ def command(folder: Path, jobs: dict[int, int], p4runtime: bool, bundles: tuple[
     with --p4runtime the files of the switch or of its client. DIR must be empty or missing. The authority's key is not
     kept, so no file can be added later: make a new folder.
 
-    \b Examples:
+    \b
+    Examples:
       kofn certs certs                          job 1 with four workers
       kofn certs certs --job 1:8 --job 2:4      two jobs
       kofn certs certs --machine s=controller --machine a=0,1 --machine b=2-3
       kofn certs certs --p4runtime              for a switch on another machine than its controller, too
       kofn status --certs certs                 ask a controller that has them
 
-    \b Exit codes: 0 done, 2 DIR is not empty or cannot be written.
+    \b
+    Exit codes: 0 done, 2 DIR is not empty or cannot be written.
     """
     from kofn.rpc.certificates import (  # noqa: PLC0415  # needs kofn[certs]
         VALID,

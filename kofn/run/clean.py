@@ -55,11 +55,13 @@ def command() -> None:
     Touches only objects of kofn, and none of a running network; safe to repeat. A running run must be stopped first
     (kofn stop).
 
-    \b Examples:
+    \b
+    Examples:
       kofn clean
       KOFN_STATE_DIR=/run/kofn-2 kofn clean      remains of runs with this folder of states
 
-    \b Exit codes: 0 no remains, 1 a run or a network goes on, or some could not be removed.
+    \b
+    Exit codes: 0 no remains, 1 a run or a network is running, or some could not be removed.
     """
     if (run := running()) is not None:
         click.echo(f"kofn clean: a run is going on (pid {run.pid}, {run.folder}): kofn stop first", err=True)

@@ -100,7 +100,7 @@ def test_a_run_that_goes_on_is_said_to(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
     with hold(folder.path / going):
         done = CliRunner().invoke(main, ["report", str(folder.path), "--json"])
-    assert json.loads(done.stdout)["early_end"] == "it goes on"
+    assert json.loads(done.stdout)["early_end"] == "it is still running"
 
 
 def test_a_finished_run_is_reported_again(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     assert not run.finished and not run.ok
     assert run.metrics.groupby("trial").iteration.max().to_dict() == {"throughput": 200, "all": 20}
     assert run.summary[["trial", "iterations"]].values.tolist() == [["throughput", 200], ["all", 20]]
-    assert f"{tmp_path}: 1 of 2 trials ended; it goes on, or was killed" in repr(run)
+    assert f"{tmp_path}: 1 of 2 trials ended; it is still running, or was killed" in repr(run)
     assert "1 of 2 trials ended" in run._repr_html_()
 
 
