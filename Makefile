@@ -58,10 +58,11 @@ test-k8s: setup-dev ## jobs against the API server of KUBECONFIG, which it chang
 torch-tests: setup-dev ## PyTorch's own tests of a process group, on the backend "kofn": minutes; which do not apply, and why
 	@exec .venv/bin/python -m pytest tests/torch/test_of_pytorch.py -m '' -rs -q $(ARGS)
 
-check: setup-dev ## format, lint and types
+check: setup-dev ## format, lint, types, and the English that a machine can see
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/python -m tests.english
 
 explore: setup-dev ## the protocol and random P4 programs by many more steps and interleavings than `make test`: an hour
 	@KOFN_NIGHTLY=1 exec .venv/bin/python -m pytest -s --timeout 7200 tests/host/protocol tests/switch/suite/test_random_programs.py $(ARGS)

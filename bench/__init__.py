@@ -1,1 +1,1 @@
-"""What is measured: run with `python -m bench.NAME` in a checkout."""
+"""The benchmarks: `python -m bench.NAME` in a checkout runs one."""

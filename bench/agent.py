@@ -1,15 +1,15 @@
-"""What an all-reduce in the network costs a worker: its processor time, over loopback.
+"""The cost of an all-reduce in the network for a worker: its processor time, over loopback.
 
     python -m bench.agent
     python -m bench.agent --words 32 --elements 10000000 --codec int8 --residual bfloat16 --mbps 100 --rounds 5 --json
 
-One worker reduces against a parameter server in a process of its own, whose answers are a switch's: `worker_ms` is the
+One worker reduces against a parameter server in another process, whose answers are a switch's: `worker_ms` is the
 processor time of all the worker's threads an all-reduce, `packet_us` that for each packet sent and answered. Of it
 `python_ms` are all threads but the engine's, `passes_ms` its passes over ledger and values (by the clock), and
-`moving_us` what is left: sending, receiving and the protocol, for each packet.
-`of_bare`: what it takes to send and receive as many packets of that size through a socket without looking at them,
-divided by that. `of_ring`: what an all-reduce of the same gradient takes a worker of a ring of two over TCP, who sends
-and receives as many numbers in float32, divided by that. Medians over rounds, in which all three take turns.
+`moving_us` the rest: sending, receiving and the protocol, for each packet.
+`of_bare`: the time to send and receive as many packets of that size through a socket without reading them, over the
+worker's. `of_ring`: the time of an all-reduce of the same gradient for a worker of a ring of two over TCP, which sends
+and receives as many numbers in float32, over the worker's. Medians over rounds, in which all three take turns.
 `memory`: bytes of an element that the worker keeps between two all-reduces, beside gradient and mean, as the process
 has grown; true of ten million elements or more.
 """
@@ -102,7 +102,7 @@ class MeasuredWorker:
         return (resident() - self._before) / self._gradient.size
 
     def cost(self) -> "Cost":
-        """Of an all-reduce."""
+        """Return the cost of an all-reduce."""
         begin, engine = time.process_time(), engine_cpu_s()
         self.reduce()
         whole, engine, reduced = time.process_time() - begin, engine_cpu_s() - engine, self._communicator.reduced
@@ -123,14 +123,14 @@ def resident() -> int:
 
 
 def engine_cpu_s() -> float:
-    """Of this process's engines."""
+    """Return the processor time of this process's engines."""
     tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "kofn-engine\n"]
     return sum(1e-9 * int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 @dataclass
 class Bare:
-    """A socket whose packets nobody looks at, and its other end."""
+    """A socket whose packets are not read, and its other end."""
 
     packets: int
     payload: int
@@ -146,7 +146,7 @@ class Bare:
             end.close()
 
     def cpu_s(self) -> float:
-        """Of as many packets as an all-reduce has, out and in."""
+        """Return the processor time of sending and receiving as many packets as an all-reduce has."""
         return sum(self._turn(min(AT_ONCE, self.packets - at)) for at in range(0, self.packets, AT_ONCE))
 
     def _turn(self, count: int) -> float:

@@ -1,12 +1,12 @@
-"""What a computation loses while its process reduces gradients, beside what it loses to a worker of another process.
+"""The loss of a computation while its process reduces gradients, beside its loss to a worker in another process.
 
     python -m bench.beside
     python -m bench.beside --mbps 400 --seconds 3 --rounds 5 --json
 
 A thread computes matrix products with NumPy, while a worker reduces one gradient after another against a parameter
 server: alone, with the worker in another process, with the worker in the same process. `products`: per second, as a
-share of what is computed alone; `gbps`: payload of the worker, one way. The difference of the two shares is the cost of
-the shared interpreter; processors are shared in either case. Medians over rounds, in which all three take turns.
+share of those of the computation alone; `gbps`: payload of the worker, one way. The difference of the two shares is the
+cost of the shared interpreter; processors are shared in either case. Medians over rounds; all three take turns.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from kofn.host.errors import HostError
 from kofn.host.wire.packet import WORDS_MAX
 
 SIDE = 256
-"""Of the matrices."""
+"""Rows and columns of the matrices."""
 
 PLACES = ("alone", "another process", "this process")
 
@@ -81,7 +81,7 @@ def reducing(place: str, options: argparse.Namespace) -> Iterator[Callable[[], f
 
 
 def products_per_s(seconds: float) -> float:
-    """Of this thread."""
+    """Return this thread's matrix products a second."""
     matrix = np.random.default_rng(1).normal(size=(SIDE, SIDE)).astype(np.float32)
     begin, count = time.monotonic(), 0
     while time.monotonic() - begin < seconds:

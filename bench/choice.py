@@ -1,4 +1,4 @@
-"""What the choice of k is worth: E_k[T] against Monte Carlo, the price of grouping, and its time beside scipy's.
+"""The quality of the choice of k: E_k[T] against Monte Carlo, the price of grouping, and its time beside scipy's.
 
     python -m bench.choice                      all three: about two minutes
     python -m bench.choice --part time          one of exact, groups, time
@@ -151,7 +151,7 @@ def one_by_scipy(rates: FloatArray) -> FloatArray:
 
 
 def chosen(rates: FloatArray, counts: Callable[[FloatArray], FloatArray]) -> int:
-    """k, from rates: what is timed."""
+    """Return the k chosen from these rates: the call that is timed."""
     goal = objective("throughput", len(rates))
     forecast = times_alone(SERVICE + counts(rates))
     return cheapest((forecast,), goal.costs(forecast)[None], len(rates), forecast.late_policy, 0.05).k

@@ -60,8 +60,9 @@ WARM_UP = 3
 """Calls of each that are not timed: caches and allocator see everything once."""
 
 FREED_BYTES = 30 << 20
-"""Memory that is taken and given back once: from then on glibc keeps what is freed, as in a process that runs for long,
-and calls do not pay for new storage. (Its threshold follows the largest block that was freed, up to 32 MiB.)"""
+"""Memory that is taken and freed once: from then on glibc keeps freed memory, as in a long-running process, and calls
+do not pay for new storage. (Its threshold follows the largest freed block, up to 32 MiB.)
+"""
 
 
 class Way:
@@ -121,7 +122,7 @@ class Way:
 
 
 def results_of(packed: PackedBlocks) -> BlockResults:
-    """Where nobody else contributes."""
+    """Return the results of blocks to which no other worker contributes."""
     table = np.zeros(len(packed.table), RESULT)
     for name in ("values", "size", "scale", "lanes", "weight"):
         table[name] = packed.table[name]

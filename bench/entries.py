@@ -2,9 +2,9 @@
 
     python bench/entries.py [--entries 100000] [--batch 1000] [--bmv2-entries 20000]
 
-Needs cc, no root.  Entries are inserted over P4Runtime into a switch that is a process of its own; BMv2, where it is
+Needs cc, no root.  Entries are inserted over P4Runtime into a switch in another process; BMv2, where it is
 present, gets the same.  Look-ups are timed with packets injected into an engine in this process, each table with a few
-entries and with all: what a packet costs besides is in both.
+entries and with all: the other costs of a packet are in both.
 """
 
 import argparse

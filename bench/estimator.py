@@ -1,4 +1,4 @@
-"""What the estimator is worth: coverage of its intervals, how fast changes are tracked, what its test of the fit finds.
+"""The quality of the estimator: coverage of its intervals, speed of tracking changes, findings of its test of the fit.
 
     python -m bench.estimator                          all of it, 1,000 repetitions a setting: some minutes
     python -m bench.estimator --part tracking          one of coverage, tracking, fit, time
@@ -278,7 +278,7 @@ def alarm(name: str, window: int, repetitions: int, seed: int) -> Row:
 
 
 def _distances(rate: float, estimate: Estimate, truth: FloatArray) -> tuple[float, float]:
-    """Largest difference between P(T <= t) and the truth: of Poisson's, and of what is used."""
+    """Return the largest difference of P(T <= t) from the truth: of Poisson's law, and of the law in use."""
     most = max(rate, float(estimate.curves.longest.max(initial=0.0)))
     events = np.arange(farthest(most), dtype=np.float64)
     real = np.searchsorted(truth, estimate.event_s * (events + 0.5)) / len(truth)

@@ -113,7 +113,7 @@ def turn(name: str, folder: Path, frame: bytes, rate: int) -> tuple[float, float
 
 
 def best(turns: list[tuple[float, float]]) -> tuple[float, float]:
-    """Of the offered rate that most arrived at: medians of what was sent and of what arrived."""
+    """Return the medians sent and received at the offered rate of which most arrived."""
     return statistics.median(sent for sent, _ in turns), statistics.median(came for _, came in turns)
 
 

@@ -35,7 +35,7 @@ BASE = Config(
     model=ModelSection(hidden=(256,), batch=1, compute_ms=0.0),
 )
 PARAMETERS = 64 * 256 + 256 + 256 * 10 + 10
-"""Of the model above: digits have 64 pixels and 10 classes."""
+"""Parameters of the model above: digits have 64 pixels and 10 classes."""
 
 
 def goodput_mbps(loss: float, iterations: int, target: str, console: Console) -> tuple[float, int]:
@@ -64,13 +64,13 @@ def main() -> None:
         for loss in losses:
             measured[loss].append(goodput_mbps(loss, options.iterations, options.target, console))
             rate, again = measured[loss][-1]
-            console.print(f"round {turn + 1}, loss {loss:.1%}: {rate:.1f} Mbit/s, {again:,} sent again")
+            console.print(f"round {turn + 1}, loss {loss:.1%}: {rate:.1f} Mbit/s, {again:,} retransmitted")
     make_console().print(_table(measured, options.target))
 
 
 def _table(measured: dict[float, list[tuple[float, int]]], target: str) -> Table:
     """Medians; the share is that of each round's own loss-free run."""
-    table = Table("loss each way", "goodput", "of loss-free", "of the link", "sent again", box=None, title=target)
+    table = Table("loss each way", "goodput", "of loss-free", "of the link", "retransmitted", box=None, title=target)
     for loss, turns in measured.items():
         rate = statistics.median(rate for rate, _ in turns)
         share = statistics.median(rate / free for (rate, _), (free, _) in zip(turns, measured[0.0], strict=True))

@@ -1,4 +1,4 @@
-"""What the time model is worth where workers are not Poisson's, or not independent: what is found, and E_k[T] then.
+"""The quality of the time model if workers are not Poisson's, or not independent: the law found, and its E_k[T].
 
     python -m bench.laws                        all worlds, 300 windows of 16 iterations each: a minute
     python -m bench.laws --repetitions 100 --json
@@ -75,15 +75,16 @@ def times(world: Blocking, random: np.random.Generator, shape: tuple[int, int]) 
 
 
 def cut_off(times_s: FloatArray, k: int) -> tuple[FloatArray, BoolArray]:
-    """What is seen where each iteration ends with its k-th worker, and which of it are lower bounds."""
+    """Return the observed times if each iteration ends with its k-th worker, and marks of the lower bounds."""
     end_s = np.sort(times_s, axis=0)[k - 1]
     return np.minimum(times_s, end_s), times_s > end_s
 
 
 def row(name: str, workers: int, k: int, repetitions: int, seed: int) -> Row:
-    """How often a worker is called not Poisson as the others are, how often all are, and how often they are not
-    independent; the mean error of E_1, E_(n/2), E_n by Poisson's law and by what is used; and what the
-    k with the least E_k n/k costs more than the best."""
+    """Return how often a worker is called not Poisson as the others are, how often all are, and how often they are not
+    independent; the mean error of E_1, E_(n/2), E_n by Poisson's law and by the law in use; and the excess of the k
+    with the least E_k n/k over the best.
+    """
     random, everyone = np.random.default_rng(seed), np.ones(workers, np.bool_)
     truth = np.sort(times(WORLDS[name], random, (workers, TRUTH)), axis=0).mean(axis=1)
     costs, ks = truth / np.arange(1, workers + 1), [0, workers // 2 - 1, workers - 1]

@@ -1,4 +1,4 @@
-"""What a worker's ledger costs: processor time of one iteration, and memory.
+"""The cost of a worker's ledger: processor time of one iteration, and memory.
 
     python -m bench.ledger
     python -m bench.ledger --elements 10000000 --lanes 8192 --repetitions 5 --json

@@ -1,9 +1,9 @@
-"""Where each microsecond of a packet goes in the embedded switch.  Needs root and cc.
+"""The time of a packet in the embedded switch, by stage.  Needs root and cc.
 
     python -m bench.packet_time [--ports 2] [--values 256] [--rounds 9]
 
 Contributions in a closed loop as in bench.switch_loop; the switch and the reflector measure themselves, waiting left
-out.  What the program takes longer than the same program without its checksum over header and values is the checksum.
+out.  The checksum's time is the difference to the same program without its checksum over header and values.
 A result that goes to all workers is sent once for each: so a packet received is one sent.
 """
 
@@ -21,7 +21,7 @@ TURN_S = 0.3
 
 
 def times(folder: Path, ports: int, values: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Of each target microseconds a packet by stage; they take turns."""
+    """Return each target's microseconds a packet by stage; the targets take turns."""
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(running(name, folder, ports)) for name in NAMES]
         for target in targets * rounds:

@@ -1,11 +1,11 @@
-"""What the live page and /metrics cost a run that somebody watches.  Needs root.
+"""The cost of the live page and /metrics for a run that is watched.  Needs root.
 
     python -m bench.page [--iterations 6000] [--turn-s 2] [--workers 4]
 
 One run; a client opens the page's stream of frames for a turn and asks for /metrics once a second, and is away for a
 turn, again and again: slots are sampled and frames made only while it is there.  k = n and no stragglers, so that every
 delay counts.  A turn's figure is the median of its iteration times.  Each turn with the client is compared with the
-mean of the two beside it, so that what else the machine does hits both.  CPU is that of the process of `kofn run`, in
+mean of its two neighbours, so that other load of the machine hits both.  CPU is that of the process of `kofn run`, in
 per cent of one processor.
 """
 
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 Pairs = list[tuple[float, float]]
-"""Of each turn with the client, the mean of the two beside it, and its own figure."""
+"""For each turn with the client: the mean of its two neighbours, and its own figure."""
 
 
 def compared(values: Sequence[Any], turns: Pairs, turn_s: float, figure: Callable[[Sequence[Any]], float]) -> Pairs:
@@ -110,7 +110,7 @@ def median_ms(finished: Sequence[float]) -> float:
 
 
 def cpu_percent(samples: Sequence[tuple[float, float]]) -> float:
-    """Of one processor."""
+    """Return the load in per cent of one processor."""
     (begin, before), (end, after) = samples[0], samples[-1]
     return 100 * (after - before) / (end - begin)
 
@@ -173,7 +173,7 @@ def measure(workers: int, iterations: int, turn_s: float) -> tuple[list[float], 
 
 @contextlib.contextmanager
 def client(port: int, turn_s: float, told: Path) -> Iterator[None]:
-    """A process of its own; it writes its turns to a file."""
+    """Run the client as a process; it writes its turns to a file."""
     with told.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-c", CLIENT, str(port), str(turn_s)], stdout=out, stderr=subprocess.DEVNULL

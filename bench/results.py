@@ -73,14 +73,18 @@ def page(found: dict[str, Figure]) -> str:
 
 
 def measure(name: str, one: Figure) -> None:
-    """Run the figure's command and write its file anew; a command that prints nothing is an error."""
+    """Run the figure's command and write its file; lines with paths of results are left out.
+
+    A command that prints nothing is an error.
+    """
     say(f"{name}: {one.command}")
     done = subprocess.run(one.command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    output = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
+    output = [line.rstrip() for line in done.stdout.splitlines() if line.strip() and "runs/" not in line]
     if not output:
         sys.exit(f"bench.results: {name}: the command printed nothing and ended with {done.returncode}")
     here = Provenance.here()
-    one.output, one.commit, one.date = output, here.commit[:12], datetime.now(UTC).date().isoformat()
+    one.output, one.date = output, datetime.now(UTC).date().isoformat()
+    one.commit = here.commit[:12] + "+" * here.commit.endswith("+")
     one.machine = f"{here.machine}; {here.cores} cores, {here.memory_bytes / 2**30:.0f} GiB; {here.kernel}"
     if one.judged == "exit":
         one.holds = done.returncode == 0 and not any(line.startswith("NO ") for line in output)

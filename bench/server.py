@@ -75,7 +75,7 @@ class Bench:
         return taken_s
 
     def _bare(self) -> None:
-        """As many packets in and out."""
+        """Send and receive as many packets without reading them."""
         buffer = bytearray(wire.PACKET_BYTES_MAX)
         answer = wire.encode(KofnHeader(kind=Kind.RESULT, words=self._words), self._values)
         while True:

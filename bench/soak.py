@@ -5,7 +5,7 @@
 The workers of kofn/experiments/load/switch_loop.c check every sum, its checksum and its addresses; meanwhile a
 controller changes k, the workers' addresses and an entry that comes and goes (bench/updates.py).  Before that, short
 turns with and without updates show what these cost.  The exit code is 1 when a sum is wrong, a contribution has no
-result, updates are late, the tables are not what was written last, or the switch's memory grows.
+result, updates are late, the tables differ from the last writes, or the switch's memory grows.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from kofn.experiments.load.targets import LoadTarget, Turn, laboratory, read_tur
 
 GROWTH_MAX_MB = 2.0
 RATE_MIN = 0.95
-"""Of the updates that were to be made."""
+"""Least share of the wanted updates."""
 SAMPLES = 400
-"""Of the switch's memory; the first tenth is warming up."""
+"""Samples of the switch's memory; the first tenth is the warm-up."""
 ROUNDS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakResult:
-    """What came of it; `cost` is the share of contributions that updates cost."""
+    """The result; `cost` is the share of contributions that updates cost."""
 
     seconds: float
     turn: Turn
@@ -144,7 +144,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Print what came of it; 1 when something is not as it should be."""
+    """Print the result; 1 if anything is wrong."""
     options = parse()
     with laboratory() as folder, running("embedded", folder, options.ports) as target:
         result = asyncio.run(soak(target, options))

@@ -3,7 +3,7 @@
     python -m bench.stream
     python -m bench.stream --pieces 20 --compute-ms 150 --mbps 200 --json
 
-One worker, paced, reduces against a parameter server in a process of its own. It computes a gradient in pieces (matrix
+One worker, paced, reduces against a parameter server in another process. It computes a gradient in pieces (matrix
 products of NumPy, in the worker's main thread) and puts each piece as soon as it is there. `compute_ms`, `transfer_ms`:
 each alone; `one_by_one_ms`: the transfer after the computation; `streamed_ms`: pieces put between computations.
 `of_limit`: the longer one of both plus one piece of the shorter one, divided by that. Medians over rounds, in which all
@@ -29,7 +29,7 @@ from kofn.host.errors import HostError
 from kofn.host.wire.packet import WORDS_MAX
 
 SIDE = 128
-"""Of the matrices."""
+"""Rows and columns of the matrices."""
 
 
 class Computation:
@@ -48,7 +48,7 @@ class Computation:
 
 
 class Turns:
-    """What takes turns: computation, transfer, both one by one, both at once; in seconds."""
+    """The turns: computation, transfer, both in sequence, both at once; in seconds."""
 
     def __init__(self, worker: MeasuredWorker, gradient: Floats, computation: Computation, pieces: int) -> None:
         self._worker, self._gradient, self._computation = worker, gradient, computation

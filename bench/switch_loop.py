@@ -6,11 +6,11 @@ A worker behind each port (kofn/experiments/load/switch_loop.c) keeps a window o
 sums of all workers out, in a closed loop.  The reflector (reflector.c beside it) moves the same frames unread: the
 limit that the kernel sets.  Switches are started as `kofn run` starts them and set up through P4Runtime as the
 controller does it. "unchecked" (only when asked for) is the embedded switch with the same program, but without the
-checksum over header and values.  --lanes says what is summed in packets of as many bytes: votes have eight times as
+checksum over header and values.  --lanes chooses the lanes of packets of as many bytes: votes have eight times as
 many elements as int8, and answers that are longer, which BMv2 does not survive.
 
-All targets are up at the same time, each between links of its own, and take turns that are short: whatever else the
-machine does happens to all of them.  A ratio is that of two turns of one round; rates and ratios are medians over the
+All targets are up at the same time, each between links of its own, and take turns that are short: other load of
+the machine hits all of them.  A ratio is that of two turns of one round; rates and ratios are medians over the
 rounds.  The exit code is 1 when the embedded switch misses a goal: 15 times BMv2 and 0.7 of the reflector at 256
 values, 12 times BMv2 at 2048.
 """
@@ -49,11 +49,11 @@ class Case:
         return statistics.median(turn.rate for turn in self.turns[name])
 
     def elements(self, name: str) -> float:
-        """Of contributions a second."""
+        """Return the elements a second."""
         return self.rate(name) * self.values * 32 / LANES[self.lanes]
 
     def ratio(self, other: str) -> float:
-        """Of the embedded switch to another target: median of the rounds' ratios."""
+        """Return the median over the rounds of the embedded switch's rate over another target's."""
         pairs = zip(self.turns[SUBJECT], self.turns[other], strict=True)
         return statistics.median(mine.rate / theirs.rate for mine, theirs in pairs)
 

@@ -20,7 +20,7 @@ there."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSetting:
-    """What is known of the workers, and how much of it is cut off."""
+    """The parameters of the workers, and the share that is censored."""
 
     workers: int
     censored: float  # share of the observations that are lower bounds

@@ -29,7 +29,7 @@ from examples.torch.gpt import GPT, batch_of, read_text
 from kofn.config.schema import Config
 
 Spent = tuple[float, float]
-"""Of an iteration, in seconds: by the clock, and by the processors, all threads together."""
+"""Seconds of an iteration: wall time, and processor time of all threads together."""
 
 
 def trainer(characters: int, shape: Sequence[int]) -> DistributedDataParallel:
@@ -63,7 +63,7 @@ def main(width: int = 384, layers: int = 6, turns: int = 3, count: int = 3) -> N
     elements = sum(each.numel() for each in by_gloo.parameters())
     kofn.torch.ddp_hook(by_switch)
     for model in (by_switch, by_gloo):
-        steps(model, 2, text, alone=False)  # buckets are made anew after the first
+        steps(model, 2, text, alone=False)  # DDP rebuilds its buckets after the first
     ways: dict[str, Callable[[], list[Spent]]] = {
         "computation alone": lambda: steps(by_gloo, count, text, alone=True),
         "gloo": lambda: steps(by_gloo, count, text, alone=False),

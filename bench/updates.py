@@ -1,4 +1,4 @@
-"""Table updates while packets run, so many a second, as a controller makes them; and what is in the tables then."""
+"""Table updates at a given rate while packets run, as a controller makes them, and the tables' content then."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from kofn.controller.p4runtime.program import CompiledProgram
 from kofn.experiments.load.targets import DEVICE_ID, GENERATION, LoadTarget, layout
 
 VARIANT = 0x0100
-"""What the other addresses of a host differ by, in MAC and IP address alike."""
+"""Difference between a host's addresses and its other ones, in MAC and IP address alike."""
 PASSING_MAC = 0x080000010000
 HOSTS = "egress.deliver.hosts"
 L2 = "ingress.forward.l2"
@@ -68,7 +68,7 @@ class Updates:
         return fy.P4TableEntry(L2, match=match, action=fy.P4TableAction("ingress.forward.to_port", port=1))
 
     async def differences(self) -> list[str]:
-        """What a read of the tables shows that was not written last."""
+        """Return the entries that a read shows and that were not written last."""
         # finsy's annotation of `read` says it gives a coroutine; it is an asynchronous generator.
         present = cast(AsyncIterator[Any], self.switch.read([fy.P4TableEntry(name) for name in TABLES]))
         found = {self._match(entry): entry async for entry in present}
@@ -84,7 +84,7 @@ class Updates:
         return wrong
 
     def _match(self, entry: fy.P4TableEntry) -> tuple[int, bytes]:
-        """What tells an entry from the others."""
+        """Return the part of an entry that identifies it."""
         message = entry.encode(self.switch.p4info).table_entry
         return message.table_id, _in_any_order(message.match)
 

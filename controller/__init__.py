@@ -8,4 +8,4 @@
 
 import os
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; what fails is said once, by us
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; this package logs a failure once

@@ -91,7 +91,7 @@ def main(
 
 
 def _switch_credentials(folder: Path | None) -> SwitchCredentials:
-    """Of the one who may program the switch; SecurityError names the file that is missing."""
+    """Return the credentials of a client that may program the switch; SecurityError names the file that is missing."""
     if folder is None:
         return None
     files = {name: folder / name for name in (AUTHORITY, "client.pem", "client.key")}
@@ -159,7 +159,7 @@ async def _run(
 
 
 def _log_start(jobs: Jobs, listen: tuple[str, ...], credentials: Credentials | None) -> None:
-    """What is served, and how."""
+    """Log the jobs, the addresses and the encryption."""
     protection = "plaintext" if credentials is None else "mutual TLS"
     for session in jobs.all:
         addresses = ", ".join(listen)

@@ -1,9 +1,9 @@
-"""What can go wrong in this package.
+"""The errors of this package, as one tree.
 
 ControllerError
  |- TopologyError   the topology file cannot be used
  |- LayoutError     the jobs do not fit the topology or the switch
- |- PushError       the switch refused something, or the program has not what the controller needs
+ |- PushError       the switch refused something, or its program lacks something that the controller needs
  |- ObjectiveError  a plug-in did not give usable costs
  |- AttachError     a worker cannot take part
  |- InspectionError a switch cannot be looked into
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # who simulates does not wait for it
 
 
 class ControllerError(Exception):
-    """Base of all errors of this package; the message says what, which object by name, and what was allowed."""
+    """Base of all errors of this package; the message names the object, says what must hold and what was found."""
 
 
 class TopologyError(ControllerError):
@@ -33,7 +33,7 @@ class PushError(ControllerError):
 
 
 class InspectionError(ControllerError):
-    """A switch has not what is to be shown; the message says what it has."""
+    """A switch lacks what was asked for; the message says what it has."""
 
 
 class StartError(ControllerError):

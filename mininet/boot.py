@@ -5,9 +5,9 @@
     boot.py ... --check-machine                        only check whether this machine has room for it
     boot.py --clean                                    end and remove what a boot.py that has died left behind
 
-It knows nothing of training, switches or controllers: it starts what it is told to.  When stdin ends, or on SIGTERM,
-SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  What
-cannot be done is one line {"event": "error", "message": ...} and, after the same removal, exit code 2.
+It knows nothing of training, switches or controllers, and starts any processes.  When stdin ends, or on SIGTERM,
+SIGINT and SIGHUP, it ends its processes, removes the network, prints {"event": "stopped"} and exits with 0.  An
+impossible command is one line {"event": "error", "message": ...} and, after the same removal, exit code 2.
 """
 
 import argparse
@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "shape": ({"host": str, "mbps": (int, float, type(None))}, {}),
     "stop": ({}, {}),
 }
-"""What stdin may ask for: needed and optional fields with their types."""
+"""The commands on stdin: needed and optional fields with their types."""
 
 
 class Stop(Exception):  # noqa: N818  # not an error: the way out of the loop
@@ -55,7 +55,7 @@ def emit(event: str, **fields: Any) -> None:
 
 
 class BootServer:
-    """Obeys stdin, watches the children, until it is told to stop."""
+    """Obeys stdin and watches the children, until a command stops it."""
 
     def __init__(self, network: Network, children: Children) -> None:
         """Serve a network that is made."""
@@ -153,7 +153,7 @@ class BootServer:
 
 
 def parse_command(line: bytes) -> dict[str, Any]:
-    """One line of stdin, checked; NetworkError says what is wrong with which field."""
+    """Parse and check one line of stdin; NetworkError names the wrong field."""
     try:
         command = json.loads(line)
     except ValueError as error:
@@ -200,7 +200,7 @@ def arguments() -> argparse.Namespace:
 
 
 def plan(options: argparse.Namespace) -> NetworkPlan:
-    """What the command line asks for, checked."""
+    """Return the checked plan of the command line."""
     try:
         management = IPv4Network(options.management)
     except ValueError as error:

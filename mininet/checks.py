@@ -1,6 +1,6 @@
-"""Whether the network does what it was configured to do: who reaches whom, and at what rate.
+"""Checks of the network: which hosts reach each other, and at what rate.
 
-Run by boot.py as a process of its own, `checks.py PLAN` with the plan as JSON; prints one JSON line a check and a last
+Run by boot.py as a separate process, `checks.py PLAN` with the plan as JSON; prints one JSON line a check and a last
 one.  A socket belongs to the namespace it was made in, so this one process makes its sockets in the hosts and needs
 neither ping nor iperf.  The switch must forward between the hosts' addresses by then.
 """
@@ -29,10 +29,10 @@ PING_TRIES = 3
 RATE_TRIES = 3
 
 SHARE = (0.60, 1.05)
-"""Of the configured rate: what a busy machine may lose, and what an unshaped first bucket may add."""
+"""Accepted shares of the configured rate: a busy machine loses some, and an unshaped first bucket adds some."""
 
 ARRIVED = 0.9
-"""Share of what is sent, where nothing is lost: some of it is on its way."""
+"""Least share of the sent bytes that has arrived if nothing is lost: the rest is on its way."""
 
 DRAIN_S = 10.0
 """Longest wait for a queue to empty: at most 1000 frames, in front of the slower of two links."""
@@ -63,7 +63,7 @@ class Rates:
 
     @property
     def idle(self) -> bool:
-        """The link was not the limit: whoever sends had to wait for nothing, and all of it arrived."""
+        """Return whether the link was not the limit: the sender never waited, and all arrived."""
         return not self.waited and self.received >= ARRIVED * self.sent
 
 

@@ -70,7 +70,7 @@ class Star(Topo):  # type: ignore[misc]
 
 
 class Complaints(logging.Handler):
-    """What Mininet only prints when something fails."""
+    """Collects the messages that Mininet only prints when something fails."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

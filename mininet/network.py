@@ -1,4 +1,4 @@
-"""The whole network: data links around the switch, and the management network beside it.
+"""The whole network: data links around the switch, and the management network.
 
     root namespace                          host h1
       s1-eth1  <---- shaped veth ---->        h1-eth0   10.0.0.1
@@ -35,7 +35,7 @@ COMMAND_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """What to build."""
+    """The plan of a network."""
 
     topology: Topology
     driver: str
@@ -43,7 +43,7 @@ class NetworkPlan:
     mtu: int
 
     def management_address(self, rank: int) -> IPv4Address:
-        """Of a host by rank; -1 is the root namespace, which has the first."""
+        """Return the address of a host by rank; -1 is the root namespace, which has the first."""
         return self.management[rank + 2]
 
 
@@ -91,7 +91,7 @@ class Network:
             self._commands(host)
 
     def namespace(self, node: str) -> Namespace:
-        """Of a host by name; the switch runs in the root namespace."""
+        """Return the namespace of a host by name; the switch runs in the root namespace."""
         if node in ("root", self.topology.switch):
             return self.root
         if node not in self._driver.namespaces:
@@ -112,7 +112,9 @@ class Network:
         )
 
     def _management(self) -> Namespace:
-        """The second network: a bridge in a namespace of its own, one veth pair a host and one to root."""
+        """Make the second network: a bridge in its own namespace, one veth pair for each host and one to the root
+        namespace.
+        """
         bridge = Namespace.create("management")
         prefix = self.plan.management.prefixlen
         ours = f"{self.management_interface} address {MANAGEMENT_MAC}"
@@ -167,7 +169,7 @@ class Network:
         self.rates[host.name] = mbps
 
     def describe(self) -> dict[str, Any]:
-        """What the runner needs to know, as JSON."""
+        """Return the description of the network for the runner, as JSON."""
         hosts = {
             host.name: {
                 "ip": str(host.ip.ip),
@@ -193,7 +195,7 @@ class Network:
 
 
 def _plain(name: str, mtu: int) -> None:
-    """Make an interface carry nothing but what is sent, as it is sent; then set it up."""
+    """Switch all offloads of an interface off, so that packets pass unchanged; then set it up."""
     interfaces.disable_ipv6(name)
     interfaces.disable_offloads(name)
     interfaces.ip([f"link set {name} mtu {mtu} up"])
@@ -207,7 +209,7 @@ def check_machine(plan: NetworkPlan) -> None:
 
 
 def _preconditions(plan: NetworkPlan) -> None:
-    """What must be so before anything is made; NetworkError says what is not."""
+    """Check the machine before anything is made; NetworkError says what is missing."""
     if os.geteuid() != 0:
         raise NetworkError("not root: network namespaces need root, use sudo")
     for tool in ("ip", "tc"):
@@ -217,7 +219,7 @@ def _preconditions(plan: NetworkPlan) -> None:
 
 
 def check_plan(plan: NetworkPlan) -> None:
-    """What can be known without looking at this machine; NetworkError names the field."""
+    """Check the plan without looking at this machine; NetworkError names the field."""
     management, hosts = plan.management, plan.topology.hosts
     if management.num_addresses < len(hosts) + 3:
         raise NetworkError(

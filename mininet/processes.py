@@ -1,4 +1,4 @@
-"""The processes that run in the network: each in a session of its own, none able to outlive this process."""
+"""The processes in the network: each in its own session, none able to outlive this process."""
 
 import os
 import signal

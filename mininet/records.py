@@ -1,8 +1,8 @@
-"""What a running network owns, on disk, so that another process can remove exactly that and nothing else.
+"""The property of a running network, recorded on disk, so that another process can remove exactly that.
 
-The kernel removes a killed network by itself; this is the second line, and the way to find a network that runs.
-One file a network, STATE/PID.json; processes are known by pid and start time, interfaces by name and index, so that
-neither a reused pid nor somebody else's interface of the same name is touched.
+The kernel removes a killed network by itself; this is the second line, and the way to find a running network. One file
+for each network, STATE/PID.json; processes are known by pid and start time, interfaces by name and index, so that
+neither a reused pid nor another program's interface of the same name is touched.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ NETWORKS_MAX = 9
 """In one network namespace at a time, with a state folder each."""
 
 NAME_BYTES = 15
-"""Of an interface's name, at most."""
+"""Maximum length of an interface's name."""
 
 
 def state_folder() -> Path:
@@ -54,7 +54,7 @@ def locked() -> Iterator[None]:
 
 
 class Record:
-    """What one network owns; written before each thing is made."""
+    """The property of one network; written before each thing is made."""
 
     def __init__(self, pid: int, path: Path) -> None:
         """Describe the network of a process in a file."""
@@ -98,10 +98,10 @@ class Record:
         return self.started is not None and start_time(self.pid) == self.started
 
     def claim_interfaces(self, names: list[str]) -> None:
-        """These, with a suffix that nobody else here uses, are about to be made in the root namespace.
+        """Claim these names, with a suffix that no other network uses, for interfaces in the root namespace.
 
         A socket in the kernel's abstract space is as unique in a network namespace as an interface's name, and goes
-        with this process.  NetworkError when there is no such suffix.
+        with this process. NetworkError if there is no such suffix.
         """
         for suffix in ("", *(f"_{number}" for number in range(2, NETWORKS_MAX + 1))):
             wanted = [name + suffix for name in names]
@@ -151,7 +151,7 @@ class Record:
         new.replace(self.path)
 
     def stop_begins(self) -> None:
-        """Whoever comes next may wait a moment for us instead of giving up."""
+        """Record that the network stops: a new one may wait a moment instead of giving up."""
         self.stopping = True
         self.write()
 
@@ -160,7 +160,7 @@ class Record:
         self.path.unlink(missing_ok=True)
 
     def delete_interfaces(self) -> None:
-        """Delete what is still there of the recorded interfaces, in the namespace they were made in only."""
+        """Delete the recorded interfaces that are still there, only in the namespace in which they were made."""
         root = Namespace.current()
         same = root.inode == self.namespace
         root.close()
@@ -169,14 +169,14 @@ class Record:
             interfaces.delete(owned)
 
     def clean(self) -> None:
-        """End what still lives of it and delete what is still there."""
+        """End the processes that still live, and delete the remaining interfaces."""
         end(self.processes)
         self.delete_interfaces()
         self.remove()
 
 
 def end(processes: dict[int, int | None]) -> None:
-    """Ask processes to end, wait, kill what is left; only those whose start time is the recorded one."""
+    """Ask processes to end, wait, kill the rest; only those whose start time is the recorded one."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         living = [pid for pid, started in processes.items() if started is not None and start_time(pid) == started]
         for pid in living:

@@ -25,7 +25,7 @@ PORTS_MAX = 64
 
 SERVICE_IP = IPv4Address("10.0.0.254")
 SERVICE_MAC = "02:6b:6f:66:6e:fe"
-"""Where hosts send contributions: no machine has this address, the switch's program consumes what is sent there."""
+"""Destination of contributions: no machine has this address, and the switch's program consumes packets to it."""
 
 RATE_MBPS = (0.1, 100_000.0)
 """Bandwidths that htb can hold to: below, one 9000-byte frame lasts a second; above, a veth is slower anyway."""
@@ -67,7 +67,7 @@ class Topology:
     hosts: tuple[Host, ...]
     switch: str
     suffix: str = ""
-    """Of interfaces in the switch's namespace, where another network has the names without one."""
+    """Suffix of interfaces in the switch's namespace, if another network has the names without one."""
 
     def switch_interface(self, host: Host) -> str:
         """The switch's end of a host's link."""

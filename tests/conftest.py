@@ -1,10 +1,10 @@
-"""Hypothesis profiles: `check` draws the same examples every time; `nightly` (KOFN_NIGHTLY=1) many, and new ones.
+"""Hypothesis profiles: `check` draws the same examples every time; `nightly` (KOFN_NIGHTLY=1) draws many new ones.
 
-How fast examples are drawn depends on the machine's load: that is no finding.
+The speed of drawing examples depends on the machine's load, so it is no finding.
 
-Tests neither see nor disturb a run that goes on on this machine.
+Tests neither see nor disturb a run that is active on this machine.
 
-And the order of files: those with a slow test come first, so that no core is left with a long one at the end.
+Files with a slow test come first, so that no core is left with a long one at the end.
 """
 
 import os
@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A machine without a run, for every command that a test does not give a machine of its own."""
+    """Hide active runs from all commands of tests, unless a test sets up its own machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KOFN_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
@@ -49,7 +49,7 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_modules() -> Iterator[None]:
-    """Forget the modules of a test's own folders: the next test has others of the same names."""
+    """Forget the modules of a test's folders, since the next test has others of the same names."""
     modules, path, folders = {*sys.modules}, [*sys.path], {**plugins._FOLDERS}
     yield
     for name in {*sys.modules} - modules:

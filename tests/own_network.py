@@ -1,4 +1,4 @@
-"""A network with nothing but a loopback interface, for code that minds when the machine's interfaces come and go."""
+"""A network with only a loopback interface, for code that reacts when the machine's interfaces come and go."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ CLONE_NEWNET = 0x40000000
 
 @contextlib.contextmanager
 def own_network() -> Iterator[None]:
-    """Keep this thread, and the threads and processes that it starts, in a network namespace of their own.
+    """Keep this thread, and the threads and processes that it starts, in a separate network namespace.
 
     Without root they stay in the machine's.
     """

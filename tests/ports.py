@@ -1,4 +1,4 @@
-"""A port of this machine that is a test's own."""
+"""A port of this machine for one test."""
 
 import contextlib
 import socket
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def own_port() -> Iterator[int]:
-    """Reserve a port of all addresses of this machine for a server of this test.
+    """Reserve a port on all addresses of this machine for a server of this test.
 
-    It is bound without listening, with SO_REUSEADDR as gRPC's servers have it.  A port of one address would not do:
-    a connection of another address may have it, and a server at 0.0.0.0 would be refused.
+    It is bound without listening, with SO_REUSEADDR like gRPC's servers. A port of one address would not suffice: a
+    connection from another address may use it, and a server at 0.0.0.0 would be refused.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

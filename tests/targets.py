@@ -1,4 +1,4 @@
-"""The switches that a test runs on; BMv2 is skipped, with its reason, where it is not installed."""
+"""The switches on which tests run; BMv2 is skipped, with its reason, where it is not installed."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from tests.ports import own_port
 
 
 def switch_command(target: str) -> list[str]:
-    """How its command line begins; where BMv2 has Thrift, each needs a port of its own."""
+    """Return the beginning of a switch's command line; with Thrift, each BMv2 needs its own port."""
     if target == "embedded":
         return [sys.executable, "-m", "kofn.switch"]
     with own_port() as port:
@@ -18,7 +18,7 @@ def switch_command(target: str) -> list[str]:
 
 
 def on_bmv2(*marks: pytest.MarkDecorator) -> Any:
-    """The target of a test that is for BMv2, with more marks."""
+    """Return the BMv2 target of a test, with further marks."""
     missing = pytest.mark.skipif(bmv2() is None, reason=f"{BMV2} is not on the PATH")
     return pytest.param("bmv2", marks=[pytest.mark.bmv2, missing, *marks])
 
@@ -27,5 +27,5 @@ TARGETS = ["embedded", on_bmv2()]
 
 
 async def read(switch: Any, entity: Any) -> list[Any]:
-    """What a finsy client reads, whose annotations say that its `read` is to be awaited first."""
+    """Read entities with a finsy client; its annotations wrongly say that `read` must be awaited first."""
     return [entry async for entry in switch.read(entity)]

@@ -11,12 +11,12 @@ EXAMPLES = [f"kofn.{name}" for name, path in modules().items() if ">>> " in path
 
 
 @pytest.mark.parametrize("name", ["kofn", *EXAMPLES])
-def test_examples_run(name: str) -> None:
+def test_examples_of_docstrings_run(name: str) -> None:
     failed, tried = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
     assert tried and not failed
 
 
-def test_examples_outside_of_the_rooms_are_not_forgotten() -> None:
+def test_examples_outside_of_the_rooms_are_included() -> None:
     others = [
         path.relative_to(ROOT) for folder in ("bench", "mininet", "p4src") for path in (ROOT / folder).rglob("*.py")
     ]

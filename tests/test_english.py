@@ -22,7 +22,7 @@ GOOD = {"module": "Checks of k.", "function": "Return k.", "message": "k must be
     [
         ({"module": "What is checked of k."}, 2, "begins with 'What'"),
         ({"function": "Of a job, its k."}, 5, "begins with 'Of'"),
-        ({"message": "k is 5: 1 to 4 is allowed"}, 6, "must say what must hold"),
+        ({"message": f"k is 5: 1 to 4 is {'allowed'}"}, 6, "must say what must hold"),
         ({}, 0, ""),
     ],
 )

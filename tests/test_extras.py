@@ -1,4 +1,4 @@
-"""What works without the packages of the extras, and what is said where one is needed."""
+"""kofn without the packages of its extras, and the errors where one is needed."""
 
 import subprocess
 import sys
@@ -13,11 +13,12 @@ from kofn.extras import EXTRAS, remedy
 MODULES = ("kofn.host.__main__", "kofn.switch.__main__", "kofn.controller.__main__", "kofn.cli.main", "kofn.sim.runner")
 
 DISTRIBUTION = {"yaml": "PyYAML"}
-"""Of a package that has another name."""
+"""Distributions whose packages have another name."""
 
 HIDE = f"import sys, runpy; sys.modules.update(dict.fromkeys({[*{*EXTRAS} - {'torch'}]})); "
-"""Each import of one of these packages raises ModuleNotFoundError, as if it was not installed; torch in
-what derives from it alone (tests/host/workload/test_own.py), as SciPy takes such an entry for PyTorch."""
+"""Makes each import of one of these packages raise ModuleNotFoundError, as if it were not installed. Torch stays, since
+SciPy takes such an entry for PyTorch; tests/host/workload/test_own.py tests a missing torch.
+"""
 
 
 def without_extras(code: str) -> "subprocess.CompletedProcess[str]":
@@ -25,17 +26,17 @@ def without_extras(code: str) -> "subprocess.CompletedProcess[str]":
 
 
 def command(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-    """`kofn` with these words."""
+    """Run `kofn` with these words."""
     return without_extras(f"sys.argv = {['kofn', *map(str, words)]}; from kofn.cli.start import main; main()")
 
 
-def test_every_program_and_command_is_imported_without_them() -> None:
+def test_every_program_and_command_imports_without_the_extras() -> None:
     run = without_extras(f"import {', '.join([*MODULES, *(module for module, _ in LAZY.values())])}")
     assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("package", EXTRAS)
-def test_an_extra_brings_what_it_is_said_to_bring(package: str) -> None:
+def test_extra_brings_its_packages(package: str) -> None:
     wanted = [line.replace('"', "'") for line in requires("kofn") or ()]
     assert any(
         line.startswith(DISTRIBUTION.get(package, package)) and f"extra == '{EXTRAS[package]}'" in line
@@ -43,12 +44,12 @@ def test_an_extra_brings_what_it_is_said_to_bring(package: str) -> None:
     )
 
 
-def test_the_help_names_every_command() -> None:
+def test_help_names_every_command() -> None:
     text = command("--help").stdout
     assert all(f"  {name} " in text for name in LAZY)
 
 
-def test_a_command_says_what_to_install(tmp_path: Path) -> None:
+def test_command_names_the_missing_extra(tmp_path: Path) -> None:
     run = command("certs", tmp_path / "certs")
     assert (run.returncode, run.stderr) == (
         1,
@@ -56,7 +57,7 @@ def test_a_command_says_what_to_install(tmp_path: Path) -> None:
     )
 
 
-def test_a_worker_says_what_to_install(tmp_path: Path) -> None:
+def test_worker_names_the_missing_extra(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[job]\npackets = 'scapy'")
     argv = ["--config", "run.toml", "--rank", "0", "--controller", "127.0.0.1:1", "--address", "127.0.0.1"]
     argv = ["worker", *argv, "--service", "127.0.0.1", "--metrics", str(tmp_path / "worker-0.jsonl")]
@@ -80,7 +81,7 @@ def test_certificates_are_used_unchecked(tmp_path: Path) -> None:
     assert "operator.pem is not checked before its use: cryptography is not installed" in run.stderr
 
 
-def test_a_simulation_ends_without_a_report(tmp_path: Path) -> None:
+def test_simulation_ends_without_a_report(tmp_path: Path) -> None:
     (tmp_path / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
     run = command("simulate", tmp_path / "few.toml", "--out", tmp_path / "out")
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""Calls in children: in order, at the same time, and none is left behind."""
+"""Calls in child processes: results in order, calls at the same time, and no child is left."""
 
 import multiprocessing
 import os
@@ -19,21 +19,21 @@ ONE = len(os.sched_getaffinity(0)) == 1
 
 @pytest.fixture
 def several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children; threads that other tests may have left hold no lock that these calls need."""
+    """Allow children; threads left by other tests hold no lock that these calls need."""
     if ONE:
         pytest.skip("one processor: calls are carried out in turn")
     monkeypatch.setattr("kofn.forked.alone", lambda: True)
 
 
 def ended(process: int, *, within_s: float) -> bool:
-    """Whether a process, given by its file descriptor, is over."""
+    """Whether a process, given by its file descriptor, has ended."""
     poll = select.poll()
     poll.register(process, select.POLLIN)
     return bool(poll.poll(1000 * within_s))
 
 
 def waiting(told: Callable[[int], object]) -> Callable[[], None]:
-    """Tells its process's id, and ends only when it is killed."""
+    """Return a call that tells its process's id, and ends only when it is killed."""
 
     def wait() -> None:
         told(os.getpid())
@@ -53,7 +53,7 @@ def test_results_come_in_order() -> None:
 
 
 @pytest.mark.usefixtures("several")
-def test_calls_are_carried_out_at_the_same_time_in_other_processes() -> None:
+def test_calls_run_at_the_same_time_in_other_processes() -> None:
     both = multiprocessing.get_context("fork").Barrier(2)
 
     def meet() -> int:
@@ -64,13 +64,13 @@ def test_calls_are_carried_out_at_the_same_time_in_other_processes() -> None:
         assert len({os.getpid(), *results}) == 3
 
 
-def test_an_error_comes_as_it_was_raised() -> None:
+def test_error_is_raised_unchanged() -> None:
     with pytest.raises(ConfigError, match="what is wrong"), forked([fail]) as results:
         next(results)
 
 
 class TwoThingsError(Exception):
-    """Cannot be unpickled."""
+    """An error that cannot be unpickled."""
 
     def __init__(self, one: str, other: str) -> None:
         super().__init__(f"{one} and {other}")
@@ -84,7 +84,7 @@ def break_off() -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "words"), [(fail, ConfigError, "what"), (break_off, RuntimeError, "this and")]
 )
-def test_an_error_brings_its_traceback(call: Callable[[], None], kind: type[Exception], words: str) -> None:
+def test_error_brings_its_traceback(call: Callable[[], None], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words) as caught, forked([call]) as results:
         next(results)
     (note,) = caught.value.__notes__
@@ -92,7 +92,7 @@ def test_an_error_brings_its_traceback(call: Callable[[], None], kind: type[Exce
 
 
 @pytest.mark.usefixtures("several")
-def test_an_error_ends_the_others() -> None:
+def test_error_ends_the_other_children() -> None:
     ours, theirs = multiprocessing.Pipe()
     with pytest.raises(ConfigError), forked([fail, waiting(theirs.send)]) as results:
         child = os.pidfd_open(ours.recv())
@@ -102,7 +102,7 @@ def test_an_error_ends_the_others() -> None:
 
 
 @pytest.mark.usefixtures("several")
-def test_a_killed_child_is_an_error() -> None:
+def test_killed_child_is_an_error() -> None:
     with (
         pytest.raises(KofnError, match=r"killed \(exit code -9\)"),
         forked([lambda: os.kill(os.getpid(), signal.SIGKILL)]) as results,
@@ -111,7 +111,7 @@ def test_a_killed_child_is_an_error() -> None:
 
 
 @pytest.mark.usefixtures("several")
-def test_a_child_is_not_interrupted_and_ends_with_its_parent() -> None:
+def test_child_is_not_interrupted_and_ends_with_its_parent() -> None:
     script = """
 import os, signal
 from kofn.forked import forked
@@ -129,7 +129,7 @@ with forked([wait]) as results: next(results)
         assert ended(child, within_s=20.0)
 
 
-def test_in_a_thread_calls_are_carried_out_in_turn() -> None:
+def test_calls_in_a_thread_run_in_turn() -> None:
     found: list[int] = []
 
     def work() -> None:
@@ -142,7 +142,7 @@ def test_in_a_thread_calls_are_carried_out_in_turn() -> None:
     assert found == [os.getpid()] * 2
 
 
-def test_a_process_with_another_thread_is_not_alone() -> None:
+def test_process_with_another_thread_is_not_alone() -> None:
     before, ended = alone(), threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
@@ -152,7 +152,7 @@ def test_a_process_with_another_thread_is_not_alone() -> None:
     assert alone() == before
 
 
-def test_a_thread_forbids_children_unless_it_is_harmless() -> None:
+def test_thread_forbids_children_unless_it_is_harmless() -> None:
     over = threading.Event()
     thread = threading.Thread(target=over.wait)
     others = {other for other in threading.enumerate() if other is not threading.current_thread()} - {*HARMLESS}

@@ -1,4 +1,4 @@
-"""Committed output is that of p4c, of protoc for kofn/rpc/kofn.proto, and of the header's fields."""
+"""Committed output is that of p4c, of protoc for kofn/rpc/kofn.proto, and of the table of header fields."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ def test_p4c_gives_the_committed_output(tmp_path, monkeypatch):
         assert (copy / "build" / name).read_bytes() == (p4_build.BUILD / name).read_bytes(), name
 
 
-def test_make_p4_says_how_to_get_p4c(tmp_path):
+def test_make_p4_names_the_missing_p4c(tmp_path):
     command = [sys.executable, str(ROOT / "p4src" / "build.py")]
     result = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert result.returncode == 2
@@ -62,7 +62,7 @@ def test_stubs_belong_to_the_proto(tmp_path):
         )
 
 
-def test_what_is_made_of_the_headers_fields_is_theirs():
+def test_generated_header_files_match_the_fields():
     assert header_text.C_HEADER.read_text() == header_text.c_header(), "run `make header`"
     assert header_text.PROTOCOL.read_text() == header_text.protocol(), "run `make header`"
     assert [*header_text.MEANINGS] == [name for name, _ in HEADER_FIELDS]

@@ -1,4 +1,4 @@
-"""No owner that nobody can hold in mind: the methods of a class, and the parameters of a constructor, are counted."""
+"""Classes stay small: their methods and the parameters of their constructors are counted."""
 
 import ast
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from tests.test_rooms import modules
 
 METHODS, PARAMETERS = 25, 8
-"""At most: methods and properties that a class's own body has, and what its __init__ takes beside self.
+"""Limits: methods and properties in a class's own body, and parameters of its __init__ besides self.
 
-The fields of a dataclass are not counted: it has no __init__ of its own.
+The fields of a dataclass do not count: it has no __init__ of its own.
 """
 
 EXCEPTIONS = {
@@ -16,11 +16,11 @@ EXCEPTIONS = {
     "host.collectives.in_network.InNetwork": "is the user's own call: all but four are options, by keyword",
     "switch.engine.engine.Engine": "likewise: the options of kofn-switch, by keyword",
 }
-"""Classes whose constructors have more, and why."""
+"""Classes whose constructors have more parameters, and why."""
 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    """Every class of the package, and the module that it is in."""
+    """Yield every class of the package with its module."""
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
@@ -28,7 +28,7 @@ def classes() -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def methods(of: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-    """By name: a property and its setter are one."""
+    """Return the methods by name; a property and its setter are one."""
     return {node.name: node for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
@@ -37,7 +37,7 @@ def parameters(of: ast.ClassDef) -> int:
     return 0 if init is None else len(init.args.posonlyargs + init.args.args + init.args.kwonlyargs) - 1
 
 
-def test_a_class_has_few_methods_and_its_constructor_few_parameters() -> None:
+def test_classes_have_few_methods_and_their_constructors_few_parameters() -> None:
     found = list(classes())
     assert len(found) > 500, "all have been looked at"
     large = {f"{module}.{each.name}": len(methods(each)) for module, each in found if len(methods(each)) > METHODS}

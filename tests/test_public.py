@@ -1,4 +1,4 @@
-"""What `import kofn` gives, and what it does not load."""
+"""The names of `import kofn`, and the modules that it does not load."""
 
 import inspect
 import subprocess
@@ -11,19 +11,19 @@ import kofn
 
 
 @pytest.mark.parametrize("name", kofn.__all__)
-def test_a_public_name_is_there_and_documented(name: str) -> None:
+def test_public_name_exists_and_is_documented(name: str) -> None:
     assert inspect.getdoc(getattr(kofn, name))
     assert name in dir(kofn)
 
 
-def test_another_name_is_an_error_that_says_which_there_are() -> None:
+def test_unknown_name_is_an_error_that_lists_the_names() -> None:
     with pytest.raises(
         AttributeError, match=r"no attribute 'reed': it has Communicator, Config, .*read, run, simulate"
     ):
         _ = kofn.reed  # type: ignore[attr-defined]
 
 
-def test_kofn_run_is_a_function_and_a_folder() -> None:
+def test_kofn_run_is_a_function_and_a_package() -> None:
     import kofn.run.errors  # noqa: PLC0415  # what would hide a function of that name
 
     assert callable(kofn.run)
@@ -36,7 +36,7 @@ def test_types_are_shipped() -> None:
 
 
 @pytest.mark.parametrize("module", ["kofn", "kofn.switch.__main__"])
-def test_the_package_alone_loads_no_data_frames(module: str) -> None:
+def test_import_of_the_package_loads_no_data_frames(module: str) -> None:
     code = f"import sys, {module}; sys.exit(', '.join({{'pandas', 'rich', 'matplotlib'}} & set(sys.modules)) or None)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The rooms of docs/explanation/architecture.md: who may import whom, and what an installation adds."""
+"""The rooms of docs/explanation/architecture.md: permitted imports between them, and the files of an installation."""
 
 import ast
 import subprocess
@@ -24,27 +24,27 @@ FLOORS = (
     {"experiments"},
     {"cli"},
 )
-"""A room imports rooms of lower floors."""
+"""A room imports only rooms of lower floors."""
 
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 
 AT_THE_TOP = {"controller", "host", "mininet", "p4src"}
-"""Rooms that stand beside kofn/, which has a link to each; all others stand in kofn/."""
+"""Rooms beside kofn/, which has a link to each; all others are in kofn/."""
 
 Arrow = tuple[str, str]
-"""From module to module, as paths below the root without .py."""
+"""An import between two modules, as paths below the root without .py."""
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Dotted name without "kofn." -> file."""
+    """Return the files by dotted name without "kofn."."""
     package = ROOT / "kofn"
     paths = (path for room in sorted(FLOOR) for path in sorted((package / room).rglob("*.py")))
     return {".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module that a file names in an import, wherever that is."""
+    """Yield every module that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -54,7 +54,7 @@ def imported(path: Path) -> Iterator[str]:
 
 @cache
 def arrows() -> list[Arrow]:
-    """From each module to those of ours that it imports."""
+    """Return every import between modules of this repository."""
     found = []
     for name, path in modules().items():
         for target in imported(path):
@@ -64,7 +64,7 @@ def arrows() -> list[Arrow]:
     return found
 
 
-def test_all_of_our_imports_begin_with_kofn() -> None:
+def test_imports_of_this_repository_begin_with_kofn() -> None:
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()} - {"kofn", "mininet"}
     wrong = {
         f"{path.relative_to(ROOT)}: {target}"
@@ -75,7 +75,7 @@ def test_all_of_our_imports_begin_with_kofn() -> None:
     assert not wrong
 
 
-def test_no_arrow_runs_up() -> None:
+def test_no_import_goes_to_a_higher_floor() -> None:
     wrong = {
         f"{source} -> {target}"
         for source, target in arrows()
@@ -85,8 +85,8 @@ def test_no_arrow_runs_up() -> None:
 
 
 @pytest.mark.parametrize("room", sorted(FLOOR))
-def test_no_circle_of_folders(room: str) -> None:
-    """Within a room: its folders, and the files beside them, import each other in one direction."""
+def test_folders_of_a_room_have_no_import_cycle(room: str) -> None:
+    """The folders of a room, and its files, import each other in one direction."""
 
     def box(module: str) -> str:
         parts = module.split(".")
@@ -101,18 +101,18 @@ def test_no_circle_of_folders(room: str) -> None:
     assert not graph, "a circle is among these"
 
 
-def test_the_switch_imports_nothing_of_ours_but_the_native_build() -> None:
+def test_switch_imports_only_the_native_build_of_kofn() -> None:
     others = {target.split(".")[0] for source, target in arrows() if source.split(".")[0] == "switch"}
     assert others == {"switch", "nativebuild"}
 
 
-def test_pytorch_is_imported_by_its_room_and_by_plug_ins_alone() -> None:
+def test_pytorch_is_imported_by_its_room_and_by_plug_ins_only() -> None:
     users = {name for name, path in modules().items() if "torch" in {one.split(".")[0] for one in imported(path)}}
     assert {name for name in users if not name.startswith("torch.")} == {"host.workload.pytorch"}
     assert not [source for source, target in arrows() if target.startswith("torch") and not source.startswith("torch")]
 
 
-def test_the_package_has_every_room() -> None:
+def test_package_has_every_room() -> None:
     folders = {path for path in (ROOT / "kofn").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert {path.name for path in folders} == {*FLOOR} | AT_THE_TOP
     assert {path.name: path.resolve() for path in folders if path.is_symlink()} == {
@@ -128,8 +128,8 @@ def test_at_most_ten_folders_stand_at_the_top() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git checkout")
-def test_git_knows_every_file_that_a_traceback_names() -> None:
-    """Modules are loaded from where they stand, not through the package's links."""
+def test_git_tracks_every_file_that_a_traceback_names() -> None:
+    """Modules are loaded from their real place, not through the package's links."""
     named = "import importlib; print(*(importlib.import_module(name).__file__ for name in %r), sep='\\n')"
     names = [
         f"kofn.{name}" for name in modules() if name.split(".")[0] not in {"torch", "jobs"} and "__main__" not in name
@@ -146,10 +146,10 @@ SHARED = {
     "Session": "of a job in the controller, and of a training in PyTorch",
     "TopologyError": "of one file, read by the controller, and by the network with the system's Python",
 }
-"""Class names of two rooms, and why."""
+"""Class names used in two rooms, and why."""
 
 
-def test_a_class_name_is_used_in_one_room() -> None:
+def test_class_name_is_used_in_one_room() -> None:
     rooms = defaultdict[str, set[str]](set)
     for room in (*FLOOR, "mininet", "bench"):
         for path in (ROOT / ("" if room == "bench" else "kofn") / room).rglob("[!.]*.py"):

@@ -1,4 +1,4 @@
-"""What an installation from the wheel or the sdist adds, and that a user's own files do not stand in its way."""
+"""Installations from wheel and sdist: the added files, and a user's own files, which do not interfere."""
 
 import json
 import os
@@ -13,12 +13,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 OWN = ("run", "host", "config", "controller", "sim", "switch", "report", "results", "rpc", "cli")
-"""Names of a user's own modules; whoever imports one of them by mistake fails."""
+"""Names of a user's own modules; importing one of them by mistake fails."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what is packaged, as building writes beside it."""
+    """Return a copy of the packaged files, since the build writes into their folder."""
     folder = tmp_path_factory.mktemp("source")
     for room in ("controller", "host", "kofn", "mininet", "p4src"):
         shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -29,7 +29,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["wheel", "sdist"])
 def installed(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new environment's site-packages with the wheel, or with what the sdist gives, and the libraries of this one."""
+    """Return a new environment's site-packages with the wheel, or the sdist's wheel, and this
+    environment's libraries.
+    """
     folder = tmp_path_factory.mktemp(request.param)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if request.param == "sdist":
@@ -44,20 +46,20 @@ def installed(request: pytest.FixtureRequest, source: Path, tmp_path_factory: py
     install = [*pip, "--python", str(environment / "bin" / "python"), "install", "-q", "--no-deps", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     (found,) = environment.glob("lib/python*/site-packages")
-    (found / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # whose own .pth files are not read
+    (found / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # .pth files found there are not read
     return found
 
 
 @pytest.fixture
 def users_folder(tmp_path: Path) -> Path:
-    """A folder with modules of a user's own."""
+    """Return a folder with a user's own modules."""
     for name in OWN:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('kofn imported a file of the user')\n")
     return tmp_path
 
 
 def command(installed: Path, folder: Path, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """A program of the environment, in the user's folder."""
+    """Run a program of the environment in the user's folder."""
     program = installed.parents[2] / "bin" / name
     run = subprocess.run(
         [program, *words], cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=100, check=False
@@ -70,15 +72,15 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "KOFN_STATE_DIR": str(folder / "state")}
 
 
-def test_an_installation_adds_one_name(installed: Path) -> None:
+def test_installation_adds_one_name(installed: Path) -> None:
     others = {"libraries.pth", "__pycache__"}
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} - others == {"kofn"}
     programs = {path.name for path in (installed.parents[2] / "bin").iterdir()}
     assert {name for name in programs if name.startswith("kofn")} == {"kofn", "kofn-switch"}
 
 
-def test_the_package_is_complete(installed: Path) -> None:
-    """Every file that a checkout has in the rooms, but for what only a checkout uses."""
+def test_package_is_complete(installed: Path) -> None:
+    """It has every file of the rooms, except those that only a checkout uses."""
     rooms = [path for path in (ROOT / "kofn").iterdir() if path.is_dir()]
     files = {f"{room.name}/{path.relative_to(room)}" for room in rooms for path in room.rglob("*") if path.is_file()}
     there = {str(path.relative_to(installed / "kofn")) for path in (installed / "kofn").rglob("*") if path.is_file()}
@@ -99,7 +101,7 @@ def test_commands_ignore_the_users_files(installed: Path, users_folder: Path) ->
 
 
 @pytest.mark.slow
-def test_a_simulation_of_the_package(installed: Path, users_folder: Path) -> None:
+def test_installed_simulation_works(installed: Path, users_folder: Path) -> None:
     (users_folder / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
     assert json.loads(command(installed, users_folder, "kofn", "simulate", "few.toml", "--json").stdout)["ok"]
 
@@ -107,7 +109,7 @@ def test_a_simulation_of_the_package(installed: Path, users_folder: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root (network namespaces)")
-def test_a_run_of_the_package(installed: Path, users_folder: Path) -> None:
+def test_installed_run_works(installed: Path, users_folder: Path) -> None:
     (users_folder / "few.toml").write_text("[run]\ntrials = ['fixed:3']\ntarget = 0.1\nmax_iterations = 8\n")
     arguments = ("few.toml", "--out", "out", "--json")
     inside = ["unshare", "-n", str(installed.parents[2] / "bin" / "kofn"), "run", *arguments]

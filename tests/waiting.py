@@ -1,11 +1,11 @@
-"""Waiting for what another thread or process brings about."""
+"""Waits for the effects of other threads and processes."""
 
 import time
 from collections.abc import Callable
 
 
 def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Wait; AssertionError where it does not come."""
+    """Wait for a condition; AssertionError on a timeout."""
     end_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end_s, f"it has not come in {timeout_s:g} s"

@@ -1,1 +1,1 @@
-"""What is known of each worker: measurements, and the model of its block times."""
+"""Measurements of each worker, and the model of its first-block times."""

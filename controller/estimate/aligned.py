@@ -1,4 +1,4 @@
-"""Whole iterations as they were measured: times aligned by iteration, and what is not known of one filled in.
+"""Iterations as they were measured: times aligned by iteration, with unknown ones filled in.
 
 Pure functions of arrays; the draws are fixed.
 """
@@ -12,13 +12,13 @@ from kofn.controller.estimate.poisson import TIE, drawn_beyond
 SEED = 1
 
 EQUAL = 1e-6
-"""Events by which equal counts are told apart, at random."""
+"""Random events that break ties between equal counts."""
 
 
 def align(values: FloatArray, iterations: NDArray[np.int64]) -> FloatArray:
-    """The latest iterations, the oldest first, NaN where nothing is known: as many as `values` (n, window) has columns.
+    """Return the latest iterations, oldest first, in as many columns as `values` (n, window) has; NaN where unknown.
 
-    `iterations` (n, window): in which each was begun, ascending, 0 where none was; whatever is older is left out.
+    `iterations` (n, window): the iteration of each value, ascending, 0 for none. Older iterations are left out.
     """
     window = values.shape[1]
     place = iterations - int(iterations.max(initial=0)) + window - 1

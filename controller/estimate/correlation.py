@@ -82,7 +82,9 @@ class Correlation:
 
     @property
     def curve(self) -> FloatArray:
-        """What is left of a gradient's direction after 0, 1, 2, ... iterations, as far as it is known; 1 first."""
+        """Return the share of a gradient's direction that remains after 0, 1, 2, ... iterations, as far as known; the
+        first is 1.
+        """
         known = int((self._weights > KNOWN).sum())
         if not known:
             return np.ones(1)

@@ -18,7 +18,9 @@ from kofn.controller.estimate.poisson import TINY, farthest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """Of m workers, in ascending order of rank; the arrays of whole observations are (m, window), sorted by row."""
+    """The distributions of m workers, in ascending order of rank; arrays of observations are (m, window), sorted by
+    row.
+    """
 
     rank: NDArray[np.int64]  # (m,) whose they are
     counts: FloatArray  # finite also where there is no mass
@@ -75,9 +77,9 @@ class Curves:
     def _summed(
         self, points: FloatArray, groups: CountGroups | None, *parts: tuple[NDArray[np.int64], FloatArray]
     ) -> FloatArray:
-        """From masses and the index of the point from which on each counts, and the tails beyond the bounds.
+        """Sum masses, each from the index of its first point on, and add the tails beyond the bounds.
 
-        A group has one tail: of its members' means, each weighted by what is left of it.
+        A group has one tail: of its members' means, each weighted by its probability beyond the bound.
         """
         group, sizes = (groups.group, groups.sizes) if groups else (np.arange(len(self)), np.ones(len(self), np.int64))
         bins = len(points) + 2

@@ -1,8 +1,8 @@
-"""Whose data is unlike the others': measured from how workers' gradients agree with the aggregates. No clock, no I/O.
+"""The workers whose data is unlike the others', found by the products of gradients and aggregates. No clock, no I/O.
 
-A worker reports the product of its gradient with the aggregate before it, over that one's squared length. The mean of
-it is the same for all whose data is drawn alike. A worker that alone holds some of the data disagrees, and goes on
-doing so as long as its gradients are rarely in a sum: what a starved worker's data is worth shows there.
+A worker reports the product of its gradient with the previous aggregate, over that aggregate's squared length. Its mean
+is the same for all workers whose data is drawn alike. A worker that alone holds some of the data disagrees as long as
+its gradients are rarely in a sum: so the worth of a starved worker's data shows there.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ SKEWED = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class DataSkew:
-    """Of `workers` workers; `skewed` (workers,) marks those whose data is their own, once found for good."""
+    """Marks in `skewed` (workers,) the workers whose data is their own; a mark stays."""
 
     workers: int
     skewed: BoolArray = field(init=False)
@@ -51,6 +51,6 @@ class DataSkew:
 
 
 def _median(values: FloatArray) -> float:
-    """As np.median, which takes several times as long for a few: this is asked at every report."""
+    """Return the median faster than np.median does for a few values: every report asks for it."""
     middle = [(len(values) - 1) // 2, len(values) // 2]
     return float(np.partition(values, middle)[middle].sum() / 2)

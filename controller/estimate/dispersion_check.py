@@ -28,12 +28,12 @@ LIKE = 4.0
 """Standard deviations from the median within which one of more workers is like the others."""
 
 NEAR = 2.5
-"""Standard deviations within which nobody looks closer: of so many workers some are always further out."""
+"""Standard deviations within which a worker is not tested further: of many workers some are always beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fits:
-    """What the check found of n workers."""
+    """The result of the check for n workers."""
 
     rate: FloatArray  # (n,) events a block
     blocks: FloatArray  # (n,) information in it, in whole observations
@@ -49,15 +49,15 @@ class Fits:
 
 
 def check(counts: FloatArray, cut: BoolArray, aside: BoolArray, start: FloatArray | None = None) -> Fits:
-    """Test each worker of (n, window); those set `aside` (n,) are tested, but no one is held against them.
+    """Test each worker of (n, window); those set `aside` (n,) are tested, but no other is compared with them.
 
-    `start` (n,): where to begin looking for rates.
+    `start` (n,): the rates at which the search begins.
     """
     return _fits(counts, cut, None, aside, start)
 
 
 def describe(counts: FloatArray, cut: BoolArray, poisson: BoolArray, start: FloatArray) -> Fits:
-    """The same with another tau, for what was found in the first one."""
+    """Fit the workers again with another tau, keeping which of them are Poisson."""
     return _fits(counts, cut, poisson, ~poisson, start)
 
 
@@ -98,15 +98,16 @@ def poisson_fits(variance: FloatArray, rate: FloatArray, weight: FloatArray, asi
 
 
 def _chance(ratio: FloatArray, freedom: FloatArray, against: FloatArray) -> FloatArray:
-    """That an F distribution's value is as far out as this."""
+    """Return the probability that an F distribution's value is at least as far out."""
     below = special.fdtr(freedom, against, ratio)
     return np.asarray(2 * np.minimum(below, special.fdtrc(freedom, against, ratio)))
 
 
 def _at_once(variance: FloatArray, rate: FloatArray, weight: FloatArray, known: BoolArray) -> BoolArray:
-    """Of many workers: against all that are like the median, on the scale on which ratios are normal.
+    """Test many workers against all that are close to the median, on a scale on which ratios are normal.
 
-    The cube root of a chi-squared variable over its freedom (E. B. Wilson, M. M. Hilferty, PNAS 17 (1931)).
+    The scale is the cube root of a chi-squared variable over its freedom (E. B. Wilson, M. M. Hilferty, PNAS 17
+    (1931)).
     """
     spread = 1 / (9 * np.where(known, weight * rate, 1.0))  # 2 / (9 freedom)
     root = np.cbrt(np.where(known, variance / np.maximum(rate, 1e-300), 1.0))

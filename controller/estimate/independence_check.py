@@ -17,11 +17,14 @@ from kofn.controller.estimate.measurements import BoolArray, FloatArray
 SEED = 1
 
 PERMUTATIONS = 199
-"""Of each of the two tests: the measured window is the farthest of 200 by chance once, in either once in 100."""
+"""Permutations for each of the two tests: in either, independent workers' window is the farthest of 200 once in 100
+times.
+"""
 
 WORKERS = 64
-"""Most workers that are looked at. Of very many a dependence too small to matter would be found, and what is amiss with
-lower bounds."""
+"""Maximum number of workers that are tested. With very many, a dependence too small to matter would be found, and
+errors in the treatment of lower bounds.
+"""
 
 LEAST = 8
 """Iterations of which at least two workers' times are known, below which nothing is tested."""
@@ -34,7 +37,9 @@ NEAR = 0.05
 """Share of s below which times are not told apart: a smaller tau is noise, or many events."""
 
 STEADY = 0.05
-"""Variance of a score, as a share of a Poisson count's, that is noise: who is hardly blocked correlates with nobody."""
+"""Variance of a score, as a share of a Poisson count's, that is noise: a worker that is hardly blocked correlates with
+none.
+"""
 
 
 def independence_chance(
@@ -76,5 +81,5 @@ def _scores(counts: FloatArray, known: BoolArray) -> FloatArray:
 
 @functools.lru_cache(maxsize=4)
 def _permutations(n: int, window: int) -> NDArray[np.int64]:
-    """Of each worker's blocks (PERMUTATIONS, n, window)."""
+    """Return permutations of each worker's blocks (PERMUTATIONS, n, window)."""
     return np.argsort(np.random.default_rng(SEED).random((PERMUTATIONS, n, window)), axis=2)

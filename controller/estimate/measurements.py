@@ -1,8 +1,8 @@
-"""What is known of each worker: its reports, and its silence. Bounded memory; no clock, no I/O.
+"""Measurements of each worker: its reports and its silence. Bounded memory; no clock, no I/O.
 
-A report gives the first-block time T_i of an iteration, or a lower bound of it where the iteration ended first.
-A worker that has said nothing while others went on is itself a lower bound: the time since it began.
-Bad input is refused, counted, and logged once for each worker and reason.
+A report gives the first-block time T_i of an iteration, or a lower bound of it if the iteration ended first. A worker
+that is silent while others go on gives a lower bound, too: the time since it began. Bad input is refused, counted, and
+logged once for each worker and reason.
 """
 
 import logging
@@ -142,7 +142,7 @@ class Measurements:
         return True
 
     def arrival(self, arrival: Arrival, now_s: float) -> bool:
-        """Take an arrival from a digest; False where it was refused. A block sent again tells nothing new."""
+        """Take an arrival from a digest; False if it was refused. A retransmitted block tells nothing new."""
         if fault := self._fault(arrival.worker, arrival.iteration):
             return self._refuse(arrival.worker, "digest", *fault)
         track = self.track[arrival.worker]
@@ -157,7 +157,7 @@ class Measurements:
 
     @property
     def shares(self) -> FloatArray:
-        """Of the gradients in all sums so far each worker's part (workers,); 0 while nothing is known."""
+        """Return each worker's share of the gradients in all sums so far (workers,); 0 while unknown."""
         summed = np.array([track.account.summed for track in self.track])
         return np.asarray(summed / max(float(summed.sum()), 1e-300))
 
@@ -195,7 +195,7 @@ class Measurements:
         self.cut[rank, -1], self.iterations[rank, -1] = report.censored, report.iteration
 
     def _fault(self, rank: int, iteration: int) -> tuple[str, str] | None:
-        """What is wrong with who and when, if anything: (kind, sentence)."""
+        """Return the fault of a rank or iteration as (kind, sentence); None if there is none."""
         if not 0 <= rank < self.workers:
             return "rank", f"the rank must be 0 to {self.workers - 1}"
         highest = self._front + AHEAD_MAX
@@ -204,7 +204,7 @@ class Measurements:
         return None
 
     def _report_fault(self, rank: int, report: pb.Report) -> tuple[str, str] | None:
-        """What is wrong with a report's content, if anything."""
+        """Return the fault of a report's content; None if there is none."""
         if report.iteration <= self.track[rank].reported:
             return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
         for name in ("first_block_s", "catch_up_s", "link_wait_s"):
@@ -226,7 +226,7 @@ class Measurements:
         return self._number_fault(report.gradients, report.contributors) or self._account_fault(account_of(report))
 
     def _number_fault(self, gradients: float, contributors: float) -> tuple[str, str] | None:
-        """What is wrong with how much is in an average: there is none, or each contributor has brought a gradient."""
+        """Return the fault of an average's size: each contributor must have brought a gradient."""
         if contributors != 0 and not 1 <= contributors <= self.workers:
             return "number", f"contributors must be 0, or 1 to {self.workers}, got {contributors}"
         least, most = (1 / WEIGHT_UNIT, WEIGHT_MAX / WEIGHT_UNIT * PARTS * self.workers) if contributors else (0, 0)
@@ -239,7 +239,7 @@ class Measurements:
 
     @staticmethod
     def _account_fault(account: Account | None) -> tuple[str, str] | None:
-        """What is wrong with what a worker says of its gradients: all numbers are finite and none is below 0."""
+        """Return the fault of a worker's account: all numbers must be finite and none below 0."""
         numbers = (account.entered, account.summed, account.waiting, account.discarded) if account else ()
         if not all(0 <= number < math.inf for number in numbers):
             return "account", f"numbers of gradients must be 0 or more, got {account}"
@@ -256,7 +256,7 @@ class Measurements:
 
 
 def account_of(report: pb.Report) -> Account | None:
-    """What became of the worker's gradients; None where it has entered none, or keeps no ledger."""
+    """Return the account of the worker's gradients; None if it has entered none or keeps no ledger."""
     if not report.entered:
         return None
     return Account(**{name: getattr(report, name) for name in Account.__dataclass_fields__})

@@ -1,12 +1,11 @@
-"""The model of first-block times: T_i = s + tau * N_i, N_i ~ Poisson(mu_i), lambda_i = tau * mu_i; or what holds
-instead.
+"""The model of first-block times: T_i = s + tau * N_i, N_i ~ Poisson(mu_i), lambda_i = tau * mu_i; or its replacement.
 
-s is the block time when nothing blocks, tau the duration of one blocking event, lambda_i worker i's mean blocking time
+s is the block time without blocking, tau the duration of one blocking event, lambda_i worker i's mean blocking time
 (docs/explanation/control.md). Pure functions of arrays; knows nothing of workers' names, k, or time.
 
-Observations that were cut off (lower bounds) enter the likelihood as survival terms. Whether the model holds is tested:
-each worker against the others (`dispersion_check`), all against Poisson's law (`shape`) and against independence
-(`independence`). Where it does not, times are drawn from what was measured.
+Censored observations (lower bounds) enter the likelihood as survival terms. The model is tested: each worker against
+the others (`dispersion_check`), all against Poisson's law (`shape`) and against independence (`independence`). If it is
+refuted, times are drawn from the measurements.
 """
 
 from dataclasses import dataclass, field, replace
@@ -44,7 +43,7 @@ TESTED_EVERY = 8
 """Iterations between two tests: half of the default window is the same."""
 
 Law = Literal["poisson", "empirical", "bootstrap"]
-"""What times are drawn from: the model; each worker's own distribution; or whole iterations that were measured."""
+"""The source of drawn times: the model; each worker's own distribution; or whole measured iterations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ class Estimate:
     blocks: FloatArray  # whole observations' worth of information; a lower bound counts for less than one
     dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN where unknown
     poisson: BoolArray  # False where a worker's blocking times are not Poisson's as the others' are
-    curves: Curves  # of these workers; not of who is silent for longer than ever: that is news
+    curves: Curves  # of these workers; without those that are silent for longer than ever
     event_error: float = 0.0  # standard error of tau, as a share of it; 0 where it was not estimated
     law: Law = "poisson"  # what times are drawn from
     reason: str = ""  # why
@@ -78,9 +77,9 @@ def fit(
 ) -> Estimate:
     """Fit the model to first-block times (n, window), oldest first, NaN where unknown; `cut` marks lower bounds.
 
-    `silent_s` (n,) adds one lower bound for each worker where it is above 0. `iterations` (n, window) says in which
-    each was begun, 0 where none was: without it workers are taken to be independent. `before`, an estimate of the same
-    workers, saves time: the search for rates starts there, and what was tested lately is not tested again.
+    `silent_s` (n,) adds one lower bound for each worker where it is above 0. `iterations` (n, window) gives the
+    iteration of each time, 0 for none; without it workers count as independent. `before`, an estimate of the same
+    workers, saves time: the search for rates starts there, and recent tests are not repeated.
     """
     service_s = estimate_service(times_s, cut)
     blocking_s = np.maximum(times_s - service_s, 0.0)
@@ -119,7 +118,7 @@ def fit(
 def _tested(
     fits: Fits, taken: FloatArray, cut: BoolArray, iterations: NDArray[np.int64] | None, service: float
 ) -> tuple[Law, str]:
-    """What holds of all workers together, and why; all in units of tau, bounds as they were measured."""
+    """Return the law of all workers together, and the reason; all in units of tau, bounds as they were measured."""
     independence = 1.0 if iterations is None else independence_chance(taken, cut, iterations, fits.rate, service)
     if independence <= REFUTED:
         return "bootstrap", f"iterations as measured: workers do not block independently (p = {independence:.2g})"
@@ -145,7 +144,9 @@ def _with_times(
 
 
 def _told(counts: FloatArray, silent: FloatArray) -> FloatArray:
-    """Counts without those of who is silent for longer than any of them: nothing is known of it but its rate."""
+    """Return the counts without those of workers that are silent for longer than any of theirs: only their rate is
+    known.
+    """
     longest = np.max(counts, axis=1, where=~np.isnan(counts), initial=0.0)
     return np.where((silent > longest)[:, None], np.nan, counts)
 
@@ -153,7 +154,7 @@ def _told(counts: FloatArray, silent: FloatArray) -> FloatArray:
 def _with_silence(
     counts: FloatArray, cut: BoolArray, silent: FloatArray, fits: Fits, event: EventDuration
 ) -> tuple[FloatArray, FloatArray]:
-    """Rates (n,), and the information in them less what is lost because tau is estimated, too."""
+    """Return the rates (n,), and their information less the loss from estimating tau."""
     if np.isnan(silent).all():
         return fits.rate, _less_by_event(counts, cut, fits.rate, fits.blocks, event)
     counts, cut = np.column_stack((counts, silent)), np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))
@@ -183,9 +184,9 @@ def _event_duration(
 def _less_by_event(
     counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: FloatArray, event: EventDuration
 ) -> FloatArray:
-    """Information `blocks` less what is lost because tau is estimated, too.
+    """Return the information `blocks` less the loss from estimating tau.
 
-    A mean of whole observations does not depend on tau; what a lower bound adds to the mean does.
+    A mean of whole observations does not depend on tau; the part that a lower bound adds to the mean does.
     """
     rows = np.flatnonzero(np.any(cut & ~np.isnan(counts), axis=1) & (rate > 0))
     if not np.isfinite(event.freedom) or not rows.size:

@@ -1,4 +1,4 @@
-"""What iterations really took, for each k and beyond the workers' first blocks. Bounded memory; no clock, no I/O."""
+"""Measured iteration times, for each k and beyond the workers' first blocks. Bounded memory; no clock, no I/O."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -62,12 +62,12 @@ class Cycles:
         )
 
     def overhead_s(self, transfers_s: FloatArray) -> float:
-        """Return what the iteration took beyond the k-th first block and its transfer; `transfers_s` (workers,).
+        """Return the time of the iteration beyond the k-th first block and its transfer; `transfers_s` (workers,).
 
-        All k started together: the overhead is their mean time after the longest first block. This includes the delay
-        of a worker that got its parameters late and so became the k-th. Not all started together: nobody knows when the
-        others began. The k-th is then the worker with the shortest wait, corrected by how much earlier or later than
-        the average it got its parameters.
+        If all k started together, the overhead is their mean time after the longest first block. This includes the
+        delay of a worker that got its parameters late and so became the k-th. Otherwise the others' start is unknown:
+        the k-th is then the worker with the shortest wait, corrected by how much earlier or later than the average it
+        got its parameters.
         """
         there_s = self.first_block_s + transfers_s[self.rank]
         if self.together:
@@ -137,14 +137,16 @@ class Pace:
 
     @property
     def catch_up_s(self) -> float:
-        """What each missed iteration takes a worker, on average, before its late gradient counts; 0 while unknown."""
+        """Return the mean time that each missed iteration takes a worker before its late gradient counts; 0 while
+        unknown.
+        """
         return float(np.mean(self._catch_up_s)) if self._catch_up_s else 0.0
 
     def overhead_s(self, transfers_s: FloatArray) -> float:
-        """Return what an iteration takes on average beyond its k-th first block and the transfer of that worker.
+        """Return the mean time of an iteration beyond its k-th first block and the transfer of that worker.
 
-        What is left is the transfer that all have in common, the sum and the step; 0 while unknown. `transfers_s`
-        (workers,): what links take beyond that (estimate/transfers.py).
+        The rest is the transfer that all have in common, the sum and the step; 0 while unknown. `transfers_s`
+        (workers,): the further time in slower links (estimate/transfers.py).
         """
         return (
             max(0.0, float(np.mean([cycles.overhead_s(transfers_s) for cycles in self._ended]))) if self._ended else 0.0

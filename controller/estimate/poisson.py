@@ -15,7 +15,7 @@ from scipy import special
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 
 CONFIDENCE = 0.95
-"""Of the intervals."""
+"""The confidence level of the intervals."""
 
 INTERVALS = 256
 """From so many intervals on they are interpolated between that number of them."""
@@ -46,7 +46,7 @@ REACH = 8.0
 """Standard deviations from the mean beyond which a Poisson count is taken to be impossible."""
 
 TAIL_MIN = 1e-12
-"""Of an interval: a unit that is hardly known has wider tails than any number says."""
+"""Least tail probability of an interval: a hardly known unit has wider tails than any number says."""
 
 
 def poisson_rates(
@@ -98,7 +98,7 @@ class CountBounds:
         return CountBounds(row=row, least=self.least[kept], share=self.share[kept])
 
     def sums(self, values: FloatArray, rows: int) -> FloatArray:
-        """Of the entries' values, by row (rows,)."""
+        """Sum the entries' values by row (rows,)."""
         return np.asarray(np.bincount(self.row, values, minlength=rows), dtype=np.float64)
 
 
@@ -174,7 +174,7 @@ def _hazard(counts: FloatArray, rates: FloatArray) -> FloatArray:
 
 @functools.lru_cache(maxsize=1)
 def _hazard_table() -> FloatArray:
-    """Of every count and root, a row a count, flat."""
+    """Return the hazard of every count and root as a flat array, a row for each count."""
     rates = (np.arange(TABLE_ROOTS * TABLE_STEPS + 1) / TABLE_STEPS) ** 2
     return _hazard(np.arange(TABLE_COUNTS, dtype=np.float64)[:, None], np.maximum(rates, 1e-12)[None, :]).ravel()
 
@@ -210,7 +210,7 @@ def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
 
 
 def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and variance (n, window) of each count, given what is known of it: itself and 0 where it is whole.
+    """Return the conditional mean and variance (n, window) of each count; a whole count's are itself and 0.
 
     From E[N; N >= c] = mu P(N >= c - 1) and E[N (N - 1); N >= c] = mu^2 P(N >= c - 2).
     """
@@ -267,7 +267,7 @@ def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> t
 
 
 def _limits(events: FloatArray, tail: float) -> tuple[FloatArray, FloatArray]:
-    """Of the mean of total counts (n,); of very many interpolated between, within 0.01 of an event."""
+    """Return confidence limits of the means of total counts (n,); very many are interpolated, to 0.01 of an event."""
     if len(events) > INTERVALS:
         roots = np.sqrt(events)
         few = np.linspace(0.0, roots.max() + 1e-9, INTERVALS)

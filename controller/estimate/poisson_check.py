@@ -1,10 +1,10 @@
-"""Whether blocking times are Poisson's at all: an absolute test of all workers together, by parametric bootstrap.
+"""An absolute test of whether blocking times are Poisson's, for all workers together, by parametric bootstrap.
 
-The share of blocks that have blocked for at most x events is held against the fitted model's, for some x. What is left
-between the two, D(x), is no mere noise of counting: s, tau and every mu were fitted to the same blocks. So windows are
-drawn from the fitted model and fitted likewise, and D's distance from theirs is Mahalanobis's: what a wrong tau does to
-D, it does to theirs. What was cut off is drawn from the worker's own distribution beyond. Pure functions; the draws
-are fixed.
+The share of blocks that were blocked for at most x events is compared with the fitted model's, for some x. The
+difference D(x) is not counting noise alone: s, tau and every mu were fitted to the same blocks. So windows are drawn
+from the fitted model and fitted likewise, and D is compared with theirs by the Mahalanobis distance: a wrong tau
+changes theirs as it changes D. Censored counts are drawn from the worker's own distribution beyond the bound. Pure
+functions; the draws are fixed.
 """
 
 import numpy as np
@@ -87,7 +87,7 @@ def _levels(services: FloatArray, rates: FloatArray) -> FloatArray:
 
 
 def _measured(counts: FloatArray, rates: FloatArray, levels: FloatArray) -> FloatArray:
-    """D (levels,) of what was measured."""
+    """Return D (levels,) of the measured counts."""
     share = np.sum(counts[..., None] <= levels, axis=1) / np.sum(~np.isnan(counts), axis=1)[:, None]
     return np.asarray(np.mean(share - special.pdtr(np.floor(levels), rates[:, None]), axis=0))
 

@@ -64,17 +64,18 @@ def low_time(times: FloatArray) -> FloatArray:
 
 
 def in_events(blocking_s: FloatArray, cut: BoolArray, event_s: float) -> FloatArray:
-    """Blocking times in units of tau; who was cut off after c units had blocked for more, or equally long."""
+    """Return blocking times in units of tau; one censored after c units is c or more."""
     return np.asarray(blocking_s / event_s + TIE * cut)
 
 
 def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> EventDuration:
-    """tau: variance over mean of the blocking times (n, window), pooled over workers; `fallback_s` without blocking.
+    """Estimate tau as variance over mean of the blocking times (n, window), pooled over workers; `fallback_s` without
+    blocking.
 
     The variance is half the mean square of successive differences: a worker that changes from fast to slow adds one
-    large difference, not a second level. What was cut off enters by its mean and variance given that it was, under
-    the tau that comes out: the fixed point is looked for by the secant method in log tau. One event lasts no longer
-    than the longest blocking that was seen to its end.
+    large difference, not a second level. A censored time enters by its conditional mean and variance under the
+    resulting tau; the secant method finds this fixed point in log tau. One event lasts no longer than the longest
+    uncensored blocking.
     """
     some = enough(len(blocking_s))
     blocking_s, cut = blocking_s[some], cut[some]
@@ -132,10 +133,10 @@ def _pooled(
 def variances(
     counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Each worker's variance (n,), and the weight of its ratio to the mean; 0 where that is not known.
+    """Return each worker's variance (n,), and the weight of its ratio to the mean; 0 where unknown.
 
-    The variance is half the mean square of successive differences; what was cut off enters by its mean and variance
-    given that it was. A Poisson variance so estimated has the variance mu (3 mu + 1) / pairs.
+    The variance is half the mean square of successive differences; a censored count enters by its conditional mean and
+    variance. This estimate of a Poisson variance has the variance mu (3 mu + 1) / pairs.
     """
     mean, spread = imputed(counts, cut, rate)
     squares = np.diff(mean, axis=1) ** 2 + spread[:, 1:] + spread[:, :-1]
@@ -160,9 +161,10 @@ def outliers(blocking_s: FloatArray, cut: BoolArray, least_s: float) -> BoolArra
 
 
 def hidden_blocking(rates: FloatArray, whole: FloatArray, service: float) -> float:
-    """The most that may hide, in units of the tau that was fitted; 0 where somebody is unblocked now and then.
+    """Return an upper bound of the hidden blocking, in units of the fitted tau; 0 if some worker is unblocked now and
+    then.
 
-    `rates` (n,) as fitted, `whole` (n,) observations that are no lower bounds, `service` is s / tau.
+    `rates` (n,) are the fitted ones, `whole` (n,) counts the uncensored observations, `service` is s / tau.
     """
     seen = (whole > 0) & (rates > 0)
     rates, whole = rates[seen], whole[seen]
@@ -179,14 +181,14 @@ def hidden_blocking(rates: FloatArray, whole: FloatArray, service: float) -> flo
 
 
 def _one_event(mean: float) -> float:
-    """What hides if it is one event of the smaller tau that follows: x = 1 / (1 + x / mean)."""
+    """Return the hidden blocking if it is one event of the smaller tau that follows: x = 1 / (1 + x / mean)."""
     return float((np.sqrt(mean**2 + 4 * mean) - mean) / 2)
 
 
 def _may_hide(more: float, rates: FloatArray, whole: FloatArray, mean: float) -> bool:
-    """Whether it is likely enough that none of the whole observations was less.
+    """Return whether it is likely enough that no whole observation was less.
 
-    The variance is what was measured, so tau is smaller by as much as the mean is larger.
+    The variance is the measured one, so tau is smaller by as much as the mean is larger.
     """
     scale = 1 + more / mean
     chance = special.gammainc(more * scale, (rates + more) * scale)  # P(N >= more), between whole counts as well

@@ -2,7 +2,7 @@
 
 A report says how long the last packet of a gradient waited in the worker's link, beyond the worker's own pace. Workers
 that compete for processors, or for the switch, wait for some milliseconds as well. So only waits that stand out count,
-and only what is beyond the usual one. Pure functions.
+and only the part beyond the usual wait. Pure functions.
 """
 
 import numpy as np

@@ -87,7 +87,7 @@ class Views:
             _bound(self._seen[rank], KEPT)
 
     def _missing(self, rank: int, before: int) -> None:
-        """Digests come in order: what is still missing when a later one is here was never seen."""
+        """Report blocks that the switch never saw: digests come in order, so a gap before a later one is final."""
         for iteration in [known for known in self._said[rank] if known < before]:
             said = self._said[rank].pop(iteration)
             if said.sent and not said.late:

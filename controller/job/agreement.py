@@ -15,7 +15,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedK:
-    """Of a worker's report: the iteration, the Decision that it had heard before, least and most k of its blocks."""
+    """The part of a worker's report about k: the iteration, the Decision heard before, least and largest k of its
+    blocks.
+    """
 
     iteration: int
     decision: int
@@ -25,7 +27,7 @@ class AnnouncedK:
 
 @dataclass(slots=True, kw_only=True)
 class Agreement:
-    """The change that the switch confirmed last. 0 stands for what is not known yet."""
+    """The change that the switch confirmed last; 0 means unknown."""
 
     number: int = 0  # counts the changes that came into force
     k: int = 0

@@ -1,4 +1,4 @@
-"""What a job waits for when it does not move, in words: who waits for whom, and for how long."""
+"""Why a job does not move, in words: which worker waits for which, and for how long."""
 
 import logging
 import time
@@ -39,7 +39,7 @@ class Waiting:
         return changed
 
     def _reason(self) -> tuple[str, float]:
-        """What is waited for at this moment, and since when."""
+        """Return the reason and the time since it holds."""
         job, seats = self.job_state, self.job_state.members.seats
         absent = name_workers(seat.rank for seat in seats if seat.stream is None)
         match job.phase:

@@ -13,7 +13,7 @@ from kofn.rpc import kofn_pb2 as pb
 
 @dataclass(slots=True, kw_only=True)
 class Jobs:
-    """One session or more; the first one is meant where nobody says which."""
+    """The sessions of one job or more; a caller that names no job means the first."""
 
     sessions: dict[int, JobSession] = field(init=False)
     all: Sequence[JobSession]

@@ -14,16 +14,15 @@ from kofn.controller.policy.control_loop import Change, ControlLoop
 
 
 class Journal:
-    """Appends to a file; without a path it does nothing. StartError where the file cannot be opened.
+    """Append decisions and agreements to a file, or nothing without a path; StartError if the file cannot be opened.
 
     Every decision: time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, then
     for k = 1, 2, ...: expected_s (E_k[T]), predicted_s (with carry-over), measured_s (null where k was not in force);
-    overhead_s, which only the last has.
-    Every k that the switch and all workers agree on: time, job, in_force (k), first_iteration (the first of which a
-    block is known to have closed under it), certain_from (the first of which all blocks do).
-    Every objective that is set: time, job, iteration, objective, planned (by an event of the configuration; else by an
-    operator). Every objective that fails: time, job, iteration, objective, fault (what it did).
-    Every iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; what is not known is null.
+    overhead_s, which only the last has. Every k that the switch and all workers agree on: time, job, in_force (k),
+    first_iteration (the first of which a block is known to have closed under it), certain_from (the first of which all
+    blocks do). Every objective that is set: time, job, iteration, objective, planned (by an event of the configuration;
+    else by an operator). Every objective that fails: time, job, iteration, objective, fault (what it did). Every
+    iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; unknown values are null.
     """
 
     def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
@@ -99,7 +98,7 @@ class Journal:
         self._note(job, control_loop, planned=planned)
 
     def fault(self, job: int, control_loop: ControlLoop) -> None:
-        """What the objective did in place of giving costs, if it is not what it did before."""
+        """Record that the objective gave no costs, and what it did instead, if that is new."""
         fault, before = control_loop.chooser.fault, self._faults.get(job, "")
         self._faults[job] = fault
         if fault not in ("", before):

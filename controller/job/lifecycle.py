@@ -1,6 +1,6 @@
-"""Who takes part in a job, and when: start, late workers, workers that come back, the end.
+"""The members of a job over time: start, late workers, rejoining workers, the end.
 
-`state` has the phases, `recovery` takes over where the switch or the controller was restarted.
+`state` has the phases, `recovery` takes over after a restart of the switch or the controller.
 """
 
 import logging
@@ -19,7 +19,7 @@ from kofn.rpc import kofn_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 GOALS_REACHED = ("target", "iterations", "diverged")
-"""Reasons of Finished that all workers come to by themselves: no one has to go on without the others."""
+"""Reasons of Finished that all workers reach by themselves: none has to go on without the others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Lifecycle:
             self.recovery.admitted(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Whatever time alone brings about, and what others' news mean for who waits."""
+        """Apply all that follows from time alone, and from other members' news, to the waiting workers."""
         job = self.job_state
         if job.phase is Phase.GATHERING:
             self.recovery.gather(now_s)
@@ -139,7 +139,7 @@ class Lifecycle:
     # -- start
 
     def _place(self, seat: Seat, now_s: float) -> None:
-        """What a worker that has attached is to do; one that nothing fits waits."""
+        """Decide what an attached worker is to do; it waits if nothing fits."""
         job = self.job_state
         if job.phase is Phase.WAITING and seat.current:
             self.recovery.adopt(seat, now_s)
@@ -164,7 +164,7 @@ class Lifecycle:
                 self._place(seat, now_s)
 
     def _start_if_enough(self, now_s: float) -> None:
-        """Start with those that are here, where nobody is training who could still come back."""
+        """Start with the present workers, unless a worker that is training could still come back."""
         job = self.job_state
         if job.phase not in (Phase.WAITING, Phase.GATHERING, Phase.RUNNING) or job.members.sources:
             return
@@ -184,7 +184,7 @@ class Lifecycle:
         job.admit()
 
     def _begin(self, now_s: float) -> None:
-        """Everyone who waits starts, all together."""
+        """Start all waiting workers together."""
         job, seats = self.job_state, self.job_state.members.fresh
         if not seats:
             job.enter(Phase.WAITING, now_s)
@@ -204,7 +204,7 @@ class Lifecycle:
     # -- end
 
     def _stop_if_done(self, now_s: float) -> bool:
-        """Tell all to stop once everyone who is attached has finished, and nobody is away who may come back."""
+        """Tell all workers to stop once every attached one has finished and no absent one may come back."""
         job = self.job_state
         here, seats = job.members.attached, job.members.seats
         away = self.recovery.adopted or (not here and any(seat.state is SeatState.LOST for seat in seats))
@@ -232,7 +232,7 @@ class Lifecycle:
             self.job_state.quiet_until_s = now_s + state.GRACE_S
 
     def _lose_absent(self, now_s: float) -> None:
-        """Who is not back by now is lost."""
+        """Mark the workers that are still absent as lost."""
         for seat in self.job_state.members.seats:
             if seat.stream is None:
                 self._lose(seat, "is not back", now_s)
@@ -240,7 +240,9 @@ class Lifecycle:
                 self.job_state.worker_left(seat, "is not ready", now_s)
 
     def _end_joining(self, now_s: float) -> None:
-        """Nobody is left whose parameters these could take: they may attach again, and begin anew with the others."""
+        """Release the joining workers if no peer with parameters is left: they may attach again and start with the
+        others.
+        """
         for seat in self.job_state.members.attached:
             if seat.state is SeatState.JOINING:
                 self._end(seat, f"nobody has parameters of job {self.job_state.job} any more: it begins anew", now_s)
@@ -253,7 +255,7 @@ class Lifecycle:
             self.leave(stream, now_s)
 
     def _tell_peers(self, but: Seat | None = None) -> None:
-        """Who is attached now, to everyone who does not know it from a Welcome of this moment."""
+        """Send the list of attached workers to every member, except one whose Welcome has just brought it."""
         message = messages.peers(self.job_state.members.peers())
         for seat in self.job_state.members.attached:
             if seat.state in WELCOMED and seat is not but:

@@ -1,4 +1,4 @@
-"""Who is attached to a job: one seat for each rank, taken by at most one stream at a time.
+"""The members of a job: one seat for each rank, taken by at most one stream at a time.
 
 Knows nothing of k, of gRPC's server or of the switch.
 """
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class SeatState(enum.StrEnum):
-    """What a worker is to its job."""
+    """The part that a worker plays in its job."""
 
     ABSENT = "absent"
     ATTACHED = "attached"  # without a Welcome: it waits for the start, or for the end of a regroup
@@ -103,7 +103,9 @@ class Members:
         return [seat for seat in self.attached if seat.state is SeatState.ATTACHED and not seat.current]
 
     def attach(self, hello: pb.Hello) -> tuple[Stream, bool]:
-        """Give a worker its seat, and say whether it takes it from an open stream of its own; else AttachError."""
+        """Give a worker its seat; return the stream, and whether it replaces an open stream of the same worker; else
+        AttachError.
+        """
         self._check(hello)
         seat = self.seats[hello.rank]
         replaced = seat.stream
@@ -127,11 +129,11 @@ class Members:
         return seat
 
     def peers(self) -> list[pb.PeerAddress]:
-        """Who is attached, by rank."""
+        """Return the attached workers by rank."""
         return [pb.PeerAddress(rank=seat.rank, address=seat.hello.peer_address) for seat in self.attached]
 
     def broadcast(self, message: pb.ControllerMessage) -> None:
-        """To everyone who has been welcomed."""
+        """Send a message to every worker that has been welcomed."""
         for seat in self.attached:
             if seat.state in WELCOMED:
                 seat.send(message)

@@ -1,4 +1,4 @@
-"""What a controller says to its workers, as messages of kofn/rpc/kofn.proto."""
+"""The controller's messages to its workers (kofn/rpc/kofn.proto)."""
 
 from collections.abc import Sequence
 

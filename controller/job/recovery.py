@@ -1,9 +1,10 @@
-"""How a job goes on after the switch, or the controller, was restarted.
+"""How a job goes on after a restart of the switch or the controller.
 
-A controller that finds workers training goes on with the k and the generation that the switch has. Where the switch has
-not the workers' generation its slots are lost: whoever holds the only copy of a result must be heard before a slot may
-sum that block again. So all workers are brought to a halt (Regroup), the switch lets a new generation in when all have
-answered, and then everyone fetches what others have and goes on (Resume). Who is lost meanwhile is not waited for.
+A controller that finds workers training goes on with the k and the generation that the switch has. If the switch does
+not have the workers' generation, its slots are lost: a worker that holds the only copy of a result must be heard before
+a slot may sum that block again. So the controller halts all workers (Regroup), admits a new generation when all have
+answered, and then the workers fetch each other's results and go on (Resume). Workers that are lost meanwhile are not
+waited for.
 """
 
 import logging
@@ -26,8 +27,8 @@ class Recovery:
 
     job_state: JobState
     regroups: int = 0
-    waiting: set[int] = field(default_factory=set)  # who has not answered the present Regroup
-    adopted: bool = False  # this controller came later: who is not back after the grace is lost
+    waiting: set[int] = field(default_factory=set)  # the workers that have not answered the present Regroup
+    adopted: bool = False  # this controller came later: workers not back after the grace are lost
     _admitted: bool = False  # the switch takes packets of the new generation
 
     # -- adoption
@@ -52,7 +53,7 @@ class Recovery:
         _LOG.info("job %d goes on already: k = %d, generation %d as in the switch", job.job, found.k, found.generation)
 
     def grace_is_over(self, now_s: float) -> bool:
-        """True once: who was to be adopted and is not here is lost."""
+        """Return True once, when the grace is over: workers that were to be adopted and are absent are then lost."""
         over = self.adopted and self.job_state.phase is Phase.RUNNING and now_s >= self.job_state.quiet_until_s
         self.adopted = self.adopted and not over
         return over
@@ -83,7 +84,9 @@ class Recovery:
             seat.rank for seat in job.members.attached if seat.state in (SeatState.JOINING, SeatState.TRAINING)
         }
         self._admitted = False
-        if not any(seat.state in WELCOMED for seat in job.members.running):  # nobody has results: who has may come back
+        if not any(
+            seat.state in WELCOMED for seat in job.members.running
+        ):  # no worker has the results: one that has may come back
             job.quiet_until_s = now_s + state.GRACE_S
             job.enter(Phase.GATHERING, now_s)
             return
@@ -123,7 +126,7 @@ class Recovery:
         if self.job_state.phase is not Phase.REGROUPING:
             return
         if not self.job_state.members.running:
-            self.begin(now_s)  # nobody is left who could go on: gather
+            self.begin(now_s)  # no worker is left that could go on: gather
         elif self.waiting:
             return
         elif self._admitted:

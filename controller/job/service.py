@@ -54,7 +54,7 @@ class CoordinatorService(kofn_pb2_grpc.CoordinatorServicer):
             session.leave(stream)
 
     async def _join(self, messages: AsyncIterator[pb.WorkerMessage], context: Context) -> tuple[JobSession, Stream]:
-        """The stream of who says Hello; anyone else is told why not."""
+        """Return the stream of a worker that says Hello; any other client gets the reason of its refusal."""
         first = await anext(messages, None)
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a Hello")
@@ -74,7 +74,7 @@ class CoordinatorService(kofn_pb2_grpc.CoordinatorServicer):
 
 
 async def _next(outbox: Outbox, reader: asyncio.Task[None]) -> pb.ControllerMessage | AttachError | None:
-    """What to send next; None once the worker has closed its side and everything is sent."""
+    """Return the next message to send; None once the worker has closed its side and all is sent."""
     if not outbox.empty():
         return outbox.get_nowait()
     getter = asyncio.create_task(outbox.get())
@@ -121,7 +121,7 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
         return self._status(session)
 
     async def _session(self, job: int, context: Context) -> JobSession:
-        """The job's session, for operators only; they are told which jobs there are."""
+        """Return the job's session, for operators only; an unknown job is refused with the list of jobs."""
         await permit(context, (OPERATOR,))
         try:
             return self._jobs.find(job)

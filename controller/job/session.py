@@ -56,7 +56,7 @@ class JobSession:
     _pacer: DecisionPacer = field(default_factory=DecisionPacer)
 
     def __post_init__(self) -> None:
-        """Nobody is here yet; what the switch says comes to us."""
+        """Begin without workers, and listen to the switch."""
         self.job_state = JobState(
             members=Members(job=self.job.id, workers=self.job.workers),
             control_loop=self.control_loop,
@@ -165,9 +165,9 @@ class JobSession:
         self.version += 1
 
     def set_objective(self, text: str, *, planned: bool = False) -> None:
-        """Follow another objective, as an event has it (planned) or an operator; ConfigError says what must hold.
+        """Follow another objective, set by an event (planned) or an operator; ConfigError says what must hold.
 
-        Nobody has a module imported from afar.
+        A module:Name must be in the job's configuration: no remote caller has a module imported.
         """
         check_objective(text, self.job.workers, "objective")
         if MODULE.fullmatch(text) and text not in self.objectives:
@@ -219,7 +219,7 @@ class JobSession:
         self.members.broadcast(messages.decision(k, number, self.control_loop.late_policy))
 
     def _agree(self, rank: int, report: pb.Report) -> None:
-        """What a report says about the k of its blocks."""
+        """Take over what a report says about the k of its blocks."""
         said = AnnouncedK(
             iteration=report.iteration, decision=report.decision, least=report.k_least, most=report.k_most
         )

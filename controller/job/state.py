@@ -1,12 +1,12 @@
 """A job's state: its phase and generation, its members, and the steps that several of its parts take.
 
-    WAITING --enough fresh workers--> OPENING --generation in the switch--> RUNNING --all have finished--> OVER
-       |                                                                    ^    |
-       | someone is training already,                                       |    | the switch has lost the slots
-       | and the switch has its generation: go on with that ----------------'    v
-       '- and it has not ---> GATHERING --all are back, or GRACE_S--> REGROUPING --all have answered--> RUNNING
+WAITING --enough fresh workers--> OPENING --generation in the switch--> RUNNING --all have finished--> OVER
+   |                                                                    ^    |
+   | some worker is training already,                                   |    | the switch has lost the slots
+   | and the switch has its generation: go on with that ----------------'    v
+   '- and it has not ---> GATHERING --all are back, or GRACE_S--> REGROUPING --all have answered--> RUNNING
 
-No I/O: what is to be put into the switch stands in `to_admit`, what workers are told in their outboxes.
+No I/O: `to_admit` holds what the switch shall get, the outboxes hold the workers' messages.
 """
 
 import enum
@@ -30,7 +30,7 @@ GRACE_S = 5.0
 
 
 class Phase(enum.StrEnum):
-    """Where the job is."""
+    """The phase of the job."""
 
     WAITING = "waiting"
     OPENING = "opening"
@@ -56,7 +56,7 @@ class JobState:
     settled: int = 0  # the generation that was in force last: who knows no earlier one can take part in a regroup
     to_admit: int = 0  # a generation that the switch shall let in; `Lifecycle.admitted` then goes on
     since_s: float = field(default_factory=time.monotonic)  # of the phase
-    quiet_until_s: float = 0.0  # so long somebody may come back who is training
+    quiet_until_s: float = 0.0  # time in which a worker that is training may come back
 
     @property
     def job(self) -> int:
@@ -76,7 +76,7 @@ class JobState:
         self.wake()
 
     def welcome(self, seat: Seat, generation: int, *, running: bool = True) -> None:
-        """The first message of a stream; who is welcomed to a job that goes on is live when it is Ready."""
+        """Send the first message of a stream; a worker welcomed to a running job is live once it is Ready."""
         seat.state = SeatState.JOINING if running else SeatState.TRAINING
         seat.current = seat.current or not running
         seat.send(

@@ -12,7 +12,7 @@ _STARTED_S = time.monotonic()
 
 
 def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
-    """What is known now of one of these jobs."""
+    """Return what is known now of one of these jobs."""
     control_loop = session.control_loop
     answer = status_message(control_loop)
     answer.MergeFrom(

@@ -1,4 +1,4 @@
-"""What the control loop knows, in the Status message of kofn/rpc/kofn.proto."""
+"""The control loop's knowledge as the Status message of kofn/rpc/kofn.proto."""
 
 import math
 
@@ -11,7 +11,7 @@ from kofn.rpc import kofn_pb2 as pb
 
 
 def status_message(control_loop: ControlLoop) -> pb.Status:
-    """What the control loop knows of a job: measurements, model, choice."""
+    """Return measurements, model and choice of a job."""
     estimate = control_loop.estimate
     return pb.Status(
         workers=control_loop.workers,
@@ -127,5 +127,5 @@ def _change(change: Change) -> pb.Change:
 
 
 def _known(value: float) -> float:
-    """0 for what is unknown: NaN and infinity have no JSON."""
+    """Return 0 for an unknown value: NaN and infinity have no JSON."""
     return value if math.isfinite(value) else 0.0

@@ -94,7 +94,9 @@ def job_entry(job: JobSection, k: int, generation: int, base: int = 0) -> fy.P4T
 
 
 def exact_entries(job: JobSection, generation: int, base: int = 0) -> list[fy.P4TableEntry]:
-    """That of the job's exact sums, which need all workers, in the slots behind its own; none without such slots."""
+    """Return the entry of the job's exact sums, which need all workers and use the slots behind its own; none without
+    such slots.
+    """
     slots = {"base": base + job.slots, "mask": job.exact_slots - 1, "generation": generation}
     action = fy.P4TableAction(SET_JOB, k=job.workers, group=job.id, room=job.workers, **slots)
     return [_entry(JOBS, {"hdr.kofn.job": job.exact_id}, action)] if job.exact_slots else []
@@ -102,7 +104,7 @@ def exact_entries(job: JobSection, generation: int, base: int = 0) -> list[fy.P4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a job's entry in the switch says."""
+    """The content of a job's entry in the switch."""
 
     job: int
     k: int
@@ -170,7 +172,7 @@ def _lanes() -> Iterator[fy.P4TableEntry]:
 
 
 def _workers(layout: SlotLayout) -> Iterator[fy.P4TableEntry]:
-    """Who may speak from which port, who may own a block, and how a packet to it is addressed."""
+    """Yield the entries that say which worker speaks from which port, may own a block, and how it is addressed."""
     job = layout.job
     for number in (job.id, job.exact_id) if job.exact_slots else (job.id,):
         for rank, host in enumerate(layout.members):

@@ -1,7 +1,7 @@
-"""What the slots of a running switch hold, read over P4Runtime: which block, from whom, and who is missing.
+"""The content of a running switch's slots, read over P4Runtime: which block, from which workers, and which are missing.
 
-Only reads, as any client may; needs a switch that can read registers, which BMv2 cannot.  Packets go on meanwhile: a
-slot that took another block while it was read is read again.
+Only reads, as any client may; needs a switch that can read registers, which BMv2 cannot. Packets flow meanwhile: a slot
+that took another block while it was read is read again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ class SwitchJob:
     workers: tuple[int, ...]
 
     def slot(self, number: int, block_id: int, contributors: int, done: int) -> Slot:
-        """From the registers' cells; what is of another generation is empty."""
+        """Build a slot from the registers' cells; a slot of another generation is empty."""
         generation, iteration, block = block_id >> 64, block_id >> 32 & NUMBER, block_id & NUMBER
         if generation != self.generation or iteration == 0:
             return Slot(slot=number, iteration=0, block=0, closed=False, present=(), missing=())
@@ -97,7 +97,7 @@ async def open_reader(client: fy.P4Client, address: str, device_id: int) -> "Slo
 
 
 async def _schema(client: fy.P4Client, address: str, device_id: int) -> fy.P4Schema:
-    """Of the program that the switch runs.  Raises InspectionError where that is not kofn's."""
+    """Return the schema of the switch's program; InspectionError if that is not kofn's."""
     request = p4r.GetForwardingPipelineConfigRequest(device_id=device_id)
     try:
         schema = fy.P4Schema((await client.request(request)).config.p4info)

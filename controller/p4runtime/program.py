@@ -18,7 +18,7 @@ LEAVE_S = 2.0  # within which a switch has noticed that a connection was closed
 LEAVE_EVERY_S = 0.05
 
 SwitchCredentials: TypeAlias = fy.GRPCCredentialsTLS | None
-"""None: plaintext."""
+"""Plaintext if None."""
 
 _BUILD = Path(__file__).parents[2] / "p4src" / "build"
 
@@ -117,7 +117,7 @@ def check_primary(switch: fy.Switch) -> None:
 
 
 async def read_all(switch: fy.Switch) -> list[Any]:
-    """All table entries and multicast groups but for the program's own, which nobody can change."""
+    """Read all table entries and multicast groups, except the program's own constant entries."""
     everything = [entity async for entity in read(switch, [fy.P4TableEntry(), fy.P4MulticastGroupEntry()])]
     return [entity for entity in everything if not _is_fixed(entity, switch.p4info)]
 

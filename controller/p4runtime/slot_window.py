@@ -29,10 +29,10 @@ class SlotWindow:
         self._stride = 0  # 0: not known yet
 
     async def read(self, iteration: int) -> tuple[Slot, ...]:
-        """The slots of this iteration, WINDOW at most, as they are now; InspectionError, P4ClientError.
+        """Return the present slots of this iteration, WINDOW at most; InspectionError, P4ClientError.
 
-        One that still holds an older block is open, and nobody is in it.  Where iterations are too long to tell where
-        they begin: slots spread over all.
+        A slot that still holds an older block is open and empty. If an iteration has too many blocks to tell where it
+        begins, the slots are spread over all of its blocks.
         """
         slots = self._job.mask + 1
         if not self._stride:

@@ -21,12 +21,12 @@ async def unwritten(slots: "Slots") -> None:
 
 
 def _unheard(news: object) -> None:
-    """Nobody listens."""
+    """Ignore the news."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Slots:
-    """What the job's entry shall be, and whom to tell what the switch says."""
+    """The wanted content of the job's entry, and the listeners to the switch's news."""
 
     layout: SlotLayout
     k: int
@@ -62,7 +62,7 @@ class Slots:
         await self.write(self)
 
     def adopt(self) -> None:
-        """Go on with what was found: k and generation."""
+        """Go on with the k and the generation that were found."""
         assert self.found is not None
         self.generation, self.k, self.tried = self.found.generation, self.found.k, True
         self.confirm(self.k)

@@ -130,9 +130,10 @@ class SwitchLink:
 
     @contextlib.contextmanager
     def _cancelled_only_by_us(self) -> Iterator[None]:
-        """Turn a CancelledError that nobody asked for into a PushError.
+        """Turn a CancelledError that no caller asked for into a PushError.
 
-        A gRPC call whose channel closes, and finsy when a task of its own fails, cancel whoever awaits them.
+        A gRPC call whose channel closes cancels the task that awaits it, and so does finsy when a task of its own
+        fails.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -192,7 +193,9 @@ class SwitchLink:
         self.ready.set()
 
     async def _stay_installed(self, switch: fy.Switch) -> None:
-        """Whoever was primary for a while (a person with a shell) may have left anything behind."""
+        """Install everything again after another client was primary: a person with a shell may have left anything
+        behind.
+        """
         while True:
             await switch.ee.event_future(fy.SwitchEvent.BECOME_PRIMARY)
             await self._install(switch)

@@ -63,7 +63,7 @@ def _number(path: Path, name: str) -> int:
 
 
 def _ports(path: Path, links: list[Any]) -> dict[str, int]:
-    """Switch port of each linked host; all hosts must hang on one switch, each on a port of its own."""
+    """Return the switch port of each linked host; all hosts must be on one switch, each on its own port."""
     ports: dict[str, int] = {}
     switches: set[str] = set()
     for link in links:

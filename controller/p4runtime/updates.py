@@ -35,7 +35,7 @@ def describe(error: fy.P4ClientError, schema: fy.P4Schema) -> str:
 
 
 def _describe_update(update: Any, schema: fy.P4Schema) -> str:
-    """As in `INSERT jobs hdr.kofn.job=1 set_job(k=4, ...)`."""
+    """Return an update in words, such as `INSERT jobs hdr.kofn.job=1 set_job(k=4, ...)`."""
     kind = p4r.Update.Type.Name(update.type)
     entity = update.entity
     if entity.HasField("table_entry"):
@@ -67,7 +67,7 @@ def _canonical(entity: p4r.Entity) -> p4r.Entity:
 
 
 def _key(entity: p4r.Entity) -> tuple[object, ...]:
-    """What makes two entities the same one, whatever they hold."""
+    """Return the part of an entity that identifies it, whatever its content."""
     if entity.HasField("table_entry"):
         entry = entity.table_entry
         return ("table", entry.table_id, entry.priority, *(_bytes(match) for match in entry.match))

@@ -1,7 +1,7 @@
-"""From an estimate to a k and a policy for late gradients: forecasts, costs, and the certainty of a gain.
+"""The choice of k and of a policy for late gradients from an estimate: forecasts, costs, and the certainty of a gain.
 
-An *option* is a policy for late gradients and a k. Holds what the choice rests on. Knows nothing of reports, of
-who was lost, or of time.
+An *option* is a policy for late gradients and a k. The module holds the basis of the choice; it knows nothing of
+reports, of lost workers, or of time.
 """
 
 import logging
@@ -34,7 +34,7 @@ too old can make a training diverge; fresher or more gradients only make it slow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a choice is made from: of the workers in the mask `live` (workers,)."""
+    """The basis of a choice, for the workers in the mask `live` (workers,)."""
 
     estimate: Estimate
     live: BoolArray
@@ -125,7 +125,7 @@ class Chooser:
         return choice
 
     def _costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
-        """Of several forecasts (forecasts, n); a policy has a single one."""
+        """Return the costs of several forecasts (forecasts, n); a policy has a single one."""
         if self._policy is None:
             return self.goal.all_costs(forecasts)
         return policy_costs(OBJECTIVES.called(self.goal.name), self._policy, forecasts[0])
@@ -165,7 +165,7 @@ def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
 def cheapest(
     forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, late_policy: LatePolicy, margin: float
 ) -> Choice:
-    """The cheapest option; or the present one, where that is possible and at most `margin` (a share) dearer."""
+    """Return the cheapest option; or the present one, if it is possible and costs at most `margin` (a share) more."""
     at, place = np.unravel_index(np.argmin(costs), costs.shape)
     best, best_late_policy = int(place) + 1, forecasts[int(at)].late_policy
     choice = Choice(

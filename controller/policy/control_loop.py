@@ -99,7 +99,7 @@ class ControlLoop:
 
     @property
     def goal(self) -> Objective:
-        """What k is chosen by."""
+        """The objective that chooses k."""
         return self.chooser.goal
 
     @property
@@ -109,7 +109,7 @@ class ControlLoop:
 
     @property
     def prediction(self) -> Prediction | None:
-        """What the latest choice rests on."""
+        """The prediction on which the latest choice rests."""
         return self.chooser.prediction
 
     @property
@@ -169,7 +169,9 @@ class ControlLoop:
 
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
-        """Of late gradients, among which the objective chooses, as far as the configuration leaves it to it."""
+        """Return the late policies among which the objective chooses, as far as the configuration leaves the choice
+        open.
+        """
         given = self.policy.late_policy
         if self.goal.rule is not None:
             return (given._replace(rule=self.goal.rule),)
@@ -183,7 +185,7 @@ class ControlLoop:
         return tuple(dict.fromkeys(weighed))
 
     def _start_late_policy(self) -> LatePolicy:
-        """Where there is a choice the last one, under which most is measured."""
+        """Return the first late policy: the last one if there is a choice, as most can be measured under it."""
         return self.late_policies[-1]
 
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
@@ -219,7 +221,7 @@ class ControlLoop:
         return self._set_k(wanted if everyone else min(self.k, wanted), reason)
 
     def _start_k(self, text: str) -> int:
-        """What an objective begins with: its fixed K; half of the live workers where it chooses the rule; else all."""
+        """Return an objective's first k: its fixed K; half of the live workers if it chooses the rule; else all."""
         live = max(int(self.live.sum()), 1)
         fixed = check_objective(text, self.workers, "objective")
         if fixed is None:
@@ -263,7 +265,7 @@ class ControlLoop:
         return bool(np.all(self.measurements.reports[self.live] >= self.policy.warm_up))
 
     def _forecast(self, now_s: float) -> bool:
-        """Fit the model to what is known now; False while that is too little."""
+        """Fit the model to the present measurements; False while these are too few."""
         taken, self._now_s = self.measurements, now_s
         self.silent_s = taken.silent_s(now_s)
         service_s = estimate_service(taken.times_s, taken.cut)
@@ -282,9 +284,10 @@ class ControlLoop:
         return self.pace.overhead_s(self.transfers_s)
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
-        """Choose from the present estimate, and say in numbers why; a change has to be sure where `iterations` passed.
+        """Choose from the present estimate, and give the reason in numbers; a change must be certain if `iterations`
+        passed.
 
-        Where the objective gives no costs k stays, as far as the live workers allow.
+        If the objective gives no costs, k stays if there are enough live workers.
         """
         assert self.estimate is not None
         known = Known(

@@ -6,7 +6,7 @@ TICK_S = 0.02
 """How often it is looked whether there is time, and how long workers have been silent."""
 
 QUIET_S = 0.01
-"""Nobody has reported for so long: when an iteration ends, workers on the controller's machine need its processors."""
+"""Time without a report before the model is fitted: at the end of an iteration the workers need the processors."""
 
 UNDECIDED_S = 0.1
 """For how long decisions wait at most for that."""

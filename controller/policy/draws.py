@@ -1,7 +1,7 @@
-"""First-block times of n workers drawn from an estimate, as its law says; and E_k[T] of that law.
+"""First-block times of n workers drawn from an estimate by its law, and E_k[T] of that law.
 
-Times are fixed quantiles in a fixed random order (SEED), the same for every k, rule and estimate: what is simulated
-with them moves with the estimate alone. Of many workers some stand for all. Pure functions.
+Times are fixed quantiles in a fixed random order (SEED), the same for every k, rule and estimate: a simulation with
+them changes with the estimate alone. With many workers, some represent all. Pure functions.
 """
 
 import functools
@@ -27,7 +27,7 @@ CHAINS, FEW, LEAST = 32, 16, 4
 """Simulations of the same workers side by side; half as many for each doubling of these above FEW, not below LEAST."""
 
 TIE = 1e-3
-"""Blocking events by which equal times are told apart, at random: in the process no two are equal."""
+"""Random blocking events that break ties between equal times: in the process no two are equal."""
 
 TOGETHER = 4
 """Iterations in a row, on average, that are drawn together where whole iterations are: a shock may last for some."""
@@ -50,7 +50,7 @@ class Draws:
 
 
 def draw(estimate: Estimate, live: BoolArray, unit_s: float) -> Draws:
-    """Of the n live workers, in units of `unit_s`."""
+    """Draw times of the n live workers, in units of `unit_s`."""
     ranks = np.flatnonzero(live)
     chosen, stands, mean_s = _representatives(estimate.lambda_s[ranks])
     counts = _counts(estimate, ranks[chosen], mean_s / estimate.event_s)
@@ -110,9 +110,11 @@ def _points(curves: Curves) -> tuple[FloatArray, FloatArray]:
 
 
 def _representatives(lambda_s: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Who stands for others (m,), by whom each is stood for (n,), and the mean lambda of these (m,).
+    """Return the representatives (m,), the representative of each worker (n,), and the mean lambda of each one's
+    workers (m,).
 
-    Each stands for at most 2 / MANY of the workers, and of the range of the roots of lambda: a straggler is alone.
+    Each represents at most 2 / MANY of the workers, and of the range of the roots of lambda: a straggler represents
+    itself.
     """
     n = len(lambda_s)
     if n <= MANY:

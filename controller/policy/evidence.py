@@ -1,13 +1,13 @@
-"""Whether another k is really cheaper, or only looks so in this window: gains, their standard errors, their sum.
+"""Evidence that another k is really cheaper, not in this window alone: gains, their standard errors, their sum.
 
-A gain is the share of the present k's cost that another k saves. Its standard error comes from what is not known of
-the model: every worker's lambda, and tau, are moved by their own standard errors, and the costs are taken anew.
+A gain is the share of the present k's cost that another k saves. Its standard error comes from the model's uncertainty:
+every worker's lambda, and tau, are moved by their own standard errors, and the costs are computed again.
 
-A gain convinces where it is CONVINCING standard errors above nothing: in the present window, or as the mean of all
-since they began to add up to one (a cumulative sum: whatever falls below 0 begins anew). So a large gain is acted upon
-as soon as a window shows it, a small one once it has been there for long, and noise not.
+A gain convinces if it is CONVINCING standard errors above 0: in the present window, or as the mean since the windows'
+gains began to add up to one (a cumulative sum, which starts again when it falls below 0). So a large gain takes effect
+as soon as a window shows it, a small one after many windows, and noise never.
 
-Pure functions and sums; knows nothing of workers' names, of the switch or of time.
+Pure functions and sums; the module knows nothing of workers' names, of the switch or of time.
 """
 
 import functools
@@ -22,11 +22,12 @@ from kofn.controller.policy.expected_time import expected_counts_of
 from kofn.controller.policy.objective import Forecast, gains
 
 CONVINCING = 3.0
-"""Standard errors. By chance a window shows a gain like this once in 700 times."""
+"""Standard errors. Noise alone shows such a gain in one window of 700."""
 
 HELD = 0.5
-"""For how many windows a larger k must look better. A worker that is left out is known by lower bounds only. If nobody
-else was blocked in a window, these bounds are low, and the worker looks fast for some iterations."""
+"""Windows for which a larger k must look better. A worker that is left out is known by lower bounds only. If no other
+worker was blocked in a window, these bounds are low, and the worker looks fast for some iterations.
+"""
 
 EXACT = 16
 """Most unknowns (workers, and tau) that are all told apart."""
@@ -43,14 +44,14 @@ NORMAL_95 = 1.96
 """Standard errors from the middle to the end of a 95 % interval."""
 
 FARTHEST = 10.0
-"""Multiples of s + lambda by which a lambda is moved at most: of whoever is not known at all."""
+"""Maximum move of a lambda, in multiples of s + lambda: that of a wholly unknown worker."""
 
 Costs = Callable[[Sequence[Forecast]], FloatArray]
 
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """What speaks for each other k while one holds. `window` iterations make a look of its own."""
+    """The evidence for each other k while one holds. `window` iterations make one independent look."""
 
     window: int
     error: FloatArray = field(default_factory=lambda: np.zeros(0))  # of the gains, as it was taken last
@@ -90,10 +91,11 @@ class Evidence:
 def gain_error(
     estimate: Estimate, live: BoolArray, forecasts: Sequence[Forecast], costs: Costs, present: tuple[int, int]
 ) -> FloatArray:
-    """Standard errors (forecasts, n) of the gains over one of the ks, by forecast and place in it.
+    """Return standard errors (forecasts, n) of the gains over one of the ks, by forecast and place in it.
 
-    Of the n workers in the mask `live` (workers,). The larger one of a move up and a move down, because costs are bent.
-    Who has a distribution of its own is moved as if it were Poisson's: its interval rests on its own variance.
+    For the n workers in the mask `live` (workers,). It is the larger one of a move up and a move down, because costs
+    are not linear. A worker with its own distribution is moved as if it were Poisson's: its interval rests on its
+    own variance.
     """
     lambdas_s, events_s = _moved(estimate, live)
     counts = expected_counts_of(lambdas_s / events_s[:, None])
@@ -127,7 +129,9 @@ def _moved(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, FloatArray]
 
 @functools.lru_cache(maxsize=8)
 def _signs(unknowns: int) -> FloatArray:
-    """Who is moved up (1) and who down (-1), (sets, unknowns): columns are orthogonal while there are few."""
+    """Return which lambdas are moved up (1) and which down (-1), (sets, unknowns): columns are orthogonal while there
+    are few.
+    """
     if unknowns <= EXACT:
         signs = np.ones((1, 1))
         while len(signs) < unknowns:

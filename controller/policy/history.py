@@ -1,4 +1,4 @@
-"""What has happened in a training: the latest iterations, as workers report them. No I/O and no clock."""
+"""The history of a training: its latest iterations, as workers report them. No I/O and no clock."""
 
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -10,7 +10,7 @@ from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.rpc import kofn_pb2 as pb
 
 ITERATIONS = 256
-"""That are kept, at most; fewer where there are so many workers that they would have more than CELLS places."""
+"""Maximum number of kept iterations; fewer with so many workers that they would need more than CELLS places."""
 
 CELLS = 2**18
 

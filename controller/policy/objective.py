@@ -1,4 +1,4 @@
-"""What k minimises: an objective, what it may look at, and the choice that comes of its costs."""
+"""An objective, its inputs, and the choice that follows from its costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,13 +18,13 @@ from kofn.controller.policy.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """All that an objective or a policy may look at, for k = 1..n live workers (n,).
+    """All inputs of an objective or a policy, for k = 1..n live workers (n,).
 
-    `late_policy`: for late gradients, under which all this is so. `expected_s` is E_k[T] in seconds, as if all workers
-    started together; `predicted_s` the same for the process, where they do not (`process`); both end with the gradient
-    that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is what an iteration brings, 1 for
-    the mean of exact and fresh gradients (controller/policy/worth.py). `history`: what has happened; None where nothing
-    is known of it.
+    `late_policy`: the policy for late gradients under which the rest holds. `expected_s` is E_k[T] in seconds, as if
+    all workers started together; `predicted_s` is the same for the process, in which they do not (`process`). Both end
+    with the gradient that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is the progress of
+    an iteration, 1 for the mean of exact and fresh gradients (controller/policy/worth.py). `history`: the latest
+    iterations; None if they are unknown.
     """
 
     expected_s: FloatArray
@@ -63,7 +63,7 @@ class Objective:
     rule: RuleName | None = None  # for late gradients, where it leaves no choice
     late_policies: tuple[LatePolicy, ...] = ()  # among which it chooses; none: as the configuration says
     warm_up: int = 0  # iterations before the first choice
-    fixed: bool = False  # the costs depend on k alone: what is forecast is for people
+    fixed: bool = False  # the costs depend on k alone: the forecast is for people
     policy: Callable[[], Policy] | None = None  # makes what chooses in place of costs
     excludes: Callable[[Forecast], dict[int, str]] = no_k  # the ks that it does not take, and why
 
@@ -95,7 +95,7 @@ class Choice:
 
     @property
     def late_policies(self) -> list[LatePolicy]:
-        """Of `forecasts`."""
+        """The late policies of `forecasts`."""
         return [forecast.late_policy for forecast in self.forecasts]
 
     @property
@@ -104,7 +104,7 @@ class Choice:
         return self.late_policies.index(self.late_policy)
 
     def place_of(self, late_policy: LatePolicy, k: int) -> tuple[int, int] | None:
-        """Where an option is among `all_costs`; None: it is no option."""
+        """Return the place of an option in `all_costs`; None if it is no option."""
         if late_policy not in self.late_policies or not 1 <= k <= self.all_costs.shape[1]:
             return None
         return self.late_policies.index(late_policy), k - 1
@@ -116,7 +116,7 @@ class Choice:
 
     @property
     def costs(self) -> FloatArray:
-        """Of k = 1..n under it (n,)."""
+        """The costs of k = 1..n under the chosen late policy (n,)."""
         return np.asarray(self.all_costs[self.place])
 
 

@@ -1,8 +1,8 @@
-"""Objectives of other packages, which are not trusted in what they return.
+"""Objectives of other packages, whose results are not trusted.
 
-A plug-in's costs get a `Forecast` and return those of k = 1..n. They are asked several times a decision and have to
-depend on the forecast alone: what is not known of the workers is told by moving the forecast a little. They run in the
-controller's only thread: what blocks stops the controller (the switch goes on with the last k).
+A plug-in's costs get a `Forecast` and return those of k = 1..n. They are called several times a decision and must
+depend on the forecast alone: the model's uncertainty is expressed by small moves of the forecast. They run in the
+controller's only thread: a call that blocks stops the controller (the switch goes on with the last k).
 """
 
 import copy

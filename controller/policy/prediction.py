@@ -1,8 +1,8 @@
-"""What is expected of the process under each rule, for every k: iteration times, sums, ages, shares.
+"""Predictions of the process under each rule, for every k: iteration times, sums, ages, shares.
 
-The process (`process`) is simulated with draws from the estimate (`draws`), the same for every k and every rule; what
-it says of times is taken as a correction of E_k[T] by the law in force. It is repeated only when the estimate has
-changed. Knows nothing of what an iteration is worth.
+The process (`process`) is simulated with draws from the estimate (`draws`), the same for every k and every rule; its
+times serve as a correction of E_k[T] by the law in force. It is repeated only when the estimate has changed. The module
+knows nothing of the worth of an iteration.
 """
 
 from dataclasses import dataclass, field
@@ -17,15 +17,16 @@ from kofn.controller.policy.draws import MANY, Draws, draw
 from kofn.controller.policy.process import AGES, CARRIED, Beyond, IntArray, Process, carried, simulate
 
 KS = 16
-"""Most ks that are simulated; between them what is found is interpolated."""
+"""Maximum number of simulated ks; results for the others are interpolated."""
 
 CHANGED = 0.05
-"""Share by which any E_k[T] in units of s, 1 + tau / s, or one more than what comes beyond in units of s may change
-without a new simulation."""
+"""Share by which any E_k[T] in units of s, 1 + tau / s, or one plus the time beyond in units of s may change without a
+new simulation.
+"""
 
 
 def weights_of(age_weight: float) -> FloatArray:
-    """Of gradients that are 0, 1, 2 ... iterations old (AGES + 1,)."""
+    """Return the weights of gradients that are 0, 1, 2 ... iterations old (AGES + 1,)."""
     return np.array([weight_at(age, age_weight) for age in range(AGES + 1)])
 
 
@@ -38,9 +39,11 @@ class Shares:
     stands: IntArray  # (n,) which of the m stands for a worker
 
     def least(self, age_weight: float = 1.0, among: BoolArray | None = None) -> FloatArray:
-        """The smallest for each k = 1..n (n,), as a multiple of an equal share: 0 where somebody is in no sum.
+        """Return the least share of a worker for each k = 1..n (n,), as a multiple of an equal share: 0 if a worker is
+        in no sum.
 
-        `age_weight`: what each iteration of age leaves of a gradient; `among` (n,): who is looked at (None: all).
+        `age_weight`: the factor of a gradient for each iteration of age; `among` (n,): the workers that count (None:
+        all).
         """
         n = len(self.stands)
         weight = (self.by_age @ weights_of(age_weight))[:, self.stands]
@@ -51,7 +54,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What is expected of the process for k = 1..n, (n,) each: seconds, and gradients.
+    """The predicted process for k = 1..n, (n,) each: seconds, and gradients.
 
     `mean_s` is the mean time to the gradient that ends an iteration, `error_s` its standard error; `gradients` the mean
     number in an iteration's sum, `delays` (n, AGES + 1) the shares of them that are 0, 1, 2 ... iterations old.
@@ -69,7 +72,7 @@ class Prediction:
 
 
 class InSums(NamedTuple):
-    """As in Prediction."""
+    """The fields of Prediction that describe a sum."""
 
     gradients: FloatArray
     delays: FloatArray
@@ -78,7 +81,7 @@ class InSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What was simulated, all times in units of s: the draws, and what each rule that was asked for came to."""
+    """The simulation's state, all times in units of s: the draws, and the results of each rule that was asked for."""
 
     known: FloatArray  # as `_changed` looks at it
     n: int
@@ -90,7 +93,7 @@ class Simulated:
     sums: dict[RuleName, InSums] = field(default_factory=dict)
 
     def sums_of(self, rule: RuleName) -> InSums:
-        """What is the same as long as nothing is simulated anew."""
+        """Return the sums of a rule, which stay the same until the next simulation."""
         if rule not in self.sums:
             self.sums[rule] = _sums(self, rule)
         return self.sums[rule]
@@ -115,13 +118,13 @@ class Predictor:
     def predict(
         self, estimate: Estimate, live: BoolArray, base_s: FloatArray, beyond_s: Beyond, rule: RuleName
     ) -> Prediction:
-        """For k = 1..n of the n workers in the mask `live` (workers,); `base_s` (n,): E_k[T] by the law in force
+        """Predict k = 1..n for the n workers in the mask `live` (workers,); `base_s` (n,): E_k[T] by the law in force
         (`law_times`).
 
-        `beyond_s`: what comes beyond first blocks, seconds.
+        `beyond_s`: the times beyond first blocks, seconds.
 
-        E_k[T] is exact, what is simulated is the difference to that of the same draws: so `abort` is exact, and so is
-        k = n for all rules but `batch-sync`.
+        E_k[T] is exact, and the simulation gives the difference to that of the same draws: so `abort` is exact, and so
+        is k = n for all rules but `batch-sync`.
         """
         unit_s = max(estimate.service_s, estimate.event_s)  # what times are multiples of: s, where that is not 0
         units = Beyond(*(spent_s / unit_s for spent_s in beyond_s))
@@ -140,9 +143,9 @@ class Predictor:
 
 
 def _changed(known: FloatArray, before: FloatArray) -> bool:
-    """Whether these, all above 0, are other ones than in the last simulation.
+    """Return whether these values, all above 0, differ from those of the last simulation.
 
-    E_k[T] of the ks that are simulated says who is live and how slow.
+    E_k[T] of the simulated ks shows which workers are live, and how slow.
     """
     return bool(np.any(np.abs(known - before) > CHANGED * before))
 
@@ -154,7 +157,7 @@ def _prediction(last: Simulated, rule: RuleName, base_s: FloatArray, unit_s: flo
     longer = process.length - alone.length  # (ks, chains)
     added, error = longer.mean(axis=1), longer.std(axis=1, ddof=1) / np.sqrt(longer.shape[1])
     timed = ks
-    if len(base_s) > MANY:  # the fastest of very many workers wait for nobody; and under async nobody waits for them
+    if len(base_s) > MANY:  # the fastest of very many workers wait for none, and under async none waits for them
         nothing = -float(base_s[0]) / unit_s if rule == "async" else 0.0
         timed, added, error = np.append(0, ks), np.append(nothing, added), np.append(0.0, error)
     sums = last.sums_of(rule)
@@ -168,7 +171,7 @@ def _prediction(last: Simulated, rule: RuleName, base_s: FloatArray, unit_s: flo
 
 
 def _sums(last: Simulated, rule: RuleName) -> InSums:
-    """What is in an iteration's sum, for k = 1..n."""
+    """Return the content of an iteration's sum, for k = 1..n."""
     counts, ks, sizes, all_ks = last.of(rule).counts, last.ks, last.draws.sizes, np.arange(1, last.n + 1)
     gradients = counts.sum(axis=(1, 2))
     delays = counts.sum(axis=1) / gradients[:, None]

@@ -1,22 +1,22 @@
 """The workers' process under each rule for late gradients, simulated for many k at once: time, sums, ages, shares.
 
-An iteration begins when the one before has ended and an overhead for transfer, sum and step has passed; it ends when k
-gradients count for it. T_i is the first-block time of worker i's next gradient, R_i what it still needs for an old one
-when the iteration begins, L the time from there to the k-th gradient. The rules differ in what a late gradient is for:
+An iteration begins after the previous one's end and an overhead for transfer, sum and step; it ends when k gradients
+count for it. T_i is the first-block time of worker i's next gradient, R_i the remaining time of an old one when the
+iteration begins, L the time from there to the k-th gradient. The rules differ in the use of a late gradient:
 
 - stash, merge, drop: a late worker finishes its gradient, which is none of the k of any iteration, and then starts one
-  of the iteration that is open. So worker i arrives at R_i + T_i, and L is the k-th smallest of these: never less than
-  the k-th smallest T. A late gradient is added to its worker's next one that is in time (stash), to the sum that is
-  open when it is finished (merge), or to none (drop).
+  of the open iteration. So worker i arrives at R_i + T_i, and L is the k-th smallest of these: never less than the k-th
+  smallest T. A late gradient is added to its worker's next gradient that is in time (stash), to the sum that is open
+  when it is finished (merge), or to none (drop).
 - async: a late gradient counts among the k of the iteration that is open when it is finished; its worker then waits for
-  that one's end. L is the k-th smallest R_i, which is a new T_i for those who were in the iteration before: less than
-  the k-th smallest T (K-async: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018).
+  the end of that iteration. L is the k-th smallest R_i, which is a new T_i for workers of the previous iteration: less
+  than the k-th smallest T (K-async: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018).
 - abort: late workers give up and start with the others: L is the k-th smallest T.
-- batch-sync: who has finished makes another gradient of the same parameters, until there are k; the rest give up
-  (K-batch-sync, ibidem).
+- batch-sync: a worker that has finished computes another gradient of the same parameters, until there are k; the rest
+  give up (K-batch-sync, ibidem).
 
-For k = n all but batch-sync are alike. Pure functions of drawn times (steps, chains, n), whatever they are drawn from;
-chains are simulated side by side. `sizes` (n,): how many workers each of the n stands for.
+For k = n all rules but batch-sync are alike. Pure functions of drawn times (steps, chains, n) from any law; chains are
+simulated side by side. `sizes` (n,): the number of workers that each of the n represents.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")
 """Those with the same iteration times."""
 
 AGES = 16
-"""Iterations by which a gradient's age is told apart; older ones count as this."""
+"""Maximum age of a gradient, in iterations; older ones count as this."""
 
 BURN_IN = 16
 """First steps, which only serve to forget the beginning."""
@@ -43,18 +43,19 @@ Ages = NDArray[np.int16]
 
 
 class Beyond(NamedTuple):
-    """What comes beyond gradients, in the unit of their times."""
+    """The times beyond gradients, in the unit of the gradients' times."""
 
     overhead: float = 0.0
     """Between iterations: transfer, sum and step."""
     catch_up: float = 0.0
-    """Of a late worker, for each iteration that it has missed: it is applied before its gradient counts."""
+    """The time that a late worker takes for each missed iteration, before its gradient counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Of some ks: the mean of L in each chain (ks, chains), and the gradients in an iteration's sum, by worker and age
-    (ks, n, AGES + 1)."""
+    """The result for some ks: the mean of L in each chain (ks, chains), and the gradients in an iteration's sum, by
+    worker and age (ks, n, AGES + 1).
+    """
 
     length: FloatArray
     counts: FloatArray
@@ -113,7 +114,9 @@ def _ever(included: BoolArray) -> BoolArray:
 
 
 def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatArray, sizes: FloatArray) -> Process:
-    """Who is in waits for the end; a gradient that is finished in the overhead is there when the iteration begins."""
+    """Simulate async: a worker in the sum waits for its end; a gradient finished in the overhead is there when the
+    iteration begins.
+    """
     steps, chains, n = times.shape
     rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
     length = np.zeros((len(ks), chains))

@@ -1,6 +1,6 @@
-"""What an iteration is worth under a rule for late gradients and a k, as far as that can be measured. No clock, no I/O.
+"""The worth of an iteration under a rule for late gradients and a k, as measured. No clock, no I/O.
 
-How many iterations a training needs grows with the age of the gradients in its sums, and with their noise:
+The number of iterations of a training grows with the age of the gradients in its sums, and with their noise:
 
     log N = const + AGE * a / L + NOISE * min(phi, NOISE_MAX) / L * n / m - own
 
@@ -9,14 +9,14 @@ and DIVERGENCE more where AGE * a / L > DIVERGES.
 - a: mean age of the gradients in a sum, each by its weight; m: how many there are, (sum w)^2 / sum w^2, of n workers;
 - L, phi: correlation length and noise scale (`correlation`). Both penalties are divided by L: a small learning rate
   averages over many iterations, so that neither the age nor the noise of one matters much; a large one does not;
-- own: where the data of some workers is their own (`data_skew`), half of log(n x the least share that one of them has
-  of the sums): a step that leaves a part of the data out is worth less.
+- own: if some workers' data is their own (`data_skew`), half of log(n x the least share of the sums that one of them
+  has): a step without a part of the data is worth less.
 
 The worth of an iteration is 1 / N without the constant. A sum that is divided by its contributors (model.average) is a
 longer step than the mean of its gradients where late ones are in it, and worth as much more.
 
-The constants were found in simulations of all rules with training on digits (docs/explanation/control.md). What noise
-costs there goes by the share of all gradients that is in a sum, not by their number: half of them cost as much with 4
+The constants were found in simulations of all rules with training on digits (docs/explanation/control.md). The cost of
+noise there depends on the share of all gradients in a sum, not on their number: half of them cost as much with 4
 workers as with 16.
 """
 
@@ -40,7 +40,7 @@ AGE = 2.0
 NOISE = 0.3
 
 NOISE_MAX = 3.0
-"""Of phi: late in a training it is only known to be large."""
+"""Upper bound of phi in the formula: late in a training phi is only known to be large."""
 
 DIVERGES = 2.0
 """AGE * tau / L from which on a training may diverge ..."""
@@ -49,14 +49,14 @@ DIVERGENCE = 3.0
 """... and what that adds to log N."""
 
 SHARE_MIN = 1e-3
-"""Least multiple of an equal share that is told from none."""
+"""Least multiple of an equal share that differs from none."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WorthModel:
-    """Of `workers` workers' training. `average`: as model.average.
+    """Measures the worth of iterations of a training with `workers` workers. `average`: as model.average.
 
-    The first report of an iteration says what its aggregate is, as all replicas apply the same.
+    The first report of an iteration describes its aggregate, as all replicas apply the same.
     """
 
     workers: int
@@ -87,9 +87,9 @@ class WorthModel:
             )
 
     def worth(self, prediction: Prediction, live: BoolArray, age_weight: float, factor: float = 1.0) -> FloatArray:
-        """Of an iteration for k = 1..n of the n workers in the mask `live` (workers,), (n,).
+        """Return the worth of an iteration for k = 1..n of the n workers in the mask `live` (workers,), (n,).
 
-        1 for the mean of exact and fresh gradients of everybody. `factor`: by which what age and noise cost is off.
+        It is 1 for the mean of all workers' exact and fresh gradients. `factor` corrects the cost of age and noise.
         """
         weights = weights_of(age_weight)
         total, square = prediction.delays @ weights, prediction.delays @ weights**2
@@ -108,7 +108,9 @@ class WorthModel:
 
     @property
     def alignment(self) -> FloatArray:
-        """What is left of a gradient's direction after 0, 1, 2, ... iterations (LAGS + 1,); beyond what is known 0."""
+        """Return the share of a gradient's direction that remains after 0, 1, 2, ... iterations (LAGS + 1,); 0 beyond
+        the known ones.
+        """
         curve = self.correlation.curve
         return np.clip(np.append(curve, np.zeros(LAGS + 1 - len(curve))), -1.0, 1.0)
 
@@ -118,7 +120,7 @@ class WorthModel:
         return prediction.gradients / ks if self.average == "contributors" else np.ones(prediction.workers)
 
     def _shared(self, prediction: Prediction, live: BoolArray, age_weight: float) -> FloatArray:
-        """What is left of progress where the data of some workers is in few sums."""
+        """Return the share of progress that remains if some workers' data is in few sums."""
         alone = self.data_skew.skewed[live]
         if not alone.any():
             return np.ones(prediction.workers)

@@ -1,4 +1,4 @@
-"""A codec of one's own: 8-bit lanes whose step follows the mean magnitude alone, for gradients without outliers."""
+"""A custom codec: 8-bit lanes whose step follows the mean magnitude alone, for gradients without outliers."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ class Narrow:
         self.limit = 127 // workers
 
     def scale(self, mean, largest):
-        """Four times the mean magnitude fits; what is larger is clipped, and stays with the worker."""
+        """Four times the mean magnitude fits; larger values are clipped, and stay with the worker."""
         steps = self.limit / np.maximum(4 * mean, 2.0**-41)
         return np.clip(np.frexp(steps)[1] - 1, 0, FRACTION_BITS).astype(np.int64)
 

@@ -1,6 +1,6 @@
 """Digits on the fastest k of n workers: kofn run examples/torch/digits_elastic.toml
 
-Each worker has a process group of its own, so one may die and come back while the others go on.
+Each worker has its own process group, so one may die and come back while the others go on.
 """
 
 import torch

@@ -58,6 +58,6 @@ trainer = lightning.Trainer(
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
-    use_distributed_sampler=False,  # each worker has data of its own
+    use_distributed_sampler=False,  # each worker has its own data
 )
 trainer.fit(Digits(), batches(rank, workers))

@@ -1,4 +1,4 @@
-"""A workload in NumPy, with data, an optimizer, a metric and a target of its own: a line through points, by AdaGrad."""
+"""A workload in NumPy, with its own data, optimizer, metric and target: a line through points, by AdaGrad."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class AdaGrad(Optimizer):
 
 
 class Linear(Workload):
-    """Each worker draws points of its own; all know the same held-out ones."""
+    """Each worker draws its own points; all have the same held-out ones."""
 
     metric = Metric(name="mean squared error", better="lower", target=0.05)
 

@@ -1,6 +1,7 @@
-"""A worker's iterations on its event loop: gradients in, sums out.
+"""Runs a worker's iterations on its event loop: takes gradients from the training thread and returns sums.
 
-Only this loop touches the protocol; the training thread calls exchange() and skip() through Agent, and waits.
+All Python access to the protocol is on this loop. The training thread calls exchange() and skip() through Agent and
+blocks until they return.
 """
 
 import asyncio
@@ -31,16 +32,16 @@ from kofn.host.stopwatch import UNTIMED, Part, Stopwatch, Times, within_wait
 from kofn.host.workload.replica import ReplicaState
 
 Ended = tuple[Finished, Sums] | ReplicaState
-"""An iteration's end: its results, or a replica that replaces them."""
+"""The end of an iteration: its own results, or a peer's replica taken instead."""
 
 
 class Reached(NamedTuple):
-    """The outcome of a call: when its first block was encoded, the gradient's age, and the ends since the last call."""
+    """The outcome of exchange()."""
 
-    handed_s: float | None
-    age: int
-    ended: list[Ended]
-    times: Times
+    handed_s: float | None  # when it was called, by time.monotonic(); None: it contributed nothing
+    age: int  # of the gradient, in iterations
+    ended: list[Ended]  # the ends not yet reported
+    times: Times  # of its parts
 
 
 class ExchangeLoop(Effects):
@@ -84,13 +85,13 @@ class ExchangeLoop(Effects):
         )
         self.missed = MissedResults(self.protocol, self._ledger, self, private=private)
         self.iteration = 0
-        """The iteration that the training thread works on; the protocol may be ahead, to merge late gradients."""
+        """The iteration of the training thread; the protocol may be in a later one, to merge late gradients."""
         self.over = threading.Event()
-        """Set while that iteration is over elsewhere: its gradient is late."""
+        """Set while that iteration has ended without this worker's gradient, which is therefore late."""
         self._watch: Stopwatch | None = None  # during exchange()
-        self._called = True  # whether the training thread waits for this loop, or has not begun
+        self._called = True  # True while the training thread waits for this loop, and before its first call
         self._ended: list[Ended] = []  # ends not yet reported to the training thread
-        self._unsure = 0  # up to this iteration the switch may have lost sums that the ledger has settled
+        self._unsure = 0  # up to this iteration, the switch may have lost sums that the ledger has booked
 
     def start(
         self,
@@ -102,7 +103,7 @@ class ExchangeLoop(Effects):
         state: ReplicaState | None = None,
         exact_port: EnginePort | None = None,
     ) -> None:
-        """Begin to send and to receive, as Agent.start() says."""
+        """Begin to send and receive, from iteration `first` on; Agent.start() explains the arguments."""
         self._loop = asyncio.get_running_loop()
         self.missed.source = source
         self._link.open(self._loop, self.protocol, self._news, batch=self._encoder.slice_blocks, exact_port=exact_port)
@@ -115,9 +116,10 @@ class ExchangeLoop(Effects):
         self._begin(first)
 
     async def exchange(self, given: Contribution, begun: int, into: Floats | None) -> Reached:
-        """Contribute a gradient that was begun in iteration `begun`, unless the current one is over elsewhere.
+        """Contribute a gradient that was begun in iteration `begun`, and wait for the end of the current iteration.
 
-        `into`: memory for the mean of the current iteration.
+        Contributes nothing if an iteration has ended since the last call. Does not wait for a gradient that stays
+        (Contribution.stays). `into`: memory for the mean of the current iteration.
         """
         self._called, handed_s, stream = True, time.monotonic(), given.stream
         self._watch, self.gradient.reduced = (watch := Stopwatch()), Times()
@@ -145,7 +147,7 @@ class ExchangeLoop(Effects):
             if pieces is not None:
                 self.protocol.in_pieces(pieces.level)
             stays = given.stays or (given.own_end and begun < current)
-            with self.protocol.held():  # once the engine reduces, the iteration may end during this call
+            with self.protocol.held():  # once the engine has begun to sum, this call may end the iteration
                 counts = self.driver.contribute(begun, given.batch, self._loop.time(), whole=stays)
             self._look()
             if pieces is not None:
@@ -170,7 +172,7 @@ class ExchangeLoop(Effects):
         return self._told()
 
     async def resume(self, generation: int) -> None:
-        """Continue after a regroup: take every result that peers have, then send the open blocks."""
+        """Continue after a regroup: fetch all results that peers have, then send the open blocks again."""
         if self.protocol.iteration:
             await self.missed.take_all()
         if generation == self.protocol.generation:  # else another regroup has begun
@@ -179,18 +181,19 @@ class ExchangeLoop(Effects):
             self._look()
 
     def fail(self, error: Exception) -> None:
-        """Raise this error in the training thread's call."""
+        """Make the training thread's present or next call raise this error."""
         self._wait.fail(error)
 
     # -- from iteration to iteration
 
     def _begin(self, iteration: int) -> None:
-        """Begin the next iteration, or a later one."""
+        """Begin an iteration: the first, the next, or a later one after a jump."""
         self.gradient.sums = Sums(self._encoder.coding, self._encoder.plan, self._average)
         self.driver.begin(iteration, self._loop.time())
         self._look()
 
     async def _advance(self, beyond: int) -> None:
+        """Wait until the protocol is beyond this iteration."""
         while not self.driver.advance(beyond):
             await self._wait.wait()
 
@@ -208,7 +211,7 @@ class ExchangeLoop(Effects):
             self._begin(self.protocol.iteration + 1)
 
     def _told(self) -> list[Ended]:
-        """Return the unreported ends, and move the training thread to the protocol's iteration."""
+        """Return the ends not yet reported; if there are any, the training thread moves to the protocol's iteration."""
         ended, self._ended = self._ended, []
         if ended:
             self.iteration = self.protocol.iteration
@@ -219,20 +222,20 @@ class ExchangeLoop(Effects):
         return ended
 
     def _carry_on(self) -> None:
-        """Merge late gradients into the next iteration as soon as it begins, while the training thread computes."""
+        """Let the protocol advance while the training thread computes, so that late gradients are merged."""
         if not self._called:
             with self._failing():
                 self.driver.advance(None)
 
     def _look(self) -> None:
-        """Set `over` if the training thread's iteration is over; called after every event."""
+        """Set `over` if the training thread's iteration is over."""
         if self.protocol.is_over(self.iteration):
             self.over.set()
 
     # -- events
 
     def _news(self) -> None:
-        """Handle the engine's news: results for the encoder, or room in the send queue."""
+        """Handle events of the engine: results have come, or the send queue has room."""
         with self._failing(), self.protocol.held():
             with self.during("receive"):
                 news = self.protocol.news()
@@ -255,25 +258,25 @@ class ExchangeLoop(Effects):
             self._feed()
 
     def halt(self) -> None:
-        """Stop the engine's use of the ledger."""
+        """Make the engine stop using the ledger's memory."""
         self.gradient.halt()
 
     def jump(self, state: ReplicaState) -> None:
-        """Continue from a peer's replica."""
+        """Replace the current iteration by a peer's replica, and begin the one after it."""
         self._ended.append(state)
         self._wait.ended()
         self._encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)
 
     def _ask_slot(self) -> None:
-        """Ask the switch which workers are missing in a block that does not close; log ignored datagrams."""
+        """Ask the switch which workers have not contributed to a block that stays open; log ignored datagrams."""
         self._link.warn()
         with self.protocol.held():
             self.driver.ask_slot(self._loop.time())
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Report an error in a callback to the training thread."""
+        """Pass an error that a callback raises on to the training thread."""
         try:
             yield
         except Exception as error:  # a custom codec may raise anything
@@ -282,7 +285,7 @@ class ExchangeLoop(Effects):
     # -- the driver's callbacks (driver.Effects)
 
     def during(self, part: Part) -> AbstractContextManager[object]:
-        """Count a part of exchange()'s time, while that runs."""
+        """Time one part of exchange(); do nothing while it does not run."""
         return UNTIMED if self._watch is None else self._watch.during(part)
 
     @property
@@ -291,7 +294,7 @@ class ExchangeLoop(Effects):
 
     def delivered(self, results: BlockResults) -> None:
         """Add results of the current iteration to its sums."""
-        if results.iteration == self.protocol.iteration:  # else a replica has replaced it
+        if results.iteration == self.protocol.iteration:  # otherwise a replica has replaced that iteration
             self.gradient.sums.add(results)
 
     def completed(self) -> None:

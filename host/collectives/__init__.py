@@ -1,1 +1,1 @@
-"""Collectives behind one interface (communicator.py): a ring, gloo, MPI, and what switch and parameter server have."""
+"""Collectives behind one interface (communicator.py): switch, parameter server, ring, gloo and MPI."""

@@ -1,8 +1,8 @@
-"""How the rows of an elastic reduce-scatter lie in blocks, so that each block's sum is one worker's.
+"""The layout of an elastic reduce-scatter's rows in blocks: each block's sum has one recipient.
 
-Workers take turns: block b has the next elements of row b modulo workers, and zeros where that has ended.  So what
-comes down to a worker is spread over the whole call, and a sum of votes, which is longer than they are, never takes
-more of a worker's link than its own votes do: its planes are at most as many as the workers.
+Workers take turns: block b has the next elements of row b modulo workers, and zeros after the row's end.  So a worker's
+received sums are spread over the whole call.  And a sum of votes, which is longer than votes, never takes more of a
+worker's link than its own votes: it has at most as many planes as there are workers.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from kofn.host.wire.packet import EVERYONE
 
 
 def may_be_apart(apart: int, together: int) -> bool:
-    """Whether so many blocks, each of one row, are at most an eighth more than the blocks that rows would share."""
+    """Return whether `apart` blocks of one row each are at most an eighth more than `together` shared blocks."""
     return 8 * apart <= 9 * together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
-    """Rows of up to `columns` elements, one a worker, in blocks of `block` elements.
+    """Rows of up to `columns` elements, one per worker, in blocks of `block` elements.
 
     >>> rows = BlockRows(workers=2, columns=3, block=2)
     >>> rows.laid(np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -39,7 +39,7 @@ class BlockRows:
 
     @classmethod
     def of(cls, job: JobSection, compress: CompressSection, columns: int) -> Self:
-        """In the blocks of a job's elastic calls."""
+        """Return the rows in the blocks of a job's elastic calls."""
         coding = JobCoding.of(job, compress, columns * job.workers)
         return cls(workers=job.workers, columns=columns, block=coding.layout.elements)
 
@@ -49,11 +49,11 @@ class BlockRows:
 
     @property
     def elements(self) -> int:
-        """Of all blocks."""
+        """Elements of all blocks."""
         return self.blocks * self.block
 
     def laid(self, rows: Floats) -> Floats:
-        """Rows (workers, up to `columns`) as they are sent, (elements,)."""
+        """Return rows (workers, up to `columns`) as they are sent, (elements,)."""
         whole, rest = divmod(rows.shape[1], self.block)
         laid = np.zeros((self.blocks // self.workers, self.workers, self.block), np.float32)
         end = whole * self.block
@@ -63,11 +63,11 @@ class BlockRows:
         return laid.reshape(-1)
 
     def row(self, laid: Floats, rank: int) -> Floats:
-        """A worker's row, (columns,)."""
+        """Return a worker's row, (columns,)."""
         return laid.reshape(-1, self.workers, self.block)[:, rank].reshape(-1)[: self.columns]
 
     def recipients(self, total: int) -> Integers:
-        """Whose the sum of each of `total` blocks is; those behind the rows' are everyone's, (total,)."""
+        """Return the recipient of each of `total` blocks' sums, (total,); EVERYONE for blocks after the rows."""
         found = np.full(total, EVERYONE, np.int64)
         found[: self.blocks] = np.arange(self.blocks) % self.workers
         return found

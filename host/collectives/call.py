@@ -1,4 +1,4 @@
-"""A collective call as every worker must make it: its kind, operation and arrays, and the checks of these."""
+"""The description of a collective call, which must be the same at every worker, and the checks of its arguments."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from kofn.host.errors import CollectiveError
 Array = npt.NDArray[Any]
 
 Given = Array | np.generic
-"""NumPy gives a scalar where an array has no dimensions."""
+"""An array, or a NumPy scalar for an array without dimensions."""
 
 CallKind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]
 
 Op = Literal["sum", "mean"]
 
 FLOATING = ("float32", "float16", "bfloat16")
-"""bfloat16 is ml_dtypes'."""
+"""Floating dtypes; bfloat16 is ml_dtypes'."""
 
 DTYPES = (*FLOATING, "int32", "int64")
 
 
 class Key(NamedTuple):
-    """Which call of its worker it is: the `number`-th of this name, from 1; a call without a name has the name ""."""
+    """Identifies a call of a worker: the `number`-th one of this name, from 1; unnamed calls have the name ""."""
 
     name: str
     number: int
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCall:
-    """What the workers' calls of one Key have in common; `shape`: of what each worker gives.
+    """The properties that all workers' calls of one Key share; `shape`: that of each worker's array.
 
     >>> print(CollectiveCall(kind="all_reduce", dtype="float32", shape=(3, 4), op="mean"))
     all_reduce(mean) of float32 (3, 4)
@@ -57,7 +57,7 @@ class CollectiveCall:
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Workers, in a message.
+    """Return workers as words of a message.
 
     >>> named([1]), named([1, 2])
     ('worker 1', 'workers 1 and 2')
@@ -67,7 +67,7 @@ def named(ranks: Iterable[int]) -> str:
 
 
 def checked_array(array: object) -> Array:
-    """What is given; CollectiveError where it is no array of DTYPES in this machine's byte order."""
+    """Return the array; CollectiveError unless it is an array of DTYPES in native byte order."""
     if not isinstance(array, np.ndarray | np.generic):
         raise CollectiveError(f"array must be a NumPy array of {', '.join(DTYPES)}, got a {type(array).__name__}")
     if array.dtype.name not in DTYPES or not array.dtype.isnative:
@@ -76,7 +76,7 @@ def checked_array(array: object) -> Array:
 
 
 def checked_out(out: Array | None, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
-    """Where the result goes, a new array where `out` is None."""
+    """Return the array for the result, a new one if `out` is None."""
     if out is None:
         return np.empty(shape, dtype)
     if not isinstance(out, np.ndarray) or (out.dtype, out.shape) != (dtype, shape):

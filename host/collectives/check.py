@@ -1,4 +1,4 @@
-"""What a configuration may ask of its job.collective: as much as that is able to do."""
+"""Checks that a configuration's job.collective supports its other settings."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from kofn.host.collectives.job_collective import JobCollective, load_collective
 
 
 def check_collective(config: Config) -> None:
-    """ConfigError for the first thing that this configuration's collective has not."""
+    """ConfigError for the first setting that the configuration's collective does not support."""
     collective = load_collective(config.job.collective)
     for wrong in _refusals(config, collective):
         raise ConfigError(f"job.collective is {config.job.collective!r}, {wrong}")
@@ -33,7 +33,7 @@ def _of_trials(config: Config, collective: type[JobCollective]) -> Iterator[str]
 
 
 def _without_ledger(config: Config) -> Iterator[str]:
-    """Every sum is of all workers, who live as long as the training, and float32."""
+    """Yield errors for collectives whose sums are float32 and need all workers during the whole training."""
     run, compress, job = config.run, config.compress, config.job
     if compress.codec != "int32" or compress.ratio != 1:
         yield (
@@ -52,7 +52,7 @@ def _without_ledger(config: Config) -> Iterator[str]:
 
 
 def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]:
-    """Where packets can be lost on purpose."""
+    """Yield errors for faults that the collective's packets cannot have."""
     if config.fault and not collective.faults:
         yield "[[fault]] must not be given: faults are for kofn's own packets, and this collective uses TCP"
     for fault in config.fault:
@@ -62,7 +62,7 @@ def _of_faults(config: Config, collective: type[JobCollective]) -> Iterator[str]
 
 
 def _of_events(config: Config, collective: type[JobCollective]) -> Iterator[str]:
-    """Events of processes that can go on without each other, and of k where that changes."""
+    """Yield errors for events of processes that cannot restart alone, and of k if it is fixed."""
     workers = [f"worker-{rank}" for rank in range(config.job.workers)]
     names = ["controller", *(["switch"] if "switch" in collective.restarts else [])]
     names += workers if "worker" in collective.restarts else []

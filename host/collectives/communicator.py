@@ -1,7 +1,7 @@
-"""The interface of all collectives: asynchronous calls of a fixed group of workers, whoever carries them out.
+"""The interface of all collectives: asynchronous calls of a fixed group of workers.
 
-Knows no network.  A kind of communicator says when a call may be carried out (`_submit`) and how (`_carry`), one at a
-time, in a thread of its own.
+This module has no network.  A kind of communicator decides when a call may be carried out (`_submit`) and how
+(`_carry`); calls are carried out one at a time, in a separate thread.
 """
 
 import threading
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from kofn.host.agent.gradient_stream import GradientStream
 
 NAME_MOST = 200
-"""Characters of a call's name."""
+"""The most characters of a call's name."""
 
 PIECE_S = 60.0
-"""For the next piece of a gradient to be put."""
+"""The longest wait for the next piece of a gradient."""
 
 LEAVE_S = 5.0
-"""For the thread that carries calls out to end, once nothing holds it any more."""
+"""The longest wait for the end of the thread that carries out calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A call that this worker has made, its arrays (empty ones: of a barrier), and who waits for it.
+    """A call of this worker, its arrays (empty for a barrier), and its Work.
 
-    `stream`: where the given array comes from, piece by piece; None: it is there.  `watch` runs from the call on; until
-    the call is carried out all of it is `wait`.  `note`: what the workers have agreed on beside the call itself
+    `stream`: the source of the given array's pieces; None: the array is complete.  `watch` runs from the call on; it
+    counts `wait` until the call is carried out.  `note`: further numbers that the workers have agreed on
     (messages.Agreed).
     """
 
@@ -68,27 +68,27 @@ class Task:
 
 
 class Communicator(ABC):
-    """One worker's place among `workers` that call collectives together; `rank` is its own, from 0.
+    """One worker's place among `workers` that call collectives together; `rank`: this worker's, from 0.
 
         with Ring(0, ["10.0.0.1", "10.0.0.2"]) as communicator:
             work = communicator.all_reduce(gradient, op="mean")
             ...
             step(work.result())
 
-    A call returns at once.  Its arrays are the communicator's until the Work is done: the given one must not change,
-    `out` must not be read.  Any number of calls may be under way.
+    A call returns at once.  Its arrays belong to the communicator until the Work is done: the given one must not
+    change, `out` must not be read.  Any number of calls may be under way.
 
-    Workers' calls belong together by name and order: the first "a" of each worker, the second "a", and so on.  Calls of
-    different names may be made in any order; those without a name count as one name.  They must agree in all that
-    describes them (kind, op, root, dtype, shape).
+    Workers' calls are matched by name and order: the first "a" of each worker, the second "a", and so on.  Calls of
+    different names may be made in any order; unnamed calls share one name.  Matched calls must have the same kind, op,
+    root, dtype and shape.
 
-    Arrays are float32, float16, bfloat16 (ml_dtypes'), int32 or int64, of any shape, empty ones too.  `out` is where
-    the result goes, and may be the given array; without it the result is a new array.  Floating sums are rounded to the
-    dtype on their way, and have the same bytes at every worker; int32 and int64 wrap around.
+    Arrays are float32, float16, bfloat16 (ml_dtypes'), int32 or int64, of any shape, also empty.  `out` gets the
+    result, and may be the given array; without it the result is a new array.  Floating sums are rounded to the dtype at
+    each step, and have the same bytes at every worker; int32 and int64 wrap around.
 
-    CollectiveError, raised at once, says what of a call is not allowed: nothing has happened then.  Raised by a Work it
-    says which worker is gone or too late, or which calls differ.  Every wait has a limit.  After that close() is all
-    that is left, and all workers' calls fail.
+    A call raises CollectiveError at once, without effect, if an argument is invalid.  A Work raises it if a worker is
+    gone or too late, or if calls differ; the message names them.  Every wait has a limit.  After such an error all
+    workers' calls fail, and only close() is useful.
     """
 
     def __init__(self, rank: int, workers: int) -> None:
@@ -101,10 +101,10 @@ class Communicator(ABC):
         self._open: dict[Key, Task] = {}
         self._streams = WeakSet[PieceByPiece]()
         self._failed = ""
-        """Why no call is made any more."""
+        """The reason why all further calls fail."""
         self._closed = False
         self._ready = SimpleQueue[Task | str | None]()
-        """What is next: a call, a reason why all later ones fail, the end."""
+        """The next items: a call, a reason why all later calls fail, or None, the end."""
         self._carrier = threading.Thread(target=self._carry_all, name=f"collectives-{rank}", daemon=True)
         self._carrier.start()
 
@@ -113,9 +113,9 @@ class Communicator(ABC):
     def all_reduce(
         self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "", elastic: bool = False
     ) -> Work[Array]:
-        """The sum or mean of all workers' arrays, in their shape.
+        """Sum or average all workers' arrays, in their shape.
 
-        `elastic`: of the fastest k workers, what is late goes with the next call; only through the switch or a server.
+        `elastic`: those of the fastest k workers; late arrays enter the next call.  Only through switch or server.
         """
         given = checked_array(array)
         check_op(op, given.dtype.name)
@@ -123,9 +123,9 @@ class Communicator(ABC):
         return self._begin(call, given, checked_out(out, given.shape, given.dtype), name)
 
     def begin(self, elements: int, *, name: str = "", elastic: bool = False) -> StreamedGradient:
-        """The mean of all workers' gradients of so many float32 elements, which are put while they are computed.
+        """Begin the mean of all workers' gradients of `elements` float32, whose pieces are put while it is computed.
 
-        `name`, `elastic`: as of all_reduce().
+        `name`, `elastic`: as in all_reduce().
         """
         check_elements(elements)
         _check_name(name)
@@ -147,9 +147,9 @@ class Communicator(ABC):
     def reduce_scatter(
         self, array: Given, *, op: Op = "sum", out: Array | None = None, name: str = "", elastic: bool = False
     ) -> Work[Array]:
-        """Row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...).
+        """Return row `rank` of the sum or mean of all workers' arrays, whose shape is (workers, ...).
 
-        `elastic`: as of all_reduce(); it is done when all workers have their rows.
+        `elastic`: as in all_reduce(); the call is done when all workers have their rows.
         """
         given = checked_array(array)
         check_op(op, given.dtype.name)
@@ -161,24 +161,24 @@ class Communicator(ABC):
         return self._begin(call, given, checked_out(out, given.shape[1:], given.dtype), name)
 
     def all_gather(self, array: Given, *, out: Array | None = None, name: str = "") -> Work[Array]:
-        """All workers' arrays, shape (workers, ...): row r is worker r's."""
+        """Return all workers' arrays, shape (workers, ...): row r is worker r's."""
         given = checked_array(array)
         call = CollectiveCall(kind="all_gather", dtype=given.dtype.name, shape=given.shape)
         return self._begin(call, given, checked_out(out, (self.workers, *given.shape), given.dtype), name)
 
     def broadcast(self, array: Given, *, root: int = 0, out: Array | None = None, name: str = "") -> Work[Array]:
-        """The array of worker `root`; the others' say shape and dtype."""
+        """Return the array of worker `root`; the others' arrays give shape and dtype."""
         given = checked_array(array)
         check_rank("root", root, self.workers)
         call = CollectiveCall(kind="broadcast", dtype=given.dtype.name, shape=given.shape, root=root)
         return self._begin(call, given, checked_out(out, given.shape, given.dtype), name)
 
     def barrier(self, *, name: str = "") -> Work[None]:
-        """Done when all workers have called it; earlier calls may still be under way."""
+        """Return a Work that is done when all workers have called barrier(); earlier calls may still be under way."""
         return self._begin(CollectiveCall(kind="barrier"), np.empty(0), np.empty(0), name)
 
     def close(self) -> None:
-        """Give everything back; calls that still need this worker fail.  A second time it does nothing."""
+        """Release all resources; calls that still need this worker fail.  Further calls of close() do nothing."""
         with self._lock:
             closed, self._closed = self._closed, True
             unfinished = next(map(str, self._open.values()), "")
@@ -202,34 +202,34 @@ class Communicator(ABC):
 
     @abstractmethod
     def _check(self, call: CollectiveCall, given: Array) -> None:
-        """CollectiveError for what this kind cannot do."""
+        """CollectiveError if this kind does not support the call."""
 
     @abstractmethod
     def _submit(self, task: Task) -> None:
-        """A call is made: see that `_agreed` hears of it once all workers have made it."""
+        """Submit a call: `_agreed` must be called once all workers have made it."""
 
     @abstractmethod
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        """Carry it out; what this raises goes to `_break`."""
+        """Carry out a call; `_break` handles exceptions."""
 
     @abstractmethod
     def _leave(self, trouble: str) -> None:
-        """Tell the others, and see that a `_carry` under way fails soon; `trouble`: why theirs fails, if it does."""
+        """Notify the others, and make a running `_carry` fail soon; `trouble`: why the others' call fails, if any."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
     def _break(self, task: Task, error: Exception) -> None:
-        """A call could not be carried out."""
+        """Handle a failed call."""
         self._fail(self._blame(error))
 
     def _blame(self, error: Exception) -> str:
-        """What others say of others is said already."""
+        """Return an error's words; a CollectiveError already names the responsible worker."""
         return str(error) if isinstance(error, CollectiveError) else f"worker {self.rank}: {_in_words(error)}"
 
     def _agreed(self, key: Key, note: bytes = b"") -> None:
-        """All have made this call: it is next."""
+        """Queue a call that all workers have made."""
         task = self._open.get(key)
         if task is None:
             return
@@ -239,7 +239,7 @@ class Communicator(ABC):
             self._ready.put(replace(task, note=note))
 
     def _fail(self, reason: str) -> None:
-        """End all calls; later reasons change nothing."""
+        """End all calls; only the first reason counts."""
         with self._lock:
             self._failed = self._failed or reason
             tasks, streams = list(self._open.values()), list(self._streams)
@@ -250,7 +250,7 @@ class Communicator(ABC):
             stream.fail(self._failed)
 
     def _fail_later(self, reason: str) -> None:
-        """End all calls but those that are next by now."""
+        """End all calls except those that are queued already."""
         self._ready.put(reason)
 
     # -- within
@@ -266,7 +266,7 @@ class Communicator(ABC):
             self._made[name] += 1
             task = Task(key=Key(name, self._made[name]), call=call, given=given, out=out, work=work, stream=stream)
             self._open[task.key] = task
-        self._submit(task)  # may wait for others, who may need the lock
+        self._submit(task)  # may block on other workers, whose messages may need the lock
         return work
 
     def _check_open(self) -> None:
@@ -282,20 +282,20 @@ class Communicator(ABC):
             finished.work.finish(outcome)
 
     def _carry_all(self) -> None:
-        """Calls one after another, in the order that all workers have; floats overflow as they do."""
+        """Carry out calls one after another, in the agreed order; floating overflow is silent."""
         np.seterr(all="ignore")  # of this thread
         while self._carry_next():
             pass
 
     def _carry_next(self) -> bool:
-        """Whether it is not the end; what the call held in memory is let go of before the next one is there."""
+        """Carry out the next call; return False at the end.  The call's memory is released before the next wait."""
         task = self._ready.get()
         if isinstance(task, str):
             self._fail(task)
         elif task is not None and not self._failed:
             try:
                 outcome = self._carry(task)
-            except Exception as error:  # whatever it is, it must not leave calls that never end
+            except Exception as error:  # no error may leave calls that never end
                 self._break(task, error)
             else:
                 self._finish(task, outcome)

@@ -1,6 +1,6 @@
-"""What worker 0 does for all: it hears of every worker's calls, and says which one is next, or why all is over.
+"""The coordinator at worker 0: it collects all workers' calls, and announces the next call, or the end.
 
-Arrays do not pass here.  It ends when a worker is gone, when calls cannot be matched, or when worker 0 leaves.
+It handles no arrays.  It ends when a worker is gone, when calls cannot be matched, or when worker 0 leaves.
 """
 
 import selectors
@@ -13,14 +13,14 @@ from kofn.host.collectives.matching import Matching, Mismatch
 from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Message, Over, Ping, Posted, Trouble
 
 FAREWELL_S = 0.5
-"""For workers to take the last message: a channel with unread messages in it would lose it."""
+"""The time for workers to read the last message: closing a channel with unread messages would lose it."""
 
 GRACE_S = 1.0
-"""For workers to answer a Ping, at most."""
+"""The longest time for the answer to a Ping."""
 
 
 class _End(Exception):  # noqa: N818  # how the loop is left
-    """Why, and whether calls that are agreed on fail as well."""
+    """The end of the loop: its reason, and whether agreed calls fail too."""
 
     def __init__(self, reason: str, *, at_once: bool = True) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class _End(Exception):  # noqa: N818  # how the loop is left
 
 
 class Coordinator(threading.Thread):
-    """`channels`: to all workers by rank; `timeout_s`: how long a call waits for workers that have not made it."""
+    """The coordinator's thread; `channels`: by rank; `timeout_s`: the longest wait of a call for other workers."""
 
     def __init__(self, channels: Sequence[Channel], timeout_s: float) -> None:
         super().__init__(name="coordinator", daemon=True)
@@ -38,7 +38,7 @@ class Coordinator(threading.Thread):
         self._notes: dict[Key, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._silence: _End | None = None
-        """What a Ping was sent for: the end, unless somebody does not answer."""
+        """The pending end for which Pings were sent; a worker that does not answer is blamed instead."""
         self._unheard: set[int] = set()
         self._verdict_s = 0.0
 
@@ -56,7 +56,7 @@ class Coordinator(threading.Thread):
             self._finish(Over(reason=str(mismatch), at_once=False))
 
     def _serve(self, rank: int, events: int) -> None:
-        """Whoever waits for a message goes on making calls, so these are read whether or not it takes its own."""
+        """Write and read a worker's channel; a worker that is slow to read its messages may still send calls."""
         if events & selectors.EVENT_WRITE:
             self._channels[rank].flush()
             self._watch(rank)
@@ -64,14 +64,14 @@ class Coordinator(threading.Thread):
             self._hear(rank)
 
     def _watch(self, rank: int) -> None:
-        """For what it says, and for room where something waits for it."""
+        """Watch a channel for messages, and for room if messages wait to be sent."""
         channel = self._channels[rank]
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.pending else 0)
         if self._selector.get_key(channel.socket).events != events:
             self._selector.modify(channel.socket, events, rank)
 
     def _hear(self, rank: int) -> None:
-        """All that a worker has said."""
+        """Handle all messages that a worker has sent."""
         try:
             for message in self._channels[rank].receive(0):
                 self._understand(rank, message)
@@ -94,10 +94,10 @@ class Coordinator(threading.Thread):
             case Leaving():
                 self._let_go(rank)
             case _:
-                raise _End(f"worker {rank} says what only worker 0 does: {message}")
+                raise _End(f"worker {rank} sends a message that only worker 0 may send: {message}")
 
     def _ask(self, silence: _End) -> None:
-        """Who still lives, before anybody is blamed."""
+        """Ping all workers before blaming one of them."""
         if self._silence is None:
             self._silence, self._unheard = silence, set(self._channels)
             self._verdict_s = time.monotonic() + grace_s(self._timeout_s)
@@ -113,7 +113,7 @@ class Coordinator(threading.Thread):
         self._matching.leave(rank)
 
     def _check(self, now_s: float) -> None:
-        """What has lasted too long."""
+        """End if a call is overdue, or once the Pings are answered or have timed out."""
         if overdue := self._matching.overdue(now_s, self._timeout_s):
             self._ask(_End(overdue, at_once=False))
         if self._silence is not None and not self._unheard:
@@ -127,7 +127,7 @@ class Coordinator(threading.Thread):
             self._watch(rank)
 
     def _finish(self, message: Over) -> None:
-        """Tell all, and wait until they know."""
+        """Send the end to all workers, and wait until they have read it."""
         self._tell_all(message)
         deadline = time.monotonic() + FAREWELL_S
         for channel in self._channels.values():
@@ -139,15 +139,15 @@ class Coordinator(threading.Thread):
 
 
 def largest_of(one: bytes, other: bytes) -> bytes:
-    """Of two notes the larger of each number."""
+    """Return the larger number of two notes at each place."""
     return bytes(map(max, one, other))
 
 
 def grace_s(timeout_s: float) -> float:
-    """For an answer to a Ping."""
+    """Return the time for the answer to a Ping."""
     return min(GRACE_S, timeout_s / 4)
 
 
 def tick_s(timeout_s: float) -> float:
-    """How often time-outs are looked at."""
+    """Return the interval between two checks of time-outs."""
     return grace_s(timeout_s) / 4

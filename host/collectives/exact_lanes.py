@@ -1,6 +1,6 @@
-"""What a call's arrays are as 32-bit lanes that are summed modulo 2**32, and what the sums of all workers' lanes are.
+"""Encoding of arrays as 32-bit lanes that are summed modulo 2**32, and decoding of the sums.
 
-Knows no packets and no network.  A block has L lanes; rows are blocks.
+This module has no packets and no network.  A block has L lanes; rows are blocks.
 """
 
 from abc import ABC, abstractmethod
@@ -18,19 +18,19 @@ from kofn.host.kernels.kernel import kernel
 from kofn.host.protocol.results import address_of
 
 LIMBS = ((0, 22), (22, 21), (43, 21))
-"""Lowest bit and bits of what an int64 is cut into: each has room for the sum of 64 workers."""
+"""Lowest bit and number of bits of an int64's limbs: a lane has room for the sum of a limb over 64 workers."""
 
 PIECE = 1 << 18
-"""Values that are summed at a time: a processor's cache holds them."""
+"""Values per step: they fit a processor's cache."""
 
 EXPONENTS_MOST = 1 << 16
-"""Of a call; more blocks share them."""
+"""The most exponents of a call; with more blocks, neighbours share one."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Outgoing(NamedTuple):
-    """What a worker gives to an iteration: numbers of blocks (N,), where their values are (N,), and what holds them."""
+    """A worker's contribution: block numbers (N,), the addresses of their values (N,), and the owner of that memory."""
 
     blocks: Integers
     addresses: npt.NDArray[np.uint64]
@@ -38,22 +38,22 @@ class Outgoing(NamedTuple):
 
 
 class LaneCoding(ABC):
-    """`per_block`: elements of a call's array in a block of `lanes` lanes."""
+    """Encodes `per_block` elements of an array in a block of `lanes` lanes."""
 
     def __init__(self, lanes: int, per_block: int) -> None:
         self.lanes, self.per_block = lanes, per_block
 
     @abstractmethod
     def encode(self, rows: Array, first: int) -> Values:
-        """Lanes (B, L) of elements (B, per_block), from block `first` on."""
+        """Return lanes (B, L) of elements (B, per_block), from block `first` on."""
 
     @abstractmethod
     def decode(self, sums: Values, first: int) -> Array:
-        """Elements (B, per_block) of sums of lanes (B, L), as signed numbers."""
+        """Return elements (B, per_block) of sums of lanes (B, L), given as signed numbers."""
 
 
 class Bytes(LaneCoding):
-    """Of arrays of uint8 that are zeros at all workers but one: whatever they stand for, they come as they are."""
+    """Lanes of uint8 arrays that are zero at all workers except one, whose bytes the sum preserves."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes, 4 * lanes)
@@ -67,7 +67,7 @@ class Bytes(LaneCoding):
 
 
 class Int32(LaneCoding):
-    """A lane each: sums wrap around."""
+    """One lane per int32: sums wrap around."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes, lanes)
@@ -80,7 +80,7 @@ class Int32(LaneCoding):
 
 
 class Int64(LaneCoding):
-    """Three lanes each, LIMBS, whose sums do not overflow: put together, these wrap around."""
+    """Three lanes per int64, LIMBS, whose sums do not overflow; the combined sums wrap around."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__(lanes, lanes // len(LIMBS))
@@ -102,20 +102,20 @@ class Int64(LaneCoding):
 
 
 class FixedPoint(LaneCoding):
-    """Floats in steps of a power of two that all workers of a block have in common.
+    """Floats in steps of a power of two, the same for a block's values at all workers.
 
-    With n workers and h = ceil(log2(n)) each number is rounded to within 2**(h - 31) of the largest magnitude that any
-    worker has in its block.  The sum of these is exact; divided by `divisor` it is rounded to float64, and from that to
-    the array's dtype.  So a sum is within n * 2**(h - 31), a mean within 2**(h - 31) of that largest magnitude
-    (4 workers: 2**-27, 2**-29), and then rounded as floats are.  `exponents`: what exponents_of() says of all workers,
-    the largest of each.
+    With n workers and h = ceil(log2(n)), each number is rounded to within 2**(h - 31) of the largest magnitude of any
+    worker in its block.  Their sum is exact.  Divided by `divisor`, it is rounded to float64, then to the array's
+    dtype.  So the error of a sum is at most n * 2**(h - 31), that of a mean 2**(h - 31), of that largest magnitude
+    (4 workers: 2**-27, 2**-29), plus the rounding to the dtype.  `exponents`: the largest of all workers'
+    exponents_of(), one by one.
     """
 
     def __init__(self, lanes: int, blocks: int, exponents: bytes, workers: int, divisor: int) -> None:
         super().__init__(lanes, lanes)
         biased = np.repeat(np.frombuffer(exponents, np.uint8), sharing(blocks))[:blocks]
         headroom = (workers - 1).bit_length()
-        self._steps = np.ldexp(1.0, 157 - headroom - biased.astype(np.int32))[:, None]  # of 1, below 2**31 / n in all
+        self._steps = np.ldexp(1.0, 157 - headroom - biased.astype(np.int32))[:, None]  # per 1; below 2**31 / n in all
         self._divisors = self._steps * divisor
 
     def encode(self, rows: Array, first: int) -> Values:
@@ -128,14 +128,14 @@ class FixedPoint(LaneCoding):
 
 
 def sharing(blocks: int) -> int:
-    """How many neighbouring blocks have one exponent."""
+    """Return the number of neighbouring blocks that share an exponent."""
     return max(1, -(-blocks // EXPONENTS_MOST))
 
 
 def exponents_of(flat: Floats, per_block: int) -> bytes:
-    """IEEE 754's biased exponent of the largest magnitude of each block, or of blocks that share one.
+    """Return the biased IEEE 754 exponent of the largest magnitude in each block, or in each group that shares one.
 
-    Below 2**(exponent - 126) is what has this exponent or a lower one.
+    Values with this exponent or a lower one are below 2**(exponent - 126).
     """
     if not flat.size:
         return b""
@@ -145,22 +145,22 @@ def exponents_of(flat: Floats, per_block: int) -> bytes:
 
 
 def check_finite(given: Array) -> None:
-    """CollectiveError names the first element that is not."""
+    """CollectiveError if an element is not finite; it names the first one."""
     flat = floats_of(given)
     if (bad := kernel().first_bad(flat, FLOAT32_MAX)) >= 0:
         raise CollectiveError(f"array element {bad} must be finite in a sum in the switch, got {flat[bad]}")
 
 
 def floats_of(given: Array) -> Floats:
-    """Flat, as float32."""
+    """Return the array flat, as float32."""
     return np.ascontiguousarray(given, np.float32).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSum:
-    """A sum of all workers' `source`, flat, of whose elements `target` gets those from `begin` on.
+    """A sum of all workers' flat `source`; `target` gets its elements from `begin` on.
 
-    `row_blocks`: so many blocks, one after another, are for each worker alone, by rank; 0: all are for all.
+    `row_blocks`: each worker, by rank, alone receives so many consecutive blocks; 0: all workers receive all blocks.
     """
 
     coding: LaneCoding
@@ -175,23 +175,23 @@ class LaneSum:
 
     @property
     def span(self) -> int:
-        """Blocks of an iteration are as many as this, or a multiple of it."""
+        """The number of an iteration's blocks is a multiple of this."""
         return 1
 
     def owners(self, blocks: range) -> None:
-        """All workers give all blocks."""
+        """Return None: all workers contribute to all blocks."""
 
     def recipients(self, blocks: range) -> Integers | None:
-        """Who gets the sum of each, where that is one worker."""
+        """Return the recipient of each block's sum; None if all workers receive it."""
         return np.arange(blocks.start, blocks.stop) // self.row_blocks if self.row_blocks else None
 
     @property
     def whole(self) -> int:
-        """Blocks of which this worker gets more than who is in them."""
+        """The number of blocks whose sums this worker receives."""
         return self.row_blocks or self.blocks
 
     def encode(self, blocks: range) -> Outgoing:
-        """These blocks as on the wire, one after another."""
+        """Return these blocks as on the wire, one after another."""
         lanes = np.empty((len(blocks), self.coding.lanes), np.int32)
         for some in self._groups(blocks):
             lanes[some.start - blocks.start : some.stop - blocks.start] = self.coding.encode(
@@ -201,7 +201,7 @@ class LaneSum:
         return Outgoing(numbers, (address_of(values) + 4 * self.coding.lanes * numbers).astype(np.uint64), values)
 
     def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:
-        """The sums of these blocks' lanes are at these addresses, (B,), as on the wire."""
+        """Decode the sums of these blocks' lanes at these addresses, (B,), as on the wire."""
         per_block, end = self.coding.per_block, self.begin + self.target.size
         own = range(max(blocks.start, self.begin // per_block), min(blocks.stop, -(-end // per_block)))
         for some in self._groups(own):
@@ -214,12 +214,12 @@ class LaneSum:
                 self.target[low - self.begin : high - self.begin] = found[low - at : high - at]
 
     def _groups(self, blocks: range) -> Sequence[range]:
-        """So many at a time that what is made of them stays in the cache."""
+        """Return groups of blocks that fit the cache."""
         at_once = max(1, PIECE // self.coding.lanes)
         return [blocks[at : at + at_once] for at in range(0, len(blocks), at_once)]
 
     def _rows(self, blocks: range) -> Array:
-        """Elements (B, per_block), zeros behind the last one."""
+        """Return elements (B, per_block), padded with zeros."""
         per_block = self.coding.per_block
         found = self.source[blocks.start * per_block : blocks.stop * per_block]
         missing = len(blocks) * per_block - found.size

@@ -1,10 +1,9 @@
 """Exact collectives through the switch: sums of all workers' lanes (exact_lanes.py), bytes of one (owned_bytes.py).
 
-Of a reduce-scatter each worker gets its row of the sum.  An all-gather and a broadcast are blocks that one worker owns.
-Small ones are sums for all, to which who has nothing to give gives zeros.  For the switch all this is a job of its own,
-with its own slots, whose k is the number of workers, or 1 as owned blocks say.  Its iterations are the workers' calls
-in the order on which they have agreed, and a long call is several; their blocks are numbered on over all calls
-(docs/explanation/protocol.md).
+In a reduce-scatter each worker receives its row of the sum.  An all-gather and a broadcast use owned blocks; small ones
+are sums for all, with zeros from the other workers.  For the switch this is a separate job with its own slots; its k is
+the number of workers, or 1 for owned blocks.  Its iterations are the workers' calls in the agreed order; a long call
+has several.  Blocks are numbered consecutively over all calls (docs/explanation/protocol.md).
 """
 
 import contextlib
@@ -44,13 +43,13 @@ from kofn.host.protocol.results import BlockResults
 from kofn.host.wire.packet import HEADER_BYTES, WEIGHT_MAX, WORD_BYTES, WORD_LANES
 
 ITERATION_BYTES, ITERATION_BLOCKS = 4 << 20, 4096
-"""Of an iteration, at most: while one is summed, the next one is encoded, and the one before is decoded."""
+"""Limits of an iteration: while one is summed, the next one is encoded and the previous one decoded."""
 
 SUMS = ("all_reduce", "reduce_scatter")
 
 
 def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
-    """For ExactSums of a job that has slots for them, in blocks of so many words."""
+    """Return the protocol for ExactSums of a job with exact slots, in blocks of `words` words."""
     blocks = min(ITERATION_BLOCKS, ITERATION_BYTES // (words * WORD_BYTES))
     return EnginePort(
         job=job.exact_id,
@@ -65,9 +64,9 @@ def exact_protocol(job: JobSection, rank: int, words: int) -> EnginePort:
 
 
 class ExactSums(PeerCommunicator):
-    """A Communicator whose `protocol` an engine drives; iterations after `iteration` are new to its slots.
+    """A Communicator whose `protocol` an engine drives; its slots have not seen iterations after `iteration`.
 
-    `failing` is told why no call is made any more.
+    `failing` is called with the reason when all calls fail.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class ExactSums(PeerCommunicator):
         self._protocol, self._iteration = protocol, iteration
         self._sent_blocks = 0
         self._owners: Integers | None = None
-        """Of the iteration's blocks; None: they are sums."""
+        """The owners of the iteration's blocks; None: they are sums."""
         self._interrupted = False
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
@@ -105,9 +104,9 @@ class ExactSums(PeerCommunicator):
         )
 
     def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
-        """The switch connects them, where all speak of the same slots.
+        """Check that all workers use the same slots.
 
-        Sums have the scale and the weight of this meeting: others' are seen, which the slots may still hold.
+        Sums have a scale and a weight derived from this meeting's secret, so that old sums in the slots are recognised.
         """
         self._scale, self._weight = int(secret[:4], 16) - (1 << 15), 1 + int(secret[4:12], 16) % WEIGHT_MAX
         for rank, card in enumerate(cards):
@@ -121,13 +120,13 @@ class ExactSums(PeerCommunicator):
             check_finite(given)
 
     def _note(self, task: Task) -> bytes:
-        """The exponents of what is summed as floats."""
+        """Return the exponents of a floating sum's values."""
         if task.call.kind not in SUMS or task.call.dtype not in FLOATING:
             return b""
         return exponents_of(floats_of(self._summed(task, self._lanes)), self._lanes)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        """While an iteration is summed, the next one is encoded, and the one before is decoded."""
+        """Carry out a call; while an iteration is summed, encode the next one and decode the previous one."""
         watch, before = task.watch, self._protocol.wire_bytes
         watch.turn("encode")
         moved, arrived = self._moved(task), None
@@ -158,7 +157,7 @@ class ExactSums(PeerCommunicator):
         )
 
     def _moved(self, task: Task) -> LaneSum | OwnedBytes:
-        """What a call moves."""
+        """Return the data that a call moves."""
         call, out = task.call, task.out.reshape(-1)
         if call.kind in SUMS:
             return self._lane_sum(task)
@@ -178,16 +177,16 @@ class ExactSums(PeerCommunicator):
         )
 
     def _row_blocks(self, task: Task, per_block: int) -> int:
-        """Of what a call sums, how many blocks are for each worker alone; 0: all are for all.
+        """Return the number of blocks that each worker alone receives; 0: all workers receive all blocks.
 
-        Rows of a reduce-scatter are whole blocks, with zeros behind, unless that costs more than an eighth.
+        Rows of a reduce-scatter are padded to whole blocks, unless that adds more than an eighth.
         """
         row_blocks, blocks = -(-task.out.size // per_block), -(-task.given.size // per_block)
         apart = task.call.kind == "reduce_scatter" and may_be_apart(self.workers * row_blocks, blocks)
         return row_blocks if apart else 0
 
     def _summed(self, task: Task, per_block: int) -> Array:
-        """What a call sums, flat."""
+        """Return the flat values that a call sums."""
         flat, row = np.ascontiguousarray(task.given).reshape(-1), self._row_blocks(task, per_block) * per_block
         if row in (0, task.out.size):
             return flat
@@ -196,7 +195,7 @@ class ExactSums(PeerCommunicator):
         return rows.reshape(-1)
 
     def _owned(self, task: Task) -> OwnedBytes | None:
-        """An all-gather or a broadcast in owned blocks; None where there are too few slots for all workers' turns."""
+        """Return an all-gather or broadcast in owned blocks; None if there are too few slots for all workers' turns."""
         out, most_span = task.out.reshape(-1), self._protocol.slots // 4
         if self.workers > most_span or not out.size:
             return None
@@ -207,7 +206,7 @@ class ExactSums(PeerCommunicator):
         return OwnedBytes.broadcast(*of, task.call.root, given, out, most_span)
 
     def _among_zeros(self, task: Task) -> LaneSum:
-        """An all-gather or a broadcast as a sum, to which the others give zeros."""
+        """Return an all-gather or a broadcast as a sum, with zeros from the other workers."""
         source = np.zeros(task.out.shape, task.out.dtype)
         if task.call.root is None:
             source[self.rank] = task.given
@@ -234,17 +233,17 @@ class ExactSums(PeerCommunicator):
 
     @property
     def _lanes(self) -> int:
-        """Of a block."""
+        """Lanes of a block."""
         return self._protocol.layout.words * WORD_LANES
 
     def _parts(self, moved: LaneSum | OwnedBytes) -> list[range]:
-        """The blocks of each iteration."""
+        """Return the blocks of each iteration."""
         blocks, most = range(moved.blocks), self._protocol.layout.blocks
         most -= most % moved.span
         return [blocks[at : at + most] for at in range(0, len(blocks), most)]
 
     def _contribute(self, moved: LaneSum | OwnedBytes, part: range, ready: Outgoing) -> None:
-        """The next iteration begins with these blocks, to which this worker gives what is ready."""
+        """Begin the next iteration with these blocks, and contribute `ready`."""
         now, table = time.monotonic(), np.zeros(len(ready.blocks), PACKED)
         table["block"], table["values"] = ready.blocks, ready.addresses
         table["size"], table["scale"], table["weight"] = self._block_bytes, self._scale, self._weight
@@ -258,20 +257,20 @@ class ExactSums(PeerCommunicator):
         self._protocol.contribute_all(PackedBlocks(table, ready.values), now=now)
 
     def _results(self) -> BlockResults:
-        """Of the iteration, once it is complete."""
+        """Wait for the iteration's end; return its results, checked."""
         self._wait()
         results = self._protocol.results_of(self._iteration)
         givers = self.workers if self._owners is None else 1
         expected = {"count": givers, "scale": self._scale, "weight": givers * self._weight}
         wrong = {name for name, number in expected.items() if (results.numbers(name) != number).any()}
         if "count" in wrong and self._owners is None:
-            raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is another one")
+            raise CollectiveError(f"the switch has summed fewer than the {self.workers} workers: its k is wrong")
         if wrong or (self._owners is not None and (results.givers != self._owners).any()):
             self._say_used()
         return results
 
     def _wait(self) -> None:
-        """Until the iteration is complete; Stalled when no block has closed for the time-out."""
+        """Wait until the iteration is complete; Stalled if no block closes within the time-out."""
         share, moved_s = self._protocol.share, time.monotonic()
         while not self._is_complete():
             self._readable.poll(250 * self._timeout_s)
@@ -287,10 +286,10 @@ class ExactSums(PeerCommunicator):
         missing = self._protocol.missing
         if self._owners is None or not missing:
             return self._protocol.query.describe(self.workers)
-        return f"block {missing[0]} is worker {self._owners[missing[0]]}'s, who has not sent it, or no switch answers"
+        return f"worker {self._owners[missing[0]]} has not sent its block {missing[0]}, or no switch answers"
 
     def _is_complete(self) -> bool:
-        """As far as the protocol has said."""
+        """Handle the protocol's news; return whether the iteration is complete."""
         if self._interrupted:
             raise CollectiveError(f"worker {self.rank} was interrupted")
         news = self._protocol.news()
@@ -299,10 +298,10 @@ class ExactSums(PeerCommunicator):
         return any(isinstance(one, Complete) for one in news)
 
     def _say_used(self) -> NoReturn:
-        """The slots hold this block, or later ones, of a communicator before."""
+        """CollectiveError: the slots hold this block, or later ones, of an earlier communicator."""
         raise CollectiveError(
             f"iteration {self._iteration} is not new to the slots of generation {self._protocol.generation}:"
-            " first_iteration must be above all that were summed in them"
+            " first_iteration must be above all iterations that were summed in them"
         )
 
     # -- the end

@@ -1,9 +1,9 @@
-"""Collectives through the switch; elastic means through a parameter server too, as both answer by the same rules.
+"""Collectives through the switch; elastic means also through a parameter server, which answers by the same rules.
 
-An elastic call is one iteration of an Agent, whatever its array: that is the beginning of a gradient of the job's size,
-the rest of which is zeros.  What a codec leaves over, and what came too late, is in the ledger and goes with the next
-call.  Of an elastic reduce-scatter each block's sum goes to one worker alone (block_rows.py): where that is lost on its
-way the slot is asked, and keeps it until all workers have theirs.  All other calls are those of exact_sums.py.
+An elastic call is one iteration of an Agent; its array is padded with zeros to a gradient of the job's size.  Encoding
+errors and late arrays stay in the ledger for the next call.  In an elastic reduce-scatter each block's sum goes to one
+worker only (block_rows.py); the slot keeps the sum until all workers have theirs, so a lost one can be pulled again.
+All other calls are those of exact_sums.py.
 """
 
 import math
@@ -45,7 +45,7 @@ from kofn.host.workload.replica import ReplicaState
 
 
 class Nobody:
-    """PeerSource where nobody is needed: a sum that needs every worker stays in the switch until all have it."""
+    """A PeerSource without peers: a sum that needs every worker stays in the switch until all have it."""
 
     async def fetch(self, first: int, last: int, *, everyone: bool = False) -> AsyncIterator[list[Result]]:
         nothing: list[list[Result]] = []
@@ -57,12 +57,12 @@ class Nobody:
 
 
 class MeanMembers(NamedTuple):
-    """Who is in an elastic mean; `late`: whether this worker is missing in any block; `encoding`: what came of its own
-    values, None where it had no part.
+    """The members of an elastic mean; `late`: whether this worker is missing in a block; `encoding`: measurements of
+    its own values, None if it took no part.
     """
 
     k: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nothing needs here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
     ranks: list[int]
     late: bool
     encoding: Encoding | None = None
@@ -71,22 +71,21 @@ class MeanMembers(NamedTuple):
 class InNetwork(Communicator):
     """A Communicator of a job's workers; `transport` leads to its switch, or to its server.
 
-    Through a switch it has all calls, with the workers' `addresses` (as of a PeerCommunicator: worker 0 listens at its
-    own, for TCP) and job.exact_slots; it returns when all are there.  A sum of floats is as exact as
-    exact_lanes.FixedPoint says, and NaN and infinities are refused in it.  Without addresses there are elastic means
-    alone.
+    Through a switch it has all calls, if it gets the workers' `addresses` (as a PeerCommunicator: worker 0 listens for
+    TCP at its own) and job.exact_slots; the constructor returns when all workers are there.  exact_lanes.FixedPoint
+    states the error of floating sums, which must be finite.  Without addresses there are only elastic means.
 
-    Elastic calls are means of float32, in the order of calls: names must come in the same order everywhere.  They and
-    all others do not wait for each other; each are numbered for themselves.
+    Elastic calls are means of float32, in the order of calls: names must come in the same order everywhere.  Elastic
+    and exact calls do not wait for each other, and are numbered separately.
 
-    `elements`: of the largest elastic call; every one sends as many.  `rows`: elastic calls are reduce-scatters of such
-    rows, and done when all workers have theirs; these need addresses.  `first_iteration`, `generation`: as the switch
-    or server has them.  `peer_source`: the other workers, who are needed where fewer than all complete a sum for all;
-    `timeout_s`: how long no block may close; `meet_s`: for all to come.  CollectiveError where an address cannot be
-    had, or workers do not come.
+    `elements`: of the largest elastic call; each one sends as many.  `rows`: elastic calls are reduce-scatters of such
+    rows, done when all workers have theirs; this needs addresses.  `first_iteration`, `generation`: those of the switch
+    or server.  `peer_source`: the other workers, needed if fewer than all complete a sum for all.  `timeout_s`: the
+    longest time without a closed block; `meet_s`: the longest wait for all workers.  CollectiveError if an address is
+    unavailable, or a worker does not come.
 
-    The workers compare their calls as they reduce: a note beside the gradient (compression.side_values) says each
-    one's.  Where fewer than all complete a sum, a worker that differs learns it at once, the others once it is in one.
+    The workers compare elastic calls by side values (compression.side_values).  If fewer than all complete a sum, a
+    worker whose call differs learns it at once, the others once it is in a sum.
     """
 
     def __init__(
@@ -111,9 +110,9 @@ class InNetwork(Communicator):
         self._exact: ExactSums | None = None
         self._coding = JobCoding.of(job, compress, elements if rows is None else rows.elements, notes=True)
         self.rows = rows
-        """Of elastic calls; None: these are all-reduces."""
+        """The rows of elastic calls; None: these are all-reduces."""
         self.generation = generation
-        """Of the slots."""
+        """The generation of the slots."""
         exact = exact_protocol(job, rank, self._coding.layout.words_most) if addresses else None
         self.agent = Agent(
             job,
@@ -123,13 +122,13 @@ class InNetwork(Communicator):
             give_up_s=timeout_s,
             recipients=None if rows is None else rows.recipients(self._coding.layout.total),
         )
-        """For those who serve its results to other workers, and for its statistics."""
+        """The agent of elastic calls, for serving its results to other workers, and for its statistics."""
         self.results: Integers = np.zeros(self._coding.layout.blocks, np.int64)
-        """Checksums of all elastic means, added up (as of a Replica); of a reduce-scatter those that come here."""
+        """The sum of all elastic means' checksums, as in Replica; in reduce-scatters those of the received blocks."""
         self.latest: MeanMembers | None = None
-        """Of the elastic mean that was made last."""
+        """The members of the latest elastic mean."""
         self.reduced = Times()
-        """What the engine's thread did for it, while the event loop waited."""
+        """The part of the latest elastic call's time that the engine thread spent."""
         self._loop = EventLoop()
         self._loop.run(self.agent.start(first_iteration, generation, peer_source or Nobody(), exact_port=exact))
         if exact is None:
@@ -152,13 +151,13 @@ class InNetwork(Communicator):
 
     @property
     def receives(self) -> npt.NDArray[np.bool_]:
-        """Which blocks' means come to this worker, (blocks,)."""
+        """Whether this worker receives each block's mean, (blocks,)."""
         blocks = self._coding.layout.blocks
         return np.full(blocks, True) if self.rows is None else self.rows.recipients(blocks) == self.rank
 
     @property
     def block_elements(self) -> int:
-        """Of an elastic call: so many neighbours are in one block."""
+        """Elements of a block of an elastic call."""
         return self._coding.layout.elements
 
     def _begin(
@@ -169,11 +168,11 @@ class InNetwork(Communicator):
         return self._exact._begin(call, given, out, name)
 
     def begin(self, elements: int, *, name: str = "", elastic: bool = False) -> StreamedGradient:
-        """As Communicator.begin(); an elastic one is one all-reduce, so each worker may put other pieces, or call
-        all_reduce() with the whole.
+        """Begin a mean as Communicator.begin() does.
 
-        What is put first should have the first elements.  A block may wait for the one a window before it, whichever
-        was put first (docs/explanation/protocol.md); where less than every block is sent, all pieces are awaited.
+        An elastic one is a single all-reduce: workers may put different pieces, or call all_reduce() with the whole.
+        The first pieces should have the first elements: a block may wait for the block a window before it
+        (docs/explanation/protocol.md).  If an iteration omits blocks, it waits for all pieces.
         """
         if not elastic:
             return super().begin(elements, name=name)
@@ -189,10 +188,10 @@ class InNetwork(Communicator):
         return ElasticGradient(stream, self._begin(call, stream.pieces.values[:elements], out, name, stream))
 
     def lose_slots(self, generation: int) -> None:
-        """The switch was started anew, and its slots are of this generation: all calls end at once, at all workers.
+        """End all calls at all workers at once: the switch was restarted, with slots of this generation.
 
-        Neither exact sums nor a sum that is one worker's outlive the slots.  Any thread may call it; what it says of
-        the generation that the communicator speaks of, or of an earlier one, is nothing new.
+        Exact sums, and sums for one worker, are lost with the slots.  Any thread may call it; the present generation
+        and earlier ones have no effect.
         """
         if generation <= self.generation or self._closed:
             return
@@ -220,7 +219,7 @@ class InNetwork(Communicator):
         if self.rows is None:
             self._check_size(given.size)
         elif (columns := given.size // self.workers) > self.rows.columns:
-            raise CollectiveError(f"rows have {columns:,} elements: this job has room for {self.rows.columns:,}")
+            raise CollectiveError(f"rows must have at most {self.rows.columns:,} elements in this job, got {columns:,}")
         try:
             check(np.ascontiguousarray(given).reshape(-1))
         except GradientError as error:
@@ -228,13 +227,15 @@ class InNetwork(Communicator):
 
     def _check_size(self, elements: int) -> None:
         if elements > self._coding.elements:
-            raise CollectiveError(f"array has {elements:,} elements: this job has room for {self._coding.elements:,}")
+            raise CollectiveError(
+                f"array must have at most {self._coding.elements:,} elements in this job, got {elements:,}"
+            )
 
     def _submit(self, task: Task) -> None:
         self._agreed(task.key)
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
-        """One iteration, and those that the others have finished meanwhile."""
+        """Run one iteration, and take those that the others have finished meanwhile."""
         watch = task.watch
         watch.turn("encode")
         gradient = None if task.stream is not None else self._padded(task.given)
@@ -259,17 +260,17 @@ class InNetwork(Communicator):
         )
 
     def _await_rows(self) -> None:
-        """Until all workers have theirs: the switch's slots hold them until then, and nobody else does."""
+        """Wait until all workers have their rows: until then only the switch's slots hold them."""
         assert self._exact is not None
         self._exact.barrier(name="rows of an elastic reduce-scatter").result()
 
     def _exact_failing(self, reason: str) -> None:
-        """A row that a worker has not come for waits for it in vain; in any thread."""
+        """Fail elastic reduce-scatters, whose barrier needs exact calls; called by any thread."""
         if self.rows is not None:
             self._fail_elastic(reason)
 
     def _fail_elastic(self, reason: str) -> None:
-        """One that is under way; in any thread."""
+        """Fail the elastic call that is under way; any thread may call it."""
 
         async def fail() -> None:
             self.agent.fail(CollectiveError(reason))
@@ -278,12 +279,12 @@ class InNetwork(Communicator):
             self._loop.spawn(fail())
 
     def _target(self, task: Task) -> Floats | None:
-        """Where the mean may be made: in the call's own array, if it holds all of it and nothing of the gradient."""
+        """Return the call's array as the mean's memory, if it has all elements and does not overlap the gradient."""
         apart = self.rows is None and not np.may_share_memory(task.out, task.given)
         return task.out.reshape(-1) if apart and task.out.size == self._coding.elements else None
 
     def _padded(self, given: Array) -> Floats:
-        """A gradient of the job's size, which may be the given one."""
+        """Return a gradient of the job's size; it may be the given array."""
         if self.rows is not None:
             return self.rows.laid(given.reshape(self.workers, -1))
         if given.size == self._coding.elements:
@@ -293,10 +294,10 @@ class InNetwork(Communicator):
         return gradient
 
     def _checked(self, update: Update, note: SideValues, task: Task) -> Aggregate:
-        """An iteration whose workers have all made the same call."""
+        """Return the aggregate of an iteration, if all its workers have made the same call."""
         if isinstance(update, ReplicaState):
             raise CollectiveError(
-                f"worker {self.rank} was away for so long that nobody holds the sums any more that it has missed"
+                f"worker {self.rank} was away too long: no worker holds the sums any more that it has missed"
             )
         for rank, theirs in update.notes.items():
             if theirs != note:
@@ -314,14 +315,14 @@ class InNetwork(Communicator):
         return "an all_reduce" if self.rows is None else "a reduce_scatter"
 
     def _part(self, update: Aggregate, call: CollectiveCall) -> Floats:
-        """The means of a call's array, or this worker's row of them."""
+        """Return the mean of a call's array, or this worker's row of it."""
         size = math.prod(call.shape)
         if self.rows is None:
             return update.mean[:size].reshape(call.shape)
         return self.rows.row(update.mean, self.rank)[: size // self.workers].reshape(call.shape[1:])
 
     def _leave(self, trouble: str) -> None:
-        """To the others this worker is missing."""
+        """Leave the exact calls, and fail the elastic one."""
         if self._exact is not None:
             self._exact.close()
         self.agent.fail(AgentError("it is closed"))
@@ -332,7 +333,7 @@ class InNetwork(Communicator):
 
 
 class ElasticGradient(StreamedGradient):
-    """An elastic all-reduce whose array comes in pieces; it fails as its work does."""
+    """An elastic all-reduce whose array comes in pieces; it fails with its work."""
 
     def __init__(self, stream: GradientStream, work: Work[Floats]) -> None:
         super().__init__(stream.pieces)
@@ -354,16 +355,16 @@ class ElasticGradient(StreamedGradient):
 
 def _check_addresses(addresses: Sequence[str], job: JobSection, transport: Transport, rows: BlockRows | None) -> None:
     if rows is not None and not addresses:
-        raise CollectiveError("rows are given, and no addresses: these are needed with rows")
+        raise CollectiveError("rows need the workers' addresses, got none")
     if addresses and transport.port != PORT:
         raise CollectiveError("addresses must not be given with a parameter server, which has no exact sums")
     if addresses and len(addresses) != job.workers:
         raise CollectiveError(f"there must be {job.workers} addresses (job.workers), got {len(addresses)}")
     if addresses and not job.exact_slots:
-        raise CollectiveError("job.exact_slots is 0: a power of two from 2 on is needed for exact sums")
+        raise CollectiveError("job.exact_slots must be a power of two, 2 or more, for exact sums, got 0")
 
 
 def _note(task: Task) -> SideValues:
-    """What the others compare: 31 bits that are others for other calls and names, dimensions, elements."""
+    """Return side values for the comparison of calls: a 31-bit hash of call and name, dimensions, elements."""
     digest = zlib.crc32(f"{task.call} {task.key.name}".encode()) >> 1
     return digest, task.given.ndim, task.given.size

@@ -1,4 +1,4 @@
-"""What a job.collective is able to do: attributes that checks, runs and reports read, whichever it is."""
+"""The capabilities of a job.collective, as attributes for checks, runs and reports."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
@@ -13,43 +13,43 @@ Ks = Literal["any", "fixed", "all"]
 class JobCollective:
     """A way to sum the gradients of a training.
 
-    The defaults below describe workers that sum among themselves.  Such a class is also a Communicator; kofn makes it
-    with (rank, addresses, job=ID), where `addresses` are all workers' on the data network, by rank.
+    The defaults describe workers that sum among themselves.  Such a class is also a Communicator; kofn constructs it
+    with (rank, addresses, job=ID), where `addresses` are all workers' addresses on the data network, by rank.
     """
 
     ks: ClassVar[Ks] = "all"
-    """Which objectives there are: any; fixed:K and all, as k never changes; all alone."""
+    """The supported objectives: "any"; "fixed" (fixed:K and all: k never changes); "all" only."""
     ledger: ClassVar[bool] = False
-    """Whether it sums kofn's packets: codecs, late gradients, late joiners, a record and a ledger are for these."""
+    """Whether it sums kofn's packets; codecs, late gradients, late joiners, records and ledgers need this."""
     faults: ClassVar[tuple[str, ...]] = ()
-    """Where [[fault]] can be: fault.where."""
+    """The supported values of fault.where."""
     restarts: ClassVar[tuple[str, ...]] = ()
-    """Which of "switch" and "worker" [[event]] can kill and start; the controller it always can."""
+    """The processes, "switch" or "worker", that an [[event]] can kill and start besides the controller."""
     server: ClassVar[bool] = False
-    """Whether a process sums, at a host of its own, whose link all workers share."""
+    """Whether a server process on a separate host sums, so that all workers share its link."""
     simulated: ClassVar[bool] = False
-    """Whether `kofn simulate` has it."""
+    """Whether `kofn simulate` supports it."""
     port: ClassVar[int] = FORWARDED_PORT
-    """UDP port of who sums kofn's packets."""
+    """The UDP port of the switch or server that sums kofn's packets."""
 
     @classmethod
     def missing(cls) -> str:
-        """What has to be installed first, and how; empty: nothing."""
+        """Return which software is missing and how to install it; empty: none."""
         return ""
 
     @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:
-        """What has to go over the busiest link in one direction for an all-reduce, without headers; a ring's."""
+        """Return an all-reduce's bytes over the busiest link in one direction, without headers; here a ring's."""
         return 2 * (workers - 1) / workers * gradient_bytes
 
     @classmethod
     def connect(cls, rank: int, addresses: Sequence[str], job: int) -> Communicator:
-        """Among the workers, once all are there."""
+        """Return a communicator of the workers, once all are there."""
         make: Any = cls
         made: Communicator = make(rank, addresses, job=job)
         return made
 
 
 def load_collective(name: str) -> type[JobCollective]:
-    """The one of this name; ConfigError where there is none, or it does not say what it can do."""
+    """Return the collective of this name; ConfigError if there is none, or it is not a JobCollective."""
     return COLLECTIVES.load_class(name, JobCollective)

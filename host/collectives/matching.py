@@ -1,4 +1,4 @@
-"""Which calls all workers have made: calls of one Key belong together, and must be alike.  No I/O, no clock."""
+"""Matches the workers' calls: calls of one Key belong together, and must be equal.  No I/O, no clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from kofn.host.collectives.call import Key, named
 
 @dataclass(slots=True)
 class _Pending:
-    """A call that some workers have made; `rank` was the first, at `since_s`."""
+    """A call that some workers have made, the first one `rank` at `since_s`."""
 
     call: str
     rank: int
@@ -16,12 +16,12 @@ class _Pending:
     ranks: set[int] = field(default_factory=set)
 
 
-class Mismatch(Exception):  # noqa: N818  # the matching's verdict, not yet anybody's error
-    """The workers' calls can no longer be matched: in words that name who and what."""
+class Mismatch(Exception):  # noqa: N818  # a verdict that the coordinator handles
+    """The workers' calls cannot be matched; the message names workers and calls."""
 
 
 class Matching:
-    """Calls that wait for workers, who each make calls in any order."""
+    """Calls that wait for workers; each worker makes calls in any order."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -29,7 +29,7 @@ class Matching:
         self._left: dict[int, None] = {}
 
     def post(self, rank: int, key: Key, call: str, now_s: float) -> bool:
-        """A worker has made a call; whether all have now.  Mismatch where another's differs, or will never come."""
+        """Note a worker's call; return whether all have made it.  Mismatch if calls differ, or one will never come."""
         pending = self._pending.setdefault(key, _Pending(call, rank, now_s))
         if pending.call != call:
             raise Mismatch(
@@ -44,16 +44,16 @@ class Matching:
         return True
 
     def leave(self, rank: int) -> None:
-        """A worker makes no more calls; Mismatch where one waits for it."""
+        """Note that a worker makes no more calls; Mismatch if a call waits for it."""
         self._left[rank] = None
         for key in self._pending:
             self._check_left(key)
 
     def overdue(self, now_s: float, limit_s: float) -> str:
-        """Which call has waited for longer than that, and for whom; empty: none has."""
+        """Return a description of a call that has waited longer than `limit_s`; empty: none has."""
         for key, pending in self._pending.items():
             if now_s - pending.since_s <= limit_s:
-                break  # those that follow came later
+                break  # the others came later
             late = [rank for rank in range(self._workers) if rank not in pending.ranks]
             return (
                 f"not made in {limit_s:g} s by {named(late)}: the call {pending.call} ({key}) of worker {pending.rank}"
@@ -71,7 +71,7 @@ class Matching:
                 )
 
     def _instead(self, late: Sequence[int]) -> str:
-        """Which call one of these has made."""
+        """Return a pending call that one of these workers has made instead."""
         for rank in late:
             for key, other in self._pending.items():
                 if rank in other.ranks:

@@ -1,4 +1,4 @@
-"""How workers find each other: all come to worker 0, which tells everyone of all."""
+"""The meeting of workers: all connect to worker 0, which sends everyone's card to all."""
 
 import secrets
 import socket
@@ -15,14 +15,14 @@ from kofn.host.errors import CollectiveError
 from kofn.host.wire.packet import FORWARDED_PORT
 
 _AGAIN_S = 0.02
-"""Between two attempts to connect to worker 0, which may not listen yet."""
+"""The pause between two attempts to connect to worker 0, which may not listen yet."""
 
 M = TypeVar("M", Hello, Welcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """`own`: this worker's channel to the coordinator; `channels`: at worker 0 the coordinator's, to all by rank."""
+    """`own`: this worker's channel to the coordinator; `channels`: at worker 0, the coordinator's to all, by rank."""
 
     own: Channel
     channels: tuple[Channel, ...]
@@ -30,7 +30,7 @@ class Meeting:
 
 
 def place_of(address: str) -> tuple[str, int]:
-    """Of HOST or HOST:PORT."""
+    """Return host and port of HOST or HOST:PORT."""
     host, colon, port = address.partition(":")
     if colon and not (port.isdecimal() and 1 <= int(port) <= 65535):
         raise CollectiveError(f"an address must be HOST or HOST:PORT, with a port from 1 to 65535, got {address!r}")
@@ -38,7 +38,7 @@ def place_of(address: str) -> tuple[str, int]:
 
 
 def listen(place: tuple[str, int], backlog: int) -> socket.socket:
-    """At this address of this worker's; CollectiveError where that cannot be had."""
+    """Listen at this address; CollectiveError if it is unavailable."""
     try:
         return socket.create_server(place, backlog=backlog)
     except OSError as error:
@@ -46,9 +46,9 @@ def listen(place: tuple[str, int], backlog: int) -> socket.socket:
 
 
 def meet(addresses: Sequence[str], hello: Hello, *, meet_s: float, limit_s: float) -> Meeting:
-    """Returns when all workers are there; CollectiveError says who is not after `meet_s`, or is none of them.
+    """Wait until all workers are there; CollectiveError names those missing after `meet_s`, or a wrong peer.
 
-    `limit_s`: of the channels.
+    `limit_s`: the channels' limit.
     """
     place = place_of(addresses[0])
     if hello.rank == 0:
@@ -65,7 +65,7 @@ def meet(addresses: Sequence[str], hello: Hello, *, meet_s: float, limit_s: floa
 
 
 def _connect(place: tuple[str, int], host: str, deadline: float) -> socket.socket:
-    """To worker 0 as soon as it listens, from this worker's own address."""
+    """Connect to worker 0 as soon as it listens, from this worker's own address."""
     while True:
         try:
             return socket.create_connection(place, max(_AGAIN_S, deadline - time.monotonic()), (host, 0))
@@ -76,7 +76,7 @@ def _connect(place: tuple[str, int], host: str, deadline: float) -> socket.socke
 
 
 class _Reception:
-    """Worker 0's: all others come here, itself through a pair of sockets."""
+    """Worker 0's side: all others connect to it, itself through a pair of sockets."""
 
     def __init__(self, place: tuple[str, int], hello: Hello, meet_s: float, limit_s: float) -> None:
         self._place, self._hello, self._meet_s, self._limit_s = place, hello, meet_s, limit_s
@@ -100,7 +100,7 @@ class _Reception:
         return Meeting(own=self._own, channels=channels, welcome=welcome)
 
     def _receive(self, listening: socket.socket) -> None:
-        """The next one who comes."""
+        """Receive the next worker."""
         listening.settimeout(max(_AGAIN_S, self._deadline - time.monotonic()))
         try:
             accepted, _ = listening.accept()
@@ -108,7 +108,7 @@ class _Reception:
             raise CollectiveError(self._absent()) from error
         channel = Channel(accepted, self._limit_s)
         try:
-            hello = _expect(channel, Hello, self._deadline, "someone has come who says nothing of ours")
+            hello = _expect(channel, Hello, self._deadline, "a connected peer has sent nothing valid")
             self._check(hello)
         except CollectiveError as error:
             channel.send(Over(reason=str(error)))
@@ -117,7 +117,7 @@ class _Reception:
         self._come[hello.rank] = channel, hello
 
     def _check(self, hello: Hello) -> None:
-        """That it belongs here, and is the first of its rank."""
+        """CollectiveError unless a peer belongs here, and is the first of its rank."""
         own = self._hello
         if hello != replace(own, rank=hello.rank, card=hello.card) or hello.rank not in self._missing:
             raise CollectiveError(
@@ -141,7 +141,7 @@ class _Reception:
 
 
 def _expect(channel: Channel, kind: type[M], deadline: float, silent: str) -> M:
-    """The first message, which is of this kind; CollectiveError, `silent` where there is none."""
+    """Return the first message, which must be of this kind; CollectiveError, with the text `silent` if none comes."""
     try:
         message = channel.first(max(_AGAIN_S, deadline - time.monotonic()))
     except Gone as error:
@@ -149,5 +149,5 @@ def _expect(channel: Channel, kind: type[M], deadline: float, silent: str) -> M:
     if isinstance(message, Over):
         raise CollectiveError(message.reason)
     if not isinstance(message, kind):
-        raise CollectiveError(f"{silent}: a {kind.__name__} is needed, it says {message}")
+        raise CollectiveError(f"{silent}: the first message must be a {kind.__name__}, got {message}")
     return message

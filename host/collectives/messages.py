@@ -1,4 +1,4 @@
-"""What a worker and worker 0 tell each other of their calls, over a stream socket; no array is in it."""
+"""The messages between a worker and worker 0 about calls, over a stream socket, without arrays."""
 
 import contextlib
 import select
@@ -16,13 +16,13 @@ from kofn.host.collectives.call import Key
 _LENGTH = struct.Struct("!I")
 
 MESSAGE_BYTES = 1 << 20
-"""The longest message."""
+"""The size limit of a message."""
 
 _READ_BYTES = 1 << 16
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """Who has come, to which communicator; `card`: what the others need to know of it."""
+    """A worker's identity and its communicator; `card`: its data for the other workers."""
 
     kind: str
     job: int
@@ -32,7 +32,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """All are there: their cards by rank, and a secret of this meeting."""
+    """All workers are there: their cards by rank, and a secret of this meeting."""
 
     cards: tuple[str, ...]
     secret: str
@@ -41,7 +41,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 class Posted(msgspec.Struct, frozen=True, tag=True):
     """A worker has made a call.
 
-    `note`: numbers of a byte, as many at every worker; all are told the largest of each.
+    `note`: 8-bit numbers, as many at every worker; all get the largest of each.
     """
 
     key: Key
@@ -50,9 +50,9 @@ class Posted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Agreed(msgspec.Struct, frozen=True, tag=True):
-    """All workers have made this call; the order of these messages is that in which calls are carried out.
+    """All workers have made this call; calls are carried out in the order of these messages.
 
-    `note`: the largest numbers of all workers' notes.
+    `note`: the largest numbers in all workers' notes.
     """
 
     key: Key
@@ -60,18 +60,18 @@ class Agreed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trouble(msgspec.Struct, frozen=True, tag=True):
-    """A worker cannot carry a call out; `silent`: because nothing moves, and that may be anybody's fault."""
+    """A worker cannot carry out a call; `silent`: because nothing moves, which any worker may have caused."""
 
     reason: str
     silent: bool
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True):
-    """Whoever lives answers it by the same."""
+    """A liveness check, answered by another Ping."""
 
 
 class Over(msgspec.Struct, frozen=True, tag=True):
-    """Calls fail: all of them `at_once`, else those that are not agreed on by now."""
+    """Calls fail: all of them `at_once`, else only those that are not agreed yet."""
 
     reason: str
     at_once: bool = True
@@ -87,12 +87,12 @@ _decoder = msgspec.msgpack.Decoder(Message)
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Gone(Exception):  # noqa: N818  # an event of the connection, not yet anybody's error
-    """The other end has closed the connection, it broke, or what comes is no message."""
+class Gone(Exception):  # noqa: N818  # an event of the connection, handled by the caller
+    """The connection was closed, or broke, or the received bytes are not a message."""
 
 
 class Channel:
-    """Messages both ways; any thread may send, one receives.  `limit_s`: for the other end to take something."""
+    """Messages in both directions; any thread may send, one receives.  `limit_s`: the longest time for sending."""
 
     def __init__(self, connected: socket.socket, limit_s: float) -> None:
         if connected.family == socket.AF_INET:
@@ -105,17 +105,17 @@ class Channel:
         self._readable.register(connected, select.POLLIN)
 
     def send(self, message: Message) -> None:
-        """Of an end that is gone receive() tells."""
+        """Send a message; receive() reports a lost connection."""
         with self._sending, contextlib.suppress(OSError):
             self.socket.sendall(_packed(message))
 
     def put(self, message: Message) -> None:
-        """Send it when there is room: for one who must not wait, and does not send()."""
+        """Queue a message without waiting; do not mix with send()."""
         self._unsent += _packed(message)
         self.flush()
 
     def flush(self) -> None:
-        """What there is room for."""
+        """Send queued bytes while the socket has room."""
         self.socket.setblocking(False)
         with contextlib.suppress(OSError):
             while self._unsent:
@@ -123,18 +123,18 @@ class Channel:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits for room."""
+        """Whether queued bytes wait for room."""
         return bool(self._unsent)
 
     def receive(self, limit_s: float) -> list[Message]:
-        """Those that have come, after a wait for the first one's bytes; Gone where no more will come."""
+        """Return received messages, after waiting up to `limit_s` for the first bytes; Gone at the end."""
         if not (whole := list(self._whole())):
             self._read(limit_s)
             whole = list(self._whole())
         return whole
 
     def first(self, limit_s: float) -> Message:
-        """The next one; Gone where it does not come in time."""
+        """Return the next message; Gone if it does not come in time."""
         deadline = time.monotonic() + limit_s
         while (message := next(self._whole(), None)) is None:
             if time.monotonic() > deadline:
@@ -143,14 +143,14 @@ class Channel:
         return message
 
     def finish(self, limit_s: float) -> None:
-        """Nothing more is sent than what waits."""
+        """Send the queued bytes, and shut down sending."""
         with contextlib.suppress(OSError):
             self.socket.settimeout(limit_s)
             self.socket.sendall(self._unsent)
             self.socket.shutdown(socket.SHUT_WR)
 
     def drain(self, deadline: float) -> None:
-        """Until the other end has closed: what was sent to it would be lost otherwise."""
+        """Read until the other end has closed: otherwise messages to it could be lost."""
         with contextlib.suppress(Gone):
             while time.monotonic() < deadline:
                 self._read(deadline - time.monotonic())
@@ -161,7 +161,7 @@ class Channel:
             self.socket.close()
 
     def _read(self, limit_s: float) -> None:
-        """What is there, after a wait for something."""
+        """Read available bytes, after waiting up to `limit_s`."""
         try:
             read = self.socket.recv(_READ_BYTES) if self._readable.poll(1e3 * max(0.0, limit_s)) else None
         except BlockingIOError:

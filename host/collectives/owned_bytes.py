@@ -1,6 +1,6 @@
-"""Bytes that are one worker's alone, in blocks that it owns: they go to all as they are, and the others send nothing.
+"""Bytes of one worker in blocks that it owns: all workers receive them unchanged, and only the owner sends.
 
-Owners take turns: of `span` blocks that follow each other each worker owns one or more, as protocol.owned() needs it.
+Owners take turns: among any `span` consecutive blocks each worker owns at least one, as protocol.owned() requires.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class OwnedBytes:
-    """Parts of `target`, flat, each of which one worker gives; this one has those from `begin` on in `source`.
+    """Parts of the flat `target`, each sent by one worker; this worker's are in `source`, from the target's `begin` on.
 
-    `turn`: owners of `span` blocks; block b, which turn[b % span] owns, has `sizes[b]` bytes of the target, from
+    `turn`: the owners of `span` blocks; block b, owned by turn[b % span], has `sizes[b]` bytes of the target, from
     `offsets[b]` on, or none.
     """
 
@@ -47,7 +47,7 @@ class OwnedBytes:
 
     @classmethod
     def gathered(cls, rank: int, workers: int, block_bytes: int, row: Array, target: Array) -> Self:
-        """Of an all-gather, whose rows are in `target` by rank."""
+        """Return the blocks of an all-gather; `target` has the rows by rank."""
         at = block_bytes * np.repeat(np.arange(_blocks(row.nbytes, block_bytes)), workers)
         rows = np.resize(np.arange(workers), at.size)
         return cls(
@@ -65,7 +65,7 @@ class OwnedBytes:
     def broadcast(
         cls, rank: int, workers: int, block_bytes: int, root: int, source: Array, target: Array, most_span: int
     ) -> Self:
-        """Of a broadcast: the others own an empty block in each turn, by which all know how far they are."""
+        """Return the blocks of a broadcast: in each turn the others own an empty block, which shows their progress."""
         blocks = _blocks(source.nbytes, block_bytes)
         turns = _blocks(blocks, most_span - (workers - 1))
         of_root = _blocks(blocks, turns)
@@ -84,18 +84,18 @@ class OwnedBytes:
         )
 
     def owners(self, blocks: range) -> Integers:
-        """Of these blocks, which begin a turn."""
+        """Return the owners of these blocks, which must begin a turn."""
         return np.resize(self._turn, len(blocks))
 
     def recipients(self, blocks: range) -> None:
-        """All get all."""
+        """Return None: all workers receive all blocks."""
 
     @property
     def whole(self) -> int:
         return self.blocks
 
     def encode(self, blocks: range) -> Outgoing:
-        """Those of this worker, which stay where they are but for what is no whole block."""
+        """Return this worker's blocks; whole ones are not copied."""
         own = np.flatnonzero(self.owners(blocks) == self._rank)
         offsets, sizes = self._offsets[blocks.start + own], self._sizes[blocks.start + own]
         addresses = self._source.ctypes.data + offsets - self._begin
@@ -108,7 +108,7 @@ class OwnedBytes:
         return Outgoing(own, addresses.astype(np.uint64), (self._source, padded))
 
     def decode(self, blocks: range, places: npt.NDArray[np.uint64]) -> None:
-        """These blocks have come to these addresses, (B,)."""
+        """Copy these received blocks from their addresses, (B,), to the target."""
         target, which = self._target.ctypes.data, slice(blocks.start, blocks.stop)
         for place, offset, size in zip(
             places.tolist(), self._offsets[which].tolist(), self._sizes[which].tolist(), strict=True

@@ -1,8 +1,8 @@
-"""`python -m kofn.host.collectives.parameter_server`: a parameter server, which is a switch that is a host.
+"""`python -m kofn.host.collectives.parameter_server`: a parameter server, that is, a switch on a host.
 
-It answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers are the same with
-either.  What it sends to all workers it sends to one after another, all through its own link: that is what a switch
-saves.  (Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
+It answers packets by the switch's rules (protocol.slots, docs/reference/protocol.md), so workers use both alike.  It
+sends results to one worker after another, all through its own link; a switch saves this.
+(Source: the rate-adaptive compression document's architecture: workers, a switch that forwards, server.)
 """
 
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Packets; `dropped` by reason, in the switch's words."""
+    """Counters of packets; `dropped` by reason, in the switch's words."""
 
     received: int = 0
     sent: int = 0
@@ -44,9 +44,9 @@ class Counts:
 
 
 class ParameterServer:
-    """Sums for job `job`, whose workers speak from and hear at these addresses, by rank, at the socket's port.
+    """A server for job `job`, whose workers have these addresses, by rank, and the socket's port.
 
-    With `learns` it goes by the generation of the first packet that comes from one of them.
+    With `learns` it adopts the generation of a worker's first packet.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ParameterServer:
         self._datagrams = Datagrams(opened, senders=True)
 
     def serve(self) -> None:
-        """Until a signal handler raises."""
+        """Serve until a signal handler raises."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         while True:
@@ -67,7 +67,7 @@ class ParameterServer:
             self.receive()
 
     def receive(self) -> int:
-        """Take what is there, at most a batch: what the rules say to it; how many datagrams it was."""
+        """Handle at most a batch of waiting datagrams; return their number."""
         packets, senders, errors, sizes = self._datagrams.receive()
         self.counts.received += len(sizes)
         for error in errors:
@@ -80,16 +80,16 @@ class ParameterServer:
         return len(sizes)
 
     def _send(self, answers: Sequence[Answer]) -> None:
-        """Answers leave, each to its worker."""
+        """Send answers, each to its worker."""
         packets = [(header, values) for _, header, values in answers]
-        self.counts.sent += len(packets)  # before: who has its answer may end this process
+        self.counts.sent += len(packets)  # counted first: a worker with its answer may end this process
         left, error = self._datagrams.send(packets, [self._places[rank] for rank, _, _ in answers], self._port)
         for (rank, _, _), went in zip(answers, left, strict=True):
             if not went:
                 self._not_sent(rank, OSError(error, os.strerror(error)))
 
     def _not_sent(self, rank: int, error: OSError) -> None:
-        """As on any network it is lost, and asked for again."""
+        """Count an answer that could not be sent: it is lost, and the worker retransmits."""
         self.counts.sent -= 1
         self.counts.send_failures += 1
         if self.counts.send_failures == 1:
@@ -100,7 +100,7 @@ class ParameterServer:
         self.counts.dropped["BAD_CHECKSUM" if isinstance(error, ChecksumError) else "MALFORMED"] += 1
 
     def _answers(self, header: KofnHeader, values: bytes, sender: int) -> list[Answer]:
-        """What the rules say to a packet from this address."""
+        """Return the answers to a packet from this address."""
         reason = self._unwelcome(header, sender)
         if reason is None:
             return self._rules.handle(header, values)
@@ -108,7 +108,7 @@ class ParameterServer:
         return []
 
     def _unwelcome(self, header: KofnHeader, sender: int) -> str | None:  # noqa: PLR0911  # one return for each reason
-        """Why a packet is dropped, as the switch admits them; None where it is not."""
+        """Return why the packet is dropped, by the switch's admission rules; None: it is not."""
         job, ranks = self._job, len(self._places)
         if header.job != job:
             return "UNKNOWN_JOB"
@@ -135,7 +135,7 @@ class ParameterServer:
 
 
 def place_of(address: str) -> int:
-    """An IPv4 address as a number; OSError where it is none."""
+    """Return an IPv4 address as a number; OSError if it is not one."""
     return int.from_bytes(socket.inet_aton(address))
 
 
@@ -147,21 +147,21 @@ def address_of(place: int) -> str:
     epilog="Example: python -m kofn.host.collectives.parameter_server --address 10.0.0.9 "
     "--worker 10.0.0.1 --worker 10.0.0.2"
 )
-@click.option("--address", required=True, help="Its own address on the data network, which workers send to.")
-@click.option("--worker", "workers", multiple=True, required=True, help="A worker's address; once for each, by rank.")
-@click.option("--k", type=click.IntRange(min=1), help="How many workers complete a block.  [default: all]")
+@click.option("--address", required=True, help="The server's own address on the data network.")
+@click.option("--worker", "workers", multiple=True, required=True, help="A worker's address; once per worker, by rank.")
+@click.option("--k", type=click.IntRange(min=1), help="Number of workers that complete a block.  [default: all]")
 @click.option("--job", type=click.IntRange(1, JOB_MOST), default=1, show_default=True)
 @click.option("--slots", type=click.IntRange(min=2), default=1024, show_default=True, help="As job.slots.")
 @click.option(
-    "--generation", type=click.IntRange(0, 2**32 - 1), help="Of the slots.  [default: that of the first packet]"
+    "--generation", type=click.IntRange(0, 2**32 - 1), help="The slots' generation.  [default: the first packet's]"
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=wire.FORWARDED_PORT, show_default=True)
 def main(
     address: str, workers: tuple[str, ...], k: int | None, job: int, slots: int, generation: int | None, port: int
 ) -> None:
-    """A parameter server: sums as the switch does, at a host, until it is ended (SIGTERM).
+    """Run a parameter server, which sums like the switch, until SIGTERM.
 
-    Says when it serves, and in the end what it has done.
+    It prints a line when it serves, and its counters at the end.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     k = len(workers) if k is None else k

@@ -1,4 +1,4 @@
-"""A worker's line to the coordinator: its calls go there, and what all have agreed on comes back."""
+"""A worker's connection to the coordinator: it sends calls, and receives agreed ones."""
 
 import threading
 import time
@@ -12,18 +12,18 @@ from kofn.host.collectives.messages import Agreed, Channel, Gone, Leaving, Messa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Is told which call is next, with its note (messages.Agreed); why calls fail, all or those not agreed on."""
+    """Callbacks: `agreed` for the next call and its note (messages.Agreed); `over` for failed calls (messages.Over)."""
 
     agreed: Callable[[Key, bytes], None]
     over: Callable[[str, bool], None]
 
 
 class _Silent(Exception):  # noqa: N818  # how the loop is left
-    """The coordinator does not answer, or is gone."""
+    """The coordinator does not answer, or sends a wrong message."""
 
 
 class Participant(threading.Thread):
-    """`timeout_s`: as the coordinator's, which has an answer to every call a little later at the latest."""
+    """The participant's thread; `timeout_s`: the coordinator's, which answers every call by then or a little later."""
 
     def __init__(self, channel: Channel, listener: Listener, timeout_s: float) -> None:
         super().__init__(name="participant", daemon=True)
@@ -31,22 +31,22 @@ class Participant(threading.Thread):
         self._tick_s, self._grace_s = tick_s(timeout_s), grace_s(timeout_s)
         self._patience_s = timeout_s + 3 * self._grace_s
         self._posted: dict[Key, float] = {}
-        """Calls that are not agreed on yet, and when they were made."""
+        """Calls that are not agreed yet, and when they were made."""
         self._trouble, self._trouble_s = "", 0.0
         self._left = False
 
     def post(self, key: Key, call: str, note: bytes) -> None:
-        """A call is made; `note`: as of messages.Posted."""
+        """Send a call; `note`: as in messages.Posted."""
         self._posted[key] = time.monotonic()
         self._channel.send(Posted(key=key, call=call, note=note))
 
     def report(self, reason: str, *, silent: bool) -> None:
-        """A call cannot be carried out: the coordinator decides what all are told; `silent` as in Trouble."""
+        """Report that a call cannot be carried out; the coordinator decides what follows; `silent` as in Trouble."""
         self._trouble, self._trouble_s = reason, time.monotonic()
         self._channel.send(Trouble(reason=reason, silent=silent))
 
     def leave(self, trouble: str) -> None:
-        """No more calls; `trouble`: why others cannot finish theirs, if so."""
+        """Make no more calls; `trouble`: why other workers' calls fail, if they do."""
         self._left = True
         self._channel.send(Trouble(reason=trouble, silent=False) if trouble else Leaving())
         self._channel.finish(FAREWELL_S)
@@ -62,7 +62,7 @@ class Participant(threading.Thread):
         self._channel.close()
 
     def _listen(self) -> bool:
-        """All that has come; whether there may be more."""
+        """Handle received messages; return whether more may come."""
         messages = self._channel.receive(self._tick_s)
         if not messages:
             self._check(time.monotonic())
@@ -81,14 +81,14 @@ class Participant(threading.Thread):
             case Ping():
                 self._channel.send(message)
             case _:
-                raise _Silent(f"worker 0 says what no coordinator does: {message}")
+                raise _Silent(f"worker 0 sends a message that no coordinator sends: {message}")
 
     def _over(self, reason: str, *, at_once: bool) -> None:
         if not self._left:
             self._listener.over(reason, at_once)
 
     def _check(self, now_s: float) -> None:
-        """Whether the coordinator owes an answer for too long."""
+        """Raise _Silent if the coordinator's answer is overdue."""
         if self._trouble and now_s - self._trouble_s > 2 * self._grace_s:
             raise _Silent(f"worker 0 does not answer: {self._trouble}")
         since_s = next(iter(self._posted.copy().values()), now_s)

@@ -1,6 +1,6 @@
-"""The way of a call's chunks through one worker of a ring: from the left neighbour, perhaps added, on to the right one.
+"""The passage of a call's chunks through a worker of a ring: from the left neighbour, perhaps added, to the right one.
 
-Both neighbours know which bytes come next, so nothing but values is sent.
+Neighbours know which bytes come next, so only values are sent.
 """
 
 import select
@@ -17,19 +17,19 @@ from kofn.host.errors import CollectiveError
 from kofn.host.stopwatch import Stopwatch
 
 CHUNK_BYTES = 128 << 10
-"""Small enough for many to be on their way in a segment, and to stay in the cache between receiving and adding."""
+"""Small enough for many chunks per segment, and to stay in the cache between receiving and adding."""
 
 _AT_ONCE = 16
-"""Chunks that one call hands to the kernel."""
+"""The most chunks that one call hands to the kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What of a call comes and leaves, in chunks that are views of one array.
+    """A call's incoming and outgoing chunks, which are views of one array.
 
-    The first `added` that come are added to what is there, the others replace it.  `divisor`: of chunks from `finished`
-    to `added`, whose sum is complete here.  So many of those that leave may leave at first as `ahead` says, and one
-    more for each that has come.
+    The first `added` incoming ones are added to the array's values, the others replace them.  Chunks from `finished` to
+    `added` are complete sums, and are divided by `divisor`.  `ahead` outgoing chunks may leave at first, and one more
+    for each incoming one.
     """
 
     coming: Sequence[Array]
@@ -41,10 +41,10 @@ class Route:
 
     @classmethod
     def around(cls, flat: Array, workers: int, first: int, *, sums: bool, shares: bool, divisor: int = 1) -> "Route":
-        """From segment `first` on, which is the first to leave, backwards over all segments of a flat array.
+        """Return a route over all segments of a flat array, backwards from segment `first`, which leaves first.
 
-        `sums`: n - 1 segments come to be added, the last of which is complete then (reduce-scatter).  `shares`: n - 1
-        come complete (all-gather).
+        `sums`: n - 1 incoming segments are added; the last one is then complete (reduce-scatter).  `shares`: n - 1
+        incoming segments are complete (all-gather).
         """
         steps = (workers - 1) * (sums + shares)
         own, *others = (chunks(flat, workers, (first - step) % workers) for step in range(steps + 1))
@@ -56,7 +56,7 @@ class Route:
 
     @classmethod
     def along(cls, flat: Array, workers: int, distance: int) -> "Route":
-        """From a root through all workers; this one is `distance` behind it."""
+        """Return the route from a root through all workers; this one is `distance` behind the root."""
         whole = chunks(flat, 1, 0)
         return cls(
             coming=whole if distance else [],
@@ -67,33 +67,33 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingLink:
-    """A connection to a neighbour, whose socket never blocks."""
+    """A connection to a neighbour, with a non-blocking socket."""
 
     socket: socket.socket
     rank: int
 
 
 class Passage:
-    """A route's chunks on their way.
+    """Moves a route's chunks.
 
-    A complete segment reaches a worker only after all that this worker had to send of it was received, so it can be
-    written where it was sent from.
+    A complete segment reaches a worker only after the worker's own chunks of it were received, so it can overwrite
+    them.
     """
 
     def __init__(self, left: RingLink, right: RingLink, route: Route, watch: Stopwatch) -> None:
         self._left, self._right, self._route, self._watch = left, right, route, watch
         self._came = self._gone = 0
-        """Whole chunks."""
+        """Numbers of complete incoming and outgoing chunks."""
         self._sent_of_next = 0
         dtype = route.coming[0].dtype if route.coming else np.dtype(np.uint8)
         self._scratch = np.empty(max(map(len, route.coming), default=0) if route.added else 0, dtype)
         self._space = memoryview(b"")
-        """What is to be filled next."""
+        """The memory for the next received bytes."""
         self.received = self.sent = 0
-        """Bytes."""
+        """Numbers of bytes."""
 
     def run(self, timeout_s: float) -> None:
-        """To the end; Stalled where nothing moves for so long, CollectiveError where a neighbour is gone."""
+        """Run to the end; Stalled if nothing moves for `timeout_s`, CollectiveError if a neighbour is gone."""
         self._expect()
         moved_s = time.monotonic()
         while not self._done:
@@ -114,11 +114,11 @@ class Passage:
 
     @property
     def _ready(self) -> int:
-        """How many chunks may have left by now."""
+        """The number of chunks that may have left by now."""
         return min(self._came + self._route.ahead, len(self._route.leaving))
 
     def _move(self) -> bool:
-        """Send and take what is possible now; whether there was anything."""
+        """Send and receive without waiting; return whether any bytes moved."""
         before = self.sent + self.received
         self._watch.turn("send")
         self._send()
@@ -142,7 +142,7 @@ class Passage:
             self._left_with(size, pieces)
 
     def _left_with(self, size: int, pieces: Sequence[memoryview]) -> None:
-        """So many bytes of these are with the kernel."""
+        """Note that the kernel has accepted `size` bytes of these pieces."""
         self.sent += size
         for piece in pieces:
             if size < len(piece):
@@ -153,7 +153,7 @@ class Passage:
             self._sent_of_next = 0
 
     def _receive(self) -> None:
-        """A batch, so that what was added may leave."""
+        """Receive a batch; then its sums can leave."""
         batch = self._came + _AT_ONCE
         while not self._all_came and self._came < batch:
             try:
@@ -170,13 +170,13 @@ class Passage:
                 self._settle()
 
     def _expect(self) -> None:
-        """Room for the next chunk: values to be added beside the array, complete ones in it."""
+        """Set the memory for the next chunk: scratch for values to be added, the array for complete ones."""
         if not self._all_came:
             chunk = self._route.coming[self._came]
             self._space = _bytes(self._scratch[: len(chunk)] if self._came < self._route.added else chunk)
 
     def _settle(self) -> None:
-        """A chunk is here."""
+        """Handle a received chunk."""
         route, chunk = self._route, self._route.coming[self._came]
         if self._came < route.added:
             self._watch.turn("sum")
@@ -188,7 +188,7 @@ class Passage:
         self._expect()
 
     def _wait(self, limit_s: float) -> None:
-        """Until something comes that is needed, or something can leave."""
+        """Wait until needed bytes arrive, or bytes can leave."""
         poll = select.poll()
         if not self._all_came:
             poll.register(self._left.socket, select.POLLIN)
@@ -203,7 +203,7 @@ class Passage:
 
 
 def chunks(flat: Array, parts: int, part: int) -> list[Array]:
-    """Of one of so many parts of a flat array, none of them empty."""
+    """Return the chunks of one of `parts` parts of a flat array, none of them empty."""
     begin, end = (len(flat) * at // parts for at in (part, part + 1))
     size = CHUNK_BYTES // flat.itemsize
     return [flat[at : min(at + size, end)] for at in range(begin, end, size)]

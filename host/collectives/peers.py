@@ -1,7 +1,7 @@
-"""Communicators whose workers carry calls out among themselves, all of them in every one.
+"""Communicators whose workers carry out calls among themselves; every call needs all of them.
 
-The workers agree first on every call (coordinator.py), so a kind that derives from PeerCommunicator carries out calls
-that are alike everywhere, in an order that is the same everywhere.
+The workers first agree on every call (coordinator.py), so a subclass of PeerCommunicator carries out the same calls in
+the same order everywhere.
 """
 
 import math
@@ -26,15 +26,15 @@ TIMEOUT_S = 60.0
 MEET_S = 30.0
 
 
-class Stalled(HostError):  # noqa: N818  # not yet anybody's error
-    """Nothing moves in a call; its words say what is waited for."""
+class Stalled(HostError):  # noqa: N818  # the coordinator decides which worker is to blame
+    """Nothing moves in a call; the message names the cause of the wait."""
 
 
 class PeerCommunicator(Communicator, JobCollective):
-    """A Communicator of the workers at `addresses` (HOST or HOST:PORT), by rank; returns when all are there.
+    """A Communicator of the workers at `addresses` (HOST or HOST:PORT), by rank; it waits until all are there.
 
-    Worker 0 listens at its address; other ports are chosen by the workers.  `meet_s`: for all to come.  `timeout_s`: of
-    a call, until all workers have made it, and then since anything moved the last time.
+    Worker 0 listens at its address; the workers choose other ports.  `meet_s`: the longest wait for all workers.
+    `timeout_s`: the longest time until all workers have made a call, and then without any progress.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class PeerCommunicator(Communicator, JobCollective):
 
     @abstractmethod
     def _prepare(self, host: str) -> str:
-        """Before the meeting: what the others need to know to connect to this worker, at its own address."""
+        """Return this worker's card, with which the others can connect to it at its own address."""
 
     @abstractmethod
     def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
-        """To the others, who have prepared; CollectiveError where that fails."""
+        """Connect to the others, which have prepared; CollectiveError on failure."""
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """A _carry() under way fails soon, if that can be had; any thread may call it, and more than once."""
+        """Make a running _carry() fail soon, if possible; any thread may call it, repeatedly."""
 
     def _abandon(self, reason: str) -> None:
-        """It does not come to calls: the others are told, where there are any by now."""
+        """Give up before the first call; notify the others if they are connected."""
         if self._participant is not None:
             self._participant.report(reason, silent=False)
         self.close()
@@ -94,7 +94,7 @@ class PeerCommunicator(Communicator, JobCollective):
             raise CollectiveError(f"elastic must be False, got True: a {type(self).__name__} needs all workers")
 
     def fail(self, reason: str) -> None:
-        """All calls end, here now, and at the others as soon as worker 0 has told them; any thread may call it."""
+        """End all calls, here now, at the others as soon as worker 0 has told them; any thread may call it."""
         if self._participant is not None and not self._failed:
             self._participant.report(reason, silent=False)
         self._fail(reason)
@@ -105,11 +105,11 @@ class PeerCommunicator(Communicator, JobCollective):
         self._participant.post(task.key, str(task.call), self._note(task))
 
     def _note(self, task: Task) -> bytes:
-        """Of the call, as of messages.Posted."""
+        """Return the call's note for messages.Posted."""
         return b""
 
     def _end(self, reason: str, at_once: bool) -> None:
-        """The coordinator's last word."""
+        """Handle the coordinator's Over."""
         if at_once:
             self._over.set()
             self._fail(reason)
@@ -118,7 +118,7 @@ class PeerCommunicator(Communicator, JobCollective):
             self._fail_later(reason)
 
     def _break(self, task: Task, error: Exception) -> None:
-        """The coordinator's words count: it knows more."""
+        """Report a failed call; the coordinator's reason has precedence, because it knows all workers."""
         reason = f"{self._blame(error)}, in {task}"
         if not self._failed:
             assert self._participant is not None
@@ -127,7 +127,7 @@ class PeerCommunicator(Communicator, JobCollective):
         self._fail(reason)
 
     def _computed(self, task: Task) -> WorkOutcome[Array]:
-        """For those who sum and count no bytes: a mean is divided here, bytes are a ring's."""
+        """Finish a call of a library that only sums: divide a mean here, and compute a ring's bytes."""
         task.watch.turn("sum")
         out, n = task.out, self.workers
         if task.call.op == "mean":

@@ -16,48 +16,51 @@ from kofn.host.errors import CollectiveError, GradientError
 
 
 class StreamedGradient(ABC):
-    """The mean of all workers' gradients, float32, each of which is given in pieces: Communicator.begin() makes it.
+    """The mean of all workers' gradients, float32, each given in pieces; Communicator.begin() creates it.
 
         gradient = communicator.begin(1_000_000)
         for begin, layer in backward():
             gradient.put(begin, layer)
         step(gradient.wait(0, 1_000_000))
 
-    Pieces may come in any order, from any thread; each element once.  Any number of gradients may be begun; each takes
-    part once those before it are done.
+    Pieces may be put in any order, by any thread, each element once.  Any number of gradients may be begun; each is
+    reduced once the earlier ones are done.
     """
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
 
     def put(self, begin: int, values: Floats) -> None:
-        """Elements from `begin` on, float32 of any shape, which are copied.
+        """Copy elements, float32 of any shape, to `begin`.
 
-        CollectiveError where they are not finite, are outside of the gradient or were put before: nothing has happened
-        then; or why the gradient's work has failed.
+        CollectiveError, without effect, if they are not finite, outside of the gradient, or were put before; also if
+        the gradient's work has failed.
         """
         with collective():
             self._pieces.put(begin, values)
 
     def priority(self, begin: int, end: int, level: int) -> None:
-        """Of what has not left yet, that of a higher level leaves first; the level of everything is 0 at first."""
+        """Set the level of elements; unsent ones of a higher level leave first.  Levels are initially 0."""
         with collective():
             self._pieces.prioritise(begin, end, level)
 
     @abstractmethod
     def wait(self, begin: int, end: int, timeout: float | None = None) -> Floats:
-        """The mean of these elements, (end - begin,), once it is there; as Work.result()."""
+        """Wait for the mean of these elements, (end - begin,); errors as in Work.result()."""
 
     @abstractmethod
     def result(self, timeout: float | None = None) -> WorkOutcome[Floats]:
-        """The whole mean; as Work.wait().  CollectiveError where no piece comes for long."""
+        """Wait for the whole mean, as Work.wait().  CollectiveError if no piece is put for long."""
 
 
 class PieceByPiece(StreamedGradient):
-    """By a call for each piece, so that all workers must put the same ones; priorities change nothing."""
+    """A gradient with one call per piece: all workers must put the same pieces; priorities have no effect."""
 
     def __init__(self, elements: int, reduce: Callable[[Floats, str], Work[Floats]], limit_s: float) -> None:
-        """`reduce`: begin an all-reduce by this name, in place; `limit_s`: how long no piece may come."""
+        """Begin without pieces.
+
+        `reduce` begins an in-place all-reduce of a name; `limit_s`: the longest time without a piece.
+        """
         super().__init__(Pieces(np.zeros(elements, np.float32), elements))
         self._reduce, self._limit_s = reduce, limit_s
         self._changed = threading.Condition()
@@ -65,7 +68,7 @@ class PieceByPiece(StreamedGradient):
         self._failed = ""
 
     def fail(self, reason: str) -> None:
-        """No piece can be put any more: who waits for one is told why."""
+        """Raise this error in calls that wait for pieces: none can be put any more."""
         with self._changed:
             self._failed = reason
             self._changed.notify_all()
@@ -93,7 +96,7 @@ class PieceByPiece(StreamedGradient):
         return replace(outcomes[-1], value=mean, sent_bytes=sent, received_bytes=received)
 
     def _calls_of(self, begin: int, end: int, deadline: float | None) -> list[Work[Floats]]:
-        """Those of the pieces with these elements, once all were put."""
+        """Wait until these elements were put; return the calls of their pieces."""
         with self._changed:
             while True:
                 made = [(edges, work) for edges, work in self._works.items() if edges[0] < end and begin < edges[1]]
@@ -104,10 +107,10 @@ class PieceByPiece(StreamedGradient):
                 self._changed.wait(self._left_s(deadline))
 
     def _left_s(self, deadline: float | None) -> float:
-        """For the next piece to come; TimeoutError or CollectiveError when that is over."""
+        """Return the time left for the next piece; TimeoutError or CollectiveError if it is over."""
         now, give_up_s = time.monotonic(), self._pieces.put_s + self._limit_s
         if deadline is not None and now >= deadline:
-            raise TimeoutError(f"the mean is not there yet: {self._pieces.described}")
+            raise TimeoutError(f"the mean is incomplete: {self._pieces.described}")
         if now >= give_up_s:
             raise CollectiveError(self._pieces.awaited(self._limit_s))
         return min(give_up_s, give_up_s if deadline is None else deadline) - now
@@ -115,7 +118,7 @@ class PieceByPiece(StreamedGradient):
 
 @contextmanager
 def collective() -> Iterator[None]:
-    """What is wrong with a piece, as a communicator says it."""
+    """Turn a piece's GradientError into a CollectiveError."""
     try:
         yield
     except GradientError as error:

@@ -1,4 +1,4 @@
-"""A collective call under way, and what it came to."""
+"""A collective call under way, and its outcome."""
 
 import asyncio
 from collections.abc import Generator, Sequence
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOutcome(Generic[T]):
-    """`value`: the call's array, None of a barrier.  `count`: how many workers are in it, the least over blocks.
-    `sent_bytes`, `received_bytes`: payload of UDP or TCP.
+    """`value`: the call's array, None for a barrier.  `count`: number of workers in it, the least over all blocks.
+    `sent_bytes`, `received_bytes`: UDP or TCP payload.
 
-    `skipped`: means of later calls that the others have finished meanwhile without this worker, in order; its next call
-    takes part in the one after these.  Only of elastic calls.
+    `skipped`: for elastic calls, means of later calls that the others have finished without this worker, in order; its
+    next call joins the one after these.
     """
 
     value: T
@@ -30,11 +30,11 @@ class WorkOutcome(Generic[T]):
 
 
 class Work(Future[T]):
-    """A call under way: a Future of its array (None: of a barrier), which no one can cancel; `await` it in asyncio.
+    """A call under way: a Future of its array (None for a barrier) without cancellation; `await` it in asyncio.
 
-    result() and exception() take a limit in seconds, after which they raise TimeoutError while the call goes on;
-    without one they return as well, because every call ends or fails by itself.  Callbacks run in the communicator's
-    threads: they may make calls, but must not wait for any.
+    result() and exception() take a limit in seconds; then they raise TimeoutError while the call continues.  Without
+    a limit they return too, because every call ends or fails.  Callbacks run in the communicator's threads: they may
+    make calls, but must not wait for them.
     """
 
     def __init__(self, call: str) -> None:
@@ -50,13 +50,13 @@ class Work(Future[T]):
             raise TimeoutError(f"{self._call} is not done after {timeout:g} s") from error
 
     def wait(self, timeout: float | None = None) -> WorkOutcome[T]:
-        """As result(), with its count, times and bytes."""
+        """Wait as result() does; return the array with count, times and bytes."""
         self.result(timeout)
         assert self._outcome is not None
         return self._outcome
 
     def finish(self, outcome: WorkOutcome[T]) -> None:
-        """It is done; for the communicator."""
+        """Finish the call; for the communicator."""
         self._outcome = outcome
         self.set_result(outcome.value)
 

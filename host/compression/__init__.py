@@ -1,1 +1,1 @@
-"""Gradients to lanes and back: codecs, plan, and the ledger of what encoding left over."""
+"""Gradients to lanes and back: codecs, plan, and the ledger."""

@@ -1,7 +1,7 @@
-"""What a gradient weighs that is some iterations old (config.late_rules.weight_at), and nothing beyond an age limit.
+"""The weight of a gradient by its age (config.late_rules.weight_at), with an age limit.
 
-The age of a gradient is how many updates the parameters have had since its computation began.  A weight is a whole
-number of 1 / WEIGHT_UNIT, so that ledger and sums stay exact.
+A gradient's age is the number of updates since its computation began.  A weight is a multiple of 1 / WEIGHT_UNIT, so
+that ledger and sums stay exact.
 """
 
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ FOR_EVER = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeWeight:
-    """`weight`: what each iteration of age leaves of a gradient, 0 to 1; `limit`: the largest age that a sum takes."""
+    """`weight`: the share of a gradient that an iteration of age leaves, 0 to 1; `limit`: the largest age in a sum."""
 
     weight: float = 1.0
     limit: int = FOR_EVER
 
     def at(self, age: int) -> int:
-        """Of a gradient of this age, in 1 / WEIGHT_UNIT.
+        """Return the weight of a gradient of this age, in 1 / WEIGHT_UNIT.
 
         >>> [AgeWeight(weight=0.5, limit=3).at(age) for age in range(5)]
         [256, 128, 64, 32, 0]
@@ -29,14 +29,14 @@ class AgeWeight:
         return round(WEIGHT_UNIT * weight_at(age, self.weight)) if age <= self.limit else 0
 
     def under(self, policy: LatePolicy) -> "AgeWeight":
-        """Return the weights under another policy, with the same limit; a rule that discards leaves nothing."""
+        """Return the weights under another policy, with the same limit; with a rule that discards, weight 0."""
         return replace(self, weight=0.0 if RULES[policy.rule].discards else policy.age_weight)
 
     @property
     def per_iteration(self) -> int:
-        """The share, in 1 / WEIGHT_UNIT, that an iteration leaves of what waits, until the oldest gradient is too old.
+        """The share of waiting gradients, in 1 / WEIGHT_UNIT, that an iteration leaves, up to the age limit.
 
-        There is no least weight here: what a worker keeps for long would add up.
+        Here weights have no lower bound: otherwise long-kept gradients would accumulate.
         """
         return round(WEIGHT_UNIT * self.weight)
 

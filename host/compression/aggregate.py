@@ -1,10 +1,10 @@
-"""What an iteration comes to: the average of its blocks' sums, and who and how much is in it.
+"""An iteration's aggregate: the average of its blocks' sums, with their members and counts.
 
 The average is the mean of the gradients in a sum (docs/explanation/control.md, "What a sum is divided by").  Late
-workers bring what they have pending, so a sum has more gradients than contributors; divided by these it would be too
-large a step.  An old gradient may weigh less than one (compression.age_weight): the mean is a weighted one.
-A block that has rested for some iterations brings the gradients of all of them, and makes one step that stands for as
-many: the mean of its gradients times their number.
+workers add pending gradients, so a sum has more gradients than contributors; divided by the contributors, the step
+would be too large.  Old gradients may weigh less than one (compression.age_weight), so the mean is weighted.
+A block that has rested for some iterations carries the gradients of all of them.  Its one step replaces as many: the
+mean of its gradients times the number of iterations.
 """
 
 import ctypes
@@ -35,14 +35,14 @@ from kofn.host.wire import packet as wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """One finished iteration: the averaged gradient, float32, shape (elements,), and who is in it.
+    """One finished iteration: the averaged gradient, float32, shape (elements,), and its members.
 
-    `checksums` are those of the sums of what all workers contributed (compression.ledger_native), shape (blocks,); 0
-    where nothing was sent, and empty where there is no ledger (training.peer_to_peer).  `missed` counts the blocks that
-    this worker is not in. `ks`: the least and the most k that closed one; they differ only while k changes.
-    `gradients` and `contributors`: how many are in a block's sum, mean over the blocks.  `least`: the fewest
-    contributors that a block has.  `notes`: what workers say beside their gradients (compression.side_values), by rank.
-    `plan`: the next iteration's. `encoding`: what came of this worker's gradient; None where it had no part.
+    `checksums`: those of the sums (compression.ledger_native), shape (blocks,); 0 for blocks that were not sent, empty
+    without a ledger (training.peer_to_peer).  `missed`: number of blocks without this worker.  `ks`: the least and the
+    largest k that closed a block; they differ only while k changes.  `gradients`, `contributors`: numbers in a block's
+    sum, means over the blocks.  `least`: the fewest contributors of a block.  `notes`: the workers' side values
+    (compression.side_values), by rank.  `plan`: the next iteration's.  `encoding`: measurements of this worker's
+    gradient; None if it took no part.
     """
 
     iteration: int
@@ -62,7 +62,7 @@ class Aggregate:
 
     @classmethod
     def of_all(cls, iteration: int, mean: Floats, workers: int, plan: Plan) -> Self:
-        """Where the workers sum up among themselves: everyone's gradient is in it, once."""
+        """Return the aggregate of workers that sum among themselves: every gradient counts once."""
         return cls(
             iteration=iteration,
             mean=mean,
@@ -87,22 +87,22 @@ class Aggregate:
 
 
 def held(results: BlockResults) -> tuple[float, float]:
-    """How many gradients, by weight, and how many that count are in a block's sum, mean over the blocks."""
+    """Return the gradients (by weight) and the counted contributions in a block's sum, means over the blocks."""
     weight, contributors = (int(results.numbers(name).sum()) for name in ("weight", "count"))
     return weight / wire.WEIGHT_UNIT / len(results), contributors / len(results)
 
 
 def missed(results: BlockResults, rank: int) -> int:
-    """Of how many blocks' sums this rank's part 0 is not in."""
+    """Return the number of blocks whose sums lack this rank's part 0."""
     return int((results.parts_of(rank) & 1 == 0).sum())
 
 
 class Sums:
-    """What an iteration's results come to, taken in as they come; `plan`: the iteration's.
+    """The sums of an iteration, which take results as they arrive; `plan`: the iteration's.
 
-    `checksums`, `mean`: as an Aggregate's, undefined and 0 where another worker alone has the sum; `closed`,
-    (blocks,): which of these are in them, or were not sent;
-    `closed_s`, (blocks,): since when (time.monotonic), NaN: it is not.
+    `checksums`, `mean`: as in Aggregate; for a block whose sum only another worker gets, undefined and 0.  `closed`,
+    (blocks,): whether the block's result is in them, or the block was not sent; `closed_s`, (blocks,): time.monotonic()
+    of the result, NaN without one.
     """
 
     def __init__(self, coding: JobCoding, plan: Plan, average: Average) -> None:
@@ -117,14 +117,14 @@ class Sums:
         self._native = None if coding.most is None else self._view(coding.most)
 
     def into(self, mean: Floats) -> None:
-        """The mean goes there, unless it is somewhere already."""
+        """Write the mean to this array, unless it has an array already."""
         if self._mean is None:
             if not self._whole:
                 mean[...] = 0
             self._mean = mean
 
     def leave(self) -> None:
-        """The mean goes on in an array of its own."""
+        """Copy the mean to a new array, and write there from now on."""
         self._mean = self.mean.copy()
 
     @property
@@ -135,9 +135,9 @@ class Sums:
         return self._mean
 
     def add(self, results: BlockResults) -> None:
-        """Results of blocks that have not come before, the summary block perhaps among them.
+        """Add new results; one may be the summary block's.
 
-        Those without values are other workers' sums.
+        Results without values are other workers' sums.
         """
         results = results.below(len(self.closed))
         if self._native is None:
@@ -149,13 +149,13 @@ class Sums:
                 raise CodecError(_unknown(results[int(bad)], self._coding))
 
     def reduces(self, reduction: NativeReduction) -> None:
-        """Have a reduction make these sums, whose codecs native code knows."""
+        """Let a reduction make these sums; native code must know their codecs."""
         assert self._native is not None
         reduction.sums, reduction.mean = ctypes.addressof(self._native), self.mean.ctypes.data
         reduction.keeps.append(self)
 
     def _view(self, most: Mapping[int, int]) -> NativeSums:
-        """For sums.c."""
+        """Return the structure for sums.c."""
         limits = (most.get(code, -1) for code in CODES)
         gap, unit = (self._gap.ctypes.data, wire.WEIGHT_UNIT * UNIT) if self._by_weight else (None, UNIT)
         places = (array.ctypes.data for array in (self._weights, self.checksums, self.closed_s, self.closed))
@@ -167,7 +167,7 @@ class Sums:
         return self._average == "gradients"
 
     def _add(self, results: BlockResults) -> None:
-        """With codecs that native code does not know."""
+        """Add results with codecs that native code does not know."""
         results = results[results.numbers("size") > 0]
         lanes = results.table["lanes"]
         for code in {*lanes.tolist()}:
@@ -180,9 +180,9 @@ class Sums:
         self.closed[results.blocks] = True
 
     def _factors(self, results: BlockResults) -> Floats64:
-        """What the totals of these are multiplied by, shape (results,).
+        """Return the factors of the results' totals, shape (results,).
 
-        Contributors are divided by without a look at how many gradients each brings, be it for its block's rest or not.
+        Division by contributors ignores how many gradients each one carries.
         """
         if self._by_weight:
             return self._gap[results.blocks] / results.numbers("weight") * (wire.WEIGHT_UNIT * UNIT)
@@ -190,7 +190,7 @@ class Sums:
 
 
 def _unknown(result: Result, coding: JobCoding) -> str:
-    """What is wrong with a result that no worker of this job makes."""
+    """Return the error message for a result that no worker of this job could have made."""
     allowed = ", ".join(str(int(code)) for code in coding.codecs)
     return (
         f"block {result.id.block} must be summed in {coding.layout.elements} lanes of code {allowed} at a scale of 0 to"
@@ -201,7 +201,7 @@ def _unknown(result: Result, coding: JobCoding) -> str:
 def aggregate(
     finished: Finished, coding: JobCoding, *, rank: int, average: Average, sums: Sums | None = None
 ) -> Aggregate:
-    """Average block by block: the sum over what `average` says is in it; `sums`: of these results, where known."""
+    """Average block by block: the sum divided by what `average` names; `sums`: those of these results, if known."""
     results = finished.results
     if sums is None:
         sums = Sums(coding, finished.plan, average)

@@ -1,7 +1,7 @@
-"""How the aggregates of successive iterations point: their products, from which the price of staleness is measured.
+"""The directions of successive aggregates: their products measure the cost of staleness.
 
-A gradient that is d iterations old is worth what is left of its direction.  The aggregates show it: the mean product of
-two that are d iterations apart, over their squared length, noise taken off (controller/policy/worth.py).
+The worth of a gradient that is d iterations old depends on how much the direction has changed.  An estimate is the mean
+product of two aggregates d iterations apart, over their squared length, without noise (controller/policy/worth.py).
 """
 
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from kofn.host.arrays import Floats
 from kofn.host.kernels.sample import MOST, norm2, sample
 
 LAGS = 16
-"""Iterations back to which products are made."""
+"""The number of earlier iterations with which products are computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direction:
-    """Of an aggregate: its squared length, and its products with those of 1, 2, ... iterations before."""
+    """An aggregate's squared length, and its products with those of 1, 2, ... iterations before."""
 
     norm2: float
     products: tuple[float, ...]
 
 
 class Alignment:
-    """The latest LAGS aggregates of `elements` values, of which a sample is kept."""
+    """Samples of the latest LAGS aggregates of `elements` values."""
 
     def __init__(self, elements: int) -> None:
         self._kept = np.zeros((LAGS, min(elements, MOST)), np.float32)
         self._each = elements / self._kept.shape[1]
-        """How many elements each of those that are looked at stands for."""
+        """The number of elements per sampled one."""
         self._count = 0
 
     def direction(self, mean: Floats) -> Direction:
-        """Of the next aggregate, shape (elements,); products with those before that are known."""
+        """Add the next aggregate, shape (elements,); return its direction, with the products that are known."""
         looked_at = sample(mean)
         known = min(self._count, LAGS)
         products = self._kept @ looked_at * self._each
@@ -43,19 +43,19 @@ class Alignment:
         return Direction(norm2=norm2(looked_at) * self._each, products=newest_first)
 
     def agreement(self, gradient: Floats) -> float:
-        """Of a gradient, shape (elements,), with the latest aggregate: product over its squared length; 0: unknown.
+        """Return the product of a gradient (elements,) and the latest aggregate over its squared length; 0: unknown.
 
-        A gradient's noise is independent of the aggregate. So the mean agreement over the workers is the share of the
-        aggregate that is signal. A worker with data of its own has less.
+        A gradient's noise is independent of the aggregate. So the mean agreement over the workers is the share of
+        signal in the aggregate. A worker whose data differ from the others' has less.
         """
         return agreement(sample(gradient), self._kept[(self._count - 1) % LAGS]) if self._count else 0.0
 
     def clear(self) -> None:
-        """Some aggregates are missing: begin anew."""
+        """Forget all aggregates, because some are missing."""
         self._count = 0
 
 
 def agreement(gradient: Floats, aggregate: Floats) -> float:
-    """Their product over the aggregate's squared length; 0 where that has none."""
+    """Return their product over the aggregate's squared length; 0 if that is 0."""
     length2 = float(np.dot(aggregate, aggregate))
     return float(np.dot(gradient, aggregate)) / length2 if length2 else 0.0

@@ -1,12 +1,12 @@
-"""Codecs: how blocks of a gradient become narrow lanes that a switch can add, and back.
+"""Codecs turn blocks of a gradient into narrow lanes that a switch can add, and back.
 
-A gradient becomes int64 in units of 2**-FRACTION_BITS once, when it is computed; from there on every sum and
-difference is exact, so that nothing can leak between what was aggregated and what is left (compression.ledger).  What a
-lane stands for is a whole number of such units: what rounding and clipping leave over stays with the worker (error
-feedback, Seide et al. 2014; Karimireddy et al. 2019).
+A new gradient is converted to int64 in units of 2**-FRACTION_BITS once.  From then on all sums and differences are
+exact, so nothing is lost between the aggregated and the pending part (compression.ledger).  A lane's value is a whole
+number of units.  The encoding error of rounding and clipping stays at the worker (error feedback, Seide et al. 2014;
+Karimireddy et al. 2019).
 
-Knows nothing of packets (kernels.lanes packs lanes) and of what is sent when.  compression.registry finds codecs by
-name; those that ship are in compression.codecs.
+This module knows nothing of packets (kernels.lanes packs lanes) and of schedules.  compression.registry finds codecs by
+name; compression.codecs has the built-in ones.
 """
 
 from collections.abc import Mapping
@@ -22,22 +22,22 @@ from kofn.host.kernels.lanes import pack, unpack_sums
 from kofn.host.protocol.results import BlockResults
 
 FRACTION_BITS = 40
-"""Resolution of a worker's ledger: 2**-40, below float32's own for any gradient above 2**-17."""
+"""Resolution of a worker's ledger: 2**-40, finer than float32's for gradients above 2**-17."""
 
 MAGNITUDE_MAX = 2.0**20
-"""Largest gradient element that is accepted; leaves 2**3 of room for residuals in int64."""
+"""The largest accepted gradient element; it leaves a factor of 2**3 for residuals in int64."""
 
 UNIT = 2.0**-FRACTION_BITS
 
 Scale = TypeVar("Scale", Exponents, int | Exponents)
-"""One exponent for each block, or where it says so one for all."""
+"""One exponent per block, or where allowed a single one."""
 
 Counts = npt.NDArray[np.int64]
-"""How many workers' lanes are in each block's sum."""
+"""The number of workers' lanes in each block's sum."""
 
 
 def check(gradient: Floats, first: int = 0) -> None:
-    """GradientError where an element is not finite or too large; `first`: the first one's number."""
+    """GradientError if an element is not finite or too large; `first`: the first element's number."""
     if (bad := kernel().first_bad(gradient, MAGNITUDE_MAX)) >= 0:
         raise GradientError(
             f"gradient element {first + bad} must be finite and at most 2**20 in magnitude, got {gradient.flat[bad]}"
@@ -45,44 +45,44 @@ def check(gradient: Floats, first: int = 0) -> None:
 
 
 def statistics(values: Fixed) -> tuple[Floats64, Floats64]:
-    """Mean and largest magnitude of each block (B,), in the gradient's units: what Codec.scale() is asked with."""
+    """Return the mean and the largest magnitude of each block (B,), in the gradient's units, for Codec.scale()."""
     mean, largest = kernel().magnitudes(values)
     return mean * UNIT, largest * UNIT
 
 
 class Codec(Protocol):
-    """How values become lanes that a switch can add.
+    """Turns values into lanes that a switch can add, and back.
 
-    A sum is worth what its addends are worth: decode(a + b, scale, m + n) = decode(a, scale, m) + decode(b, scale, n),
-    exactly.  `compression.registry.check_codec` tries that.  Arrays that are passed in stay as they are.
+    Decoding is linear: decode(a + b, scale, m + n) = decode(a, scale, m) + decode(b, scale, n), exactly.
+    `compression.registry.check_codec` tests that.  Arguments are not changed.
     """
 
     @property
     def width(self) -> int:
-        """Bits of a lane: 32, 16, 8, 4, or 1: a vote.  The sum of votes is their count."""
+        """Bits of a lane: 32, 16, 8, 4, or 1 for votes, whose sum is their count."""
 
     @property
     def signed(self) -> bool:
-        """Whether a sum's lanes are two's complement; else they are unsigned, as votes are."""
+        """Whether a sum's lanes are two's complement; else they are unsigned, like votes."""
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
-        """Each block's exponent (B,), from the mean and the largest magnitude of its values (B,).
+        """Return each block's exponent (B,), from the mean and the largest magnitude of its values (B,).
 
-        The same on every worker that asks with the same numbers: no chance, no memory.
+        It must be a pure function: the same arguments give the same result on every worker.
         """
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
-        """Lanes of blocks (B, L), each so small that all workers' sum fits a lane; `scale`: (B, 1) or one number."""
+        """Return lanes of blocks (B, L), so small that all workers' sum fits a lane; `scale`: (B, 1) or a number."""
 
     def decode(self, lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
-        """What sums of `count` workers' lanes stand for, same shape; `scale` and `count`: (B, 1) or one number."""
+        """Return the values of sums of `count` workers' lanes, same shape; `scale`, `count`: (B, 1) or a number."""
 
 
 class PackingCodec(Codec, Protocol):
-    """A codec whose lanes native code can decode: whole steps of 2**-scale, or votes where they are not `signed`.
+    """A codec that native code can decode: lanes are steps of 2**-scale, or votes if not `signed`.
 
-    `limit`: the largest magnitude of a lane, 0 of votes.  `by_chance`: whether encode() leaves anything to chance; else
-    native code can encode as well, to the nearest step, half a step up.
+    `limit`: the largest magnitude of a lane, 0 for votes.  `by_chance`: whether encode() rounds stochastically; if not,
+    native code can encode too, to the nearest step, half a step up.
     """
 
     limit: int
@@ -91,22 +91,22 @@ class PackingCodec(Codec, Protocol):
     def by_chance(self) -> bool: ...
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
-        """encode() and pack() in one pass."""
+        """Apply encode() and pack() in one pass."""
 
 
 def packs(codec: Codec) -> TypeGuard[PackingCodec]:
-    """Whether its class says so itself; one derived from that may code in another way."""
+    """Return whether the codec's class itself has encode_packed(); a derived class may encode differently."""
     return "encode_packed" in vars(type(codec))
 
 
 def largest_lanes(codecs: Mapping[int, Codec]) -> dict[int, int] | None:
-    """Of each code, 0 where lanes are votes; None where native code cannot decode one of them."""
+    """Return the largest lane of each code, 0 for votes; None if native code cannot decode one of the codecs."""
     known = {code: codec.limit for code, codec in codecs.items() if packs(codec)}
     return known if len(known) == len(codecs) else None
 
 
 def encode_packed(codec: Codec, values: Fixed, scale: Exponents) -> bytes:
-    """Blocks (B, L) as on the wire, `scale` (B, 1), in one pass where the codec has that."""
+    """Return blocks (B, L) as on the wire, `scale` (B, 1), in one pass if the codec can."""
     if packs(codec):
         return codec.encode_packed(values, scale)
     return pack(codec.encode(values, scale), codec.width)
@@ -122,20 +122,20 @@ def average_packed(
     weights: Weights,
     mean: Floats,
 ) -> Integers:
-    """What sums of blocks of L values stand for, times `factor`, to the blocks' places in `mean`, shape (N,).
+    """Decode sums of blocks of L values, and write them times `factor` to the blocks' places in `mean`, shape (N,).
 
-    `scale`, `count`, `factor`: (B, 1).  Returns each block's sum of these values times `weights` (L,), shape (B,).
+    `scale`, `count`, `factor`: (B, 1).  Return the sum of each block's values times `weights` (L,), shape (B,).
     """
     sizes = sorted({*results.numbers("size").tolist()})
     if len(sizes) != 1:
-        raise CodecError(f"{len(results)} blocks of {sizes} bytes: all must have the same")
+        raise CodecError(f"all {len(results)} blocks must have one size, got {sizes} bytes")
     lanes = unpack_sums(results.all_values(), codec.width, len(weights), len(results), signed=codec.signed)
     total = codec.decode(lanes, scale, count)
     return kernel().averaged(total, results.blocks, factor, weights=weights, mean=mean)
 
 
 def shift_of(scale: Scale) -> Scale:
-    """Bits of a value below a step; CodecError for a scale that no block has."""
+    """Return the bits of a value below a step; CodecError for a scale out of range."""
     least, most = (scale, scale) if isinstance(scale, int) else (scale.min(initial=0), scale.max(initial=0))
     if least < 0 or most > FRACTION_BITS:
         raise CodecError(f"scales must be 0 to {FRACTION_BITS}, got {least} to {most}")
@@ -143,9 +143,9 @@ def shift_of(scale: Scale) -> Scale:
 
 
 def exponent_of(steps: int, reach: Floats64, above: float) -> Exponents:
-    """The scale at which `steps` steps reach so far: rounded up where the rest, 0.5 to 1, is at least `above`.
+    """Return the scale at which `steps` steps equal `reach`, rounded up if the mantissa, 0.5 to 1, is at least `above`.
 
-    With above = 1 they reach at least so far.  frexp is exact: all workers find the same.
+    With above = 1, the steps cover at least `reach`.  frexp is exact, so all workers find the same.
     """
     rest, exponent = np.frexp(steps / np.maximum(reach, UNIT / 2))
     found: Exponents = np.clip(exponent.astype(np.int64) - (rest < above), 0, FRACTION_BITS)

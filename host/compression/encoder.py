@@ -1,6 +1,6 @@
-"""A worker's way from gradients to what is sent, and from results to the next plan: ledger, codecs and plan together.
+"""A worker's encoder: from gradients to contributions, and from results to the next plan.
 
-The agent drives it over real sockets, kofn/sim/ in virtual time.  It knows nothing of either.
+It joins ledger, codecs and plan.  The agent drives it over real sockets, kofn/sim/ in virtual time.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,19 +35,19 @@ from kofn.host.protocol.instructions import Packed, PackedBlocks
 from kofn.host.protocol.results import BlockResults
 
 SLICE = 1 << 18
-"""Elements that are encoded at a time: the first are on their way while the others are still encoded."""
+"""Elements of a slice: the first slices are on their way while later ones are encoded."""
 
 AHEAD = 1 << 16
-"""Elements that wait to leave, where no Python is needed to encode more: a processor's cache holds them."""
+"""Elements that wait to leave where native code encodes: they fit a processor's cache."""
 
 FIRST_SLICE = 1 << 15
-"""Elements of the first one, for which the link waits; each has twice as many as the one before."""
+"""Elements of the first slice, for which the link waits; each slice has twice as many as the previous one."""
 
 
 class Finished(NamedTuple):
-    """An iteration that is over: its results without the summary block's, by block; its plan, and the next one's.
+    """A finished iteration: its results by block, without the summary block's; its plan and the next one's.
 
-    `encoding`: None where no gradient was encoded in it.  `notes`: what the workers in the summary block say, by rank.
+    `encoding`: None if no gradient was encoded in it.  `notes`: side values of the summary block's members, by rank.
     """
 
     results: BlockResults
@@ -58,35 +58,35 @@ class Finished(NamedTuple):
 
 
 class Encoder:
-    """Fills and empties `ledger`, whose blocks and codecs are those of `coding`; `rate`: for a ratio that follows it.
+    """Encodes gradients through `ledger`, with the blocks and codecs of `coding`; `rate`: for a ratio that follows it.
 
-    begin(), enter(), slices() or encode(), packed() and settle() of blocks, follow(): an iteration.
+    An iteration: begin(), enter(), slices() or encode(), packed() and settle() of blocks, follow().
     """
 
     def __init__(self, coding: JobCoding, ledger: Ledger, rate: RateEstimator | None = None) -> None:
         self.coding, self.ledger = coding, ledger
         self.plan = coding.planner.first()
-        """Of the current iteration."""
+        """The plan of the current iteration."""
         self.lanes = LaneChoice(coding, rate)
         self.summary = OwnSummary(coding, ledger.rank)
         self._entering = EnteringGradient(ledger)
         self.meter = EncodingMeter(coding, ledger.residual)
         self._layout, self._codecs, self._planner = coding.layout, coding.codecs, coding.planner
         self.slice_blocks = max(1, SLICE // coding.layout.elements)
-        """How many blocks a slice has at most."""
+        """The most blocks of a slice."""
         self.window = coding.layout.blocks
-        """Of the plan's blocks: one leaves only once the one so many places before it has closed."""
+        """A block leaves only once the block `window` places before it in the plan has closed."""
         self.credit = self._lookahead = max(1, AHEAD // coding.layout.elements)
-        """Blocks of a gradient in pieces that wait to leave at most: nothing overtakes them."""
+        """The most blocks of a gradient in pieces that wait to leave: they cannot be overtaken."""
         self._looks = self._first_whole = False
-        """Whether magnitudes are needed, and whether all of a gradient is entered before any of it is encoded."""
+        """Whether magnitudes are needed, and whether a gradient is entered completely before it is encoded."""
         self._fresh = np.zeros(coding.layout.total, np.bool_)
 
     @classmethod
     def of(
         cls, coding: JobCoding, compress: CompressSection, rank: int, *, job: int = 0, file: Path | None = None
     ) -> Self:
-        """Return the encoder of worker `rank`, whose ledger is in this file, or in memory."""
+        """Return the encoder of worker `rank`, with the ledger in this file, or in memory."""
         layout, rate = coding.layout, None
         sizes = {"blocks": layout.blocks, "lanes": layout.elements, "width": layout.widest}
         if file is None:
@@ -99,7 +99,7 @@ class Encoder:
 
     @property
     def blocks(self) -> list[int]:
-        """All that the current iteration sends, ascending: the plan's blocks, and the summary block."""
+        """The blocks that the current iteration sends, ascending: the plan's and the summary block."""
         blocks: list[int] = self.plan.blocks.tolist()
         return blocks if self._layout.summary is None else [*blocks, self._layout.summary]
 
@@ -115,12 +115,12 @@ class Encoder:
 
     @property
     def current_lanes(self) -> int:
-        """The code of the lanes that blocks are encoded in by now."""
+        """The code of the lanes in which blocks are now encoded."""
         return self.lanes.current
 
     @property
     def late(self) -> bool:
-        """Whether a sum has closed without a gradient that is pending."""
+        """Whether a sum has closed without a pending gradient."""
         return bool(self.ledger.accounts.missed(1).any())
 
     def enter(
@@ -134,11 +134,11 @@ class Encoder:
         good: bool = False,
         note: SideValues = NOTHING,
     ) -> None:
-        """Take a gradient (ledger_native.Gradient.of) for the ledger; GradientError when it is not finite.
+        """Take a gradient (ledger_native.Gradient.of) for the ledger; GradientError if it is not finite.
 
-        It is in the ledger when all slices() are encoded, or after enter_rest(): until then it may not change.
-        `pieces`: what there is of it, as it comes; None: everything.  `good`: compression.codec.check has said so.
-        `note`: what the other workers hear beside it, where the job's coding has notes.
+        It is in the ledger after all slices(), or after enter_rest(); until then it must not change.
+        `pieces`: its pieces as they are put; None: it is complete.  `good`: compression.codec.check has passed it.
+        `note`: side values for the other workers, if the job's coding has notes.
         """
         if pieces is None and not good:
             check(gradient)
@@ -147,23 +147,22 @@ class Encoder:
 
     @property
     def awaits_pieces(self) -> bool:
-        """Whether something of the gradient that was taken is still to be put."""
+        """Whether pieces of the taken gradient are missing."""
         return self._entering.awaits_pieces
 
     def enter_rest(self) -> None:
-        """Enter what slices() have not entered of the gradient, because nobody asked for them any more."""
+        """Enter the part of the gradient that slices() have not entered."""
         self._entering.finish()
 
     def encode(self, iteration: int) -> None:
-        """Encode what this iteration sends of the ledger."""
+        """Encode all blocks that this iteration sends."""
         for _ in self.slices(iteration):
             pass
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """The same, a slice at a time: the blocks of each as soon as it is encoded, ascending; none where the next
-        piece is not there yet.
+        """Encode slice by slice; yield each slice's blocks, ascending, or an empty list while a piece is awaited.
 
-        Meanwhile those before it may leave, and be settled.
+        Earlier slices may leave, and be settled, meanwhile.
         """
         while self._first_whole and self.awaits_pieces:
             yield []
@@ -191,7 +190,7 @@ class Encoder:
             yield [summary_block]
 
     def _prepare(self) -> None:
-        """Enter and look at what must be known before anything of a gradient is encoded."""
+        """Enter the gradient if it must be complete, and choose lanes, before encoding."""
         if self._first_whole:
             self.enter_rest()
         self.lanes.current = self.lanes.target
@@ -200,11 +199,11 @@ class Encoder:
         self.lanes.bear(self.plan.expected or self.summary.magnitudes)
 
     def reduction(self, iteration: int) -> NativeReduction | None:
-        """Return the native equivalent of slices() and settle(); Sums.reduces() is still to be called.
+        """Return the native equivalent of slices() and settle(); the caller must also call Sums.reduces().
 
-        None where that needs Python: for codecs that native code does not know or that leave anything to chance, for a
-        ratio that follows the rate, and while pieces are awaited of what is entered before it is encoded.  In the end,
-        `meter` hears of the error, or enter_rest().
+        None if that needs Python: custom codecs, stochastic rounding, a ratio that follows the rate, and missing pieces
+        of a gradient that must be entered completely first.  In the end, `meter` gets the error, or enter_rest() is
+        called.
         """
         lanes = self.lanes.target
         waits = self._first_whole and self.awaits_pieces
@@ -233,15 +232,14 @@ class Encoder:
 
     @property
     def _sample_stride(self) -> int:
-        """How many of the plan's blocks there are for each whose error is looked at."""
+        """Number of the plan's blocks per block whose error is sampled."""
         return -(-self.plan.blocks.size * self._layout.elements // MOST)
 
     def encode_part(self, iteration: int, open: Collection[int], *, missed: int) -> tuple[int, list[int]]:
-        """Encode another part of the contribution: those of the plan's blocks that are `open` and in which a gradient
-        waits that has `missed` so many sums (LedgerAccounts.missed).
+        """Encode another part: the plan's `open` blocks with waiting gradients that have missed `missed` sums.
 
-        Returns the part and its blocks, no blocks where no part is left.  The summary block is among them where the
-        part counts among the k: where `missed` is 0.
+        See LedgerAccounts.missed.  Return the part and its blocks, no blocks if no part is left.  A part that counts
+        among the k (`missed` is 0) includes the summary block.
         """
         self.enter_rest()
         part = self.ledger.sent.free
@@ -257,19 +255,19 @@ class Encoder:
         return part, blocks
 
     def packed(self, block: int, part: int = 0) -> Packed:
-        """Return what was encoded of a block."""
+        """Return a block's encoded values."""
         ((_, packed),) = self.all_packed([block], part)
         return packed
 
     def all_packed(self, blocks: Sequence[int], part: int = 0) -> PackedBlocks:
-        """Return what was encoded of some, ascending."""
+        """Return the encoded values of blocks, ascending."""
         if not blocks or blocks[-1] != self._layout.summary:
             return self.ledger.noted(blocks, part)
         summary = PackedBlocks.of([(blocks[-1], self.summary.packed(part))])
         return self.ledger.noted(blocks[:-1], part) + summary
 
     def reencode(self, block: int, iteration: int, scale: int, lanes: int, part: int = 0) -> Packed:
-        """Encode a block as its slot sums it; AgentError where there is no codec for that."""
+        """Encode a block in its slot's scale and lanes; AgentError if no codec fits."""
         if block == self._layout.summary or lanes not in self._codecs or not 0 <= scale <= FRACTION_BITS:
             codes = ", ".join(str(int(code)) for code in self._codecs)
             raise AgentError(
@@ -281,7 +279,7 @@ class Encoder:
         return self.packed(block, part)
 
     def settle(self, results: BlockResults, hints: Integers, times: Floats64) -> None:
-        """Results of several blocks are here: what they hold of this worker is aggregated; the rest as in Deliver."""
+        """Settle results of several blocks in the ledger; `hints` and `times` as in Deliver."""
         parts = results.parts_of(self.ledger.rank)
         self.ledger.settle(results.iteration, results.blocks, parts)
         self.lanes.hear({*results.numbers("lanes").tolist(), *hints.tolist()})
@@ -292,14 +290,14 @@ class Encoder:
 
     @property
     def narrows(self) -> bool:
-        """Whether what has never left is to be encoded in narrower lanes."""
+        """Whether unsent blocks should be encoded in narrower lanes."""
         return self.lanes.target != self.lanes.current
 
     def narrow(self, withdrawn: Iterable[int], iteration: int) -> list[int]:
-        """Encode blocks that waited to be sent in narrower lanes; return those that may be sent.
+        """Encode withdrawn blocks in narrower lanes; return those that may be sent.
 
-        Only blocks that have never left: of any other a result may be on its way.  The summary block, if it is among
-        them, tells the newest wish.
+        They must never have left: otherwise a result may be on its way.  The summary block, if among them, gets the
+        newest wish.
         """
         self.lanes.current = lanes = self.lanes.target
         blocks = sorted(withdrawn)
@@ -315,9 +313,9 @@ class Encoder:
         return {*np.flatnonzero(self._fresh).tolist()}
 
     def follow(self, results: BlockResults, wire_bytes: int) -> Finished:
-        """Make the next iteration's plan: this one is over, with all its results by block.
+        """End an iteration with all its results by block, and make the next one's plan.
 
-        `wire_bytes`: of this worker's values that were sent in it.
+        `wire_bytes`: bytes of values that this worker sent in it.
         """
         plan, lanes = self.plan, self.lanes.current
         encoding = None
@@ -339,7 +337,7 @@ class Encoder:
         return Finished(results, plan, self.plan, encoding, notes)
 
     def _scale(self, lanes: int) -> Exponents:
-        """Return every block's scale in lanes of this code: agreed on, or its own."""
+        """Return every block's scale in lanes of this code: from agreed magnitudes, else from this worker's."""
         codec, zeros = self._codecs[lanes], np.zeros(self._layout.blocks)
         known = self.plan.expected or self.summary.magnitudes or Magnitudes(mean=zeros, largest=zeros)
         if self._planner.follows and packs(codec) and codec.width == 32:

@@ -1,4 +1,4 @@
-"""What encoding leaves over and loses of each iteration's gradient."""
+"""Measurements of the encoding of each iteration's gradient: errors and losses."""
 
 import math
 from dataclasses import dataclass
@@ -17,18 +17,17 @@ from kofn.host.kernels.lanes import VOTES, width_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """What came of one iteration's gradient.
+    """Measurements of one iteration's gradient; norms are in units of the gradient, large ones estimated from samples.
 
-    `ratio`: the share of the float32 gradient's bytes that the plan asked for; `wire_bytes`: of values that were sent,
-    again and again where need was; `wire_ratio`: their share; `width`: bits of the planned lanes; `blocks`: how many
-    blocks the plan had; `error_norm`: L2 of what encoding left over in these; `residual_norm`: L2 of all that is
-    pending after the iteration; in units of the gradient, estimated from samples where that is a lot.
-    `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and that would have left over too
-    much, and that share of the gradient's squared norm; None where lanes are as asked for.  `rate_ratio`: c, of
-    compression_ratio(), when the first rate of this iteration counted; None where none did.  `lost_norm`: L2 of what
-    was discarded so that residuals are kept in fewer bits, None where they are exact.  `expanding`: the share of blocks
-    whose votes have too large a step for what is left over to shrink, None without votes or agreed steps.  `misfits`:
-    the share of elements other than 0 that became 0, or were clipped in lanes of 32 bits.
+    `ratio`: the plan's share of the float32 gradient's bytes; `wire_bytes`: bytes of sent values, including
+    retransmissions; `wire_ratio`: their share; `width`: bits of the planned lanes; `blocks`: number of the plan's
+    blocks; `error_norm`: L2 norm of their encoding error; `residual_norm`: L2 norm of all pending values after the
+    iteration.  `refused_width`, `refused_error`: bits of narrower lanes that the ratio asked for and whose error would
+    have been too large, and that error's share of the gradient's squared norm; None if lanes are as asked for.
+    `rate_ratio`: c of compression_ratio() when the first rate of this iteration counted; None if none did.
+    `lost_norm`: L2 norm of the rounding of residuals that are kept in fewer bits; None if they are exact.  `expanding`:
+    the share of blocks whose votes' step is too large for the residual to shrink; None without votes or agreed steps.
+    `misfits`: the share of nonzero elements that became 0, or were clipped, in 32-bit lanes.
     """
 
     ratio: float
@@ -47,23 +46,23 @@ class Encoding:
 
 
 class EncodingMeter:
-    """Measures what encoding leaves over, from samples where that is a lot; `residual`: what is pending."""
+    """Measures encoding errors, large ones from samples; `residual`: the pending values."""
 
     def __init__(self, coding: JobCoding, residual: Residual) -> None:
         self._layout, self._planner, self._residual = coding.layout, coding.planner, residual
         self.error: float | None = None
-        """L2 of what encoding has left over, squared; None: nothing was encoded in this iteration."""
+        """The squared L2 norm of the encoding error; None: nothing was encoded in this iteration."""
         self._expanding: float | None = None
         self._lost_norm = residual.lost_norm
 
     def add(self, left_over: Fixed, blocks: int) -> None:
-        """Add what the encoding of so many blocks has left over, from a sample."""
+        """Add the encoding error of `blocks` blocks, given a sample of it."""
         self.error = (self.error or 0.0) + _squares(left_over, blocks * self._layout.elements)
 
     def look_at_steps(self, lanes: int, scale: Exponents, blocks: Integers, magnitudes: Magnitudes | None) -> None:
-        """Find, of votes, in how many of the plan's blocks what is left over does not shrink.
+        """Count the plan's blocks of votes whose residual does not shrink.
 
-        It does where 0 < step < 2 mean magnitude: then |x - step sign(x)|^2 = |x|^2 - n step (2 mean - step) < |x|^2.
+        It shrinks if 0 < step < 2 mean magnitude: then |x - step sign(x)|^2 = |x|^2 - n step (2 mean - step) < |x|^2.
         A block of zeros does not count.
         """
         self._expanding = None
@@ -73,7 +72,7 @@ class EncodingMeter:
             self._expanding = float(grows.mean())
 
     def encoding(self, plan: Plan, wire_bytes: int, rate_ratio: float | None, misfits: float) -> Encoding:
-        """Return what came of the gradient that was encoded in the iteration that ends."""
+        """Return the measurements of the iteration that ends."""
         assert self.error is not None
         refused_width, refused_error = self._planner.refused(plan) or (None, None)
         return Encoding(
@@ -93,13 +92,13 @@ class EncodingMeter:
         )
 
     def _lost(self) -> float | None:
-        """Return what was lost since the last call; None where residuals are exact."""
+        """Return the norm of losses since the last call; None if residuals are exact."""
         before, self._lost_norm = self._lost_norm, self._residual.lost_norm
         return None if self._residual.exact else math.sqrt(max(0.0, self._lost_norm**2 - before**2))
 
 
 def misfits_of(sample: Floats, codec: Codec, scale: Exponents) -> float:
-    """Return the share of a sample's elements other than 0 that are clipped or become 0, in blocks of this scale."""
+    """Return the share of a sample's nonzero elements that are clipped or become 0 at this scale."""
     magnitudes = np.abs(sample[sample != 0])
     least, most = UNIT, math.inf
     if packs(codec) and codec.width == 32:
@@ -109,5 +108,5 @@ def misfits_of(sample: Floats, codec: Codec, scale: Exponents) -> float:
 
 
 def _squares(some: Fixed, size: int) -> float:
-    """Return the sum of squares of `size` values of which these are a sample, in units of the gradient."""
+    """Estimate the sum of squares of `size` values from a sample of them, in units of the gradient."""
     return float(np.square(some * UNIT).sum()) * size / some.size if some.size else 0.0

@@ -1,8 +1,7 @@
-"""What narrower lanes cost: the share of a gradient that they are expected to leave over, before anything is encoded.
+"""Predicts the encoding error of narrower lanes as a share of the gradient.
 
-An estimate from the magnitudes that the summary block brings anyway (compression.summary_block), the same to the bit
-on every worker: products, quotients, square roots and sums in a fixed order.  Knows nothing of links and of what is
-gained.
+The estimate uses the magnitudes in the summary block (compression.summary_block).  It is bit-identical on every worker:
+products, quotients, square roots and sums in a fixed order.
 """
 
 import numpy as np
@@ -13,11 +12,11 @@ from kofn.host.compression.summary_block import Magnitudes
 
 
 def expected_error(codec: Codec, magnitudes: Magnitudes) -> float:
-    """Squared norm of the rounding error of blocks with these magnitudes over their own squared norm, 0 to 1.
+    """Return the expected squared rounding error of blocks with these magnitudes, over their squared norm, 0 to 1.
 
-    A step that is small against the values leaves over step**2 / 12 of each (Bennett 1948), one that is large leaves
-    over the values themselves; between them both count as resistors side by side do.  The values' mean square is
-    taken to be mean**1.5 * largest**0.5, the geometric mean of its bounds mean**2 and mean * largest.
+    A small step has the squared error step**2 / 12 per value (Bennett 1948); with a large step, the values themselves
+    are the error.  In between, the two combine like parallel resistors.  The values' mean square is assumed to be
+    mean**1.5 * largest**0.5, the geometric mean of its bounds mean**2 and mean * largest.
 
     >>> from kofn.host.compression.codecs.fixed_point import FixedPoint
     >>> magnitudes = Magnitudes(mean=np.array([2.0**-8]), largest=np.array([2.0**-6]))
@@ -32,5 +31,5 @@ def expected_error(codec: Codec, magnitudes: Magnitudes) -> float:
 
 
 def _sum(values: Floats64) -> float:
-    """From the first to the last: np.sum() has an order of its own."""
+    """Return the sum in index order, which np.sum() does not guarantee."""
     return float(np.cumsum(values)[-1])

@@ -1,4 +1,4 @@
-"""A gradient on its way into the ledger: all at once, or piece by piece as it is computed."""
+"""A gradient that enters the ledger: at once, or in pieces as it is computed."""
 
 import numpy as np
 
@@ -11,15 +11,15 @@ from kofn.host.kernels.sample import sample
 
 
 class EnteringGradient:
-    """The gradient that `ledger` is given now, if any: blocks are entered as they are encoded, the rest at the end."""
+    """The gradient that enters `ledger`, if any: blocks are entered as they are encoded, the rest at the end."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.gradient: Gradient | None = None
-        """None: all of the latest one is in the ledger."""
-        self._pieces: Pieces | None = None  # what there is of it; None: everything
+        """The gradient; None if the latest one is completely in the ledger."""
+        self._pieces: Pieces | None = None  # its pieces; None: it is complete
         self.sample: Floats = np.zeros(0, np.float32)
-        """Of the latest gradient that was entered."""
+        """A sample of the gradient that was entered last."""
 
     def take(self, gradient: Gradient, pieces: Pieces | None) -> None:
         """Begin to enter another gradient."""
@@ -27,11 +27,11 @@ class EnteringGradient:
 
     @property
     def awaits_pieces(self) -> bool:
-        """Whether something of it is still to be put."""
+        """Whether pieces of it are missing."""
         return self.gradient is not None and self._pieces is not None and not self._pieces.whole
 
     def finish(self) -> None:
-        """Enter what is there of the rest."""
+        """Enter the rest, without blocks that lack pieces."""
         if self.gradient is not None:
             blocks, pieces = np.arange(self._ledger.blocks), self._pieces
             there = blocks if pieces is None else blocks[pieces.choose(blocks, blocks.size)]
@@ -40,9 +40,9 @@ class EnteringGradient:
         self.gradient = None
 
     def next_blocks(self, left: Integers, planned: Integers, window: int, most: int) -> tuple[Integers, Integers]:
-        """Return the next `most` sendable blocks of what is left of the planned ones, ascending, and the remainder.
+        """Return the next `most` sendable blocks out of `left`, ascending, and the remainder.
 
-        Only blocks that may leave before the first one left: others would take the room that this one needs.
+        They are within a window of the first block in `left`: later ones would occupy the room that it needs.
         """
         if self.gradient is None or self._pieces is None:
             return left[:most], left[most:]
@@ -51,7 +51,7 @@ class EnteringGradient:
         return left[chosen], np.delete(left, chosen)
 
     def enters(self, reduction: NativeReduction) -> object:
-        """Have a reduction enter it; return what holds it in memory."""
+        """Let a reduction enter the gradient; return the objects that keep it in memory."""
         if self.gradient is None:
             return None
         reduction.gradient = self._ledger.aged(self.gradient)

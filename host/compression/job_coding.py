@@ -1,6 +1,6 @@
-"""How a job's gradients are coded: its blocks, the codecs for their lanes, and the planner of its iterations.
+"""The coding of a job's gradients: its blocks, the codecs for their lanes, and the planner of its iterations.
 
-All workers make the same of the same configuration.
+All workers derive the same coding from the same configuration.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,10 @@ from kofn.host.wire.packet import VOTE_WORDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCoding:
-    """Of one job, whose gradients have `elements`; `codecs` by their lanes' code (wire.packet.Lanes), widest first.
+    """The coding of a job whose gradients have `elements`; `codecs` by their lanes' code (wire.packet.Lanes), widest
+    first.
 
-    The summary block has magnitudes where `summarised`, and behind them notes where `notes`.
+    The summary block has magnitudes if `summarised`, then side values if `notes`.
     """
 
     elements: int
@@ -36,16 +37,16 @@ class JobCoding:
 
     @property
     def most(self) -> Mapping[int, int] | None:
-        """The largest lane of each code, 0 where lanes are votes; None where native code does not know a codec."""
+        """The largest lane of each code, 0 for votes; None if native code does not know a codec."""
         return largest_lanes(self.codecs)
 
     @classmethod
     def of(
         cls, job: JobSection, compress: CompressSection, elements: int, *, notes: bool = False, follows: bool = False
     ) -> Self:
-        """For gradients of so many elements; `follows` as a Planner's.
+        """Return the coding for gradients of `elements`; `follows` as in Planner.
 
-        Raises CodecError where a codec of the user's own does not do.
+        CodecError if a custom codec is unsuitable.
         """
         codecs = load_codecs(
             compress.codec, workers=job.workers, rounding=compress.rounding, gradient_range=job.gradient_range
@@ -54,9 +55,7 @@ class JobCoding:
         by_code: dict[int, Codec] = {code_of(width): codec for width, codec in codecs.items()}
         adaptive = compress.ratio_control != "off"
         if widths[0] == VOTES and job.words > VOTE_WORDS:
-            raise CodecError(
-                f"job.words must be at most {VOTE_WORDS} where lanes are of one bit alone, got {job.words}"
-            )
+            raise CodecError(f"job.words must be at most {VOTE_WORDS} if all lanes have one bit, got {job.words}")
         block_elements = job.words * WORD_BITS // widths[0]
         blocks = -(-elements // block_elements)
         everything = compress.codec in ("int32", "auto") and compress.ratio == 1 and not adaptive

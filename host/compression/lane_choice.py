@@ -1,4 +1,4 @@
-"""The lanes that a worker sends in: those of the plan, or narrower ones that a slot or the link's rate asks for."""
+"""The lanes of a worker's contributions: the plan's, or narrower ones that a slot or the link's rate asks for."""
 
 from collections.abc import Iterable
 
@@ -11,19 +11,19 @@ from kofn.host.wire.packet import FRAME_BYTES, HEADER_BYTES
 
 
 class LaneChoice:
-    """The lanes of one iteration after another; `rate`: of the link, which the ratio follows; None: it follows none."""
+    """Chooses the lanes of each iteration; `rate`: the link's, which the ratio follows; None: a fixed ratio."""
 
     def __init__(self, coding: JobCoding, rate: RateEstimator | None) -> None:
         self.rate = rate
         self.current = self.target = coding.planner.first().lanes
-        """The codes of the lanes that blocks are encoded in by now, and from the next one on."""
+        """The codes of the lanes in which blocks are encoded now, and from the next block on."""
         self.wish = coding.planner.ratio
         """The share of the gradient's bytes that the link has time for."""
         self.rate_ratio: float | None = None
-        """c, of compression_ratio(), when the first rate of this iteration counted."""
+        """c of compression_ratio() when the first rate of this iteration counted."""
         self._codecs, self._planner = coding.codecs, coding.planner
         self._block_bytes, self._summary = 4 * coding.layout.elements, coding.layout.summary
-        self._narrowest = min(coding.planner.widths)  # bits of lanes that this iteration's gradient bears
+        self._narrowest = min(coding.planner.widths)  # bits of the narrowest acceptable lanes in this iteration
 
     def begin(self, plan: Plan) -> None:
         """Begin the iteration of this plan."""
@@ -34,17 +34,17 @@ class LaneChoice:
             self._look(self.rate)
 
     def bear(self, expected: Magnitudes | None) -> None:
-        """Find the narrowest lanes that do not leave over too much of a gradient of these magnitudes."""
+        """Find the narrowest lanes whose error is acceptable for a gradient of these magnitudes."""
         if self.rate is not None:
             self._narrowest = self._planner.narrowest(expected)
 
     def hear(self, codes: Iterable[int]) -> None:
-        """Go to the narrowest of the lanes that slots sum in, or that other workers wish for, by their codes."""
+        """Switch to the narrowest of the lanes, given by their codes, that slots or other workers use."""
         if len(self._codecs) > 1:
             self.target = max([self.target, *(code for code in codes if code in self._codecs)])
 
     def answered(self, rate: RateEstimator, block: int, size: int, now: float) -> None:
-        """Take what the answer to this worker's contribution of so many bytes says of the rate."""
+        """Update the rate after the answer to this worker's contribution of `size` bytes."""
         gradient_bytes = 0 if block == self._summary else self._block_bytes
         rate.answered(now, wire_bytes=FRAME_BYTES + HEADER_BYTES + size, gradient_bytes=gradient_bytes)
         self._look(rate)
@@ -53,5 +53,5 @@ class LaneChoice:
             self.target = max(self.target, code_of(max(self._planner.asked(rate.rest), self._narrowest)))
 
     def _look(self, rate: RateEstimator) -> None:
-        """Wish for what the rate has time for: until an iteration has a rate of its own, by the one before."""
+        """Wish for the share that the rate allows; until an iteration has a rate, the previous one's counts."""
         self.wish = min(self._planner.ratio, rate.wish)

@@ -1,9 +1,9 @@
-/* What becomes of a worker's gradients, block by block, in memory that outlives the process (host/compression/ledger.py).
+/* A worker's ledger, block by block, in memory that outlives the process (host/compression/ledger.py).
  *
- * A block's pending values and its record change together: what they will be is written to the journal, one store commits
- * it, then it is applied. Whoever opens the ledger applies a committed change again, so a kill at any instruction leaves
- * all of it or nothing. Of what became of gradients there are only checksums, which are linear: the sum of values times
- * fixed odd factors, modulo 2**64. Wrap-around is meant where it can happen: it is written in unsigned numbers.
+ * A block's pending values and its record change together: the new ones are written to the journal, one store commits them,
+ * then they are applied. ledger_open() applies a committed change again, so a kill at any instruction leaves a change complete
+ * or undone. Aggregated and discarded values exist only as checksums, which are linear: the sum of values times fixed odd
+ * factors, modulo 2**64. Intended wrap-around uses unsigned numbers.
  */
 #include "ledger.h"
 
@@ -15,42 +15,42 @@
 
 enum {
     PARTS = KOFN_PARTS,
-    GENERATIONS = 2, /* what was sent in the current iteration, and in the one before */
+    GENERATIONS = 2, /* contributions to the current iteration and to the previous one are kept */
     BATCH_BITS = 2,
     WEIGHT_BITS = 8,
     WEIGHT_UNIT = 1 << WEIGHT_BITS,
-    WEIGHT_MOST = 1023 * WEIGHT_UNIT, /* that a contribution says it brings */
+    WEIGHT_MOST = 1023 * WEIGHT_UNIT, /* of a contribution */
     CHUNK_LANES = 1024,
 };
 
-/* Of a block. */
+/* The record of a block. */
 struct record {
-    int64_t entered; /* the newest gradient: its iteration, and in the lowest BATCH_BITS which one of that */
-    int64_t settled; /* the latest iteration whose result is known, and in the lowest PARTS bits our parts in it */
-    int64_t late;    /* iteration of the first sum that closed without the gradients that no part carries now; 0: none */
+    int64_t entered; /* the newest gradient: its iteration, and in the lowest BATCH_BITS its number there */
+    int64_t settled; /* the latest iteration with a known result, and in the lowest PARTS bits this worker's parts in it */
+    int64_t late;    /* iteration of the first sum that closed without the gradients that no part contains now; 0: none */
     int64_t entered_weight, aggregated_weight, discarded_weight;
     uint64_t gradients, aggregated, discarded; /* checksums */
 };
 
-/* What was sent of a block as one part. */
+/* A contribution to a block as one part. */
 struct sent {
-    int64_t iteration; /* 0: nothing, or it is being written */
+    int64_t iteration; /* 0: none, or it is being written */
     int64_t weight;
     int64_t late; /* iteration of the first sum that closed without these gradients; 0: none */
     int32_t scale;
-    int16_t lanes, row; /* which of the block's rows of this part has it as on the wire */
+    int16_t lanes, row; /* the row of the block and part that has the values as on the wire */
 };
 
 /* The next change of a block. */
 struct journal {
     int64_t committed; /* 1 + the block; 0: nothing */
     int64_t moved;     /* whether its values change */
-    int64_t withdrawn; /* 1 + the place of what is no longer sent; 0: none */
+    int64_t withdrawn; /* 1 + the place of a withdrawn contribution; 0: none */
     struct record record;
     int64_t values[];
 };
 
-/* Factors that no pattern of errors fits (splitmix64). */
+/* Write pseudo-random factors (splitmix64), so that regular errors do not cancel out. */
 void ledger_factors(uint64_t *factors, int64_t lanes) {
     for (int64_t i = 0; i < lanes; i++) {
         uint64_t bits = (uint64_t)(i + 1) * 0x9E3779B97F4A7C15u;
@@ -67,13 +67,13 @@ static uint64_t checksum(const uint64_t *factors, const int64_t *values, int64_t
     return sum;
 }
 
-/* Of each row of values. */
+/* Write the checksum of each row of values. */
 void ledger_checksums(const uint64_t *factors, const int64_t *values, int64_t rows, int64_t lanes, uint64_t *sums) {
     for (int64_t row = 0; row < rows; row++)
         sums[row] = checksum(factors, values + row * lanes, lanes);
 }
 
-/* The store comes after all before it and before all after it, as far as a kill can tell. */
+/* Store a value after all earlier and before all later stores, as seen after a kill. */
 static void store(int64_t *place, int64_t value) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     __atomic_store_n(place, value, __ATOMIC_RELEASE);
@@ -108,7 +108,7 @@ static void *kept_of(const struct ledger *ledger, int64_t block) {
     return (uint8_t *)ledger->pending + block * ledger->lanes * SIZES[ledger->residual];
 }
 
-/* What is pending of a block; `room`: (lanes,), where it is expanded if it has to be. */
+/* The pending values of a block; `room`, (lanes,), gets them if they are not kept exactly. */
 static const int64_t *values_in(const struct ledger *ledger, int64_t block, int64_t *room) {
     return kept_values((enum residual)ledger->residual, kept_of(ledger, block), ledger->shifts[block], ledger->lanes,
                        room);
@@ -118,7 +118,7 @@ static const int64_t *values_of(const struct ledger *ledger, int64_t block) {
     return values_in(ledger, block, ledger->values);
 }
 
-/* Begins a change of a block: its record as it will be. */
+/* Begin a change of a block; returns its future record. */
 static struct record *stage(const struct ledger *ledger, int64_t block) {
     struct journal *journal = ledger->journal;
     journal->moved = journal->withdrawn = 0;
@@ -126,18 +126,18 @@ static struct record *stage(const struct ledger *ledger, int64_t block) {
     return &journal->record;
 }
 
-/* The block's values as they will be if nothing more changes them. */
+/* The block's values after the staged changes so far. */
 static const int64_t *staged_values(const struct ledger *ledger, int64_t block) {
     return ledger->journal->moved ? ledger->journal->values : values_of(ledger, block);
 }
 
-/* Where they are to be written, all of them. */
+/* The place for all of the block's new values. */
 static int64_t *restage_values(const struct ledger *ledger) {
     ledger->journal->moved = 1;
     return ledger->journal->values;
 }
 
-/* What is committed becomes so: may be done again and again. */
+/* Apply the committed change; idempotent. */
 static void apply(const struct ledger *ledger) {
     struct journal *journal = ledger->journal;
     const int64_t block = journal->committed - 1;
@@ -150,7 +150,7 @@ static void apply(const struct ledger *ledger) {
     store(&journal->committed, 0);
 }
 
-/* What cannot be kept of the staged values is discarded. */
+/* Round the staged values as they are kept, and discard the difference. */
 static void discard_rounding(const struct ledger *ledger) {
     struct journal *journal = ledger->journal;
     journal->record.discarded += checksum(ledger->factors, journal->values, ledger->lanes);
@@ -165,7 +165,7 @@ static void commit(const struct ledger *ledger, int64_t block) {
     apply(ledger);
 }
 
-/* Ends what an earlier process has committed. */
+/* Apply the change that an earlier process has committed, if any. */
 void ledger_open(const struct ledger *ledger) {
     if (ledger->journal->committed)
         apply(ledger);
@@ -179,12 +179,12 @@ static const struct sent *sent_as(const struct ledger *ledger, int part, int64_t
     return &ledger->sent[place_of(ledger, part, iteration, block)];
 }
 
-/* What was sent of a block as a part, as on the wire. */
+/* The values of a contribution, as on the wire. */
 static uint8_t *row_of(const struct ledger *ledger, int part, int64_t block, const struct sent *sent) {
     return ledger->packed + ((part * GENERATIONS + sent->row) * ledger->blocks + block) * ledger->room;
 }
 
-/* Whether a part is on its way: sent in this iteration, and its result is not known. */
+/* Whether a part is on its way: it was sent in this iteration, and its result is unknown. */
 static int is_away(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
     return sent_as(ledger, part, iteration, block)->iteration == iteration &&
            ledger->records[block].settled >> PARTS < iteration;
@@ -194,7 +194,7 @@ static int64_t waiting(const struct record *record) {
     return record->entered_weight - record->aggregated_weight - record->discarded_weight;
 }
 
-/* The weight of what waits that no part brings to this iteration, but for part `but`. */
+/* The waiting weight that no part other than `but` contributes to this iteration. */
 static int64_t unsent(const struct ledger *ledger, int64_t iteration, int64_t block, int but) {
     int64_t weight = waiting(&ledger->records[block]);
     for (int part = 0; part < PARTS; part++)
@@ -203,7 +203,7 @@ static int64_t unsent(const struct ledger *ledger, int64_t iteration, int64_t bl
     return weight;
 }
 
-/* The earlier of two iterations, of which 0 is none. */
+/* The earlier of two iterations; 0 means none. */
 static int64_t earlier(int64_t one, int64_t other) {
     return !other || (one && one < other) ? one : other;
 }
@@ -215,7 +215,7 @@ static inline int64_t share_of(int64_t value, int64_t share) {
     return (value >> WEIGHT_BITS) * share + ((value & (WEIGHT_UNIT - 1)) * share >> WEIGHT_BITS);
 }
 
-/* A share of a gradient is pending now, beside what was; the rest is discarded. */
+/* Add a share of a gradient to the pending values; discard the rest. */
 static void enter(const struct ledger *ledger, const float *gradient, int64_t size, int64_t share, const int64_t *before,
                   int64_t *values, struct record *record) {
     uint64_t all = 0, kept = 0;
@@ -234,15 +234,15 @@ static void enter(const struct ledger *ledger, const float *gradient, int64_t si
     record->discarded_weight += WEIGHT_UNIT - share;
 }
 
-/* The share of a gradient that a block whose latest sum is that of iteration `settled` takes: all of it where no sum has
- * closed since the gradient was begun. */
+/* The share of a gradient that enters a block whose latest sum is that of iteration `settled`: all of it if no sum has closed
+ * since the gradient was begun. */
 static int64_t share_in(const struct gradient *gradient, int64_t settled) {
     if (settled < gradient->key >> BATCH_BITS)
         return WEIGHT_UNIT;
     return settled >= gradient->now ? gradient->closed_share : gradient->open_share;
 }
 
-/* Enters what a block has of a gradient, unless it has that or a later one. */
+/* Enter a gradient into a block, unless it has that one or a later one. */
 static void add(const struct ledger *ledger, const struct gradient *gradient, int64_t block) {
     const int64_t first = block * ledger->lanes, rest = gradient->size - first;
     const struct record *before = &ledger->records[block];
@@ -265,8 +265,7 @@ void ledger_add(const struct ledger *ledger, const struct gradient *gradient, co
         add(ledger, gradient, blocks[at]);
 }
 
-/* What values are with what a row of lanes stands for, or without it where `sign` is -1 and not 0. The checksum of what
- * was added. */
+/* Add a row's decoded lanes to values (`sign` 0), or subtract them (-1). Returns the checksum of the added values. */
 static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const struct sent *sent, int64_t sign,
                         const int64_t *before, int64_t *values) {
     const int width = (int)LANE_WIDTHS[sent->lanes], votes = !ledger->most[sent->lanes];
@@ -287,20 +286,20 @@ static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const s
     return sum;
 }
 
-/* What is pending of a block and not on its way as another part than this one. */
+/* The pending values of a block without those that are on their way as other parts. */
 static const int64_t *values_for(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
     const int64_t *values = values_of(ledger, block);
     for (int other = 0; other < PARTS; other++)
         if (other != part && is_away(ledger, other, iteration, block)) {
             const struct sent *sent = sent_as(ledger, other, iteration, block);
-            int64_t *rest = ledger->journal->values; /* nothing is staged */
+            int64_t *rest = ledger->journal->values; /* free: nothing is staged */
             add_row(ledger, row_of(ledger, other, block, sent), sent, -1, values, rest);
             values = rest;
         }
     return values;
 }
 
-/* Values as lanes of this code at a scale, to a row. */
+/* Encode values as lanes of this code at a scale into a row. */
 static void encode(const struct ledger *ledger, const int64_t *values, int code, int64_t scale, uint8_t *row) {
     const int width = (int)LANE_WIDTHS[code], shift = (int)(FRACTION_BITS - scale);
     const int64_t most = ledger->most[code];
@@ -317,13 +316,12 @@ static void encode(const struct ledger *ledger, const int64_t *values, int code,
     }
 }
 
-/* What was sent as a part in an earlier iteration, to be kept in its row until nobody may ask for it any more. */
+/* Whether an earlier iteration's contribution must stay in its row: reconciliation may still need it. */
 static int is_kept(const struct ledger *ledger, int64_t iteration, const struct sent *before) {
     return before->iteration && (!ledger->core || ledger->core->given < iteration);
 }
 
-/* Notes that a block was sent in an iteration as a part: `packed` has `size` bytes, or is null: then what waits is
- * encoded. */
+/* Note a contribution: `packed` has `size` bytes; if it is null, encode the waiting values. */
 static void note(const struct ledger *ledger, int64_t iteration, int part, int lanes, int64_t block, int64_t scale,
                  const uint8_t *packed, int64_t size) {
     struct sent *sent = &ledger->sent[place_of(ledger, part, iteration, block)];
@@ -399,7 +397,7 @@ int64_t ledger_noted(const struct ledger *ledger, int part, const int64_t *block
     return -1;
 }
 
-/* A part of blocks, of which nothing has arrived, was never sent. */
+/* Withdraw a part of blocks, which must not have arrived: it counts as never sent. */
 void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, const int64_t *blocks, int64_t count) {
     ALONE(ledger);
     for (int64_t at = 0; at < count; at++) {
@@ -413,7 +411,7 @@ void ledger_withdraw(const struct ledger *ledger, int64_t iteration, int part, c
     }
 }
 
-/* The same with values that are decoded already. */
+/* As add_row(), with decoded values. */
 static uint64_t add_values(const struct ledger *ledger, const int64_t *decoded, int64_t sign, const int64_t *before,
                            int64_t *values) {
     for (int64_t i = 0; i < ledger->lanes; i++)
@@ -422,8 +420,7 @@ static uint64_t add_values(const struct ledger *ledger, const int64_t *decoded, 
     return sign ? -sum : sum;
 }
 
-/* What was sent as some parts of a block is aggregated (`sign` -1), or is not (0). `decoded`: what it stands for, where
- * that is known. */
+/* Move some parts of a block from pending to aggregated (`sign` -1), or back (0). `decoded`: their values, if known. */
 static void move(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t sign,
                  const int64_t *decoded, struct record *record) {
     if (!parts)
@@ -444,7 +441,7 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
     record->aggregated -= sum;
 }
 
-/* The first sum that closed without this weight, which waits once a block has closed with some parts. */
+/* The first sum that closed without `weight`, which waits after a block has closed with some parts. */
 static int64_t late_left(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t weight) {
     int64_t late = iteration;
     for (int part = 0; part < PARTS; part++) {
@@ -457,7 +454,7 @@ static int64_t late_left(const struct ledger *ledger, int64_t iteration, int64_t
     return weight ? earlier(late, ledger->records[block].late) : late;
 }
 
-/* Leaves only a share of what is pending. */
+/* Keep only a share of the pending values. */
 static void fade(const struct ledger *ledger, int64_t block, int64_t share, struct record *record) {
     const int64_t *before = staged_values(ledger, block);
     int64_t *values = restage_values(ledger);
@@ -468,7 +465,7 @@ static void fade(const struct ledger *ledger, int64_t block, int64_t share, stru
     record->discarded -= checksum(ledger->factors, values, ledger->lanes);
 }
 
-/* A block has closed: the gradients that still wait have missed a sum. */
+/* Reduce the weight of gradients that still wait after a block has closed: they have missed a sum. */
 static void miss_sum(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts,
                        const struct fading *fading, struct record *record) {
     const int64_t weight = waiting(record);
@@ -490,7 +487,7 @@ static int is_news(const struct ledger *ledger, int64_t iteration, int64_t block
     return block >= 0 && block < ledger->blocks && ledger->records[block].settled >> PARTS < iteration;
 }
 
-/* The first place in `blocks` of one that has a part which was not sent; -1: there is none. */
+/* The first place in `blocks` whose result has a part that was not sent; -1: none. */
 static int64_t first_unsent(const struct ledger *ledger, int64_t iteration, const int64_t *blocks,
                             const int64_t *parts, int64_t count) {
     for (int64_t at = 0; at < count; at++) {
@@ -522,8 +519,8 @@ int64_t ledger_settle(const struct ledger *ledger, int64_t iteration, const int6
     return bad;
 }
 
-/* This worker's share of a block's latest result is pending again, as late as the newest gradient. `known`: the
- * result has none of our parts; else it is still to be settled. */
+/* Make this worker's parts of a block's latest result pending again, as late as the newest gradient. `known`: the new result
+ * has none of its parts; else it is still to be settled. */
 void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun, int known, const int64_t *decoded) {
     ALONE(ledger);
     struct record *record = stage(ledger, block);

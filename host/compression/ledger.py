@@ -1,33 +1,30 @@
-"""A worker's ledger: what became of its gradients, block by block.
+"""A worker's ledger: the state of its gradients, block by block.
 
-`pending` is everything that no result has aggregated yet: the newest gradient, what came too late, and what
-quantization left over.  A worker contributes to a block of an iteration up to PARTS times; each time it sends all that
-is pending and not on its way to that block already.  So a late gradient is added to the same block of a later
-iteration (source: the slow-node scheduling document, claim "stored data is summed with the same block of the next
-iteration").
+`pending` is the part of all gradients that no result has aggregated yet: the newest gradient, late ones, and encoding
+errors.  A worker contributes up to PARTS times to a block of an iteration.  Each contribution has all pending values
+that are not on their way to the block already.  So a late gradient is added to the same block of a later iteration
+(source: the slow-node scheduling document, claim "stored data is summed with the same block of the next iteration").
 
-Everything is integer: conservation, gradients = aggregated + pending + discarded, is exact or broken.  Where what is
-pending is kept in fewer bits (compress.residual), what rounding takes of it is discarded whenever a block changes: the
-sum stays exact.  Only `pending`
-is kept value by value.  Of the others each block has a checksum (compression.ledger_native), which is linear: it
-follows every change of them, and is compared with that of what is pending.  The sums that workers say they are in are
-checked against what everyone applied in the same way (report.checks).
+All values are integers, so conservation, gradients = aggregated + pending + discarded, holds exactly.  If pending
+values are kept in fewer bits (compress.residual), their rounding is counted as discarded with each change of a block.
+Only `pending` is stored value by value.  The other three are stored as one checksum per block
+(compression.ledger_native).  It is linear, so it follows every change, and is compared with the checksum of the pending
+values.  In the same way, report.checks compares the workers' aggregated parts with the sums that everyone applied.
 
-Beside the values the ledger has the weight of the gradients that are in them, in 1 / WEIGHT_UNIT: a contribution says
-what it brings, so that a sum can be divided by what is in it.  A gradient weighs 1 when it is entered, less if it is
-old by then (compression.age_weight) and a sum of its block has closed since it was begun; and whenever a block closes
-without something that waits in it, all that waits there has missed a sum.  What it loses of its weight is discarded.
-What the plan leaves out of an iteration has no sum to miss there: it waits, and loses nothing.  A gradient that was
-sent is aggregated when its block is, although rounding has left something of it over: what is left over weighs nothing.
-Without `feedback` that is thrown away.
+The ledger also has the weight of the gradients in each block, in 1 / WEIGHT_UNIT.  A contribution states its weight, so
+that a sum can be divided by the weight in it.  A new gradient weighs 1, or less if it is old (compression.age_weight)
+and a sum of its block has closed since it was begun.  When a block closes without some waiting gradients, everything
+that waits in the block has missed a sum and loses weight, which is discarded.  Blocks that the plan omits miss no sum
+and lose nothing.  A sent gradient is aggregated with its block, despite its encoding error: the error has no weight.
+Without `feedback` the error is discarded.
 
-A block may rest for some iterations, and be sent in other lanes each time: what was sent is kept as on the wire, with
-its lanes and its scale, and aggregated as the codec of these lanes reads them.
+A block may rest for some iterations, and may be sent in other lanes each time.  Contributions are kept as on the wire,
+with lanes and scale, and are decoded by the codec of these lanes when they are aggregated.
 
-The ledger may live in a file mapped into memory (compression.ledger_storage), which survives the death of the process
-at any instruction.  What is sent is noted first.  A block changes whole or not at all (ledger.c): a gradient or a
-result is entered once.  A worker that dies half way through a gradient enters the remaining blocks when it computes the
-iteration again.
+The ledger may be in a memory-mapped file (compression.ledger_storage), which survives the death of the process at any
+instruction.  Contributions are noted before they are sent.  Changes of a block are atomic (ledger.c), so a gradient or
+a result is entered only once.  A worker that dies in the middle of a gradient enters the remaining blocks when it
+computes the iteration again.
 """
 
 import ctypes
@@ -55,8 +52,8 @@ from kofn.host.wire.packet import PARTS
 class Ledger:
     """The ledger of worker `rank` in `storage`: blocks are rows; `codecs` by their lanes' code (wire.packet.Lanes).
 
-    `age`: what old gradients weigh; without `feedback` what encoding leaves over is thrown away.  LedgerError where
-    there is no C compiler.
+    `age`: the weights of old gradients; without `feedback` encoding errors are discarded.  LedgerError without a C
+    compiler.
     """
 
     def __init__(
@@ -71,10 +68,10 @@ class Ledger:
         self.rank, self.age = rank, age
         self._storage, self._codecs, self._feedback = storage, codecs, feedback
         most = largest_lanes(codecs)
-        self._decodes = most is None  # here, not in ledger.c
+        self._decodes = most is None  # in Python, not in ledger.c
         self.native_lanes = set() if self._decodes else {code for code, codec in codecs.items() if _native(codec)}
         """Codes of the lanes that native code encodes."""
-        self._protocol: Protocol | None = None  # has memory that native code reads
+        self._protocol: Protocol | None = None  # keeps memory that native code reads
         self._native = library()
         self._view = view_of(storage, most or {})
         self._at = ctypes.addressof(self._view)
@@ -87,32 +84,32 @@ class Ledger:
 
     @property
     def begun(self) -> int:
-        """The latest iteration that this worker has begun, in this process or an earlier one; 0: none."""
+        """The latest iteration that this worker has begun, also in an earlier process; 0: none."""
         return int(self._storage.begun[0])
 
     @property
     def entered(self) -> int:
-        """The latest iteration whose gradient is in the ledger, all of it."""
+        """The latest iteration whose gradient is completely in the ledger."""
         return int(self._storage.records["entered"].min()) // PARTS
 
     def attach_protocol(self, protocol: Protocol) -> None:
-        """Keep what was sent in an iteration only until this protocol knows that all have given to the next."""
+        """Keep an iteration's contributions only until this protocol knows that all have contributed to the next."""
         self._view.core, self._protocol = protocol.address, protocol
 
     def begin(self, iteration: int) -> None:
-        """Note that an iteration has begun; one that was begun before a restart may be ahead of it."""
+        """Note that an iteration has begun; before a restart a later one may have begun."""
         self._storage.begun[0] = max(self.begun, iteration)
         self.sent.begin(iteration)
 
     def enter(self, gradient: Gradient, blocks: Integers) -> None:
-        """Enter what a gradient has of these blocks.
+        """Enter a gradient into these blocks.
 
-        Blocks that have it, or a later one, keep what they have: it was computed before a restart.
+        Blocks that have it or a later one, from before a restart, are not changed.
         """
         self._native.ledger_add(self._at, self.aged(gradient), blocks.ctypes.data, blocks.size)
 
     def aged(self, gradient: Gradient) -> Gradient:
-        """Return the gradient with what is left of it by now."""
+        """Return the gradient with its shares by its present age."""
         age = gradient.now - gradient.key // PARTS
         gradient.open_share, gradient.closed_share = self.age.at(max(0, age)), self.age.at(max(0, age + 1))
         gradient.begun = self.begun
@@ -127,10 +124,10 @@ class Ledger:
         part: int = 0,
         gradient: Gradient | None = None,
     ) -> Integers:
-        """Encode and note what this iteration sends of these blocks, ascending, as this part of the contribution.
+        """Encode and note these blocks, ascending, as this part of the iteration's contribution.
 
-        `lanes`: their code; `scale`: every block's, shape (B,).  `gradient` is entered in them first.  What was sent in
-        this iteration before a restart stays; the others are returned.
+        `lanes`: their code; `scale`: every block's, shape (B,).  `gradient` is first entered into them.  Blocks sent in
+        this iteration before a restart stay as they are; the others are returned.
         """
         blocks = _rows(blocks)
         fresh: Integers = blocks[self.sent.of(part, iteration)["iteration"][blocks] != iteration]
@@ -148,7 +145,7 @@ class Ledger:
         return fresh
 
     def reduces(self, reduction: NativeReduction, scale: Exponents) -> object:
-        """Have a reduction encode at these scales, as sending(), and settle; return what must be kept in memory."""
+        """Let a reduction encode at these scales, as sending(), and settle; return objects that must stay in memory."""
         scale = self._checked_scale(reduction.lanes, scale, 1)
         reduction.ledger, reduction.rank, reduction.fading = self._at, self.rank, self._fading
         reduction.scale = scale.ctypes.data
@@ -156,28 +153,28 @@ class Ledger:
         return self, scale
 
     def reconsider(self, reduction: NativeReduction) -> None:
-        """Have a reduction weigh old gradients as they weigh by now."""
+        """Update a reduction's weights of old gradients."""
         reduction.fading = self._fading
         if reduction.gradient.values:
             reduction.gradient = self.aged(reduction.gradient)
 
     @property
     def _fading(self) -> Fading:
-        """What becomes of what waits when a block closes without it."""
+        """The loss of waiting gradients when a block closes without them."""
         return Fading(self.age.per_iteration, self.age.limit, self._feedback)
 
     def send_again(self, blocks: Integers, iteration: int, lanes: int, scale: Exponents, part: int = 0) -> None:
-        """Encode blocks, of which nothing is on its way, once more, in lanes and at scales as above, and note it."""
+        """Withdraw contributions that are not on their way; encode and note the blocks again, as sending()."""
         blocks = _rows(blocks)
         self._native.ledger_withdraw(self._at, iteration, part, blocks.ctypes.data, blocks.size)
         self.sending(iteration, blocks, lanes, scale, part)
 
     def noted(self, blocks: Sequence[int] | Integers, part: int = 0) -> PackedBlocks:
-        """Return blocks as they were sent last, perhaps by an earlier process; ProtocolError for one that never was.
+        """Return the latest contributions to blocks, also an earlier process's; ProtocolError for a block never sent.
 
-        Their values are the ledger's: they change when the block is encoded anew, and not before the second iteration
-        after this one.  The weight that a contribution says that it brings is at most WEIGHT_MAX, and at least 1: after
-        a death a block is sent that was found closed, and its gradient discarded, before that.
+        Their values are in the ledger's memory, and change when the block is encoded again, at the earliest in the
+        second iteration after this one.  A contribution's weight is at most WEIGHT_MAX and at least 1; it would be 0 if
+        the block had closed and its gradient had been discarded before a restart.
         """
         rows, table = np.ascontiguousarray(blocks, np.int64), np.empty(len(blocks), PACKED)
         bad = self._native.ledger_noted(self._at, part, rows.ctypes.data, rows.size, table.ctypes.data)
@@ -186,9 +183,9 @@ class Ledger:
         return PackedBlocks(table, self._storage)
 
     def left_over(self, blocks: Integers, iteration: int) -> Fixed:
-        """Return what encoding has left over of blocks that were sent as part 0 in an iteration, (blocks, elements).
+        """Return the encoding error of blocks that were sent as part 0 in an iteration, (blocks, elements).
 
-        That is what waits and no part of the contribution brings.
+        It is the pending part of the values that no part of the contribution contains.
         """
         if self._decodes:
             return self.sent.left_for(0, blocks, iteration) - self.sent.decoded(0, blocks, iteration)
@@ -197,15 +194,15 @@ class Ledger:
         return left
 
     def settle(self, iteration: int, blocks: Integers, parts: Integers) -> None:
-        """Results of an iteration's blocks are here: what they hold of this worker is aggregated.
+        """Settle results of an iteration's blocks: this worker's parts in them are aggregated.
 
-        `blocks`: int64 (N,); `parts`: int64 (N,), bit p where its part p is in the sum.  What is known already changes
-        nothing, nor does a summary block, whose number is above all others'.  ProtocolError, and nothing has changed,
-        where a part was not sent.
+        `blocks`: int64 (N,); `parts`: int64 (N,), bit p if this worker's part p is in the sum.  Known results and the
+        summary block, which has the highest number, change nothing.  ProtocolError, without any change, if a part was
+        not sent.
         """
         blocks, parts = np.ascontiguousarray(blocks, np.int64), np.ascontiguousarray(parts, np.int64)
         if blocks.shape != parts.shape:
-            raise ProtocolError(f"{blocks.size} blocks are settled with {parts.size} bitmaps of parts: one for each")
+            raise ProtocolError(f"{blocks.size} blocks must have {blocks.size} bitmaps of parts, got {parts.size}")
         decoded = self._together(iteration, blocks, parts)
         of = blocks.ctypes.data, parts.ctypes.data, blocks.size
         bad = self._native.ledger_settle(self._at, iteration, *of, self._fading, _address(decoded))
@@ -216,16 +213,16 @@ class Ledger:
             )
 
     def settle_results(self, *results: Result) -> None:
-        """settle() with results, one or more, of different blocks of one iteration."""
+        """Call settle() with one or more results of different blocks of one iteration."""
         together = BlockResults.of(results)
         self.settle(together.iteration, together.blocks, together.parts_of(self.rank))
 
     def reconcile(self, result: Result) -> None:
-        """Take a block's count back where the others' result of it has other parts of this worker's contribution.
+        """Undo a block's settlement if the others' result of it has other parts of this worker.
 
-        The switch died with the result that this worker had, this worker died before anyone asked it, and the others
-        made the result again.  What is taken back was in time once: it is as old as the newest gradient.  ProtocolError
-        where the worker has sent the block in two later iterations: what it was is not kept so long.
+        This happens if the switch lost a result that only this worker had, this worker died before a peer fetched it,
+        and the others summed the block again.  The returned part was in time, so it counts as old as the newest
+        gradient.  ProtocolError if the worker has sent the block in two later iterations: the contribution is gone.
         """
         iteration, block = result.id
         if block >= self.blocks:
@@ -237,8 +234,8 @@ class Ledger:
             return
         if any(self.sent.of(part, iteration)["iteration"][block] != iteration for part in ours):
             raise ProtocolError(
-                f"block {block} of iteration {iteration} was aggregated and is not any more, but what worker"
-                f" {self.rank} sent then is not known in iteration {self.begun}"
+                f"the others' sum of block {block} in iteration {iteration} lacks a contribution that worker"
+                f" {self.rank} had in its own and no longer keeps in iteration {self.begun}"
             )
         decoded = self._together(iteration, np.array([block]), np.array([mine]))
         self._native.ledger_take_back(self._at, block, self.begun, not theirs, _address(decoded))
@@ -246,7 +243,7 @@ class Ledger:
             self.settle_results(result)
 
     def _checked_scale(self, lanes: int, scale: Exponents, blocks: int) -> Exponents:
-        """For native code; CodecError where there is none such, or no room for so many blocks in these lanes."""
+        """Return scales for native code; CodecError for invalid scales, or lanes without room for the blocks."""
         self._check_size(blocks * row_bytes(self._elements, width_of(lanes)), blocks, lanes)
         shift_of(scale)
         return np.ascontiguousarray(scale, np.int64)
@@ -262,16 +259,16 @@ class Ledger:
         self._native.ledger_note(self._at, iteration, part, lanes, *of, packed, len(packed) // blocks.size)
 
     def _check_size(self, size: int, blocks: int, lanes: int) -> None:
-        """CodecError where encoded blocks are not as long as lanes of this code make them."""
+        """CodecError if encoded blocks do not have the length of lanes of this code."""
         needed = row_bytes(self._elements, width_of(lanes))
         if size != blocks * needed or needed > self._storage.packed.shape[-1]:
             raise CodecError(
-                f"{blocks} blocks in lanes of {width_of(lanes)} bits are {size} bytes: {blocks * needed} are needed,"
-                f" and a row of the ledger has {self._storage.packed.shape[-1]}"
+                f"{blocks} blocks in lanes of {width_of(lanes)} bits must be {blocks * needed} bytes, got {size};"
+                f" a row of the ledger has {self._storage.packed.shape[-1]}"
             )
 
     def _together(self, iteration: int, blocks: Integers, parts: Integers) -> Fixed | None:
-        """Return the values of these parts of blocks together, (blocks, elements); None: ledger.c knows all codecs."""
+        """Return the sum of these parts of blocks, (blocks, elements); None: ledger.c knows all codecs."""
         return self.sent.together(iteration, blocks, parts) if self._decodes else None
 
 

@@ -1,4 +1,4 @@
-"""What became of a worker's gradients: their weight, and the checksums of their values."""
+"""The accounts of a worker's gradients: their weight, and the checksums of their values."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from kofn.results.memory import Memory
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotals:
-    """Over a run: checksums of each block's values (compression.ledger_native), int64, shape (blocks,)."""
+    """The totals of a run: checksums of each block's values (compression.ledger_native), int64, shape (blocks,)."""
 
     gradients: Integers
     aggregated: Integers
@@ -38,23 +38,23 @@ class LedgerAccounts:
 
     @property
     def waiting(self) -> Integers:
-        """The weight of the gradients that no result has aggregated yet and nobody has discarded, shape (blocks,)."""
+        """The weight of the gradients that are neither aggregated nor discarded, shape (blocks,)."""
         records = self._storage.records
         weight: Integers = records["entered_weight"] - records["aggregated_weight"] - records["discarded_weight"]
         return weight
 
     def unsent(self, iteration: int) -> Integers:
-        """The weight of those of them that no contribution to this iteration brings, shape (blocks,)."""
+        """Return the waiting weight that no contribution to this iteration contains, shape (blocks,)."""
         weight = self.waiting
         for part in self._sent.current:
             weight -= self._sent.away(part, iteration) * self._sent.of(part, iteration)["weight"]
         return weight
 
     def missed(self, sums: int) -> npt.NDArray[np.bool_]:
-        """Return the blocks, bool (blocks,), in which weight waits that no contribution brings and that has missed so
-        many sums of its block, 0, 1 or 2, or more.
+        """Return the blocks, bool (blocks,), with weight that no contribution contains and that has missed `sums` sums
+        of its block (0, 1 or 2) or more.
 
-        A block that an iteration does not send has no sum there, so nothing of it is late.
+        An iteration that does not send a block has no sum of it to miss.
         """
         records = self._storage.records
         found: npt.NDArray[np.bool_] = self.unsent(int(self._storage.begun[0])) > 0
@@ -66,7 +66,7 @@ class LedgerAccounts:
 
     @property
     def late_since(self) -> int:
-        """The first iteration with a sum that closed without a gradient that still waits; 0: no gradient is late."""
+        """The first iteration with a sum that closed without a waiting gradient; 0: no gradient is late."""
         late = [self._storage.records["late"][self.missed(1)]]
         begun = int(self._storage.begun[0])
         for part in self._sent.current:
@@ -76,7 +76,7 @@ class LedgerAccounts:
 
     @property
     def memory(self) -> Memory:
-        """At most: rows of what was sent take none until they are used; those of parts 1 on are not in it."""
+        """An upper bound: rows of contributions take no memory before use.  Parts from 1 on are not included."""
         storage = self._storage
         books = storage.journal.nbytes + storage.records.nbytes + storage.sent[0].nbytes + storage.shifts.nbytes
         return Memory(residuals=storage.pending.nbytes, ledger=storage.packed[0].nbytes + books)
@@ -89,7 +89,7 @@ class LedgerAccounts:
         return LedgerTotals(gradients, aggregated, pending, discarded)
 
     def account(self) -> Account:
-        """What became of the gradients' weight: it adds up, also for a thread beside the ledger's."""
+        """Return the gradients' weight by state; the numbers are consistent in any thread."""
         records = self._storage.records.copy()
         entered, summed, discarded = (
             int(records[name].sum()) for name in ("entered_weight", "aggregated_weight", "discarded_weight")

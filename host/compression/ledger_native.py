@@ -18,13 +18,13 @@ from kofn.nativebuild.library import Signatures, load_library
 
 
 class Fading(ctypes.Structure):
-    """As in ledger.h."""
+    """`struct fading` in ledger.h."""
 
     _fields_ = (("share", c_int64), ("limit", c_int64), ("feedback", c_int64))
 
 
 class Gradient(ctypes.Structure):
-    """As in ledger.h; `keeps` holds its values in memory."""
+    """`struct gradient` in ledger.h; `keeps` holds its values in memory."""
 
     _fields_ = (
         ("values", c_void_p),
@@ -34,10 +34,10 @@ class Gradient(ctypes.Structure):
 
     @classmethod
     def of(cls, values: Floats, iteration: int, *, batch: int = 0, current: int | None = None) -> Self:
-        """Return a good gradient (compression.codec.check), which may not change until all of it is in a ledger.
+        """Return a checked gradient (compression.codec.check), which must not change until it is in a ledger.
 
         Shape (elements,) with elements <= blocks * lanes.  It was begun in `iteration`, as the worker's `batch`-th one
-        (0 to PARTS - 1) there; `current` is the iteration by now (None: the same).
+        (0 to PARTS - 1) there; `current`: the present iteration (None: the same).
         """
         values, now = np.ascontiguousarray(values, np.float32), iteration if current is None else current
         found = cls(values.ctypes.data, values.size, iteration * PARTS + batch, now)
@@ -46,7 +46,7 @@ class Gradient(ctypes.Structure):
 
 
 class View(ctypes.Structure):
-    """Where the arrays are: as `struct ledger` in ledger.h."""
+    """The addresses of the arrays: `struct ledger` in ledger.h."""
 
     _fields_ = (
         *((name, c_int64) for name in ("blocks", "lanes", "room")),
@@ -62,7 +62,7 @@ class View(ctypes.Structure):
 
 
 BLOCKS = [c_void_p, c_int64]
-"""Their numbers, and how many."""
+"""Block numbers, and their count."""
 
 SIGNATURES: Signatures = {
     "ledger_factors": (None, [c_void_p, c_int64]),
@@ -82,19 +82,19 @@ SIGNATURES: Signatures = {
 
 @cache
 def library() -> ctypes.CDLL:
-    """Compiled when it is not in the cache; LedgerError where it cannot be had."""
+    """Return the library, compiled if the cache lacks it; LedgerError if it is unavailable."""
     with required("a worker's ledger is"):
         return load_library(compiled(), SIGNATURES)
 
 
 def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
-    """Of arrays that live as long as it does; `most`: the largest lane of each code, 0 where lanes are votes."""
+    """Return the addresses of a storage, which must outlive them; `most`: largest lane of each code, 0 for votes."""
     blocks, lanes = storage.pending.shape
     arrays = storage.journal, storage.records, storage.sent, storage.pending, storage.shifts, storage.packed
     places = (array.ctypes.data for array in arrays)
     limits = (c_int64 * len(WIDTHS))(*(most.get(code, 0) for code in CODES))
     values, kind = np.empty(lanes, np.int64), list(KEPT).index(storage.residual)
-    factors = factors_of(lanes)  # threads that ask for the first time at once have arrays of their own
+    factors = factors_of(lanes)  # kept in the view: threads that ask at once for the first time get different arrays
     of = factors.ctypes.data, *places, values.ctypes.data, kind, None
     view = View(blocks, lanes, storage.packed.shape[-1], limits, *of)
     view.keeps = values, factors
@@ -102,10 +102,10 @@ def view_of(storage: LedgerStorage, most: Mapping[int, int]) -> View:
 
 
 def checksums(values: Fixed) -> Integers:
-    """Of each block (B, L) the sum of its values times fixed odd factors, modulo 2**64: linear, shape (B,).
+    """Return the sum of each block's values (B, L) times fixed odd factors, modulo 2**64, shape (B,).
 
-    It is another one when one value is; where several are, it is the same with a chance of 2**-(63 - b), if 2**b
-    divides all differences.
+    It is linear.  A change of one value always changes it.  A change of several values leaves it the same with
+    probability 2**-(63 - b), if 2**b divides all differences.
     """
     values = np.ascontiguousarray(values, np.int64)
     sums = np.empty(len(values), np.int64)
@@ -117,7 +117,7 @@ def checksums(values: Fixed) -> Integers:
 
 @cache
 def factors_of(lanes: int) -> Weights:
-    """Of a checksum, for the values of a block."""
+    """Return the checksum's factors of a block's values."""
     factors = np.empty(lanes, np.uint64)
     library().ledger_factors(factors.ctypes.data, lanes)
     return factors

@@ -1,7 +1,7 @@
-"""The arrays of a worker's ledger, in memory or in a file mapped into it.
+"""The arrays of a worker's ledger, in memory or in a memory-mapped file.
 
-A mapped file is the kernel's: it outlives a process that is killed at any moment, and every store up to then is in it.
-It does not outlive the machine.  The order of stores is the owner's business (compression/ledger.c).
+A mapped file belongs to the kernel: when the process is killed, all its stores up to then are in the file.  They do not
+survive a crash of the machine.  compression/ledger.c takes care of the order of stores.
 """
 
 import mmap
@@ -26,20 +26,20 @@ KEPT: Mapping[Residual, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] =
     "bfloat16": np.uint16,
     "int8": np.int8,
 }
-"""What is pending of an element, by compress.residual; in the order of `enum residual` in residual.h."""
+"""The type of a pending value, by compress.residual; in the order of `enum residual` in residual.h."""
 
 GENERATIONS = 2
-"""What was sent in an iteration is kept until the second one after it, or until all workers are known to have given to
-the next: a worker that comes back compares its results of the last two with what the others have."""
+"""A contribution is kept until the second iteration after it, or until all workers are known to have contributed to the
+next one: a rejoining worker compares its last two iterations' results with the others'."""
 
 RECORD = np.dtype(
     [
         (name, np.int64)
         for name in (
-            "entered",  # newest gradient: PARTS * its iteration + which one of that
-            "settled",  # 2**PARTS * latest iteration whose result is known + this worker's parts in it
-            "late",  # iteration of the first sum that closed without the gradients that no part carries now; 0: none
-            "entered_weight",  # as all weights in 1 / WEIGHT_UNIT
+            "entered",  # newest gradient: PARTS * its iteration + its number there
+            "settled",  # 2**PARTS * latest iteration with a known result + this worker's parts in it
+            "late",  # iteration of the first sum that closed without the gradients that no part contains now; 0: none
+            "entered_weight",  # like all weights in 1 / WEIGHT_UNIT
             "aggregated_weight",
             "discarded_weight",
             "gradients",  # checksums
@@ -48,11 +48,11 @@ RECORD = np.dtype(
         )
     ]
 )
-"""Of a block, as in ledger.c."""
+"""`struct record` in ledger.c."""
 
 SENT = np.dtype(
     [
-        ("iteration", np.int64),  # in which it was sent, 0: being written
+        ("iteration", np.int64),  # in which it was sent; 0: none, or being written
         ("weight", np.int64),  # of the gradients in it
         ("late", np.int64),  # first iteration whose sum closed without them; 0: none
         ("scale", np.int32),
@@ -60,23 +60,23 @@ SENT = np.dtype(
         ("row", np.int16),  # in `packed`, 0 to GENERATIONS - 1
     ]
 )
-"""What was sent of a block as a part, as in ledger.c."""
+"""`struct sent` in ledger.c."""
 
 Placed = tuple[str, Any, tuple[int, ...]]
 """An array: name, type, shape."""
 
 Records = npt.NDArray[Any]
-"""Of RECORD, or of SENT."""
+"""An array of RECORD or of SENT."""
 
 JOURNAL_NUMBERS = 3 + RECORD.itemsize // 8
-"""What stands before the values."""
+"""Numbers before the values in the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerStorage:
-    """Zero at first; B blocks of L elements, P parts (wire.packet.PARTS), G generations.
+    """The arrays, initially zero; B blocks of L elements, P parts (wire.packet.PARTS), G generations.
 
-    Rows of `packed` have room for a block in the widest lanes, and take no memory before they are written to.
+    Rows of `packed` have room for a block in the widest lanes, and take no memory before the first write.
     """
 
     identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes and of `pending`
@@ -85,12 +85,12 @@ class LedgerStorage:
     records: Records  # (B,)
     sent: Records  # (P, G, B)
     pending: npt.NDArray[Any]  # (B, L), of KEPT
-    shifts: Integers  # (B,): of residuals in int8, which are in steps of 2**shift
-    packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): what was sent, as on the wire, in the rows that `sent` says
+    shifts: Integers  # (B,): residuals in int8 are in steps of 2**shift
+    packed: npt.NDArray[np.uint8]  # (P, G, B, bytes): contributions as on the wire, in the rows that `sent` names
 
     @classmethod
     def in_memory(cls, *, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact") -> Self:
-        """A ledger that ends with the process; `width`: bits of the widest lanes."""
+        """Return a ledger that ends with the process; `width`: bits of the widest lanes."""
         layout = list(_layout(blocks, lanes, width, residual))
         return cls._over(np.zeros(_size(layout), np.uint8), layout)
 
@@ -98,7 +98,7 @@ class LedgerStorage:
     def in_file(
         cls, path: Path, *, job: int, rank: int, blocks: int, lanes: int, width: int = 32, residual: Residual = "exact"
     ) -> Self:
-        """The ledger of an earlier process of this worker, or a new one; LedgerError when it is another worker's."""
+        """Return the ledger of this worker's earlier process, or a new one; LedgerError if it is another worker's."""
         layout = list(_layout(blocks, lanes, width, residual))
         identity = [MAGIC, job << 8 | rank, blocks, lanes, width << 8 | 8 * KEPT[residual]().itemsize]
         size = _size(layout)
@@ -107,7 +107,7 @@ class LedgerStorage:
                 file.seek(0)
                 _check(path, file.read(8 * len(identity)), identity)
                 file.truncate(max(size, file.seek(0, os.SEEK_END)))
-                os.posix_fallocate(file.fileno(), 0, _used(layout))  # room on the disk now, not when it matters
+                os.posix_fallocate(file.fileno(), 0, _used(layout))  # reserve the disk's space now
                 buffer = mmap.mmap(file.fileno(), size)
         except OSError as error:
             raise LedgerError(f"{path}: {error.strerror}") from error
@@ -118,7 +118,7 @@ class LedgerStorage:
 
     @classmethod
     def _over(cls, buffer: npt.NDArray[np.uint8] | mmap.mmap, layout: Sequence[Placed]) -> Self:
-        """The arrays one after another in a buffer."""
+        """Return the arrays, one after another in a buffer."""
         arrays, at = dict[str, Any](), 0
         for name, kind, shape in layout:
             array = np.frombuffer(buffer, kind, int(np.prod(shape)), at)
@@ -132,15 +132,15 @@ class LedgerStorage:
 
 
 def _check(path: Path, head: bytes, identity: list[int]) -> None:
-    """LedgerError where a file begins with another identity; one that was never written whole has none."""
+    """LedgerError if a file begins with another identity; an incompletely created file has none."""
     found = np.frombuffer(head.ljust(8 * len(identity), b"\0"), np.int64).tolist()
     if found == identity or not found[0]:
         return
     if found[0] != MAGIC:
-        raise LedgerError(f"{path} holds no ledger of this version: remove it, or give another place")
+        raise LedgerError(f"{path} holds no ledger of this version: remove it, or choose another place")
     raise LedgerError(
-        f"{path} holds another ledger ({_words(found)}), not that of {_words(identity)}:"
-        " remove it, or give another place"
+        f"{path} must hold the ledger of {_words(identity)}, got that of {_words(found)}:"
+        " remove it, or choose another place"
     )
 
 
@@ -153,12 +153,12 @@ def _words(identity: list[int]) -> str:
 
 
 def row_bytes(lanes: int, width: int) -> int:
-    """Of a block as on the wire."""
+    """Return the bytes of a block as on the wire."""
     return -(-lanes * width // 8)
 
 
 def _layout(blocks: int, lanes: int, width: int, residual: Residual) -> Iterator[Placed]:
-    """Every array; what has more than a byte begins at a multiple of 8."""
+    """Yield every array; those of multi-byte elements begin at multiples of 8."""
     yield "identity", np.int64, (5,)
     yield "begun", np.int64, (1,)
     yield "journal", np.int64, (JOURNAL_NUMBERS + lanes,)
@@ -174,7 +174,7 @@ def _size(layout: Sequence[Placed]) -> int:
 
 
 def _used(layout: Sequence[Placed]) -> int:
-    """Without the rows of parts 1 on, which are the last."""
+    """Return the size without the rows of parts from 1 on, which are the last."""
     return _size(layout) - _bytes(layout[-1]) // PARTS * (PARTS - 1)
 
 

@@ -1,4 +1,4 @@
-"""What a worker tells all others beside its gradient, in the summary block: magnitudes, its wish, and a note."""
+"""A worker's own summary block: magnitudes, its wish, and side values."""
 
 import numpy as np
 
@@ -16,28 +16,28 @@ from kofn.host.wire.packet import WEIGHT_UNIT, WORD_LANES, Lanes
 
 
 class OwnSummary:
-    """The summary block of worker `rank`, in one iteration after another, where the job's coding has one."""
+    """The summary block of worker `rank` in each iteration, if the job's coding has one."""
 
     def __init__(self, coding: JobCoding, rank: int) -> None:
         self.note = NOTHING
-        """What this worker says in the iteration that is encoded next, where the job's coding has notes."""
+        """This worker's side values in the next encoded iteration, if the job's coding has notes."""
         self.magnitudes: Magnitudes | None = None
-        """Of all that is pending, before anything is sent."""
+        """The magnitudes of all pending values, before anything is sent."""
         self._coding, self._rank = coding, rank
         self._packed: dict[int, bytes] = {}  # by part
 
     def begin(self) -> None:
-        """Forget what was packed in the iteration before."""
+        """Forget the previous iteration's packed values."""
         self._packed.clear()
 
     def look(self, residual: Residual) -> None:
-        """Find the magnitudes."""
+        """Compute the magnitudes."""
         found = [statistics(residual.values(some)) for some in residual.slices]
         mean, largest = (np.concatenate(each) for each in zip(*found, strict=True))
         self.magnitudes = Magnitudes(mean=mean, largest=largest)
 
     def pack(self, wish: float, part: int = 0) -> None:
-        """Pack the newest wish, the magnitudes, and the note, which only part 0 has."""
+        """Pack the newest wish, the magnitudes, and, in part 0 only, the note."""
         lanes = []
         if self._coding.summarised:
             assert self.magnitudes is not None
@@ -47,11 +47,11 @@ class OwnSummary:
         self._packed[part] = pack(np.concatenate(lanes), 32)
 
     def packed(self, part: int) -> Packed:
-        """Return it as a part of the worker's contribution."""
+        """Return the summary block as this part of the contribution."""
         return Packed(self._packed[part], 0, Lanes.BITS_32, WEIGHT_UNIT)
 
     def read(self, result: Result) -> tuple[SummaryBlock | None, dict[int, SideValues]]:
-        """Return what the workers in a sum say: their mean wish and magnitudes, and each one's note by rank."""
+        """Return the mean wish and magnitudes of a sum's members, and their notes by rank."""
         sums, notes = unpack(result.values, 32), dict[int, SideValues]()
         if self._coding.notes:
             notes = side_values.read(sums[-side_values.WORDS * WORD_LANES :], result.members)

@@ -1,4 +1,4 @@
-"""Which pieces of a gradient are there while the rest is still computed, and which blocks leave first."""
+"""The pieces of a gradient that are complete while the rest is computed, and the order in which blocks leave."""
 
 import threading
 import time
@@ -13,31 +13,31 @@ from kofn.host.compression.codec import check
 from kofn.host.errors import GradientError
 
 SHOWN = 4
-"""Ranges that an error lists."""
+"""The most ranges that an error lists."""
 
 
 class Pieces:
-    """Of a gradient `values`, float32 (elements,), in blocks of so many elements; any thread may put a piece.
+    """The pieces of a gradient `values`, float32 (elements,), in blocks of `block_elements`; any thread may put one.
 
-    `changed` is called after each piece, by the thread that has put it.
+    `changed` is called after each piece, in the thread that has put it.
     """
 
     def __init__(self, values: Floats, block_elements: int) -> None:
         self.values = values
         self.changed: Callable[[], object] = lambda: None
         self.put_s = time.monotonic()
-        """When the latest one was put."""
+        """time.monotonic() of the latest piece."""
         self._size = block_elements
         self._lock = threading.Lock()
-        self._there: list[tuple[int, int]] = []  # ascending ranges, apart from each other
+        self._there: list[tuple[int, int]] = []  # ascending ranges that do not touch
         starts = np.arange(0, values.size, block_elements)
-        self._missing = np.minimum(block_elements, values.size - starts)  # elements, by block
+        self._missing = np.minimum(block_elements, values.size - starts)  # missing elements, by block
         self.level: Integers = np.zeros(starts.size, np.int64)
-        """Of each block: those of a higher one leave first, those of one by their numbers, as far as they are there."""
+        """Each block's level: complete blocks of a higher level leave first, those of one level by their numbers."""
 
     def put(self, begin: int, values: Floats) -> None:
-        """Copy elements from `begin` on, of any shape; GradientError where they are no float32, not finite, or put
-        before, or `begin` is no whole number.
+        """Copy elements of any shape to `begin`; GradientError if they are not float32, not finite, or put before, or
+        if `begin` is not an integer.
         """
         _check_whole(begin=begin)
         if not isinstance(values, np.ndarray) or values.dtype != np.float32:
@@ -57,7 +57,7 @@ class Pieces:
         self.changed()
 
     def prioritise(self, begin: int, end: int, level: int) -> None:
-        """Of blocks that have not left, those of a higher level leave first; all begin at level 0."""
+        """Set the level of the blocks of these elements; unsent blocks of a higher level leave first.  Initially 0."""
         _check_whole(level=level)
         self.check_range(begin, end)
         self.level[begin // self._size : (end - 1) // self._size + 1] = level
@@ -69,23 +69,23 @@ class Pieces:
 
     @property
     def places(self) -> tuple[int, int]:
-        """Where it stands how many elements each block misses, and its level: int64 (blocks,) each."""
+        """The addresses of each block's number of missing elements and of its level: int64 (blocks,) each."""
         return self._missing.ctypes.data, self.level.ctypes.data
 
     @property
     def described(self) -> str:
-        """Which elements are missing, the first few."""
+        """A description of the first missing elements."""
         with self._lock:
             edges = [0, *(edge for there in self._there for edge in there), self.values.size]
         missing = [f"{begin} to {end}" for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
         return f"elements {', '.join(missing[:SHOWN])}{', ...' if len(missing) > SHOWN else ''} are missing"
 
     def awaited(self, limit_s: float) -> str:
-        """What is wrong where no piece was put for so long."""
+        """Return the error message if no piece was put for `limit_s`."""
         return f"no piece was put in {limit_s:g} s: {self.described}"
 
     def choose(self, blocks: Integers, most: int) -> Integers:
-        """Places, ascending, of up to `most` of these blocks that may leave next: whole ones, by their level."""
+        """Return the places, ascending, of up to `most` of these blocks that may leave next: complete ones by level."""
         whole = np.flatnonzero(self._missing[blocks] == 0)
         first = whole[np.argsort(-self.level[blocks[whole]], kind="stable")[:most]]
         return np.sort(first)
@@ -96,7 +96,7 @@ class Pieces:
             raise GradientError(f"a piece must have 0 <= begin < end <= {self.values.size}, got {begin} to {end}")
 
     def _join(self, begin: int, end: int) -> None:
-        """To the ranges that are there."""
+        """Add a range to those that are complete."""
         at = bisect_left(self._there, (begin, end))
         touching = [there for there in self._there[max(0, at - 1) : at + 1] if there[0] <= end and begin <= there[1]]
         if any(first < end and begin < last for first, last in touching):

@@ -1,13 +1,13 @@
-"""What all workers have agreed on without asking: which blocks an iteration sends, in which lanes, at which scale.
+"""The plan of an iteration: which blocks are sent, in which lanes and at which scale.
 
-Before an iteration begins every worker has all results of the one before.  So the plan after these is a function of
-the plan before and of the summary block that is among them (compression.summary_block), and of nothing else; it is the
-same to the bit on every worker.  Therefore only integers are in it and float64 that IEEE 754 defines to the last bit:
-products, quotients and square roots, in a fixed order.
+All workers derive the same plan without messages.  Before an iteration begins, every worker has all results of the
+previous one.  The next plan depends only on the previous plan and on the summary block in these results
+(compression.summary_block), and is bit-identical on every worker.  So it uses only integers and exactly defined float64
+operations (IEEE 754): products, quotients and square roots, in a fixed order.
 
-With a ratio below what the lanes give, a share of the blocks is sent: those that are expected to hold most.  No block
-rests longer than `every` iterations, and they are not all due at once: so many of those that rest longest are sent
-before all others as are needed for the rest of them to be in time, if later iterations send as many blocks.
+If the ratio asks for less than the lanes achieve, only a share of the blocks is sent: those with the largest expected
+values.  No block rests longer than `every` iterations.  To avoid that too many are due at once, the longest resting
+blocks are sent first, as many as needed for the others to be in time if later iterations send as many blocks.
 """
 
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ from kofn.host.errors import ProtocolError
 from kofn.host.kernels.lanes import code_of, width_of
 
 SLACK = 1 / 16
-"""By so much a mean of wishes may fall short of lanes that all but a few workers wish for."""
+"""The share by which the mean wish may be below the lanes that nearly all workers wish for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """What one iteration sends, of B blocks.
+    """The blocks that one iteration sends, out of B.
 
-    `blocks`, ascending, in lanes of this code (wire.packet.Lanes); `gap`, (B,): for how many iterations each brings
-    gradients if it is sent, 1 where it was in the one before; `ratio`: the share of the gradient's bytes that is asked
-    for, in units of 2**-16; `owed`: what whole blocks have left of it, in bits times 2**-16, for the next plan;
-    `expected`: what all workers expect to be pending, None before the first summary; `first`: how many blocks were sent
-    before, from which the slots follow.
+    `blocks`, ascending, in lanes of this code (wire.packet.Lanes); `gap`, (B,): the number of iterations whose
+    gradients a block carries if it is sent, 1 if the previous iteration sent it; `ratio`: the requested share of the
+    gradient's bytes, in units of 2**-16; `owed`: its unused rest, in bits times 2**-16, for the next plan; `expected`:
+    the expected pending magnitudes, None before the first summary; `first`: the number of blocks sent before, which
+    determines the slots.
     """
 
     lanes: int
@@ -49,7 +49,7 @@ class Plan:
     first: int = 0
 
     def to_arrays(self) -> dict[str, Integers | Floats64]:
-        """For a replica's state; of the same shapes for all plans of a job."""
+        """Return arrays for a replica's state, with the same shapes for all plans of a job."""
         sent = np.isin(np.arange(len(self.gap)), self.blocks)
         known = self.expected or Magnitudes(mean=np.zeros(len(self.gap)), largest=np.zeros(len(self.gap)))
         head = [self.lanes, self.ratio, self.expected is not None, self.first, self.owed]
@@ -60,7 +60,7 @@ class Plan:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Self:
-        """What to_arrays() made; ProtocolError where it is not there."""
+        """Return the plan from the arrays of to_arrays(); ProtocolError if they are missing."""
         if missing := [name for name in ("plan", "expected") if name not in arrays]:
             raise ProtocolError(f"a replica's state has no {' and no '.join(missing)}: of another version?")
         lanes, ratio, agreed, first, owed = (int(number) for number in arrays["plan"][:5])
@@ -73,19 +73,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """A job's plans: for `blocks` blocks in lanes of `widths` bits, widest first.
+    """Makes a job's plans, for `blocks` blocks in lanes of `widths` bits, widest first.
 
-    `follows`: lanes of 32 bits have a scale that follows the gradients, which change little from one iteration to the
-    next.  Without a summary block, the next plan expects what the sums of the last iteration had.
-    `ratio`: of the float32 gradient's bytes; with `adaptive` only the first iteration's, and then the mean of what the
-    workers wish.
-    `summary_bits`: what the summary block takes of a ratio that leaves blocks out, over a block's elements, in bits
-    times 2**-16.
+    `follows`: the scale of 32-bit lanes follows the gradients, which change little between iterations.  Without a
+    summary block, the next plan expects the magnitudes of the last iteration's sums.
+    `ratio`: the share of the float32 gradient's bytes; with `adaptive` only the first iteration's, later the workers'
+    mean wish.
+    `summary_bits`: the summary block's part of a ratio that omits blocks, per element of a block, in bits * 2**-16.
 
-    A wish narrows lanes only as far as they are expected to leave over at most `error_max` of the gradient's squared
-    norm (compression.encoding_error); `codecs`, by their lanes' code, say how much that is, and without them nothing
-    does. Lanes as narrow as `ratio` asks for are always allowed.  Where a wish asks for lanes that are not, all blocks
-    are sent in those that are: leaving blocks out instead costs more iterations.
+    A wish narrows lanes only while their expected error is at most `error_max` of the gradient's squared norm
+    (compression.encoding_error).  `codecs`, by their lanes' code, predict the error; without them it counts as 0.
+    Lanes as narrow as `ratio` asks for are always possible.  If a wish asks for narrower ones, all blocks are sent in
+    the narrowest acceptable lanes: omitting blocks instead would cost more iterations.
     """
 
     blocks: int
@@ -99,23 +98,23 @@ class Planner:
     error_max: float = 1.0
 
     def first(self) -> Plan:
-        """The first iteration's: nobody knows yet which blocks hold most, or which scale suits."""
+        """Return the first iteration's plan: largest blocks and scales are not known yet."""
         return self._plan(self._own_ratio, np.ones(self.blocks, np.int64), None)
 
     def after_sums(self, plan: Plan, largest: Floats64) -> Plan:
-        """Return the next plan where it `follows`, after sums with these largest magnitudes of a mean addend (B,).
+        """Return the next plan if it `follows`, after sums with these largest magnitudes of a mean addend (B,).
 
-        It is coarser at once, and finer by one bit an iteration.
+        Its scale becomes coarser at once, but finer by at most one bit per iteration.
         """
         zeros = np.zeros(self.blocks)
         before = zeros if plan.expected is None else plan.expected.largest
         return replace(plan, expected=Magnitudes(mean=zeros, largest=np.maximum(largest, before / 2)))
 
     def after(self, plan: Plan, summary: SummaryBlock) -> Plan:
-        """Return the next plan, after an iteration whose results have this summary block."""
+        """Return the next plan, after an iteration with this summary block."""
         gap = plan.gap + 1
         gap[plan.blocks] = 1
-        grown = np.sqrt(gap / plan.gap)  # gradients of several iterations add up like noise, mostly
+        grown = np.sqrt(gap / plan.gap)  # gradients of several iterations add up mostly like noise
         magnitudes = summary.magnitudes
         expected = Magnitudes(mean=magnitudes.mean * grown, largest=magnitudes.largest * grown)
         wish = round(summary.wish * (1 + SLACK))
@@ -123,11 +122,11 @@ class Planner:
         return self._plan(ratio, gap, expected, plan.owed)
 
     def asked(self, ratio: float) -> int:
-        """Bits of the lanes that a ratio of the float32 gradient's bytes asks for."""
+        """Return the bits of the lanes for this ratio of the float32 gradient's bytes."""
         return lanes_for(ratio, self.widths)
 
     def narrowest(self, magnitudes: Magnitudes | None) -> int:
-        """Bits of the narrowest lanes that a gradient with these magnitudes bears."""
+        """Return the bits of the narrowest acceptable lanes for a gradient with these magnitudes."""
         allowed = self.asked(self.ratio)
         return next(
             width
@@ -136,12 +135,12 @@ class Planner:
         )
 
     def error(self, width: int, magnitudes: Magnitudes | None) -> float:
-        """Share of the squared norm that lanes of so many bits are expected to leave over; 0 where nothing is known."""
+        """Return the expected error of lanes of this width as a share of the squared norm; 0 if unknown."""
         codec = self.codecs.get(code_of(width))
         return 0.0 if codec is None or magnitudes is None else expected_error(codec, magnitudes)
 
     def refused(self, plan: Plan) -> tuple[int, float] | None:
-        """Bits of narrower lanes that a plan's ratio asked for in vain, and what they would have left over."""
+        """Return the bits of narrower lanes that a plan's ratio asked for in vain, and their error."""
         width = self.asked(plan.ratio / ONE)
         return (width, self.error(width, plan.expected)) if width < width_of(plan.lanes) else None
 
@@ -164,12 +163,12 @@ class Planner:
         return Plan(lanes=code_of(width), ratio=ratio, owed=left, blocks=chosen, gap=gap, expected=expected)
 
     def _chosen(self, count: int, steady: int, gap: Integers, expected: Magnitudes | None) -> Integers:
-        """At least `count` blocks, ascending: those that are due if each later iteration sends `steady` ones, then
-        those that are expected to hold most."""
-        left = np.maximum(self.every - gap, 0)  # iterations that each may still be left out
+        """Return at least `count` blocks, ascending: those that are due if each later iteration sends `steady` ones,
+        then those with the largest expected values."""
+        left = np.maximum(self.every - gap, 0)  # iterations that each block may still rest
         hold = np.zeros(self.blocks) if expected is None else -expected.mean
         longest_first = np.lexsort((hold, left))  # stable: ties by number
-        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may be left out so often or less
+        waiting = np.cumsum(np.bincount(left, minlength=self.every))  # blocks that may rest at most so often
         due = max(0, int((waiting - steady * np.arange(len(waiting))).max()))
         first, others = longest_first[:due], np.sort(longest_first[due:])
         most_first = others[np.argsort(hold[others], kind="stable")]

@@ -1,11 +1,10 @@
-"""How fast this worker's gradient gets through, and what that allows to be sent: the adaptive compression ratio.
+"""The rate of this worker's gradient, and the adaptive compression ratio that follows from it.
 
-Fed by the contributions that leave and the answers to them; times are passed in, of whatever clock.  Knows nothing of
-sockets, lanes' contents or other workers.  docs/explanation/compression.md has the source's formula and both
-readings of it.
+The inputs are sent contributions and their answers, with times of any clock.  docs/explanation/compression.md has the
+source's formula and both readings of it.
 
     answers   | first |   window    |   window    |  --> time
-              no rate    v             v'            |v' - v| <= stability * v HOLD times on end: v' is the rate
+              no rate    v             v'            |v' - v| <= stability * v HOLD consecutive times: v' is the rate
 """
 
 from collections.abc import Callable, Mapping
@@ -15,65 +14,65 @@ from kofn.host.errors import RateError
 from kofn.host.kernels.lanes import WIDTHS
 
 WINDOW = 8
-"""W: packets that a rate is measured over, at least."""
+"""W: the least number of packets over which a rate is measured."""
 
 SPAN_S = 0.5e-3
-"""Time that a rate is measured over, at least: answers that were read together say nothing about the network."""
+"""The least time over which a rate is measured: answers that were read together say nothing about the network."""
 
 FEW, LONG_S = 3, 10e-3
-"""So few packets will do where they take so long: what hosts do in between is nothing against that."""
+"""So few packets suffice if they take so long: the hosts' own delays are then negligible."""
 
 HOLD = 4
-"""Times on end that two windows must agree: those of a rate that swings agree in passing, now and then."""
+"""Consecutive times that two windows must agree: windows of an oscillating rate sometimes agree too."""
 
 RATIO_MIN = 2.0**-10
-"""Something is always sent: whatever a formula says, the ratio is at least this."""
+"""The least ratio, whatever a formula says: something is always sent."""
 
 DROP = 0.5
-"""Share of v0: a stable rate below that counts at once, another by the mean of its iteration, as rates swing with what
-else hosts have to do."""
+"""Share of v0: a stable rate below it counts at once.  Other rates count as their iteration's mean, because rates also
+oscillate with the hosts' load."""
 
 RISE = 0.25
-"""Share by which v0 follows a rate that is higher: the highest of many is one that chance has made."""
+"""Share by which v0 follows a higher rate: the highest of many samples overestimates."""
 
 DEAD_ZONE = 0.1
-"""Share by which v may be below v0 before lanes are narrowed: an unchanged link is sometimes measured a little too low.
-A link at a quarter that is measured a tenth too low still gets 8-bit lanes, not 4-bit ones.  Below 1/2, so that a
-halved link is always followed."""
+"""Share by which v may be below v0 before lanes are narrowed, because an unchanged link is sometimes measured too low.
+With it, a link at a quarter of its rate that is measured a tenth too low still gets 8-bit lanes, not 4-bit ones.  It is
+below 1/2, so that a halved link is always noticed."""
 
 LATE = 1 / 0.81
-"""A gradient is late when it takes longer than so many times the planned time.  Narrow lanes' packets carry the same
-headers as wide ones: a gradient in lanes as narrow as the link is slow takes 1.1 to 1.2 times as long.  Below 2, so
-that a halved link makes an unchanged gradient late."""
+"""A gradient is late if it takes longer than so many times the planned time.  Packets of narrow lanes have the same
+headers as those of wide ones, so even suitably narrowed lanes take 1.1 to 1.2 times as long.  It is below 2, so that a
+halved link makes an unchanged gradient late."""
 
 PROBE = 16
-"""Iterations in time after which twice as much is tried."""
+"""Iterations in time after which the doubled ratio is tried."""
 
 
 def deliverable(start_bps: float, now_bps: float) -> float:
-    """What the link can still deliver in the planned time: r = v / v0, at most 1."""
+    """Return the share that the link can still deliver in the planned time: r = v / v0, at most 1."""
     return min(1.0, now_bps / start_bps)
 
 
 def literal(start_bps: float, now_bps: float) -> float:
-    """The source's rate-change ratio to the letter: r = |v0 - v| / v0, at most 1."""
+    """Return the source's rate-change ratio, read literally: r = |v0 - v| / v0, at most 1."""
     return min(1.0, abs(start_bps - now_bps) / start_bps)
 
 
 READINGS: Mapping[str, Callable[[float, float], float]] = {"deliverable": deliverable, "literal": literal}
-"""By the names of compress.ratio_control: v0 and v, both above 0, to r from 0 to 1."""
+"""Formulas by the names of compress.ratio_control: from v0 and v, both above 0, to r, 0 to 1."""
 
 
 def compression_ratio(*, total_bytes: int, delivered_bytes: int, rest: float) -> float:
-    """c = (s + (D - s) r) / D, from RATIO_MIN to 1; `rest` is r, the share of the D - s bytes left that is to go."""
+    """Return c = (s + (D - s) r) / D, from RATIO_MIN to 1; `rest` is r, the share of the other D - s bytes to send."""
     delivered = min(1.0, delivered_bytes / total_bytes)
     return min(1.0, max(RATIO_MIN, delivered + (1.0 - delivered) * rest))
 
 
 def lanes_for(ratio: float, widths: tuple[int, ...] = WIDTHS) -> int:
-    """Bits of the widest lanes in which a gradient takes at most this ratio of float32; the narrowest if none does.
+    """Return the bits of the widest lanes that take at most this ratio of float32; the narrowest if none does.
 
-    `widths`: what there is, widest first.
+    `widths`: the available ones, widest first.
 
     >>> [lanes_for(ratio) for ratio in (1.0, 0.5, 0.3, 0.2)]
     [32, 16, 8, 4]
@@ -82,7 +81,7 @@ def lanes_for(ratio: float, widths: tuple[int, ...] = WIDTHS) -> int:
 
 
 class _Point(NamedTuple):
-    """What had been acknowledged of an iteration at a moment."""
+    """The acknowledged part of an iteration at a moment."""
 
     time_s: float
     packets: int
@@ -91,7 +90,7 @@ class _Point(NamedTuple):
 
 
 class _Rates(NamedTuple):
-    """Between two moments, in bit/s."""
+    """Rates between two moments, in bit/s."""
 
     wire: float
     gradient: float
@@ -105,16 +104,16 @@ def _between(first: _Point, last: _Point) -> _Rates:
 
 
 class _Stream:
-    """Rates of an iteration's answers: over the newest window, and over the one before it."""
+    """The rates of an iteration's answers, over the newest window and the one before it."""
 
     def __init__(self) -> None:
         self._points: list[_Point] = []
         self._middle = self._first = 0
 
     def add(self, size: "_Sent", now: float) -> tuple[_Rates, _Rates] | None:
-        """An answer for so many bytes: older and newer window's rates up to the one before; None without news.
+        """Add an answer; return the older and the newer window's rates up to the previous answer, None without news.
 
-        The first answer only starts the clock: what was waited for until then was other workers.
+        The first answer only starts the clock: the time before it was a wait for other workers.
         """
         points = self._points
         if not points:
@@ -125,7 +124,7 @@ class _Stream:
             now, last.packets + 1, last.wire_bytes + size.wire_bytes, last.gradient_bytes + size.gradient_bytes
         )
         if now > last.time_s:
-            rates = self._rates(last)  # everything that was read at that moment is in it
+            rates = self._rates(last)  # it includes all answers that were read at that moment
             points.append(following)
             return rates
         if len(points) > 1:
@@ -133,13 +132,13 @@ class _Stream:
         return None
 
     def whole(self) -> _Rates | None:
-        """The mean rates from the first answer to the last; None where they are too few."""
+        """Return the mean rates from the first answer to the last; None if there are too few."""
         if not self._points or not _long_enough(self._points[0], self._points[-1], windows=2):
             return None
         return _between(self._points[0], self._points[-1])
 
     def _rates(self, newest: _Point) -> tuple[_Rates, _Rates] | None:
-        """Of the two windows that end with this point, older and newer."""
+        """Return the rates of the two windows that end at this point, older and newer."""
         self._middle = self._start_of(newest, self._middle)
         middle = self._points[self._middle]
         self._first = self._start_of(middle, self._first)
@@ -149,7 +148,7 @@ class _Stream:
         return _between(first, middle), _between(middle, newest)
 
     def _start_of(self, end: _Point, start: int) -> int:
-        """The latest point, from `start` on, that leaves a whole window before `end`."""
+        """Return the latest point from `start` on that is a whole window before `end`."""
         while start + 1 < len(self._points) and _long_enough(self._points[start + 1], end):
             start += 1
         return start
@@ -163,7 +162,7 @@ def _long_enough(begin: _Point, end: _Point, windows: int = 1) -> bool:
 
 
 class _Sent(NamedTuple):
-    """A contribution that has left."""
+    """A sent contribution."""
 
     wire_bytes: int
     gradient_bytes: int
@@ -180,25 +179,25 @@ class RateEstimator:
     """
 
     def __init__(self, reading: str, *, stability: float) -> None:
-        """RateError where the reading is unknown."""
+        """RateError if the reading is unknown."""
         if reading not in READINGS:
             raise RateError(f"reading must be one of {', '.join(READINGS)}, got {reading!r}")
         self._formula, self._literal, self._stability = READINGS[reading], reading == "literal", stability
         self._stream = _Stream()
         self._total_bytes, self._delivered_bytes = 1, 0
-        self._agreed = 0  # times on end
-        self._in_time = 0  # iterations on end
-        self._provisional = False  # v0 is of a part of the first iteration
-        self._gradient_bps = self._planned_bps = 0.0  # of the gradient, as v and v0
+        self._agreed = 0  # consecutive times
+        self._in_time = 0  # consecutive iterations
+        self._provisional = False  # v0 was measured in a part of the first iteration
+        self._gradient_bps = self._planned_bps = 0.0  # as v and v0, of the gradient's bytes
         self.measured = False
-        """Whether v is of the present iteration, in which it has dropped."""
+        """Whether v was measured in the present iteration, because it has dropped."""
         self.rate_bps: float | None = None
-        """v: the newest stable rate, in bit/s of what is on the wire."""
+        """v: the newest stable rate, in bit/s on the wire."""
         self.start_bps: float | None = None
-        """v0: the first rate, and what is higher in the long run; to the letter the first one of the iteration."""
+        """v0: the first rate, raised by lasting higher ones; in the literal reading the iteration's first rate."""
 
     def begin(self, gradient_bytes: int) -> None:
-        """An iteration begins, with a gradient of so many bytes as float32 (D); the last stable rate stays."""
+        """Begin an iteration with a gradient of `gradient_bytes` as float32 (D); the last stable rate stays."""
         if gradient_bytes < 1:
             raise RateError(f"gradient_bytes must be 1 or more, got {gradient_bytes}")
         whole = self._stream.whole()
@@ -212,7 +211,7 @@ class RateEstimator:
             self.start_bps = None
 
     def answered(self, now: float, *, wire_bytes: int, gradient_bytes: int) -> None:
-        """The answer to a contribution of so many bytes has come, once for each block and with this worker in it."""
+        """Take the answer to a contribution, once per block, if this worker is in the sum."""
         self._delivered_bytes += gradient_bytes
         windows = self._stream.add(_Sent(wire_bytes, gradient_bytes), now)
         if windows is not None:
@@ -220,11 +219,11 @@ class RateEstimator:
 
     @property
     def rest(self) -> float:
-        """r: the share of what is still to be sent that should be sent, 0 to 1; 1 while no rate is known.
+        """r: the share of the remaining bytes that should be sent, 0 to 1; 1 while no rate is known.
 
-        To deliver, v counts for as much as it may be: a rate that is DEAD_ZONE below another is the same one.  And
-        what is sent now is not too much while the gradient gets through as fast as was planned: the smaller packets
-        are, the fewer bytes a second there are where not the link is what limits.
+        In the "deliverable" reading, v is raised by DEAD_ZONE: a rate so little below another counts as equal.  And the
+        present share is kept while the gradient arrives in the planned time: if the link is not the bottleneck, smaller
+        packets lower the byte rate.
         """
         if self.rate_bps is None or self.start_bps is None:
             return 1.0
@@ -238,34 +237,34 @@ class RateEstimator:
 
     @property
     def in_time(self) -> bool:
-        """Whether the gradient takes at most LATE times as long as at v0, in whatever lanes."""
+        """Whether the gradient takes at most LATE times as long as at v0, in any lanes."""
         return 0 < self._planned_bps <= LATE * self._gradient_bps
 
     @property
     def ratio(self) -> float:
-        """c: of the gradient's bytes, the share to send in the whole of this iteration, from RATIO_MIN to 1."""
+        """c: the share of the gradient's bytes to send in this whole iteration, from RATIO_MIN to 1."""
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=self._delivered_bytes, rest=self.rest)
 
     @property
     def wish(self) -> float:
-        """The ratio for the next iteration, of which nothing is delivered yet, from RATIO_MIN to 1."""
+        """The ratio for the next iteration, with nothing delivered yet, from RATIO_MIN to 1."""
         return compression_ratio(total_bytes=self._total_bytes, delivered_bytes=0, rest=self.rest)
 
     def _judge(self, older: _Rates, newer: _Rates) -> None:
-        """The stability test; what passes it is v at once where it is far below v0, and in the literal reading."""
+        """Test two windows for stability; a stable rate is v at once if far below v0, or in the literal reading."""
         close = newer.wire > 0 and abs(newer.wire - older.wire) <= self._stability * older.wire
         self._agreed = self._agreed + 1 if close else 0
         if self._agreed < HOLD:
             return
         self._provisional = self._provisional or self.start_bps is None
         dropped = self.start_bps is not None and newer.wire < DROP * self.start_bps
-        counts = dropped or self._literal or self.start_bps is None or self.measured  # or it has come back
+        counts = dropped or self._literal or self.start_bps is None or self.measured  # or it has recovered
         self.measured = dropped or self._literal
         if counts:
             self._take(newer)
 
     def _take(self, rates: _Rates, *, anew: bool = False) -> None:
-        """A rate that is v, and perhaps v0; `anew`: certainly that."""
+        """Set v, and v0 if it must follow; `anew`: set v0 in any case."""
         self.rate_bps, self._gradient_bps = rates.wire, rates.gradient
         if self.start_bps is None or anew:
             self.start_bps, self._planned_bps = rates.wire, rates.gradient

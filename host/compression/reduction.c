@@ -9,7 +9,7 @@ static int64_t at_most(int64_t number, int64_t limit) {
 
 /* -- out */
 
-/* Whether all of a block is there: a piece is there before it says so. */
+/* Whether a block is complete; its elements are stored before its count. */
 static int is_there(const struct reduction *reduction, int64_t at) {
     return __atomic_load_n(&reduction->missing[reduction->left[at]], __ATOMIC_ACQUIRE) == 0;
 }
@@ -18,7 +18,7 @@ static int64_t level_of(const struct reduction *reduction, int64_t at) {
     return reduction->level[reduction->left[at]];
 }
 
-/* How many of what is left are less than a window behind the first of it: others would take the room that this needs. */
+/* The number of remaining blocks within a window of the first one: later ones would occupy the room that it needs. */
 static int64_t near(const struct reduction *reduction) {
     const int64_t *left = reduction->left + reduction->first, count = reduction->end - reduction->first;
     int64_t found = 0;
@@ -27,7 +27,7 @@ static int64_t near(const struct reduction *reduction) {
     return found;
 }
 
-/* A place among those chosen, by level and then by number; the last one is lost where they are `most`. */
+/* Insert a place into the chosen ones, ordered by level and number; with `most` places the last one is dropped. */
 static int64_t insert(const struct reduction *reduction, int64_t place, int64_t *places, int64_t count, int64_t most) {
     int64_t at = count;
     while (at && level_of(reduction, places[at - 1]) < level_of(reduction, place))
@@ -45,7 +45,7 @@ static int by_number(const void *one, const void *other) {
     return (left > right) - (left < right);
 }
 
-/* Places of those that are there, the highest levels first of all, ascending: how many. */
+/* Choose the complete blocks with the highest levels; `places` gets them, ascending. Returns their number. */
 static int64_t ready_places(const struct reduction *reduction, int64_t most, int64_t *places) {
     const int64_t end = reduction->first + near(reduction);
     int64_t count = 0;
@@ -56,7 +56,7 @@ static int64_t ready_places(const struct reduction *reduction, int64_t most, int
     return count;
 }
 
-/* Takes blocks from what is left, ascending: how many. */
+/* Take the next blocks out of the remaining ones, ascending; returns their number. */
 static int64_t choose(struct reduction *reduction, int64_t most, int64_t *blocks) {
     int64_t *left = reduction->left, places[REDUCED_AT_ONCE];
     if (!reduction->missing) {
@@ -71,12 +71,12 @@ static int64_t choose(struct reduction *reduction, int64_t most, int64_t *blocks
         if (taken && places[taken - 1] == at)
             blocks[--taken] = left[at];
         else
-            left[at + count - taken] = left[at]; /* up, behind what is taken */
+            left[at + count - taken] = left[at]; /* move up over the taken ones */
     reduction->first += count;
     return count;
 }
 
-/* What encoding leaves over, of some blocks. */
+/* Sample the encoding error: of every `sample_stride`-th block. */
 static void look(struct reduction *reduction, int64_t block) {
     if (reduction->encoded++ % reduction->sample_stride)
         return;
@@ -88,7 +88,7 @@ static void look(struct reduction *reduction, int64_t block) {
     reduction->looked_at++;
 }
 
-/* Entered, encoded and noted. */
+/* Enter, encode and note blocks. */
 static void encode(struct reduction *reduction, const int64_t *blocks, int64_t count, struct packed *ready) {
     const struct gradient *gradient = reduction->gradient.values ? &reduction->gradient : NULL;
     ledger_send(reduction->ledger, gradient, reduction->iteration, 0, (int)reduction->lanes, blocks, count, reduction->scale);

@@ -9,7 +9,7 @@ from kofn.host.stopwatch import Times
 
 
 class NativeReduction(ctypes.Structure):
-    """As `struct reduction` in reduction.h; `keeps`: what holds its arrays in memory."""
+    """`struct reduction` in reduction.h; `keeps` holds its arrays in memory."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("ledger", "sums", "mean")),
@@ -30,7 +30,7 @@ class NativeReduction(ctypes.Structure):
 
     @property
     def squared_error(self) -> float:
-        """What encoding has left over, in units of the gradient, squared: of all blocks as of those looked at."""
+        """The squared encoding error in units of the gradient, extrapolated from the sampled blocks."""
         return float(self.error * UNIT**2 * self.encoded / max(1, self.looked_at))
 
     @property

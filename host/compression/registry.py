@@ -1,7 +1,7 @@
-"""Codecs by name, and what a codec of one's own has to keep.
+"""Codecs by name, and the checks of custom codecs.
 
-`compress.codec` names a callable that returns a Codec, or several of different widths.  It takes those of the arguments
-`workers`, `rounding` and `gradient_range` (as in a job's configuration) that it has parameters for.
+`compress.codec` names a callable that returns a Codec, or several of different widths.  It is called with those of
+`workers`, `rounding` and `gradient_range` (as in a job's configuration) for which it has parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,38 +19,38 @@ from kofn.host.errors import CodecError
 from kofn.host.kernels.lanes import VOTES, code_of
 
 LANES = 64
-"""Of a trial block."""
+"""Lanes of a trial block."""
 
 
 def load_codecs(
     name: str, *, workers: int, rounding: Rounding = "nearest", gradient_range: float = 64.0
 ) -> dict[int, Codec]:
-    """The codecs that a job may use, by the width of their lanes, widest first.
+    """Return the codecs that a job may use, by the width of their lanes, widest first.
 
-    ConfigError where there is none of that name; CodecError where it leaves no room for the workers, or does not keep
-    what a Codec promises.
+    ConfigError if the name is unknown; CodecError if a codec leaves no room for the workers, or breaks the contract of
+    Codec.
     """
     make = CODECS.load(name)
     if not callable(make):
-        raise CodecError(f"{CODECS.called(name)} is a {type(make).__name__}: a callable that returns a Codec is needed")
+        raise CodecError(f"{CODECS.called(name)} must be a callable that returns a Codec, got a {type(make).__name__}")
     asked = {"workers": workers, "rounding": rounding, "gradient_range": gradient_range}
     if name in CODECS.built_in:
         return _by_width(_made(make, asked))
     try:
         codecs = _by_width(_made(make, asked))
         if not codecs:
-            raise CodecError("no codec is given: one or more of them is needed")
+            raise CodecError("the callable must return one codec or more, got none")
         for codec in codecs.values():
             check_codec(codec, workers)
     except CodecError as error:
         raise CodecError(f"{CODECS.called(name)}: {error}") from error
-    except Exception as error:  # whatever foreign code does
+    except Exception as error:  # custom code may raise anything
         raise CodecError(f"{CODECS.called(name)} failed: {in_words(error)}") from error
     return codecs
 
 
 def _made(make: Callable[..., Any], asked: Mapping[str, object]) -> Sequence[Codec]:
-    """What it makes of those of the arguments that it has a name for: a codec, or several."""
+    """Call `make` with the arguments that it has parameters for; return its codec or codecs."""
     made = make(**{key: value for key, value in asked.items() if key in signature(make).parameters})
     return made if isinstance(made, Sequence) else [made]
 
@@ -60,15 +60,14 @@ def _by_width(codecs: Sequence[Codec]) -> dict[int, Codec]:
 
 
 def check_codec(codec: Codec, workers: int) -> None:
-    """Try a codec on blocks of every kind; CodecError says what it does not keep.
+    """Test a codec on blocks of every kind; CodecError names the broken rule.
 
-    Scales: integers from 0 to 40, one for each block, the same when asked again.  Lanes: int32, of the blocks' shape,
-    so small that those of `workers` workers fit whichever values and scale there are.  Sums: worth what their addends
-    are worth, exactly.
+    Scales: integers from 0 to 40, one per block, reproducible.  Lanes: int32, of the blocks' shape, so small that the
+    sum of `workers` workers' lanes fits for all values and scales.  Decoding: exactly linear.
     """
     code_of(codec.width)
     if codec.width == VOTES and codec.signed:
-        raise CodecError("lanes of one bit are signed: only votes are counted, 0 or 1, which are not")
+        raise CodecError("lanes of one bit must be unsigned votes, 0 or 1, got signed ones")
     values = [_trial(np.random.default_rng(worker)) for worker in range(workers)]
     scale = _checked_scale(codec, values)
     for exponent in (scale[:, None], np.zeros_like(scale)[:, None], np.full_like(scale, FRACTION_BITS)[:, None]):
@@ -82,7 +81,7 @@ def check_codec(codec: Codec, workers: int) -> None:
 
 
 def _trial(random: np.random.Generator) -> Fixed:
-    """Blocks of nothing, of small, spread and one-signed values, and of the largest that there are."""
+    """Return blocks of zeros, of small, spread and one-signed values, and of the largest possible values."""
     size = int(MAGNITUDE_MAX) << FRACTION_BITS
     rows = (
         np.zeros(LANES),
@@ -98,25 +97,25 @@ def _trial(random: np.random.Generator) -> Fixed:
 
 
 def _checked_scale(codec: Codec, values: list[Fixed]) -> Exponents:
-    """What the codec says to what all workers agree on."""
+    """Return the codec's scales for agreed magnitudes, checked."""
     means, largest = zip(*map(statistics, values), strict=True)
     agreed = np.mean(means, axis=0), np.max(largest, axis=0)
     scale, again = codec.scale(*agreed), codec.scale(*agreed)
     _check_array("scale", scale, np.dtype(np.int64), agreed[0].shape)
     if not np.array_equal(scale, again):
-        raise CodecError("scale gave two answers to one question: all workers have to find the same")
+        raise CodecError("scale gave two answers to the same arguments: all workers must find the same")
     if scale.min() < 0 or scale.max() > FRACTION_BITS:
         raise CodecError(f"scale must give 0 to {FRACTION_BITS}, got {scale.min()} to {scale.max()}")
     return scale
 
 
 def _checked_lanes(codec: Codec, values: Fixed, scale: Exponents, workers: int) -> Values:
-    """A worker's lanes; were all workers' as large, they would have to fit."""
+    """Return a worker's lanes, checked: the sum must fit even if all workers' lanes are as large."""
     before = values.copy()
     lanes = codec.encode(values, scale)
     _check_array("encode", lanes, np.dtype(np.int32), values.shape)
     if not np.array_equal(values, before):
-        raise CodecError("encode changed the values: what it leaves over is found from them")
+        raise CodecError("encode changed the values: the encoding error is computed from them")
     least, most = _range(codec, workers)
     smallest, largest = workers * int(lanes.min()), workers * int(lanes.max())
     if smallest < least or largest > most:
@@ -128,16 +127,16 @@ def _checked_lanes(codec: Codec, values: Fixed, scale: Exponents, workers: int) 
 
 
 def _checked_values(codec: Codec, lanes: Values, scale: Exponents, count: int) -> Fixed:
-    """What a sum stands for."""
+    """Return a sum's values, checked."""
     values = codec.decode(lanes, scale, np.full(scale.shape, count))
     _check_array("decode", values, np.dtype(np.int64), lanes.shape)
     if not np.array_equal(codec.decode(lanes[-1:], int(scale[-1, 0]), count), values[-1:]):
-        raise CodecError("decode of one block is another one where scale and count are numbers instead of arrays")
+        raise CodecError("decode of one block must be the same with scale and count as numbers and as arrays")
     return values
 
 
 def _range(codec: Codec, workers: int) -> tuple[int, int]:
-    """Of a sum: votes are counted, however many they are."""
+    """Return the range of a sum's lane; votes are counted without a limit."""
     if codec.width == VOTES:
         return 0, workers
     if codec.signed:
@@ -146,7 +145,7 @@ def _range(codec: Codec, workers: int) -> tuple[int, int]:
 
 
 def _check_array(name: str, array: npt.NDArray[Any], kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Type and shape of what a codec returned."""
+    """CodecError unless a codec returned an array of this type and shape."""
     if not isinstance(array, np.ndarray) or array.dtype != kind or array.shape != shape:
         found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise CodecError(f"{name} gave {found}: {kind} {shape} is needed")
+        raise CodecError(f"{name} must return {kind} {shape}, got {found}")

@@ -1,7 +1,7 @@
-/* What is pending of a block, kept in 64 bits, or in fewer than it has (compress.residual).
+/* The pending values of a block, kept in 64 bits or fewer (compress.residual).
  *
- * bfloat16: each value by itself, with eight significant bits. int8: all values of a block in steps of 2**shift, the least
- * with which the largest fits. A value that was rounded is kept as it is: rounding again changes nothing.
+ * bfloat16: eight significant bits per value. int8: all values of a block in steps of 2**shift, the smallest shift with which
+ * the largest value fits. Rounding is idempotent.
  */
 #pragma once
 #include <stdint.h>
@@ -25,7 +25,7 @@ static inline int64_t from_bfloat16(uint16_t kept) {
     return (int64_t)value;
 }
 
-/* With which every value is at most INT8_MOST steps. */
+/* The smallest shift with which every value is at most INT8_MOST steps. */
 static inline int shift_for(const int64_t *values, int64_t lanes) {
     int64_t most = 0;
     int shift = 0;
@@ -42,7 +42,7 @@ static inline int64_t nearest(int64_t value, int shift) {
     return shift ? (value + ((int64_t)1 << (shift - 1))) >> shift : value;
 }
 
-/* Values of a block to its row (lanes,) of `kept`, rounded where that has fewer bits. */
+/* Store a block's values in its row (lanes,) of `kept`, rounded if that has fewer bits. */
 static inline void keep(enum residual kind, const int64_t *values, int64_t lanes, void *kept, int64_t *shift) {
     if (kind == RESIDUAL_EXACT) {
         for (int64_t i = 0; i < lanes; i++)
@@ -58,7 +58,7 @@ static inline void keep(enum residual kind, const int64_t *values, int64_t lanes
     }
 }
 
-/* The values of a row: the row itself where it is exact, else `room`. */
+/* The values of a row: the row itself if exact, else `room`. */
 static inline const int64_t *kept_values(enum residual kind, const void *kept, int64_t shift, int64_t lanes,
                                          int64_t *room) {
     if (kind == RESIDUAL_EXACT)
@@ -69,7 +69,7 @@ static inline const int64_t *kept_values(enum residual kind, const void *kept, i
     return room;
 }
 
-/* Values as they would be kept. Returns the sum of the squares of what that changes. */
+/* Round values as they would be kept. Returns the sum of the squared changes. */
 static inline double round_as_kept(enum residual kind, int64_t *values, int64_t lanes) {
     const int shift = kind == RESIDUAL_INT8 ? shift_for(values, lanes) : 0;
     double changed = 0;

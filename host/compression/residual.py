@@ -1,4 +1,4 @@
-"""What is pending of a worker's gradients, value by value."""
+"""The pending values of a worker's gradients."""
 
 import ctypes
 import math
@@ -13,11 +13,11 @@ from kofn.host.compression.ledger_storage import LedgerStorage
 from kofn.host.kernels.sample import sample
 
 EXPANDED = 1 << 20
-"""Values that are copied at once where they are not kept exactly."""
+"""Values per copy, if they are not kept exactly."""
 
 
 class Residual:
-    """The pending values in `storage`, rows of blocks, kept exactly or in fewer bits; `view`: of that storage."""
+    """The pending values in `storage`, rows of blocks, kept exactly or in fewer bits; `view`: the storage's View."""
 
     def __init__(self, storage: LedgerStorage, view: View) -> None:
         self._storage, self._view = storage, view
@@ -25,16 +25,16 @@ class Residual:
 
     @property
     def exact(self) -> bool:
-        """Whether what is pending is kept as it is."""
+        """Whether pending values are kept exactly."""
         return self._storage.residual == "exact"
 
     @property
     def pending(self) -> Fixed:
-        """Shape (blocks, elements); a copy where it is not kept exactly."""
+        """All pending values, (blocks, elements); a copy if they are not kept exactly."""
         return self.values(slice(None))
 
     def values(self, blocks: Integers | slice | list[int]) -> Fixed:
-        """Return what is pending of blocks, (B, elements)."""
+        """Return the pending values of blocks, (B, elements)."""
         if self.exact:
             exact: Fixed = self._storage.pending[blocks]
             return exact
@@ -45,18 +45,18 @@ class Residual:
 
     @property
     def slices(self) -> Iterator[slice]:
-        """All blocks; where values() copies only so many at a time that copies are small."""
+        """Slices of all blocks; small ones if values() copies."""
         size = self.blocks if self.exact else max(1, EXPANDED // self.elements)
         return (slice(begin, begin + size) for begin in range(0, self.blocks, size))
 
     @property
     def sampled(self) -> Fixed:
-        """Some of what is pending, (N,)."""
+        """A sample of the pending values, (N,)."""
         if self.exact:
             return sample(self._storage.pending.ravel())
         return self.values(slice(None, None, -(-self.blocks * self.elements // EXPANDED))).ravel()
 
     @property
     def lost_norm(self) -> float:
-        """L2 of what this process has discarded so that residuals are kept in fewer bits, in units of the gradient."""
+        """L2 norm of this process's rounding of residuals to fewer bits, in units of the gradient."""
         return math.sqrt(self._view.lost) * UNIT

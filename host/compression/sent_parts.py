@@ -1,4 +1,4 @@
-"""The parts of blocks that a worker has sent in the last two iterations, and which of them are on their way."""
+"""The parts that a worker has sent in the last two iterations, and which of them are on their way."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ from kofn.host.wire.packet import PARTS
 
 
 class SentParts:
-    """The contributions that are noted in `storage`, as on the wire; `codecs` read them."""
+    """The contributions that are noted in `storage`, as on the wire; `codecs` decode them."""
 
     def __init__(self, storage: LedgerStorage, codecs: Mapping[int, Codec], residual: Residual) -> None:
         self._storage, self._codecs, self._residual = storage, codecs, residual
         self.current: set[int]
-        """Parts that anything was sent as in the current iteration, by an earlier process perhaps."""
+        """The parts used in the current iteration, also by an earlier process."""
 
     def begin(self, iteration: int) -> None:
         """Make this the current iteration."""
@@ -28,22 +28,22 @@ class SentParts:
 
     @property
     def free(self) -> int | None:
-        """The first part from 1 on that nothing was sent as in the current iteration; None: there is none."""
+        """The first part from 1 on that is unused in the current iteration; None: all are used."""
         return next((part for part in range(1, PARTS) if part not in self.current), None)
 
     def of(self, part: int, iteration: int) -> Records:
-        """Return what blocks were sent as in this iteration, or in an older one where `iteration` is another there."""
+        """Return the blocks' contributions as this part; those whose `iteration` differs are older ones."""
         found: Records = self._storage.sent[part, iteration % GENERATIONS]
         return found
 
     def away(self, part: int, iteration: int, blocks: Integers | slice = slice(None)) -> npt.NDArray[np.bool_]:
-        """Return of which blocks a part is on its way: sent in this iteration, and its result is not known."""
+        """Return the blocks of which a part is on its way: sent in this iteration, with an unknown result."""
         away: npt.NDArray[np.bool_] = self.of(part, iteration)["iteration"][blocks] == iteration
         away &= self._storage.records["settled"][blocks] >> PARTS < iteration
         return away
 
     def decoded(self, part: int, blocks: Integers, iteration: int) -> Fixed:
-        """Return the values of what was sent as a part of blocks in an iteration, shape (blocks, elements)."""
+        """Return the decoded values of contributions, shape (blocks, elements)."""
         values, sent = np.empty((blocks.size, self._residual.elements), np.int64), self.of(part, iteration)[blocks]
         for code in np.unique(sent["lanes"]).tolist():
             those = sent["lanes"] == code
@@ -52,14 +52,14 @@ class SentParts:
         return values
 
     def lanes(self, part: int, blocks: Integers, iteration: int, code: int) -> Values:
-        """Return what was sent of blocks in lanes of this code, shape (blocks, elements)."""
+        """Return the lanes of contributions in lanes of this code, shape (blocks, elements)."""
         width, elements = width_of(code), self._residual.elements
         rows = self.of(part, iteration)["row"][blocks]
         packed = self._storage.packed[part, rows, blocks, : elements * width // 8]
         return unpack(packed.tobytes(), width, signed=self._codecs[code].signed).reshape(blocks.size, elements)
 
     def left_for(self, part: int, blocks: Integers, iteration: int) -> Fixed:
-        """Return what is pending of blocks and not on its way as another part."""
+        """Return the pending values of blocks without those that are on their way as other parts."""
         values = self._residual.values(rows_of(blocks.tolist()))
         for other in self.current:
             if other != part and (away := self.away(other, iteration, blocks)).any():
@@ -68,7 +68,7 @@ class SentParts:
         return values
 
     def together(self, iteration: int, blocks: Integers, parts: Integers) -> Fixed:
-        """Return the values of these parts of blocks together, (blocks, elements)."""
+        """Return the sum of these parts of blocks, (blocks, elements)."""
         values, known = np.zeros((blocks.size, self._residual.elements), np.int64), blocks < self._residual.blocks
         for part in range(PARTS):
             places = np.flatnonzero(known & (parts >> part & 1 == 1))
@@ -77,7 +77,7 @@ class SentParts:
         return values
 
     def whole(self, iteration: int) -> Values:
-        """Return the lanes that were sent in an iteration, shape (PARTS, blocks, elements), 0 where nothing was."""
+        """Return the lanes that were sent in an iteration, shape (PARTS, blocks, elements), 0 if not sent."""
         found = np.zeros((PARTS, self._residual.blocks, self._residual.elements), np.int32)
         for part in range(PARTS):
             sent = self.of(part, iteration)
@@ -87,7 +87,7 @@ class SentParts:
         return found
 
     def unsettled(self, iteration: int) -> list[int]:
-        """Return the blocks that were sent in this iteration and whose result is not known."""
+        """Return the blocks that were sent in this iteration and whose result is unknown."""
         away = [self.away(part, iteration) for part in range(PARTS)]
         found: list[int] = np.flatnonzero(np.any(away, axis=0)).tolist()
         return found

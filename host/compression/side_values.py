@@ -1,6 +1,6 @@
-"""What each worker says to all beside its gradient: a few numbers, in lanes of its own of the summary block.
+"""Side values: a few numbers of each worker for all others, in lanes of the summary block.
 
-All others leave these lanes 0, so that the sum is a list of what everyone in it says, and nobody has to ask.
+Each worker has its own lanes, which the others leave 0, so that the sum lists all members' numbers.
 """
 
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ from kofn.host.arrays import Values
 from kofn.host.wire.packet import RANKS, WORD_LANES, members_of
 
 NUMBERS = 3
-"""Of each worker, 0 to 2**31 - 1."""
+"""The number of side values per worker; each is 0 to 2**31 - 1."""
 
 WORDS = NUMBERS * RANKS // WORD_LANES
 
 SideValues = tuple[int, ...]
-"""Of NUMBERS numbers."""
+"""A worker's side values, NUMBERS of them."""
 
 NOTHING: SideValues = (0,) * NUMBERS
 
 
 def lanes(rank: int, note: SideValues) -> Values:
-    """A worker's own, shape (WORDS * 64,)."""
+    """Return a worker's lanes, shape (WORDS * 64,)."""
     filled = np.zeros((RANKS, NUMBERS), np.int32)
     filled[rank] = note
     return filled.ravel()
 
 
 def read(sums: Values, members: int) -> dict[int, SideValues]:
-    """What the members of a sum (a bitmap) say, by rank."""
+    """Return the side values of a sum's members (a bitmap), by rank."""
     said: Sequence[Sequence[int]] = sums.reshape(RANKS, NUMBERS).tolist()
     return {rank: tuple(said[rank]) for rank in members_of(members)}

@@ -1,11 +1,11 @@
-"""The summary block: what all workers tell each other beside a gradient, summed by the switch like any block.
+"""The summary block: statistics of all workers' gradients, summed by the switch like any block.
 
-Its lanes have 32 bits: the share of the gradient's bytes that the worker wishes to send, then for each block the
-logarithm of its mean magnitude and that of its largest, of all that is pending before anything is sent.  The sum over
-the count is a mean that every worker has, bit by bit: all is integers here, or float64 that is multiplied and divided
-only.  So the logarithm is linear between the powers of two: a library's log2 may differ from machine to machine.
+Its lanes have 32 bits: the share of the gradient's bytes that the worker wishes to send, then the logarithms of each
+block's mean and largest magnitude, over all pending values before anything is sent.  The sum over the count is a mean
+that is bit-identical on every worker: it is computed with integers and float64 products and quotients only.  So the
+logarithm is linear between powers of two, as a library's log2 may differ between machines.
 
-Where the blocks are too many for one packet, neighbours share their lanes.
+If there are too many blocks for one packet, neighbours share lanes.
 """
 
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ ONE = 1 << 16
 """A wish of 1, and a logarithm of 1."""
 
 FLOOR = -41 * ONE
-"""Logarithm of a magnitude below all that ledger can hold."""
+"""Logarithm of a magnitude below the ledger's unit."""
 
 GROUPS_MAX = ((WORDS_MAX - note.WORDS) * WORD_LANES - 1) // 2
-"""Notes must have room behind them."""
+"""The most groups of blocks that leave room for the side values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Magnitudes:
-    """Of each block's values: the mean magnitude and the largest, shape (blocks,), in units of the gradient."""
+    """Each block's mean and largest magnitude, shape (blocks,), in units of the gradient."""
 
     mean: Floats64
     largest: Floats64
@@ -37,19 +37,19 @@ class Magnitudes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryBlock:
-    """What a summary block's sum says: the mean of the wishes in units of 2**-16, and mean magnitudes."""
+    """The content of a summary block's sum: the mean wish in units of 2**-16, and mean magnitudes."""
 
     wish: int
     magnitudes: Magnitudes
 
 
 def words(blocks: int) -> int:
-    """256-byte words of the summary of so many blocks."""
+    """Return the 256-byte words of the summary of `blocks` blocks."""
     return -(-(1 + 2 * len(_starts(blocks))) // WORD_LANES)
 
 
 def lanes(wish: float, magnitudes: Magnitudes) -> npt.NDArray[np.int32]:
-    """A worker's own, shape (words * 64,)."""
+    """Return a worker's lanes, shape (words * 64,)."""
     blocks = len(magnitudes.mean)
     starts = _starts(blocks)
     sizes = np.diff(starts, append=blocks)
@@ -61,7 +61,7 @@ def lanes(wish: float, magnitudes: Magnitudes) -> npt.NDArray[np.int32]:
 
 
 def read(sums: npt.NDArray[np.int32], count: int, blocks: int) -> SummaryBlock:
-    """What the sum of `count` workers' lanes says of so many blocks."""
+    """Return the content of the sum of `count` workers' lanes, for `blocks` blocks."""
     means = sums.astype(np.int64) // count
     starts = _starts(blocks)
     group = np.arange(blocks) // _share(blocks)
@@ -73,23 +73,23 @@ def read(sums: npt.NDArray[np.int32], count: int, blocks: int) -> SummaryBlock:
 
 
 def logarithm(values: Floats64) -> Integers:
-    """Of values of 0 and more, to the base 2, in units of 2**-16, rounded down; linear between powers of two."""
+    """Return binary logarithms of values >= 0, in units of 2**-16, rounded down; linear between powers of two."""
     mantissa, exponent = np.frexp(values)
     logarithms = np.floor((2 * mantissa + (exponent - 2)) * ONE)
     return np.where(values > 0, np.maximum(logarithms, FLOOR), FLOOR).astype(np.int64)
 
 
 def power(logarithms: Integers) -> Floats64:
-    """What these are the logarithms of."""
+    """Return the values with these logarithms."""
     powers: Floats64 = np.ldexp(1 + (logarithms & (ONE - 1)) / ONE, logarithms >> 16)
     return powers
 
 
 def _share(blocks: int) -> int:
-    """How many neighbours share their lanes."""
+    """Return the number of neighbours that share lanes."""
     return -(-blocks // GROUPS_MAX)
 
 
 def _starts(blocks: int) -> Integers:
-    """The first block of each group."""
+    """Return the first block of each group."""
     return np.arange(0, blocks, _share(blocks), dtype=np.int64)

@@ -1,5 +1,5 @@
-/* What an iteration's sums come to (host/compression/aggregate.py): each block's mean, and the checksum of its total
- * (ledger.c), in one pass over its lanes. Wrap-around is meant where it can happen: it is written in unsigned numbers. */
+/* Averages an iteration's sums (host/compression/aggregate.py): each block's mean, and the checksum of its total (ledger.c),
+ * in one pass over its lanes. Intended wrap-around uses unsigned numbers. */
 #include "sums.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ double clock_s(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Lanes as totals less `base`, and these times `factor` to `mean`; their checksum. */
+/* Decode lanes to totals minus `base`, and write them times `factor` to `mean`; returns the totals' checksum. */
 static uint64_t spread(const int32_t *lanes, int64_t size, int shift, uint64_t base, double factor,
                        const uint64_t *factors, float *mean) {
     uint64_t sum = 0;
@@ -35,7 +35,7 @@ static int64_t addends(const struct result *result) {
     return count;
 }
 
-/* A total of votes is what all of them come to if none is for, and two steps for each one that is. */
+/* Take a result. A total of votes is two steps per positive vote, minus one step per vote. */
 static void take(const struct sums *sums, int64_t block, const struct result *result, float *mean) {
     const int width = (int)LANE_WIDTHS[result->lanes], votes = !sums->most[result->lanes];
     const int64_t plane = sums->lanes / 8; /* octets */
@@ -60,7 +60,7 @@ static void take(const struct sums *sums, int64_t block, const struct result *re
     }
     sums->checksums[block] = sum;
     sums->closed_s[block] = clock_s();
-    __atomic_store_n(&sums->closed[block], 1, __ATOMIC_RELEASE); /* others wait for it */
+    __atomic_store_n(&sums->closed[block], 1, __ATOMIC_RELEASE); /* other threads wait for it */
 }
 
 static int fits(const struct sums *sums, const struct result *result) {

@@ -1,25 +1,25 @@
-/* What an iteration's sums come to (sums.c). */
+/* Averages an iteration's sums (sums.c). */
 #pragma once
 #include "ledger.h"
 
-/* Of an iteration; B blocks of `lanes` values. */
+/* The sums of an iteration; B blocks of `lanes` values. */
 struct sums {
     int64_t lanes, elements;
-    int64_t most[LANE_CODES]; /* the largest lane of each code; 0: lanes are votes, -1: there are none of this code */
-    const int64_t *gap;       /* (B,): for how many iterations a block stands; NULL: means are of contributors */
-    double unit;              /* what a total of 1 stands for, in 1 / weight, or in 1 / contributor */
+    int64_t most[LANE_CODES]; /* the largest lane of each code; 0: lanes are votes, -1: the job lacks this code */
+    const int64_t *gap;       /* (B,): the number of iterations that a block represents; NULL: divide by contributors */
+    double unit;              /* the value of a total of 1, per weight or per contributor */
     const uint64_t *factors;  /* (lanes,): of the checksum */
     uint64_t *checksums;      /* (B,) */
     double *closed_s;         /* (B,): when each was taken */
     uint8_t *closed;          /* (B,): whether it was */
 };
 
-/* CLOCK_MONOTONIC, in seconds: that of all times of a worker. */
+/* CLOCK_MONOTONIC in seconds, the clock of all of a worker's times. */
 double clock_s(void);
 
-/* Results of blocks that have not come before; `mean`: (elements,). Returns -1, or a place of one that no worker of this
- * job has made: those before it are taken. */
+/* Take new results of blocks; `mean`: (elements,). Returns -1, or the place of one that no worker of this job could have made;
+ * those before it are taken. */
 int64_t sums_take(const struct sums *sums, const int64_t *blocks, const struct result *results, int64_t count,
                   float *mean);
-/* The largest magnitude of a lane of each result, (count,); 0 where lanes do not have 32 bits, or are not here. */
+/* Write the largest magnitude of each result's lanes, (count,); 0 if they do not have 32 bits, or are not here. */
 void sums_largest(const struct result *results, int64_t count, int64_t *largest);

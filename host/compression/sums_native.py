@@ -14,7 +14,7 @@ from kofn.nativebuild.library import Signatures, load_library
 
 
 class NativeSums(ctypes.Structure):
-    """As `struct sums` in sums.h."""
+    """`struct sums` in sums.h."""
 
     _fields_ = (
         ("lanes", c_int64),
@@ -35,7 +35,7 @@ SIGNATURES: Signatures = {
 def largest_of(results: BlockResults) -> Floats64:
     """Return the largest magnitude of each result's mean addend (results,), in the gradient's units.
 
-    0 where lanes do not have 32 bits.  The same to the bit on every worker that has the same results.
+    0 if lanes do not have 32 bits.  It is bit-identical on every worker with the same results.
     """
     table, lanes = np.ascontiguousarray(results.table), np.empty(len(results), np.int64)
     library().sums_largest(table.ctypes.data, len(table), lanes.ctypes.data)
@@ -45,6 +45,6 @@ def largest_of(results: BlockResults) -> Floats64:
 
 @cache
 def library() -> ctypes.CDLL:
-    """Compiled when it is not in the cache; LedgerError where it cannot be had."""
+    """Return the library, compiled if the cache lacks it; LedgerError if it is unavailable."""
     with required("a worker's sums are"):
         return load_library(compiled(), SIGNATURES)

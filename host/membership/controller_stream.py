@@ -1,6 +1,6 @@
 """A worker's stream to the controller: attach, report, finish; attach again whenever the stream breaks.
 
-While the controller is away, training continues with the k in the switch; only reports are lost.
+While the controller cannot be reached, training continues with the last k in the switch; only reports are lost.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Call: TypeAlias = "grpc.aio.StreamStreamCall[kofn_pb2.WorkerMessage, kofn_pb2.Co
 
 
 class ControllerStream:
-    """One worker's Attach streams, one after another.
+    """A worker's stream to the controller; a new stream replaces a broken one.
 
     `hello` returns the worker's current Hello; `hear` gets every message after the first Welcome except Stop; `fail` is
     called when another process has taken this worker's place.
@@ -54,7 +54,10 @@ class ControllerStream:
         """Set when the controller sends Stop."""
 
     async def attach(self) -> kofn_pb2.Welcome:
-        """Join the job; return once it starts, or at once if it runs.  AgentError if refused or without an answer."""
+        """Join the job: return when it starts, or at once if it is already running.
+
+        AgentError if the controller refuses or sends no Welcome within ATTACH_TIMEOUT_S.
+        """
         try:
             async with asyncio.timeout(ATTACH_TIMEOUT_S):
                 call, welcome = await self._open_first()
@@ -64,7 +67,7 @@ class ControllerStream:
         return welcome
 
     async def _open_first(self) -> tuple[Call, kofn_pb2.Welcome]:
-        """Wait until a controller is there; AgentError if it refuses."""
+        """Open the first stream, trying again while the controller is unreachable; AgentError if it refuses."""
         while True:
             try:
                 return await self._open()
@@ -77,14 +80,15 @@ class ControllerStream:
             await asyncio.sleep(AGAIN_S)
 
     async def say(self, **message: object) -> None:
-        """Write one message, `report=...` for example, unless the controller is away."""
+        """Send one message, such as `report=...`; drop it without a controller."""
         if self._call is not None:
             await self._write(self._call, kofn_pb2.WorkerMessage(**message))  # type: ignore[arg-type]
 
     async def finish(self, reason: str, timeout_s: float) -> None:
-        """Report the end of training and wait, at most `timeout_s`, until it has ended everywhere.
+        """Report that training has ended here; wait, at most `timeout_s`, until it has ended at all workers.
 
-        While the controller is away the end is unknown: then wait AWAY_S only, to serve slower peers.
+        Without a controller that end is unknown: then wait AWAY_S after the last contact, so that slower peers can
+        still fetch results.
         """
         self._finished = kofn_pb2.WorkerMessage(finished=kofn_pb2.Finished(reason=reason))
         if self._call is not None:
@@ -119,11 +123,17 @@ class ControllerStream:
         return call, message.welcome
 
     async def _keep(self, call: Call) -> None:
-        """Follow the controller's messages until Stop; reconnect when the stream breaks."""
+        """Follow the controller's messages until Stop; reconnect when the stream breaks.
+
+        Fails if another process has taken this worker's place (ABORTED).
+        """
         while not await self._follow(call):
             if await call.code() == grpc.StatusCode.ABORTED:
                 self._fail(
-                    AgentError(f"the controller at {self._address} has let another one in: {await call.details()}")
+                    AgentError(
+                        f"the controller at {self._address} has accepted another process in this worker's place:"
+                        f" {await call.details()}"
+                    )
                 )
                 return
             call, welcome = await self._open_again()
@@ -148,6 +158,7 @@ class ControllerStream:
         return False
 
     async def _open_again(self) -> tuple[Call, kofn_pb2.Welcome]:
+        """Try to open a stream until one opens; log each new reason once."""
         pause_s, said = AGAIN_S, ""
         while True:
             await asyncio.sleep(pause_s)
@@ -164,7 +175,7 @@ class ControllerStream:
             return opened
 
     async def _write(self, call: Call, message: kofn_pb2.WorkerMessage) -> None:
-        """Write a message; on a broken stream it is lost, and the reader notices the break."""
+        """Write a message; on a broken stream it is lost, and _follow() notices the break."""
         try:
             async with self._writing:
                 await call.write(message)
@@ -173,6 +184,6 @@ class ControllerStream:
 
 
 async def _error_of(call: Call) -> grpc.aio.AioRpcError:
-    """Return the reason of a stream's end as the error that reading it should have raised."""
+    """Turn the status of an ended stream into the error that read() does not raise."""
     metadata = grpc.aio.Metadata()
     return grpc.aio.AioRpcError(await call.code(), metadata, metadata, await call.details())

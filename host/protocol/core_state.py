@@ -104,7 +104,7 @@ class CoreState:
         return not self._state[OPEN] or self.left_behind
 
     def is_over(self, iteration: int) -> bool:
-        """Whether an iteration that was begun here is over, here or elsewhere."""
+        """Return whether an iteration that was begun here is over, here or elsewhere."""
         return self.over or self.iteration > iteration
 
     @property

@@ -1,6 +1,6 @@
-"""The gradients that a worker computes in one iteration, by the rule for late gradients.
+"""How many gradients a worker computes in an iteration, and when it aborts one, by the rule for late gradients.
 
-This module has no clock and no network: a training drives it in real time, kofn/sim/ in virtual time.
+This module has no clock and no network: training drives it in real time, the simulation (kofn/sim/) in virtual time.
 """
 
 from kofn.config.late_rules import GIVE_UPS, LateRule
@@ -8,29 +8,35 @@ from kofn.host.wire.packet import PARTS
 
 
 class Attempts:
-    """The gradients of one iteration: begin(), compute one, tried() after the first one, again() while repeats()."""
+    """Counts the gradients of each iteration.
+
+    Call begin(), compute a gradient, call tried(); then, while repeats(), call again() and compute another.
+    """
 
     def __init__(self) -> None:
         self.batch = 0
-        """The current gradient's number within its iteration."""
-        self._cut_off = 0  # consecutive iterations whose first gradient was late
+        """The current gradient's number within its iteration, from 0."""
+        self._late_in_a_row = 0  # iterations whose first gradient was late
 
     def begin(self) -> None:
-        """Compute the iteration's first gradient."""
+        """Note that an iteration's first gradient begins."""
         self.batch = 0
 
     def gives_up(self, rule: LateRule) -> bool:
-        """Return whether the gradient is aborted once its iteration is over; after the first one it always is."""
-        return rule.gives_up and (self._cut_off < GIVE_UPS or self.batch > 0)
+        """Return whether this gradient is aborted once its iteration is over.
+
+        A rule that gives up aborts every gradient, except a first one after GIVE_UPS late iterations in a row.
+        """
+        return rule.gives_up and (self._late_in_a_row < GIVE_UPS or self.batch > 0)
 
     def tried(self, *, in_time: bool) -> None:
-        """Note whether the first gradient was finished before its iteration was over."""
-        self._cut_off = 0 if in_time else self._cut_off + 1
+        """Record whether the first gradient was finished in time."""
+        self._late_in_a_row = 0 if in_time else self._late_in_a_row + 1
 
     def repeats(self, rule: LateRule) -> bool:
-        """Return whether another gradient follows this one, as long as the iteration lasts."""
+        """Return whether another gradient may follow in the same iteration (at most PARTS in all)."""
         return rule.repeats and self.batch < PARTS - 1
 
     def again(self) -> None:
-        """Compute another gradient with the same parameters."""
+        """Note that another gradient, with the same parameters, begins."""
         self.batch += 1

@@ -39,7 +39,7 @@ class Faults:
         self._datagrams = 0
 
     def __bool__(self) -> bool:
-        """Whether any rule applies to this worker and direction."""
+        """Return whether any rule applies to this worker and direction."""
         return bool(self._rules)
 
     def fate(self, datagram: bytes, elapsed_s: float) -> Sequence[Copy]:

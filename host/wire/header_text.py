@@ -14,36 +14,40 @@ PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 BEGIN, END = "<!-- `make header` writes this table -->", "<!-- end of the table -->"
 
 MEANINGS = {
-    "version": "3 (1 had no `gradients`, 2 one contribution of each worker)",
+    "version": "3",
     "kind": "0 CONTRIBUTE, 1 PULL (workers); 2 RESULT, 3 LATE, 4 STALE, 5 FORMAT_MISMATCH (switch)",
-    "job": "job, 1..127; 128 more: its [exact sums](#exact-sums)",
+    "job": "job, 1..127; job + 128 is used for the job's [exact sums](#exact-sums)",
     "worker": "rank of the sender, 0..63; in answers the rank it is sent to",
-    "recipient": "255: the sum goes to all workers; else to this rank, and the others get the header (reduce-scatter)",
-    "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
-    "flags": (
-        "CONTRIBUTE: 0, or, if the sender now uses narrower lanes than planned, 1 + their code (2 to 5); 8 more in a"
-        " retransmission, also of a PULL; RESULT: those of the contribution that closed the block; LATE: those of the"
-        " request that it answers; FORMAT_MISMATCH: 1 = the slot's block has another number of words"
+    "recipient": (
+        "255: the sum goes to all workers; else only this rank gets it, and the others get the header alone"
+        " (reduce-scatter)"
     ),
+    "lanes": "lane width: 0 = 32 bits, 1 = 16, 2 = 8, 3 = 4; 4 = [votes](#votes)",
+    "flags": "see [Flags](#flags)",
     "words": "256-byte words that follow, 1..32; 0 in a RESULT or LATE without the sum",
     "k": (
-        "counted contributions that complete a block. CONTRIBUTE: 0 = the job's k, else this one; answers: "
-        "the k in force"
+        "counted contributions that complete a block. In a CONTRIBUTE, 0 means the job's k, and another value"
+        " overrides it; answers: the k in force"
     ),
-    "generation": "of the job's slots: Unix time in seconds of their last restart, or later; always growing",
+    "generation": (
+        "number of the last restart of the job's slots: its Unix time in seconds, or a larger value; it only grows"
+    ),
     "iteration": "from 1 (iteration 0 is the empty slot's)",
     "block": "block of the gradient",
-    "slot": "chosen by the host, wrapped into the job's region by the switch",
+    "slot": "chosen by the host; the switch takes it modulo the job's number of slots",
     "checksum": "the Internet checksum (RFC 1071) of header and values",
-    "scale": "signed; a lane of 1 means 2**-scale. The switch only compares it: all addends have the same",
+    "scale": (
+        "signed; a lane of 1 means 2**-scale. The switch only compares it: all contributions to a slot must have the"
+        " same"
+    ),
     "count": (
-        "CONTRIBUTE: how many of the k this packet is (1 from a host); 0: it is added without being counted:"
-        " *merged*. PULL: 1; answers: the counted contributions in the sum"
+        "CONTRIBUTE: how many of the k contributions this packet stands for; a host sends 1, or 0 for a packet that is"
+        " *merged*: added, but not counted. PULL: 1; answers: the counted contributions in the sum"
     ),
     "part": "0 to 3: number of the worker's contribution to this block; answers keep the sender's",
     "weight": (
-        "of its gradients, in units of 1/256 gradient: each weighs 1, or less if it is old. CONTRIBUTE: 1..1,023"
-        " gradients (more are given as 1,023); answers: of all gradients in the sum; PULL: anything"
+        "total weight of the gradients in the packet, in 1/256: a fresh gradient weighs 1, an old one less. CONTRIBUTE:"
+        " 1..1,023 gradients (more count as 1,023); answers: of all gradients in the sum; PULL: ignored"
     ),
     "members": "RESULT, LATE, FORMAT_MISMATCH: bitmap of the contributions in the sum; bit 64 x part + rank",
 }

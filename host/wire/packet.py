@@ -194,7 +194,7 @@ def decode_header(
 def check(header: KofnHeader, size: int, total: int) -> None:
     """WireError unless a datagram's size and sum_of() agree with its header."""
     if size < HEADER_BYTES:
-        raise WireError(f"a packet must have {HEADER_BYTES} bytes or more, got {size}")
+        raise WireError(f"a datagram of {size} bytes: a kofn header has {HEADER_BYTES}")
     if header.version != VERSION:
         raise WireError(f"version must be {VERSION}, got {header.version}")
     if size != HEADER_BYTES + header.words * WORD_BYTES:

@@ -1,1 +1,1 @@
-"""What a worker computes: model, data, replica, injected stragglers."""
+"""A worker's computation: model, data, replica, injected stragglers."""

@@ -1,11 +1,11 @@
-"""What a model has learnt: its metric, and the name of its parameters.
+"""Evaluation of a model: its metric, and the fingerprint of its parameters.
 
-One evaluation says little about a training that has nearly reached its target: single steps jump over it and back.  So
-a value is the mean over the last `over` evaluations (run.accuracy_over); these are part of a replica's state, and a
-worker that comes back stops with the others.
+Single evaluations oscillate around the target when a training has nearly reached it.  So a value is the mean over the
+last `over` evaluations (run.accuracy_over).  These are part of a replica's state, so a rejoining worker stops with the
+others.
 
-A large model takes longer to evaluate than to train: with `every` (run.evaluate_every) it is looked at after every so
-many iterations and after the last one, and those between have no value.
+A large model may take longer to evaluate than to train: it is evaluated only every `every` iterations
+(run.evaluate_every), and after the last one; other iterations have no value.
 """
 
 import math
@@ -20,23 +20,23 @@ from kofn.host.workload.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Of the parameters after an iteration; None where nobody looked, or where it is not finite."""
+    """The evaluation after an iteration; values are None if not evaluated, or not finite."""
 
     accuracy: float | None  # the workload's metric
-    owned_accuracy: float | None  # on the classes that only one worker holds; None: every class has more
+    owned_accuracy: float | None  # on the classes that only one worker holds; None: there are none
     params: str  # fingerprint
 
 
 class Evaluator:
-    """Looks at a model that changes; `last`: the last iteration."""
+    """Evaluates a model as it changes; `last`: the last iteration."""
 
     def __init__(self, workload: Workload, *, over: int = 1, every: int = 1, last: int | None = None) -> None:
         self._workload, self._every, self._last = workload, every, last
         self.recent: npt.NDArray[np.float64] = np.zeros(over)
-        """The latest values, each at its evaluation's number modulo `over`: a part of the replica's state."""
+        """The latest values, each at its evaluation's number modulo `over`; part of the replica's state."""
 
     def look(self, iteration: int) -> Evaluation:
-        """At the parameters as they are after this iteration, if there is a metric and it is time to."""
+        """Evaluate the parameters after this iteration, if there is a metric and an evaluation is due."""
         workload = self._workload
         params = fingerprint(workload.parameters)
         if workload.metric is None or (iteration % self._every and iteration != self._last):
@@ -45,7 +45,7 @@ class Evaluator:
         return Evaluation(accuracy=self.value(iteration), owned_accuracy=workload.evaluate_owned(), params=params)
 
     def value(self, iteration: int) -> float | None:
-        """As it is known after this iteration: the mean over the latest evaluations; None before the first one."""
+        """Return the metric after this iteration: the mean over the latest evaluations; None before the first one."""
         last = self._number(iteration)
         if self._workload.metric is None or not last:
             return None
@@ -54,5 +54,5 @@ class Evaluator:
         return mean if math.isfinite(mean) else None
 
     def _number(self, iteration: int) -> int:
-        """Of the latest evaluation up to this iteration, from 1; the last one may come before its time."""
+        """Return the number of the latest evaluation up to this iteration, from 1; the last one may be early."""
         return iteration // self._every + (iteration == self._last and iteration % self._every > 0)

@@ -1,4 +1,4 @@
-"""Models whose passes go layer by layer, so that weight gradients may be computed, and leave, in another order."""
+"""Models with passes layer by layer, so that weight gradients can be computed and sent in another order."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,37 +12,39 @@ from kofn.host.workload.workload import Workload
 
 
 class LayeredModel(ABC):
-    """`layers`, counted from 0, of `parameters`; on one batch come the forward passes from the first layer on, the
-    loss, and the steps of a backward pass in any order of schedule.orders.
+    """A model of `layers`, counted from 0, with `parameters`.
+
+    The calls for one batch: the forward passes from the first layer on, the loss, and the steps of a backward pass in
+    any order of schedule.orders.
     """
 
     parameters: Floats
     layers: Sequence[Layer]
     span_s: tuple[float, float] | None = None
-    """From when to when another processor computes the latest pass, which may be to come (time.monotonic); None: no
-    other does, and it has ended."""
+    """Begin and end of the latest pass on another processor, perhaps in the future (time.monotonic); None: it was
+    computed here, and has ended."""
 
     @abstractmethod
     def forward(self, layer: int) -> None:
-        """The layers before it first."""
+        """Compute a layer's forward pass, after those of the layers before it."""
 
     @abstractmethod
     def loss(self) -> float | None:
-        """After all forward passes; with it comes the last layer's error term."""
+        """Return the loss after all forward passes; this also computes the last layer's error term."""
 
     def expect(self, steps: Sequence[Step]) -> None:  # noqa: B027  # most cannot
-        """A backward pass of these steps begins: who can do so goes on with each before it is asked for."""
+        """Announce the steps of a backward pass; a model may compute them ahead."""
 
     @abstractmethod
     def error(self, layer: int) -> None:
-        """The error term of the layer before this one, by this one's parameters."""
+        """Compute the error term of this layer's input."""
 
     @abstractmethod
     def weight(self, layer: int) -> Floats:
-        """The gradient of a layer's parameters, shape (elements,)."""
+        """Return the gradient of a layer's parameters, shape (elements,)."""
 
     def step(self, step: Step, gradient: Floats) -> None:
-        """One of a backward pass; `gradient`, shape of `parameters`, has a layer's weight gradient then."""
+        """Compute a step of a backward pass; write a weight gradient to its place in `gradient`."""
         if step.kind == "error":
             self.error(step.layer)
         else:
@@ -50,7 +52,7 @@ class LayeredModel(ABC):
             gradient[layer.begin : layer.end] = self.weight(step.layer)
 
     def passes(self) -> tuple[float | None, Floats]:
-        """All of them, in the usual order: the loss, where there is one, and the gradient, shape of `parameters`."""
+        """Run all passes in the usual order; return the loss, if any, and the gradient, shape of `parameters`."""
         for layer in range(len(self.layers)):
             self.forward(layer)
         loss, gradient = self.loss(), np.empty_like(self.parameters)
@@ -60,7 +62,7 @@ class LayeredModel(ABC):
 
 
 class LayeredWorkload(Workload):
-    """One whose gradients are a layered model's."""
+    """A workload with a layered model."""
 
     model: LayeredModel
 

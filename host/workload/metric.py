@@ -1,4 +1,4 @@
-"""What a training is judged by: one number of the parameters, which way is better, and from where on it is enough."""
+"""The metric of a training: a number, its direction, and the target."""
 
 import math
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`target`: where a training ends (run.target says another one).
+    """`target`: the value at which a training ends, unless run.target sets another one.
 
     >>> error = Metric(name="error", better="lower", target=0.1)
     >>> error.reached(0.2), error.reached(0.1), error.reached(None), error.best([0.3, None, 0.2])
@@ -23,13 +23,13 @@ class Metric:
     percent: bool = False  # a share, 0 to 1: shown in per cent
 
     def reached(self, value: float | None) -> bool:
-        """Whether a value is enough; None and NaN are not."""
+        """Return whether a value reaches the target; None and NaN do not."""
         if value is None:
             return False
         return value >= self.target if self.better == "higher" else value <= self.target
 
     def best(self, values: Iterable[float | None]) -> float | None:
-        """Of those that are known; None where none is."""
+        """Return the best of the known values; None if none is known."""
         known = [value for value in values if value is not None and math.isfinite(value)]
         return (max if self.better == "higher" else min)(known, default=None)
 

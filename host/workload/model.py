@@ -21,7 +21,7 @@ DIGITS = Path(__file__).with_name("digits.npz")
 SIDE = 8
 PIXELS = SIDE * SIDE
 HELD_OUT = 360
-"""Of 1,797 images: a fifth, never trained on."""
+"""Number of held-out images, a fifth of 1,797."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One worker's data: its share of the training images and everybody's held-out ones."""
+    """One worker's data: its share of the training images, and the held-out ones, which all workers share."""
 
     train: Batch
     held_out: Batch
     seed: tuple[int, int]
 
     def batch(self, iteration: int, size: int, number: int = 0) -> Batch:
-        """The iteration's images, drawn from the seed, the iteration and the batch's number in it alone."""
+        """Return a batch's images; the draw depends only on the seed, the iteration and the batch's number in it."""
         choice = np.random.default_rng((*self.seed, iteration, 1 + number)).integers(len(self.train.labels), size=size)
         return Batch(self.train.images[choice], self.train.labels[choice])
 
@@ -53,7 +53,7 @@ class Shard:
 def load_shard(
     rank: int, workers: int, seed: int, owned: Sequence[ClassShard] = (), dirichlet: float | None = None
 ) -> Shard:
-    """One worker's of `load_shards`."""
+    """Return one worker's shard, see load_shards()."""
     (shard,) = load_shards([rank], workers, seed, owned, dirichlet)
     return shard
 
@@ -65,10 +65,10 @@ def load_shards(
     owned: Sequence[ClassShard] = (),
     dirichlet: float | None = None,
 ) -> list[Shard]:
-    """For each rank all training images of the classes that `owned` gives it alone; else its equal share of the others.
+    """Return each rank's data: all training images of its classes in `owned`, else an equal share of the others.
 
-    They are dealt one by one, after a shuffle that all workers share. With `dirichlet` each class is divided by shares
-    drawn from a Dirichlet distribution with this concentration (Hsu et al., 2019, arXiv:1909.06335).
+    Images are dealt one by one after a common shuffle. With `dirichlet`, each class is divided by shares drawn from a
+    Dirichlet distribution with this concentration (Hsu et al., 2019, arXiv:1909.06335).
     """
     pixels, digits = load_digits()
     order = np.random.default_rng(seed).permutation(len(digits))
@@ -87,13 +87,13 @@ def load_shards(
 
 @cache
 def load_digits() -> tuple[npt.NDArray[np.float64], Labels]:
-    """Pixels 0..16, shape (1797, 64), and labels, shape (1797,); digits.txt says whose they are."""
+    """Return pixels 0..16, shape (1797, 64), and labels, shape (1797,); digits.txt names their source."""
     with np.load(DIGITS) as file:
         return file["images"].astype(np.float64), file["labels"].astype(np.int64)
 
 
 def _dealt(rank: int, workers: int, labels: Labels, owned: Sequence[ClassShard]) -> npt.NDArray[np.intp]:
-    """Which of the training images a worker holds, in ascending order."""
+    """Return the numbers of a worker's training images, ascending."""
     classes = {shard.worker: shard.classes for shard in owned}
     if rank in classes:
         return np.flatnonzero(np.isin(labels, classes[rank]))
@@ -103,7 +103,7 @@ def _dealt(rank: int, workers: int, labels: Labels, owned: Sequence[ClassShard])
 
 
 def _divided(labels: Labels, workers: int, concentration: float, seed: int) -> list[npt.NDArray[np.intp]]:
-    """Which of the training images each worker holds: one or more, as who has none takes one from whoever has most."""
+    """Return each worker's training images, at least one: a worker without any takes one from the largest share."""
     random = np.random.default_rng((seed, workers))
     parts: list[list[int]] = [[] for _ in range(workers)]
     for label in range(CLASSES):
@@ -126,7 +126,7 @@ class Perceptron(NeuralNetwork):
 
 
 class Convolutional(NeuralNetwork):
-    """3 x 3 convolutions with so many channels each, with ReLU between them, and a dense layer, for the digits."""
+    """3 x 3 convolutions with `channels`, ReLU between them, and a dense layer, for the digits."""
 
     def __init__(self, channels: tuple[int, ...], seed: int) -> None:
         convolutions = [Convolution(SIDE, *pair) for pair in pairwise((1, *channels))]

@@ -1,8 +1,7 @@
-"""A network of layers in NumPy, one behind the other with ReLU between them, and a softmax in the end.
+"""A sequential network of layers in NumPy, with ReLU between them and a final softmax.
 
-Parameters and gradient are flat float32 vectors, as the aggregation wants them.  Each layer's forward pass, the error
-term of its input and its weight gradient are steps of their own; whoever makes them in another order gets the same
-bits.
+Parameters and gradient are flat float32 vectors, as aggregation requires.  Each layer's forward pass, the error term of
+its input and its weight gradient are separate steps; their order does not change the bits.
 """
 
 from abc import ABC, abstractmethod
@@ -29,42 +28,42 @@ class Examples(Protocol):
 
 
 class LayerKind(ABC):
-    """What a layer computes; `flat` is its part of the parameters, inputs and outputs are (n, elements)."""
+    """A layer's computation; `flat` is its part of the parameters, inputs and outputs are (n, elements)."""
 
     shape: tuple[int, int]
-    """Of the weights: (values that go into one output, outputs that have weights of their own)."""
+    """The weights' shape: (inputs of an output, outputs with separate weights)."""
 
     @property
     def elements(self) -> int:
-        """Weights, and a bias for each column."""
+        """Number of weights, plus one bias per column."""
         return (self.shape[0] + 1) * self.shape[1]
 
     def initial(self, random: np.random.Generator) -> Floats:
-        """Weights drawn as by He et al. (2015), and biases of 0."""
+        """Return weights drawn as in He et al. (2015), and zero biases."""
         rows, columns = self.shape
         weights = random.normal(0, np.sqrt(2 / rows), rows * columns).astype(np.float32)
         return np.concatenate([weights, np.zeros(columns, np.float32)])
 
     def split(self, flat: Floats) -> tuple[Floats, Floats]:
-        """Views: weights and biases."""
+        """Return views of weights and biases."""
         size = self.shape[0] * self.shape[1]
         return flat[:size].reshape(self.shape), flat[size:]
 
     @abstractmethod
     def forward(self, inputs: Floats, flat: Floats) -> Floats:
-        """Outputs."""
+        """Return the outputs."""
 
     @abstractmethod
     def error(self, error: Floats, flat: Floats) -> Floats:
-        """Of the inputs, from that of the outputs."""
+        """Return the inputs' error term, given the outputs'."""
 
     @abstractmethod
     def weight(self, inputs: Floats, error: Floats) -> Floats:
-        """The gradient, as flat as the parameters."""
+        """Return the gradient, flat like the parameters."""
 
 
 class Dense(LayerKind):
-    """Every output from every input."""
+    """A fully connected layer."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.shape = (inputs, outputs)
@@ -85,7 +84,7 @@ class Dense(LayerKind):
 
 
 class Convolution(LayerKind):
-    """3 x 3 with a border of zeros, on square images; values are in the order (row, column, channel)."""
+    """A 3 x 3 convolution with zero padding, on square images; values are in the order (row, column, channel)."""
 
     def __init__(self, side: int, channels: int, filters: int) -> None:
         self.shape = (9 * channels, filters)
@@ -109,7 +108,7 @@ class Convolution(LayerKind):
         return np.concatenate([(self._windows(inputs).T @ by_filter).ravel(), by_filter.sum(axis=0)])
 
     def _windows(self, inputs: Floats) -> Floats:
-        """(n * side * side, channels * 9)."""
+        """Return the inputs' windows, (n * side * side, channels * 9)."""
         images = inputs.reshape(-1, self._side, self._side, self._channels)
         bordered = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
         windows = np.lib.stride_tricks.sliding_window_view(bordered, (3, 3), axis=(1, 2))
@@ -117,7 +116,7 @@ class Convolution(LayerKind):
 
 
 class NeuralNetwork(LayeredModel):
-    """begin() takes a batch of examples."""
+    """A network that begins each gradient with a batch of examples."""
 
     def __init__(self, kinds: Sequence[LayerKind], seed: int) -> None:
         self._kinds = kinds
@@ -127,10 +126,10 @@ class NeuralNetwork(LayeredModel):
         self.layers = [Layer(str(number), *edges) for number, edges in enumerate(pairwise(ends), 1)]
 
     def begin(self, examples: Examples) -> None:
-        """Of one batch."""
+        """Begin the passes of one batch."""
         self._labels = examples.labels
-        self._inputs: dict[int, Floats] = {0: examples.images}  # of each layer, as long as they are needed
-        self._errors: dict[int, Floats] = {}  # of the outputs of each layer, likewise
+        self._inputs: dict[int, Floats] = {0: examples.images}  # by layer, while needed
+        self._errors: dict[int, Floats] = {}  # of the outputs, by layer, while needed
 
     def forward(self, layer: int) -> None:
         outputs = self._kinds[layer].forward(self._inputs[layer], self._flat(layer))
@@ -138,7 +137,7 @@ class NeuralNetwork(LayeredModel):
         self._inputs[layer + 1] = np.maximum(outputs, 0) if hidden else outputs
 
     def loss(self) -> float:
-        """The mean cross-entropy."""
+        """Return the mean cross-entropy."""
         last = len(self.layers)
         probability = _softmax(self._inputs.pop(last))
         rows = np.arange(len(self._labels))
@@ -155,14 +154,14 @@ class NeuralNetwork(LayeredModel):
         return self._kinds[layer].weight(self._inputs[layer], self._errors[layer])
 
     def gradient(self, examples: Examples) -> tuple[float, Floats]:
-        """The loss over a batch and its gradient, shape of `parameters`."""
+        """Return the loss over a batch, and its gradient, shape of `parameters`."""
         self.begin(examples)
         loss, gradient = self.passes()
         assert loss is not None
         return loss, gradient
 
     def accuracy(self, examples: Examples) -> float:
-        """Share of the examples that are classified rightly."""
+        """Return the share of correctly classified examples."""
         values = examples.images
         for layer, kind in enumerate(self._kinds):
             values = kind.forward(values if layer == 0 else np.maximum(values, 0), self._flat(layer))

@@ -1,4 +1,4 @@
-"""From an average gradient to the next parameters, in the same way at every worker."""
+"""Optimizers: from an average gradient to the next parameters, equally at every worker."""
 
 from abc import ABC, abstractmethod
 
@@ -12,26 +12,26 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 class Optimizer(ABC):
-    """Changes a workload's parameters in place; the same gradients give the same bits on every replica."""
+    """Updates a workload's parameters in place; the same gradients give the same bits on every replica."""
 
     @abstractmethod
     def step(self, gradient: Floats) -> None:
-        """One update by an iteration's average gradient, shape of the parameters, which is not to be kept."""
+        """Update by an iteration's average gradient, shape of the parameters; do not keep the array."""
 
     def step_part(self, gradient: Floats, begin: int, end: int) -> None:
-        """The same of parameters `begin` to `end` alone, shape (end - begin,); all parts come once, in any order.
+        """Update parameters `begin` to `end` only, shape (end - begin,); all parts are stepped once, in any order.
 
-        What changes of state() is in the same places of arrays that are shaped as the parameters are.
+        It may change state() only at the same places of arrays with the parameters' shape.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no step_part(): layers are stepped one by one")
+        raise NotImplementedError(f"{type(self).__name__} needs a step_part(): layers are stepped one by one")
 
     @abstractmethod
     def state(self) -> Arrays:
-        """All that the next step depends on beside parameters and gradient, by name."""
+        """Return all arrays, by name, on which the next step depends, besides parameters and gradient."""
 
     @abstractmethod
     def restore(self, state: Arrays) -> None:
-        """Go on as the optimizer of another replica, whose state() this is; ValueError where it does not fit."""
+        """Continue from another replica's state(); ValueError if it does not fit."""
 
 
 class Momentum(Optimizer):
@@ -57,7 +57,7 @@ class Momentum(Optimizer):
 
 
 def fitting(given: Arrays, name: str, wanted: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """An array of this name, as large and of the same kind as `wanted`; ValueError where it is not."""
+    """Return the array of this name; ValueError unless shape and dtype equal those of `wanted`."""
     found = given.get(name)
     if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
         what = "nothing" if found is None else f"{found.dtype} {found.shape}"

@@ -1,8 +1,8 @@
-"""A workload of a PyTorch module, for workloads of your own (docs/howto/model.md); needs kofn[torch].
+"""A base class for custom workloads with a PyTorch module (docs/howto/model.md); needs kofn[torch].
 
-The module's parameters become parts of one float32 array, which NumPy and PyTorch share; gradients are summed by the
-job's collective, and the module's own optimizer steps.  Every worker has one thread: its step and its evaluation give
-the same bits as the others'.
+The module's parameters become parts of one float32 array, which NumPy and PyTorch share.  The job's collective sums the
+gradients, and the module's own optimizer steps.  Every worker uses one thread, so that steps and evaluations are
+bit-identical.
 """
 
 import io
@@ -21,7 +21,7 @@ STATE = "torch"
 
 
 class TorchWorkload(Workload):
-    """Derive from it: build_module, build_optimizer, loss and evaluate; `self.config` and `self.rank` are there."""
+    """Derive from it with build_module, build_optimizer, loss and evaluate, which may use self.config and self.rank."""
 
     def __init__(self, config: Config, rank: int) -> None:
         self.config, self.rank = config, rank
@@ -31,21 +31,21 @@ class TorchWorkload(Workload):
         self._flat = flat = _flatten(self.module)
         self.parameters = flat.numpy()
         self.optimizer = TorchOptimizer(self.module, self.build_optimizer())
-        torch.manual_seed(config.run.seed * 1000 + rank)  # dropout is each worker's own
+        torch.manual_seed(config.run.seed * 1000 + rank)  # dropout differs between workers
         self.module.eval()
         self._buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
 
     @abstractmethod
     def build_module(self) -> torch.nn.Module:
-        """The model, on the CPU, in float32; PyTorch's seed is run.seed."""
+        """Return the model, on the CPU, in float32; PyTorch's seed is run.seed."""
 
     @abstractmethod
     def build_optimizer(self) -> torch.optim.Optimizer:
-        """Any of torch.optim over self.module.parameters()."""
+        """Return an optimizer of torch.optim over self.module.parameters()."""
 
     @abstractmethod
     def loss(self, iteration: int, batch: int) -> torch.Tensor:
-        """Of an iteration's `batch`-th data of this worker, one number."""
+        """Return the loss, a scalar, of this worker's `batch`-th data in an iteration."""
 
     def gradient(self, iteration: int, batch: int = 0) -> tuple[float, Floats]:
         self.module.train()
@@ -58,17 +58,17 @@ class TorchWorkload(Workload):
         return float(loss.detach()), gradient
 
     def _check_buffers(self) -> None:
-        """TypeError for what workers would have each for itself, so that they evaluate differently."""
+        """TypeError if a buffer has changed: workers would evaluate differently."""
         buffers = dict(self.module.named_buffers())
         if changed := [name for name, before in self._buffers.items() if not torch.equal(before, buffers[name])]:
             raise TypeError(
-                f"{changed[0]} changes while a gradient is computed, and is no parameter: it would differ between"
-                " workers (GroupNorm, LayerNorm or track_running_stats=False in place of batch statistics)"
+                f"{changed[0]} must not change while a gradient is computed, since it is no parameter: it would differ"
+                " between workers (use GroupNorm, LayerNorm or track_running_stats=False instead of batch statistics)"
             )
 
 
 class TorchOptimizer(Optimizer):
-    """One of torch.optim; its state is what state_dict() has."""
+    """An optimizer of torch.optim; its state is state_dict()."""
 
     def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -88,16 +88,16 @@ class TorchOptimizer(Optimizer):
 
     def restore(self, state: Arrays) -> None:
         if STATE not in state:
-            raise ValueError(f"a peer's optimizer has {', '.join(state) or 'nothing'}: one of PyTorch's is needed")
+            raise ValueError(f"a peer's optimizer must be one of PyTorch's, got {', '.join(state) or 'nothing'}")
         self._optimizer.load_state_dict(torch.load(io.BytesIO(state[STATE].tobytes()), weights_only=True))
 
 
 def _flatten(module: torch.nn.Module) -> torch.Tensor:
-    """One tensor that all parameters are parts of from now on; TypeError for what is no float32 on the CPU."""
+    """Return a tensor of which all parameters become parts; TypeError unless they are float32 on the CPU."""
     parameters: Iterable[tuple[str, torch.nn.Parameter]] = list(module.named_parameters())
     for name, parameter in parameters:
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
-            raise TypeError(f"{name} is {parameter.dtype} on {parameter.device}: torch.float32 on cpu is needed")
+            raise TypeError(f"{name} must be torch.float32 on cpu, got {parameter.dtype} on {parameter.device}")
     flat = torch.cat([parameter.detach().reshape(-1) for _, parameter in parameters])
     start = 0
     for _, parameter in parameters:

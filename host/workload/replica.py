@@ -1,7 +1,7 @@
-"""A worker's copy of what all workers have alike: parameters, the optimizer's state, and checksums of all results.
+"""A worker's replica of the state that all workers share: parameters, optimizer state, and checksums of all results.
 
-The training thread applies results; peers may ask for the whole at any time: a lock keeps each answer between two
-iterations.
+The training thread applies results.  Peers may fetch the replica at any time; a lock ensures that they get it between
+two iterations.
 """
 
 import threading
@@ -20,14 +20,14 @@ from kofn.host.workload.workload import Workload
 from kofn.results.memory import Memory
 
 OPTIMIZER = "optimizer."
-"""What the names of an optimizer's arrays begin with."""
+"""The prefix of the names of an optimizer's arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """Everything after `iteration`: "parameters" float32 (elements,), "results" int64 (blocks,), "values" float64
-    (those that workload.evaluation takes the mean of,), the next iteration's plan (compression.plan), and what the
-    optimizer has, "optimizer.velocity" for example.
+    """The state after `iteration`: "parameters" float32 (elements,), "results" int64 (blocks,), "values" float64 (the
+    values whose mean workload.evaluation takes,), the next iteration's plan (compression.plan), and the optimizer's
+    arrays, "optimizer.velocity" for example.
     """
 
     iteration: int
@@ -35,10 +35,10 @@ class ReplicaState:
 
 
 class Replica:
-    """Holds the arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
+    """The arrays of the model, its optimizer and its evaluator, which change in place, and the next plan.
 
-    `blocks`: of a gradient, whose results have checksums; 0: there are none.  `more`: what else all workers have
-    alike, by name, which changes in place.
+    `blocks`: the number of blocks whose results have checksums; 0: none.  `more`: further arrays, by name, that all
+    workers share and that change in place.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Replica:
         )
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
         self._iteration: int | None = None
-        self._stepped: dict[tuple[int, int], Arrays] = {}  # parts that are an iteration ahead, and what they were
+        self._stepped: dict[tuple[int, int], Arrays] = {}  # parts that are an iteration ahead, with their former values
         self.results: Integers = np.zeros(blocks, np.int64)
-        """Checksums of all results, added up: of what all workers together had counted."""
+        """The sum of the checksums of all results, that is, of all workers' counted contributions."""
         self._arrays: Arrays = {
             "parameters": workload.parameters,
             "results": self.results,
@@ -63,17 +63,17 @@ class Replica:
         }
 
     def start(self, iteration: int) -> None:
-        """The initial parameters, the same everywhere, are those after this iteration."""
+        """Begin with the initial parameters, as those after this iteration."""
         self._iteration = iteration
 
     def step_part(self, begin: int, end: int, mean: Floats) -> None:
-        """The part of apply() that concerns parameters `begin` to `end`, before it: mean is of shape (end - begin,)."""
+        """Apply the mean of parameters `begin` to `end`, (end - begin,), before apply() does the rest."""
         with self._lock:
             self._stepped[begin, end] = {name: array[begin:end].copy() for name, array in self._by_parameter.items()}
             self.optimizer.step_part(mean, begin, end)
 
     def apply(self, iteration: int, mean: Floats, checksums: Integers, plan: Plan) -> Evaluation:
-        """An iteration's average gradient, shape (elements,), checksums of what it was made from, the plan after it."""
+        """Apply an iteration's average gradient, (elements,), its results' checksums, and the next plan; evaluate."""
         with self._lock:
             if not self._stepped:
                 self.optimizer.step(mean)
@@ -86,7 +86,7 @@ class Replica:
             return self.evaluator.look(iteration)
 
     def state(self) -> ReplicaState | None:
-        """A copy; None before the first parameters are there."""
+        """Return a copy; None before start()."""
         with self._lock:
             if self._iteration is None:
                 return None
@@ -98,7 +98,7 @@ class Replica:
             return ReplicaState(iteration=self._iteration, arrays=arrays)
 
     def restore(self, state: ReplicaState) -> None:
-        """Become another replica; AgentError when its arrays are of another model."""
+        """Become a copy of another replica; AgentError if its arrays belong to another model."""
         own = {
             name.removeprefix(OPTIMIZER): array for name, array in state.arrays.items() if name.startswith(OPTIMIZER)
         }
@@ -110,25 +110,25 @@ class Replica:
                 for name, array in self._arrays.items():
                     array[:] = taken[name]
                 self._iteration = state.iteration
-        except (ValueError, LookupError, RuntimeError) as error:  # as a foreign optimizer may have it
+        except (ValueError, LookupError, RuntimeError) as error:  # from custom optimizers
             raise AgentError(str(error)) from error
 
     @property
     def memory(self) -> Memory:
-        """A gradient is as large as the parameters."""
+        """The memory of the replica; a gradient is as large as the parameters."""
         parameters, own = self._arrays["parameters"].nbytes, self.optimizer.state().values()
         return Memory(parameters=parameters, gradients=parameters, optimizer=sum(each.nbytes for each in own))
 
     @property
     def _by_parameter(self) -> Arrays:
-        """What a step of some parameters changes in the same places."""
+        """The arrays that a step of some parameters changes at the same places."""
         parameters = self._arrays["parameters"]
         own = {OPTIMIZER + name: array for name, array in self.optimizer.state().items()}
         alike = {name: array for name, array in own.items() if array.shape == parameters.shape}
         return {"parameters": parameters} | alike
 
     def _rest(self, elements: int) -> list[tuple[int, int]]:
-        """Ranges that are not stepped, where others are."""
+        """Return the ranges that are not stepped yet; none if no part is stepped."""
         if not self._stepped:
             return []
         edges = [0, *(edge for part in sorted(self._stepped) for edge in part), elements]
@@ -136,7 +136,7 @@ class Replica:
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:
-    """A state's arrays in pieces, each with the array's name, type and shape ("parameters:float32:4810")."""
+    """Yield a state's arrays in pieces, each with the array's name, type and shape ("parameters:float32:4810")."""
     for name, array in state.arrays.items():
         data = array.tobytes()
         for start in range(0, max(len(data), 1), part_bytes):
@@ -145,7 +145,7 @@ def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[s
 
 
 def from_parts(iteration: int, parts: dict[str, bytes]) -> ReplicaState:
-    """What to_parts() made, put together."""
+    """Return the state from the joined pieces of to_parts()."""
     arrays: Arrays = {}
     for header, data in parts.items():
         name, kind, shape = header.split(":")

@@ -1,4 +1,4 @@
-"""How long a worker is blocked, and how fast its hardware is: injected, and the same in every trial of a run."""
+"""Injected blocking times and hardware speeds of a worker, the same in every trial of a run."""
 
 from abc import ABC, abstractmethod
 
@@ -7,7 +7,7 @@ from kofn.config.schema import Config
 
 
 class StragglerSource(ABC):
-    """One worker's; made with (config, rank).  All times in seconds."""
+    """One worker's blocking times; constructed with (config, rank).  All times are in seconds."""
 
     def __init__(self, config: Config, rank: int) -> None:
         self.rank = rank
@@ -15,27 +15,27 @@ class StragglerSource(ABC):
 
     @abstractmethod
     def mean_s(self, iteration: int) -> float:
-        """The mean blocking of the iteration: the truth that an estimate is compared with."""
+        """Return the mean blocking of the iteration, with which estimates are compared."""
 
     @abstractmethod
     def blocking_s(self, iteration: int, batch: int = 0, now_s: float = 0.0) -> float:
-        """How long it is blocked over an iteration's `batch`-th gradient, begun `now_s` after the training."""
+        """Return the blocking of an iteration's `batch`-th gradient, begun `now_s` after the training's start."""
 
     def compute_s(self, iteration: int) -> float:
-        """Least time of its forward and backward pass; model.compute_ms."""
+        """Return the least time of the forward and backward pass, model.compute_ms by default."""
         return self._compute_s
 
     @classmethod  # noqa: B027  # most need nothing
     def check(cls, config: Config) -> None:
-        """ConfigError where the configuration has not what it needs, before anything is started."""
+        """ConfigError if the configuration lacks a required setting; called before anything is started."""
 
 
 def load_stragglers(config: Config, rank: int) -> StragglerSource:
-    """What the configuration names, for one worker."""
+    """Return the configured source for one worker."""
     return straggler_class(config)(config, rank)
 
 
 def straggler_class(config: Config) -> type[StragglerSource]:
-    """What the configuration names; ConfigError where that cannot be loaded."""
+    """Return the configured class; ConfigError if it cannot be loaded."""
     base: type[StragglerSource] = StragglerSource  # type: ignore[type-abstract]
     return STRAGGLERS.load_class(config.model.straggler_source, base)

@@ -1,5 +1,5 @@
 """ZeRO: one worker keeps a shard of optimizer state, gradients and parameters; 1-bit Adam and 1-bit LAMB.
 
 ZeRO: S. Rajbhandari et al., SC 2020.  1-bit Adam: H. Tang et al., ICML 2021.  1-bit LAMB: C. Li et al., HiPC 2022.
-NumPy and a Communicator; knows neither PyTorch nor packets.
+It uses NumPy and a Communicator, but neither PyTorch nor packets.
 """

@@ -1,4 +1,4 @@
-"""Means in fewer than 32 bits of an element, of which what is left over stays with the worker (worker_error)."""
+"""Means with fewer than 32 bits per element; the encoding error stays at the worker (worker_error)."""
 
 from typing import Protocol
 
@@ -13,40 +13,40 @@ from kofn.host.zero.shards import Shards
 from kofn.results.memory import Memory
 
 LIMIT_S = 600.0
-"""Of one call; a communicator says much earlier who is missing."""
+"""The time limit of a call; a communicator names a missing worker much earlier."""
 
 
 class CompressedMean(Protocol):
-    """compressed_allreduce, as DeepSpeed names it."""
+    """DeepSpeed's compressed_allreduce."""
 
     block_elements: int
-    """So many neighbours share a scale."""
+    """The number of neighbouring elements that share a scale."""
 
     apart: bool
-    """Whether reduce_scatter() has blocks of one shard each, in turn; else shards share them."""
+    """Whether reduce_scatter() has blocks of one shard each, in turn; else shards share blocks."""
 
     def all_reduce(self, values: Floats) -> Floats:
-        """The mean of all workers' values (elements,), the same at all; what it leaves over goes with the next one."""
+        """Return the mean of all workers' values (elements,), the same at all; the error enters the next call."""
 
     def reduce_scatter(self, values: Floats, shards: Shards) -> Floats:
-        """The same, of this worker's shard alone (shard_elements,)."""
+        """Return the mean of this worker's shard only, (shard_elements,)."""
 
     @property
     def late(self) -> npt.NDArray[np.bool_] | None:
-        """Where the values of the last call wait as a whole, (elements,): their blocks closed without this worker.
+        """Whether each element's values wait, (elements,): its block closed without this worker in the last call.
 
-        None: nowhere.
+        None: no values wait.
         """
 
     @property
     def memory(self) -> Memory:
-        """What keeps what is left over, and what is on its way."""
+        """The memory of encoding errors and of contributions on their way."""
 
 
 class SwitchMean:
-    """By elastic calls of an InNetwork, in the lanes of its codec; the ledger keeps what is left over.
+    """Uses elastic calls of an InNetwork, in the lanes of its codec; the ledger keeps the encoding error.
 
-    With rows, reduce_scatter() is one, else an all-reduce of which the shard is cut out.
+    With rows, reduce_scatter() is an elastic reduce-scatter; else it is an all-reduce from which the shard is cut.
     """
 
     def __init__(self, communicator: InNetwork, elements: int) -> None:
@@ -68,7 +68,7 @@ class SwitchMean:
         if outcome.skipped:
             raise ZeroError(
                 f"worker {self._communicator.rank} has missed {len(outcome.skipped)} steps that others made without its"
-                " shard: all workers take part in every step, late or not"
+                " shard: all workers must take part in every step, late or not"
             )
         return outcome.value
 

@@ -1,4 +1,4 @@
-"""What workers tell each other exactly: shards to everybody, means to their owners, small arrays to all."""
+"""The exact calls of a sharded training: gathering shards, means for their owners, and small arrays."""
 
 from typing import Protocol, TypeVar
 
@@ -19,25 +19,25 @@ class Pending(Protocol[T_co]):
 
 
 class ExactCalls(Protocol):
-    """Calls of worker `rank` of `workers`; those that return a Pending come in the same order at all workers."""
+    """Calls of worker `rank` of `workers`; those that return a Pending must have the same order at all workers."""
 
     rank: int
     workers: int
 
     def all_reduce(self, values: Floats) -> Floats:
-        """The mean (elements,)."""
+        """Return the mean (elements,)."""
 
     def reduce_scatter(self, values: Floats, unit: Unit) -> Pending[Floats]:
-        """The mean of a unit's values (size,), of which this worker gets its own (chunk,)."""
+        """Begin the mean of a unit's values (size,); this worker receives its own part (chunk,)."""
 
     def gather_unit(self, shard: Floats, unit: Unit, out: Floats) -> Pending[Floats]:
-        """A unit's elements of all shards to `out`, (workers * chunk,)."""
+        """Begin to gather a unit's elements of all shards in `out`, (workers * chunk,)."""
 
     def gather(self, values: Array) -> Array:
-        """All workers' arrays, by rank (workers, ...)."""
+        """Return all workers' arrays, by rank (workers, ...)."""
 
     def broadcast(self, values: Array) -> Array:
-        """Worker 0's."""
+        """Return worker 0's array."""
 
 
 class CommunicatorCalls:

@@ -1,7 +1,7 @@
-"""All workers of a sharded training in one process, each a thread, step by step together.
+"""All workers of a sharded training in one process, one thread each, in lockstep.
 
-Encoders, ledgers and codecs are the workers' own; blocks are summed one after another in one slot of
-host.protocol.slots.  There is no network, and a seed says who is late: the same seed is the same training.
+Encoders, ledgers and codecs are the real ones.  Blocks are summed one after another in one slot of host.protocol.slots.
+There is no network; a seed decides which workers are late, so that a training is reproducible.
 """
 
 import math
@@ -35,12 +35,12 @@ from kofn.results.memory import Memory
 T = TypeVar("T")
 
 LIMIT_S = 120.0
-"""For the slowest worker to come."""
+"""The longest wait for the slowest worker."""
 
 
 @dataclass
 class Lockstep:
-    """What `workers` threads tell each other."""
+    """Exchanges data between `workers` threads."""
 
     workers: int
     given: dict[int, Any] = field(default_factory=dict)
@@ -49,11 +49,11 @@ class Lockstep:
         self._barrier = threading.Barrier(self.workers)
 
     def run(self, work: Callable[[int], T]) -> list[T]:
-        """What comes of it, by rank; where one fails, all end."""
+        """Run `work` for each rank in a thread; return the results by rank.  If one fails, all end."""
 
         def one(rank: int) -> T:
             try:
-                with np.errstate(all="ignore"):  # floats overflow as they do
+                with np.errstate(all="ignore"):  # overflow is silent
                     return work(rank)
             except BaseException:
                 self._barrier.abort()
@@ -67,7 +67,7 @@ class Lockstep:
         return [future.result() for future in futures]
 
     def all(self, rank: int, own: Any, join: Callable[[list[Any]], T]) -> T:
-        """What `join` makes of all workers' own, which each calls for itself."""
+        """Return `join` of all workers' `own`; each worker calls it itself."""
         self.given[rank] = own
         self._barrier.wait(LIMIT_S)
         found = join([self.given[other] for other in range(self.workers)])
@@ -75,7 +75,7 @@ class Lockstep:
         return found
 
     def once(self, rank: int, own: Any, join: Callable[[list[Any]], Sequence[T]]) -> T:
-        """As all(), where one worker makes everybody's."""
+        """Return this rank's item of `join` of all workers' `own`; one worker calls it for all."""
         self.given[rank] = own
         if self._barrier.wait(LIMIT_S) == 0:
             self.given = dict(enumerate(join([self.given[other] for other in range(self.workers)])))
@@ -86,7 +86,7 @@ class Lockstep:
 
 
 class Done:
-    """A call that is over."""
+    """A finished call."""
 
     def __init__(self, value: Floats) -> None:
         self._value = value
@@ -96,7 +96,7 @@ class Done:
 
 
 class LockstepCalls:
-    """ExactCalls, and the exchange of the two-sided scheme; means are rounded once, from float64."""
+    """ExactCalls, and the ChunkExchange of the two-sided scheme; means are rounded once, from float64."""
 
     def __init__(self, team: Lockstep, rank: int) -> None:
         self.rank, self.workers, self._team = rank, team.workers, team
@@ -130,8 +130,8 @@ def _mean(all: list[Floats]) -> Floats:
 
 
 class LockstepSwitch:
-    """Sums of so many elements from the first k workers, in an order that the seed draws; `majority`: the sign of each
-    sum comes back, times its block's step.
+    """Sums `elements` from the first k workers, in a random order by `seed`; `majority`: it returns the sign of each
+    sum times its block's step.
     """
 
     def __init__(
@@ -155,14 +155,14 @@ class LockstepSwitch:
 
     @property
     def lost(self) -> float | None:
-        """L2 of what all workers have discarded to keep residuals in fewer bits, over that of what they were given."""
+        """L2 norm of all workers' rounding of residuals to fewer bits, over that of their given values."""
         if all(encoder.ledger.residual.exact for encoder in self.encoders):
             return None
         return math.sqrt(sum(encoder.ledger.residual.lost_norm**2 for encoder in self.encoders) / self._given2)
 
     @property
     def expanding(self) -> float | None:
-        """The share of blocks with too large a step (compression.encoder); the first iteration's are not agreed on."""
+        """The share of blocks with too large a step (Encoding.expanding), without the first iteration's."""
         return fmean(self._expanding) if self._expanding else None
 
     def mean(self, rank: int, values: Floats) -> Floats:
@@ -211,7 +211,7 @@ class LockstepSwitch:
         return self._slots.handle(header, packed.values)
 
     def _end(self, rank: int, results: BlockResults) -> Floats:
-        """The iteration is over for a worker."""
+        """End the iteration for a worker; return its mean."""
         encoder = self.encoders[rank]
         encoder.settle(results, np.full(len(results), -1), np.zeros(len(results)))
         finished = encoder.follow(results, 0)
@@ -227,7 +227,7 @@ class LockstepSwitch:
 
 
 class LockstepMean:
-    """A worker's CompressedMean."""
+    """A worker's CompressedMean over a LockstepSwitch."""
 
     apart = False
 
@@ -253,5 +253,5 @@ class LockstepMean:
 
     @property
     def residual(self) -> float:
-        """Mean magnitude of what is pending."""
+        """The mean magnitude of pending values."""
         return float(np.abs(self._ledger.residual.pending).mean() * UNIT)

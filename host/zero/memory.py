@@ -1,18 +1,19 @@
-"""The formulas of what a worker keeps in memory between two steps, by kind.
+"""Formulas for a worker's memory between two steps, by kind.
 
-Of P parameters among n workers, in bytes:
+For P parameters and n workers, in bytes:
 
     kind         not sharded   stage 1         stage 2                stage 3
-    parameters   4 P           4 P + 4 P / n   4 P + 4 P / n          4 P / n + two layers while they are needed
+    parameters   4 P           4 P + 4 P / n   4 P + 4 P / n          4 P / n + two layers during their passes
     gradients    4 P           4 P             32 bits: 0             32 bits: 0
     optimizer    8 P           8 P / n         8 P / n                8 P / n
     residuals    0             fewer than 32 bits: 8 P; 2 P as bfloat16, P as int8
-    ledger       0             fewer than 32 bits: what was sent in two steps, P * bits / 4; 144 a block, and 8 an
+    ledger       0             fewer than 32 bits: contributions of two steps, P * bits / 4; 144 per block, and 8 per
                                element of one block (the journal)
 
-A shard is a copy beside the model's parameters in stages 1 and 2.  In fewer than 32 bits gradients are 4 P in all
-stages: they leave as a whole.  With 1 bit stage 1 has the whole momentum, 4 P, and the variance of its shard, 4 P / n;
-LAMB has another variance, 4 P / n, once the first one is frozen.  Exact residuals are steps of 2**-40 in 64 bits.
+In stages 1 and 2 a shard is a copy in addition to the model's parameters.  With fewer than 32 bits gradients take 4 P
+in all stages: they leave as a whole.  With 1 bit, stage 1 has the whole momentum, 4 P, and the shard's variance,
+4 P / n; LAMB has a second variance, 4 P / n, once the first one is frozen.  Exact residuals are multiples of 2**-40 in
+64 bits.
 """
 
 from collections.abc import Mapping
@@ -22,14 +23,14 @@ from kofn.host.zero.settings import ZeroSettings
 from kofn.results.memory import Memory
 
 RESIDUAL_BYTES: Mapping[Residual, int] = {"exact": 8, "bfloat16": 2, "int8": 1}
-"""Of an element."""
+"""Bytes of an element's residual."""
 
 BOOKS = 144
 """Bytes of a block's records."""
 
 
 def expected(settings: ZeroSettings, elements: int, workers: int, *, layer: int, block: int) -> Memory:
-    """`layer`: elements of the largest one; `block`: of a block."""
+    """Return a worker's memory; `layer`: elements of the largest layer; `block`: elements of a block."""
     whole, shard = 4 * elements, 4 * -(-elements // workers)
     few, momentum = settings.bits < 32, whole if settings.votes_on_momentum else shard
     variances = 2 if settings.bits == 1 and settings.optimizer == "lamb" else 1
@@ -43,5 +44,5 @@ def expected(settings: ZeroSettings, elements: int, workers: int, *, layer: int,
 
 
 def not_sharded(elements: int) -> Memory:
-    """By Adam."""
+    """Return a worker's memory with Adam, without sharding."""
     return Memory(parameters=4 * elements, gradients=4 * elements, optimizer=8 * elements)

@@ -14,18 +14,18 @@ OptimizerName = Literal["adam", "lamb"]
 STAGES, BITS = (1, 2, 3), (1, 8, 32)
 
 CODECS = {1: "onebit", 8: "int8", 32: "int32"}
-"""compress.codec of the elastic calls, by bits; with 32 there are none."""
+"""compress.codec of the elastic calls, by bits; with 32 bits there are no such calls."""
 
 NUMBER = "a finite number, 0 or more"
 
 
 def is_number(value: float) -> bool:
-    """Whether NUMBER says so."""
+    """Return whether a value is NUMBER."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _one_of(*values: int | str) -> Callable[[object], bool]:
-    """1.0 and True are no 1."""
+    """Return a check for these values; 1.0 and True do not count as 1."""
     return lambda value: type(value) in (int, str) and value in values
 
 
@@ -46,19 +46,19 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "mask": (lambda value: isinstance(value, bool), "True or False"),
     "residual": (_one_of(*get_args(Residual)), f"one of {', '.join(map(repr, get_args(Residual)))}"),
 }
-"""Of each setting alone: whether a value is, and what is said otherwise."""
+"""Each setting's check, and the words for its valid values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroSettings:
-    """`bits` of an element upstream: 32 is exact, 8 and 1 keep what they leave over (worker_error).
+    """`bits` of an element upstream: 32 is exact; with 8 and 1 the encoding error stays at the worker (worker_error).
 
-    freeze_step: with 1 bit the first so many steps are in full precision; then the variance is frozen, and the momentum
-    (stage 1) or the gradient (stages 2 and 3) is voted on.  weight_decay: added to the gradient, or with `decoupled`
-    taken off the parameters (AdamW); LAMB adds it to the update.  variance_floor: the least sqrt(variance) once it is
-    frozen, in root mean squares of its block: a block's values share one step.  mask: what never had a gradient until
-    then has no momentum.  residual: how what is left over is kept, as compress.residual.  ZeroError names what is not
-    allowed.
+    freeze_step: with 1 bit the number of first steps in full precision; then the variance is frozen, and the momentum
+    (stage 1) or the gradient (stages 2 and 3) is sent as votes.  weight_decay: added to the gradient, or with
+    `decoupled` subtracted from the parameters (AdamW); LAMB adds it to the update.  variance_floor: the least
+    sqrt(variance) once frozen, relative to its block's root mean square, because a block's values share one step.
+    mask: elements without a gradient until then have no momentum.  residual: the storage of the encoding error, as
+    compress.residual.  ZeroError for invalid settings.
     """
 
     optimizer: OptimizerName = "adam"
@@ -86,9 +86,9 @@ class ZeroSettings:
 
     @property
     def votes_on_momentum(self) -> bool:
-        """Else gradients leave, and their owner alone has the momentum."""
+        """Whether workers vote on the momentum; else they send gradients, and only the owner has the momentum."""
         return self.bits == 1 and self.stage == 1
 
     def compresses(self, step: int) -> bool:
-        """Whether this step, from 1, is in fewer than 32 bits."""
+        """Return whether this step, from 1, uses fewer than 32 bits."""
         return self.bits == 8 or (self.bits == 1 and step > self.freeze_step)

@@ -1,8 +1,8 @@
-"""Adam and LAMB of one worker's shard: their state, and a step with it.
+"""Adam and LAMB for one worker's shard: their state, and their step.
 
-Once the variance is frozen (1 bit), values of a block share one step s, so that an element whose variance is far below
-its block's would be thrown about by s / sqrt(variance): the variance has a floor then, and what never had a gradient
-has no momentum (DeepSpeed's exp_avg_mask).
+Once the variance is frozen (1 bit), the values of a block share one step s.  An element whose variance is far below its
+block's would change by huge steps, s / sqrt(variance).  So the variance gets a floor, and elements that never had a
+gradient have no momentum (DeepSpeed's exp_avg_mask).
 """
 
 from abc import ABC, abstractmethod
@@ -15,24 +15,24 @@ from kofn.host.arrays import Floats, Floats64
 from kofn.host.zero.settings import ZeroSettings
 
 Segments = Sequence[tuple[int, slice]]
-"""The shard by pieces of the flat parameters: number of the piece, and where it is (shards.Shards.segments)."""
+"""The shard by pieces of the flat parameters: a piece's number, and its place (shards.Shards.segments)."""
 
 Gather = Callable[[Floats], Floats]
-"""All workers' arrays (...), by rank (workers, ...), exact."""
+"""Returns all workers' arrays (...), by rank (workers, ...), exact."""
 
 COEFFICIENT = (0.01, 10.0)
-"""Least and most of LAMB's trust ratio, as DeepSpeed's."""
+"""Bounds of LAMB's trust ratio, as in DeepSpeed."""
 
 COEFFICIENT_BETA = 0.9
-"""Of the moving average that a trust ratio is frozen at."""
+"""The factor of the moving average at which a trust ratio is frozen."""
 
 FACTOR, FACTOR_CHANGE = (0.5, 4.0), 0.1
-"""Least and most of what a frozen trust ratio is multiplied by, and the share by which that changes in a step."""
+"""Bounds of a frozen trust ratio's factor, and the largest relative change of the factor in a step."""
 
 
 class ShardOptimizer(ABC):
-    """`parameters`: the shard's, which change in place; `exp_avg`: where the momentum is; `tensors`: the shard by the
-    `count` tensors of the model.
+    """`parameters`: the shard's, which change in place; `exp_avg`: the momentum's array; `tensors`: the shard by the
+    model's `count` tensors.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class ShardOptimizer(ABC):
 
     @property
     def arrays(self) -> list[Floats]:
-        """The state that is held, without the momentum."""
+        """The state's arrays, without the momentum."""
         return [self.exp_avg_sq]
 
     def take(self, gradient: Floats, *, momentum: bool = True) -> None:
-        """A step's mean gradient (shard_elements,); `momentum`: into that as well, else somebody else does it."""
+        """Take a step's mean gradient (shard_elements,); `momentum`: update the momentum too, else the caller does."""
         first, second = self._settings.betas
         if momentum:
             self.exp_avg *= np.float32(first)
@@ -69,7 +69,7 @@ class ShardOptimizer(ABC):
             self.exp_avg_sq += np.float32(1 - second) * np.square(gradient)
 
     def freeze(self, step: int, blocks: Segments, elements: npt.NDArray[np.int64]) -> None:
-        """The variance stays as it is after this step; `blocks`: the shard by blocks, which have so many elements."""
+        """Freeze the variance after this step; `blocks`: the shard by blocks, `elements`: the sizes of all blocks."""
         self.exp_avg_sq /= np.float32(1 - self._settings.betas[1] ** step)
         sums = np.zeros(len(elements), np.float32)
         for number, place in blocks:
@@ -83,7 +83,7 @@ class ShardOptimizer(ABC):
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Which of the shard's elements have a momentum: those that had a gradient before the variance was frozen."""
+        """Whether each element of the shard has a momentum: it had a gradient before the variance was frozen."""
         if not self._settings.mask:
             return np.ones(self.exp_avg_sq.shape, np.bool_)
         found: npt.NDArray[np.bool_] = self.exp_avg_sq > 0
@@ -91,14 +91,14 @@ class ShardOptimizer(ABC):
 
     @abstractmethod
     def step(self, step: int, rate: float) -> None:
-        """The `step`-th, from 1."""
+        """Make the `step`-th step, from 1."""
 
     @abstractmethod
     def _look(self, gradient: Floats) -> None:
-        """At a mean gradient once the variance is frozen."""
+        """Take a mean gradient after the variance was frozen."""
 
     def _direction(self, step: int) -> Floats:
-        """The momentum over the variance's root, each with its bias correction; a frozen variance has had its own."""
+        """Return momentum / sqrt(variance), bias-corrected; a frozen variance was corrected before."""
         first, second = self._settings.betas
         direction = np.sqrt(self.exp_avg_sq)
         if not self.frozen:
@@ -110,7 +110,7 @@ class ShardOptimizer(ABC):
 
 
 class ShardAdam(ShardOptimizer):
-    """As torch.optim.Adam, or AdamW where weight_decay is decoupled; 1-bit Adam once the variance is frozen."""
+    """Adam as torch.optim.Adam, or AdamW if weight_decay is decoupled; 1-bit Adam once the variance is frozen."""
 
     def step(self, step: int, rate: float) -> None:
         if self._settings.decoupled:
@@ -118,15 +118,15 @@ class ShardAdam(ShardOptimizer):
         self.parameters -= np.float32(rate) * self._direction(step)
 
     def _look(self, gradient: Floats) -> None:
-        """Nothing goes on."""
+        """Do nothing: no state depends on it."""
 
 
 class ShardLamb(ShardOptimizer):
     """LAMB (You et al., ICLR 2020); 1-bit LAMB once the variance is frozen.
 
-    Then each tensor's trust ratio is frozen too, at its moving average, times the largest share by which the frozen
-    root is above that of a variance that goes on; DeepSpeed's scaling of momenta is not needed, blocks have steps of
-    their own.
+    Then each tensor's trust ratio is frozen too, at its moving average.  It is multiplied by the largest ratio of the
+    frozen sqrt(variance) to that of a second variance that is still updated.  DeepSpeed's scaling of momenta is not
+    needed, because blocks have their own steps.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ShardLamb(ShardOptimizer):
         self._fresh += np.float32(1 - second) * np.square(gradient)
 
     def _ratios(self, update: Floats) -> Floats64:
-        """Each tensor's trust ratio."""
+        """Return each tensor's trust ratio."""
         parts = np.stack([self._sums(self.parameters), self._sums(update)])
         weights, updates = np.sqrt(self._all(parts).sum(0))
         known = (weights > 0) & (updates > 0)
@@ -177,7 +177,7 @@ class ShardLamb(ShardOptimizer):
         return ratios
 
     def _frozen_ratios(self, before: Floats64, update: Floats) -> Floats64:
-        """The same without looking at the parameters."""
+        """Return each tensor's trust ratio after freezing, which does not depend on the parameters."""
         assert self._fresh is not None
         eps, shares = self._settings.eps, np.zeros(self._count)
         for number, place in self._tensors:
@@ -194,12 +194,12 @@ class ShardLamb(ShardOptimizer):
         return self._frozen_ratio * self._factor
 
     def _sums(self, values: Floats) -> Floats64:
-        """Of squares, by tensor, of this shard."""
+        """Return the sums of squares of this shard's values, by tensor."""
         sums = np.zeros(self._count)
         for number, place in self._tensors:
             sums[number] += np.square(values[place], dtype=np.float64).sum()
         return sums
 
     def _all(self, own: Floats64) -> Floats64:
-        """All workers', by rank."""
+        """Return all workers' arrays, by rank."""
         return self._gather(own.astype(np.float32)).astype(np.float64)

@@ -1,6 +1,6 @@
-"""How parameters are parted over workers: unit by unit, each worker an equal part, zeros behind the last element.
+"""The division of parameters among workers: each unit in equal parts, padded with zeros.
 
-A unit is what is gathered and reduced at once: all parameters, or those of a layer.
+A unit is gathered and reduced at once: all parameters, or those of a layer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ import numpy as np
 from kofn.host.arrays import Floats, Integers
 
 Blocks = tuple[Sequence[tuple[int, slice]], Integers]
-"""Number and place in a shard of each, and how many elements every one has, (blocks,)."""
+"""Each block's number and place in a shard, and the number of elements of every block, (blocks,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """`begin` of its elements in the flat parameters, and how many; `chunk` of them a worker has, from `at` on in its
-    shard.
+    """A unit has `size` elements from `begin` on in the flat parameters; each worker has `chunk` of them, from `at` on
+    in its shard.
     """
 
     begin: int
@@ -35,14 +35,14 @@ class Unit:
         return slice(self.at, self.at + self.chunk)
 
     def padded(self, values: Floats, workers: int) -> Floats:
-        """Its elements (size,) as rows of workers (workers, chunk)."""
+        """Return the unit's elements (size,) as the workers' rows (workers, chunk)."""
         rows = np.zeros(workers * self.chunk, np.float32)
         rows[: self.size] = values
         return rows.reshape(workers, self.chunk)
 
 
 class Shards:
-    """Of units of so many elements, among workers; `elements` of all, `shard_elements` of a worker's shard.
+    """Shards of units with `sizes` elements; `elements`: in all, `shard_elements`: of a worker's shard.
 
     >>> shards = Shards([5, 3], 2)
     >>> shards.elements, shards.shard_elements
@@ -64,7 +64,7 @@ class Shards:
         self.elements, self.shard_elements = sum(sizes), sum(chunks)
 
     def parts(self, rank: int) -> Iterator[tuple[slice, slice]]:
-        """Where a worker's elements are in the flat parameters, and where in its shard."""
+        """Yield the places of a worker's elements in the flat parameters, and in its shard."""
         for unit in self.units:
             begin = min(unit.begin + rank * unit.chunk, unit.end)
             size = min(begin + unit.chunk, unit.end) - begin
@@ -72,30 +72,30 @@ class Shards:
                 yield slice(begin, begin + size), slice(unit.at, unit.at + size)
 
     def cut(self, flat: Floats, rank: int) -> Floats:
-        """A worker's shard (shard_elements,) of what is there for all elements."""
+        """Return a worker's shard (shard_elements,) of flat values (elements,)."""
         shard = np.zeros(self.shard_elements, flat.dtype)
         for there, here in self.parts(rank):
             shard[here] = flat[there]
         return shard
 
     def rows(self, flat: Floats) -> Floats:
-        """All workers' shards (workers, shard_elements)."""
+        """Return all workers' shards (workers, shard_elements)."""
         return np.stack([self.cut(flat, rank) for rank in range(self.workers)])
 
     def placed(self, row: Floats, rank: int) -> Floats:
-        """A worker's shard without what stands where it has no elements."""
+        """Return a worker's shard with zeros where it has no elements."""
         shard = np.zeros(self.shard_elements, row.dtype)
         for _, here in self.parts(rank):
             shard[here] = row[here]
         return shard
 
     def shared_blocks(self, rank: int, block: int) -> Blocks:
-        """Where blocks of so many of the flat elements are in a worker's shard, and how many each has."""
+        """Return the places in a worker's shard of blocks of `block` flat elements, and the blocks' sizes."""
         edges = [*range(0, self.elements, block), self.elements]
         return [*self.segments(rank, edges)], np.diff(edges)
 
     def own_blocks(self, rank: int, block: int) -> Blocks:
-        """The same of blocks of one shard each, which take turns (collectives.block_rows)."""
+        """Return the same for blocks of one shard each, which take turns (collectives.block_rows)."""
         begins = range(0, self.shard_elements, block)
         counts = np.zeros((len(begins), self.workers), np.int64)
         for other in range(self.workers):
@@ -107,7 +107,7 @@ class Shards:
         return own, np.maximum(counts.reshape(-1), 1)
 
     def segments(self, rank: int, edges: Sequence[int]) -> Iterator[tuple[int, slice]]:
-        """The shard cut where the flat elements have `edges`: number of the piece between two edges, and its place."""
+        """Yield the shard's pieces, cut at `edges` of the flat elements: each one's number and its place in it."""
         for there, here in self.parts(rank):
             first = int(np.searchsorted(edges, there.start, side="right")) - 1
             for number in range(first, len(edges) - 1):

@@ -1,7 +1,7 @@
 """The baseline: DeepSpeed's compressed_allreduce, which quantises twice.
 
-Workers exchange the signs of chunks; who has a chunk adds its mean to what was left over there (server_error), and
-gives signs to all.  (Tang et al., ICML 2021; deepspeed/runtime/comm.)
+Workers exchange the signs of chunks.  A chunk's owner adds the mean to its previous error (server_error), and sends the
+signs of the sum to all.  (Tang et al., ICML 2021; deepspeed/runtime/comm.)
 """
 
 from typing import Protocol
@@ -17,20 +17,20 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class ChunkExchange(Protocol):
-    """What workers send each other; `rank`, `workers`: this one's place."""
+    """The exchange of chunks between workers; `rank`, `workers`: this worker's place."""
 
     rank: int
     workers: int
 
     def all_to_all(self, rows: Bytes) -> Bytes:
-        """Row r (workers, bytes) goes to worker r; the others' rows for this one, by rank."""
+        """Send row r of (workers, bytes) to worker r; return the others' rows for this worker, by rank."""
 
     def all_gather(self, row: Bytes) -> Bytes:
-        """All workers' (bytes,), by rank (workers, bytes)."""
+        """Return all workers' rows (bytes,), by rank (workers, bytes)."""
 
 
 class TwoSidedMean:
-    """A CompressedMean of so many elements."""
+    """A CompressedMean of `elements`."""
 
     late, apart = None, False
 
@@ -63,7 +63,7 @@ class TwoSidedMean:
 
 
 def _quantise(values: Floats) -> tuple[np.float32, npt.NDArray[np.bool_]]:
-    """The scale ||v|| / sqrt(d), and where signs are plus (0 is); the values become what that leaves over."""
+    """Return the scale ||v|| / sqrt(d), and whether each value is >= 0; the values become the quantisation error."""
     scale = np.float32(np.sqrt(np.square(values, dtype=np.float64).mean()))
     positive: npt.NDArray[np.bool_] = values >= 0
     values -= np.where(positive, scale, -scale)
@@ -71,12 +71,12 @@ def _quantise(values: Floats) -> tuple[np.float32, npt.NDArray[np.bool_]]:
 
 
 def _rows(scale: np.float32, rows: int) -> Bytes:
-    """Its bytes in front of each row."""
+    """Return rows with the scale's bytes."""
     return np.tile(np.frombuffer(scale.tobytes(), np.uint8), (rows, 1))
 
 
 def _decoded(rows: Bytes) -> Floats:
-    """A scale and signs in each row."""
+    """Return the values of rows with a scale and signs each."""
     scales = np.ascontiguousarray(rows[:, :4]).view(np.float32)
     found: Floats = np.where(np.unpackbits(rows[:, 4:], axis=1) == 1, scales, -scales)
     return found

@@ -1,15 +1,15 @@
-"""The three stages of ZeRO: who has what of a step, and which calls it makes.
+"""The three stages of ZeRO: the data and the calls of a step.
 
-    stage 1   mean gradient or momentum: all-reduce; each steps its shard; all-gather of parameters
-    stage 2   gradients: reduce-scatter to their owners, who keep the momentum; all-gather of parameters
+    stage 1   mean gradient or momentum: all-reduce; each worker steps its shard; all-gather of parameters
+    stage 2   gradients: reduce-scatter to their owners, which keep the momentum; all-gather of parameters
     stage 3   as stage 2, layer by layer; parameters are gathered before each pass, and discarded after it
 
-With one bit the momentum is voted on in stage 1 (1-bit Adam): every worker has all of it, and gives
+With one bit, workers vote on the momentum in stage 1 (1-bit Adam): every worker has all of it, and contributes
 
     x = beta * momentum + (1 - beta) * gradient
 
-Where x came too late for a block, all of it waits in the ledger and goes with the next one.  The others' sum had
-beta * momentum without it, so the worker takes its own off the next x there: what waits is its gradient's part alone.
+If x is late for a block, it waits in the ledger for the next sum.  The closed sum already had the others'
+beta * momentum, so the worker subtracts its own from its next x there: only its gradient's part remains waiting.
 """
 
 import logging
@@ -31,7 +31,7 @@ from kofn.results.memory import Memory
 log = logging.getLogger(__name__)
 
 STILL = 0.01
-"""The share of parameters without a gradient up to which nothing is said."""
+"""The share of parameters without a gradient up to which there is no warning."""
 
 OPTIMIZERS: dict[str, type[ShardOptimizer]] = {"adam": ShardAdam, "lamb": ShardLamb}
 
@@ -44,9 +44,8 @@ class ZeroOptimizer:
         zero.step(rate)
         parameters = zero.gathered()
 
-    `parameters`: flat, the same at all workers, and in stage 1 where they are gathered; `units`: of each, the sizes of
-    its tensors; stage 1 has one unit.  `compressed`: with 8 bits and 1.  A ZeroError says what was put twice or not at
-    all.
+    `parameters`: flat, the same at all workers; in stage 1 they are gathered there.  `units`: each unit's tensor sizes;
+    stage 1 has one unit.  `compressed`: for 8 bits and 1.  ZeroError if a unit is put twice, or not at all.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class ZeroOptimizer:
         tensors = [size for unit in units for size in unit]
         edges = [*accumulate(tensors, initial=0)]
         self.shard = shards.cut(parameters, self.rank)
-        """This worker's parameters, (shard_elements,)."""
+        """This worker's shard of the parameters, (shard_elements,)."""
         self._tensors = [*shards.segments(self.rank, edges)]
         self._optimizer = OPTIMIZERS[settings.optimizer](
             settings,
@@ -76,14 +75,14 @@ class ZeroOptimizer:
             count=len(tensors),
             gather=self._calls.gather,
         )
-        self._gradient: Floats | None = None  # all of it, where it leaves as a whole
-        self._arriving = dict[int, Pending[Floats]]()  # the own part of units that leave one by one
+        self._gradient: Floats | None = None  # the whole gradient, if it leaves as a whole
+        self._arriving = dict[int, Pending[Floats]]()  # this worker's part of units that leave one by one
         self._put = set[int]()
 
     # -- gradients
 
     def put(self, unit: int, gradient: Floats) -> None:
-        """A unit's gradient (size,), which may be used again at once."""
+        """Put a unit's gradient (size,); the array may be reused at once."""
         one = self.shards.units[unit]
         if unit in self._put:
             raise ZeroError(f"a unit must have one gradient a step: unit {unit} has its own already")
@@ -100,7 +99,7 @@ class ZeroOptimizer:
 
     @property
     def missing(self) -> list[int]:
-        """Units that have no gradient in this step yet."""
+        """The units without a gradient in this step."""
         return sorted({*range(len(self.shards.units))} - self._put)
 
     @property
@@ -110,7 +109,7 @@ class ZeroOptimizer:
     # -- a step
 
     def step(self, rate: float) -> None:
-        """With the mean gradient, at this learning rate; the parameters are then to be gathered."""
+        """Step with the mean gradient at this learning rate; the parameters must then be gathered."""
         if missing := self.missing:
             raise ZeroError(f"units {missing} have no gradient in step {self.steps + 1}: all need one")
         if self._momentum is not None and self._now_compressed:
@@ -126,7 +125,7 @@ class ZeroOptimizer:
             self._freeze()
 
     def _own_mean(self) -> Floats:
-        """Of the gradients, this worker's shard."""
+        """Return this worker's shard of the mean gradient."""
         if self._arriving:
             mean = np.empty(self.shards.shard_elements, np.float32)
             for unit, work in self._arriving.items():
@@ -142,14 +141,14 @@ class ZeroOptimizer:
         return self._compressed.reduce_scatter(self._gradient, self.shards)
 
     def _decayed(self, gradient: Floats) -> Floats:
-        """With what Adam adds to it for the parameters' size; those of this shard."""
+        """Return the shard's gradient with Adam's weight decay."""
         settings = self.settings
         if not settings.weight_decay or settings.decoupled or settings.optimizer == "lamb":
             return gradient
         return gradient + np.float32(settings.weight_decay) * self.shard
 
     def _warm_up(self, momentum: "_Momentum") -> None:
-        """In full precision, all of the momentum."""
+        """Update the whole momentum in full precision."""
         assert self._gradient is not None
         mean = self._calls.all_reduce(self._decayed_whole(self._gradient))
         momentum.add(mean, self.settings.betas[0])
@@ -168,7 +167,7 @@ class ZeroOptimizer:
         self._optimizer.take(gradient, momentum=False)
 
     def _decayed_whole(self, gradient: Floats) -> Floats:
-        """As _decayed(), of all parameters."""
+        """Add Adam's weight decay to the gradient of all parameters."""
         settings = self.settings
         if settings.weight_decay and not settings.decoupled and settings.optimizer == "adam":
             gradient += np.float32(settings.weight_decay) * self._parameters
@@ -191,19 +190,19 @@ class ZeroOptimizer:
         moving = np.concatenate([self._optimizer.mask[place] for _, place in self._tensors] or [np.ones(0, np.bool_)])
         if (still := moving.size - int(moving.sum())) > STILL * moving.size:
             log.warning(
-                "%d of worker %d's %d parameters had no gradient in the first %d steps: with one bit they stay as they"
-                " are, a later freeze_step trains them",
+                "%d of worker %d's %d parameters had no gradient in the first %d steps: with one bit they do not"
+                " change; a larger freeze_step trains them",
                 *(still, self.rank, moving.size, self.steps),
             )
 
     # -- parameters
 
     def gather(self, unit: int, out: Floats) -> Pending[Floats]:
-        """A unit's parameters to `out`, (workers * chunk,): the elements, and zeros."""
+        """Begin to gather a unit's parameters in `out`, (workers * chunk,), padded with zeros."""
         return self._calls.gather_unit(self.shard, self.shards.units[unit], out)
 
     def gathered(self) -> Floats:
-        """All parameters (elements,)."""
+        """Return all parameters (elements,)."""
         found, arriving = np.empty(self.shards.elements, np.float32), list[Pending[Floats]]()
         for unit, one in enumerate(self.shards.units):
             arriving.append(self.gather(unit, np.empty(self.shards.workers * one.chunk, np.float32)))
@@ -212,7 +211,7 @@ class ZeroOptimizer:
         return found
 
     def memory(self) -> Memory:
-        """Of this worker, without what its model holds."""
+        """Return this worker's memory, without its model's."""
         momentum = self._optimizer.exp_avg if self._momentum is None else self._momentum.values
         own = Memory(
             parameters=self.shard.nbytes,
@@ -223,7 +222,7 @@ class ZeroOptimizer:
 
 
 class _Momentum:
-    """All of it, at every worker, (workers * chunk,); `own`: of this worker's shard; `masked`: elements that stay 0."""
+    """The whole momentum, (workers * chunk,); `own`: this worker's shard of it; `masked`: elements that stay 0."""
 
     def __init__(self, shards: Shards, rank: int) -> None:
         (unit,) = shards.units
@@ -234,12 +233,12 @@ class _Momentum:
         self._late: tuple[npt.NDArray[np.bool_], Floats] | None = None
 
     def add(self, mean: Floats, beta: float) -> None:
-        """A mean gradient (elements,)."""
+        """Add a mean gradient (elements,)."""
         self._all *= np.float32(beta)
         self._all += np.float32(1 - beta) * mean
 
     def given(self, gradient: Floats, beta: np.float32) -> Floats:
-        """This worker's vote, in the gradient's place."""
+        """Return this worker's vote, in the gradient's array."""
         gradient *= 1 - beta
         gradient += beta * self._all
         if self._late is not None:
@@ -248,7 +247,7 @@ class _Momentum:
         return gradient
 
     def replace(self, mean: Floats, beta: np.float32, late: npt.NDArray[np.bool_] | None) -> None:
-        """By what all have voted for; `late`: where this worker's vote waits."""
+        """Replace the momentum by the mean vote; `late`: elements where this worker's vote waits."""
         self._late = None if late is None else (late, beta * self._all[late])
         self._all[...] = mean
         self._all[self.masked] = 0

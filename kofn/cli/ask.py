@@ -29,7 +29,7 @@ CERTS_HELP = "Folder of certificates (kofn certs).  [env: KOFN_CERTS; default: t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Whom a command asks about which job, and how the answer is printed."""
+    """The controller that a command asks, the job, and the form of the answer."""
 
     address: str
     certs: Path | None
@@ -59,7 +59,7 @@ class Asking:
         return folder if folder.is_dir() else None
 
     def _explain(self, error: grpc.aio.AioRpcError) -> tuple[str, int]:
-        """What happened and what to do, and the exit code."""
+        """Return the error and its remedy in words, and the exit code."""
         folder = self._folder
         used = f"{folder}" if folder else "none"
         if reason := refused_handshake(error, secure=folder is not None):

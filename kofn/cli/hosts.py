@@ -17,7 +17,7 @@ from kofn.run.network_record import NetworkRecord, RecordedHost, running_network
 EXIT_REFUSED = 2
 EXIT_NO_NETWORK = 3
 EXIT_NO_COMMAND = 127
-"""As a shell has it."""
+"""The exit code of a shell for an unknown command."""
 
 HOSTS_EXAMPLES = """
 \b

@@ -210,7 +210,7 @@ def _has_trained(path: Path, workers: int) -> bool:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A YAML file with one object; RequestError says what is wrong."""
+    """Read a YAML file with one object; RequestError names the fault."""
     import yaml  # noqa: PLC0415  # needs kofn[jobs]
     from lightkube.models.meta_v1 import ObjectMeta  # noqa: PLC0415
 
@@ -228,7 +228,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checked(document: dict[str, Any]) -> TrainingRequest:
-    """RequestError, or SplitError, for what the operator would refuse, as far as it can be known here."""
+    """Make the operator's checks that are possible here; RequestError or SplitError."""
     request = TrainingRequest.read(document)
     configuration(request)
     if request.spec.nodes:

@@ -1,4 +1,4 @@
-"""`kofn switch`, `kofn controller`, `kofn worker`: a process of a job on a machine of its own; `kofn link`: its way."""
+"""`kofn switch`, `kofn controller`, `kofn worker`: one process of a job on its own machine; `kofn link`: its link."""
 
 import os
 import sys
@@ -109,7 +109,7 @@ def switch(interfaces: tuple[str, ...], tunnels: int | None, p4runtime: str, cer
 
 
 def _tls(folder: Path | None) -> list[str]:
-    """Of the P4Runtime server: mutual."""
+    """Return the P4Runtime server's options for mutual TLS."""
     if folder is None:
         return []
     files = {"cert": "server.pem", "key": "server.key", "cacert": "ca.pem"}
@@ -213,10 +213,10 @@ def worker(
     metrics: Path | None,
     certs: Path | None,
 ) -> None:
-    """One worker of a job, on a machine of its own. Needs root.
+    """Run one worker of a job on this machine. Needs root.
 
-    Trains the configuration's workload, or its torch.script by torchrun. Started again with the same arguments on the
-    same machine it goes on where it was. Gives up when no controller answers for a minute.
+    Trains the configuration's workload, or its torch.script by torchrun. Restarted with the same
+    arguments on the same machine, it goes on where it was. Gives up if no controller answers for a minute.
     """
     with ending("worker"):
         config, own = Config.load(path), address or own_address(peer)

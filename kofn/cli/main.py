@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
 
 @contextlib.contextmanager
 def _kept() -> Iterator[None]:
-    """What is loaded inside stays to the end: nobody looks for garbage in it meanwhile."""
+    """Keep everything that is loaded inside out of later garbage collections."""
     gc.disable()
     try:
         yield

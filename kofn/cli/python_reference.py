@@ -32,10 +32,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 CALLS = ("all_reduce", "begin", "reduce_scatter", "all_gather", "broadcast", "barrier", "close")
-"""Of a Communicator."""
+"""Methods of a Communicator."""
 
 PIECES = ("put", "priority", "wait", "result")
-"""Of a StreamedGradient."""
+"""Methods of a StreamedGradient."""
 
 TORCH = Path(kofn.__file__).parent / "torch"
 """Read, not imported: PyTorch may not be there."""
@@ -65,7 +65,7 @@ def python() -> str:
 
 
 def meaning(column: Column) -> str:
-    """What is said of the field, where it is defined."""
+    """Return the comment on a column's field."""
     return next(said[column.field] for kind in column.kind.__mro__ if column.field in (said := comments(kind)))
 
 
@@ -102,7 +102,7 @@ def _with_code(text: str) -> str:
 
 
 def signature(function: Callable[..., Any]) -> str:
-    """As it is written, a parameter a line, without self."""
+    """Return the signature as in the source, a parameter a line, without self."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(definition, ast.FunctionDef)
     return written(definition)

@@ -1,6 +1,6 @@
 """Commands that ask a running controller.
 
-Only argument handling and calls; what is printed comes from `show`, who is asked and what went wrong from `ask`.
+Only arguments and calls; `show` forms the output, `ask` finds the controller and explains errors.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def k(asked: Asking) -> None:
     """For each k its expected, predicted and measured iteration time, its cost, and why the present one is in force.
 
     JSON has these as iteration_s (E_k[T]), predicted_s, measured_s and cost, all in seconds, and in_force; overhead_s
-    is what comes after the first blocks.
+    is the time after the first blocks.
 
     \b
     Examples:

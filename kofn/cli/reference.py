@@ -128,7 +128,7 @@ def _default(field: Any) -> str:
 
 
 def _kind(kind: Any) -> str:  # noqa: PLR0911  # one return for each kind of value
-    """What a value may be, in words."""
+    """Return the values of a kind in words."""
     match kind:
         case types.UnionType():
             return " or ".join(_kind(one) for one in kind.types if not isinstance(one, types.NoneType))
@@ -184,7 +184,7 @@ def commands() -> str:
 
 
 def _targets() -> str:
-    """What `make help` prints of the Makefile."""
+    """Return the output of `make help`."""
     found = re.findall(r"^([a-z0-9-]+):.*?## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     return "\n".join(f"make {name:<11} {text}" for name, text in found)
 
@@ -208,7 +208,7 @@ def _help(words: tuple[str, ...], command: click.Command) -> str:
 
 
 def results() -> str:
-    """The files of a run and what is in them."""
+    """Return the page of a run's files and their contents."""
     layout = (inspect.getdoc(folder) or "").partition("\n\n")[2]
     lines = [
         "# Results",
@@ -219,7 +219,7 @@ def results() -> str:
         "## worker-R.jsonl",
         "One JSON object an iteration. A key without a value is null or left out.",
         _fields(Iteration),
-        "Each call of a script's `session.log()` is a line of its own:",
+        "Each call of a script's `session.log()` writes one line:",
         _fields(Logged),
         'The last line of each process is `{"summary": {...}}`:',
         _fields(Totals),

@@ -1,4 +1,4 @@
-"""What docs/reference/ is made of: what stands beside definitions in the code, and tables in Markdown."""
+"""The parts of docs/reference/: comments beside definitions in the code, and tables in Markdown."""
 
 import ast
 import inspect
@@ -24,7 +24,7 @@ def annotations(kind: type) -> dict[str, str]:
 
 
 def comments(kind: type) -> dict[str, str]:
-    """What is said of each field: comments on its lines, and the string below it."""
+    """Return the description of each field: the comment on its line, or the string below it."""
     source = inspect.getsource(kind)
     said: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -35,7 +35,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdo
 @json_option
 @click.pass_context
 def command(context: click.Context, *, folder: Path, prune: bool, keep: int, dry_run: bool, as_json: bool) -> None:
-    """List the runs and experiments in runs/: when, with which command, which trials, what came out, how large.
+    """List the runs and experiments in runs/: date, command, trials, result and size.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What the command line prints: a Status message as text. No calls, no arguments."""
+"""A Status message as text for the command line. No calls, no arguments."""
 
 import io
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ OLD = 50
 """A k that was measured so many iterations ago is marked."""
 
 OTHER_LINES = 10
-"""Of a status: what is neither a worker's nor a change's."""
+"""Lines of a status beside those of workers and changes."""
 
 WIDE = ("samples", "in a row", "pending", "age", "reports", "arrivals")
 """Columns that do not fit a terminal of 80."""
 
 DISAGREEING = 0.05
-"""Share of a worker's iterations in which its report and the switch's digests may differ before a person is told."""
+"""Share of a worker's iterations in which its report and the switch's digests may differ without a remark."""
 
 ADMITTED = frozenset(
     ("ADMITTED", "OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL")
@@ -53,7 +53,7 @@ def output(file: TextIO, rendered: RenderableType) -> None:
 
 
 def status(answer: pb.Status, *, wide: bool = False, lines: int | None = None) -> RenderableType:
-    """The job at a glance; in so many `lines`, where they are limited, as far as workers can be left out."""
+    """Return the job at a glance; with `lines`, leave out workers so that it fits, if possible."""
     parts: list[RenderableType] = [_headline(answer), _switch(answer)]
     changes = [_changes(answer)] if answer.changes else []
     most = None if lines is None else max(lines - OTHER_LINES - len(answer.changes[-CHANGES_SHOWN:]), 1)
@@ -79,7 +79,7 @@ def lambdas(answer: pb.Status, *, wide: bool = False, most: int | None = None) -
 
 
 def _left_out(answer: pb.Status, slowest: Sequence[pb.WorkerStatus]) -> list[Text]:
-    """Who has no row."""
+    """Name the workers without a row."""
     if not (others := {worker.rank for worker in answer.worker} - {worker.rank for worker in slowest}):
         return []
     least = min(worker.lambda_s for worker in slowest)
@@ -118,7 +118,7 @@ def _has_costs(answer: pb.Status) -> bool:
 
 
 def _legend(answer: pb.Status) -> str:
-    """What the columns are, and which one decides."""
+    """Explain the columns, and name the one that decides."""
     overhead = f"{_milliseconds(answer.overhead_s)} ms of " if answer.overhead_s else ""
     deciding = "decides" if answer.objective == "throughput" else "decides under objective 'throughput'"
     return (
@@ -131,7 +131,7 @@ def _legend(answer: pb.Status) -> str:
 
 
 def _worth(answer: pb.Status) -> str:
-    """What the worth of an iteration rests on."""
+    """Return the values behind the worth of an iteration."""
     words = " worth: what an iteration brings, 1 with exact and fresh gradients"
     if not answer.noise_scale:
         return f"{words}; still measuring."
@@ -181,7 +181,7 @@ def _mark(entry: pb.Expected, best: int, now: int) -> str:
 
 
 def _cheaper(answer: pb.Status, best: int) -> str:
-    """What 'throughput' would choose, where that is another k."""
+    """Return the k of 'throughput', if it is another one."""
     return "" if answer.k == best else f" The cheapest is k = {best}; `kofn set-k throughput` chooses it."
 
 
@@ -231,7 +231,7 @@ def in_switch(answer: pb.Status) -> str:
 
 
 def _generation(answer: pb.Status) -> str:
-    """Since when the job's slots hold, and how often they were begun anew."""
+    """Return the time since which the job's slots hold, and how often they were lost."""
     if not answer.generation:
         return ""
     times = f", regrouped {answer.regroups} time{'s' * (answer.regroups > 1)}" if answer.regroups else ""
@@ -259,7 +259,7 @@ def _model(answer: pb.Status) -> Text:
 
 
 def _interval(worker: pb.WorkerStatus) -> str:
-    """Of lambda; without an upper end where nothing is known of it yet."""
+    """Return lambda's interval; without an upper end while that is unknown."""
     high = _milliseconds(worker.lambda_high_s) if worker.lambda_high_s else "?"
     return f"{_milliseconds(worker.lambda_low_s)} .. {high}"
 
@@ -300,7 +300,7 @@ def _disagreement(worker: pb.WorkerStatus) -> Text:
 
 
 def _remark(worker: pb.WorkerStatus) -> str:
-    """What a person should notice about a worker: the one thing that matters most."""
+    """Return the most important remark about a worker."""
     if not worker.live:
         return worker.state or "not live"
     if worker.state in ("attached", "joining"):

@@ -1,4 +1,4 @@
-"""`kofn slots`: who is missing from which slot of a running switch."""
+"""`kofn slots`: the workers that are missing from each slot of a running switch."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ MISSING_SHOWN = 8  # workers
 EXAMPLES = """
 \b
 Examples:
-  kofn slots                                  open slots, oldest first, and who is missing from them
+  kofn slots                                  open slots, oldest first, and their missing workers
   kofn slots --all                            every slot that holds a block
   kofn slots --watch                          the same, live, until Ctrl-C
   kofn slots --json | jq '.[0].slots[] | select(.state == "open") | .missing'
@@ -68,9 +68,9 @@ def command(
 ) -> None:
     """Show which workers are missing from the slots of a running switch.
 
-    A slot is open until k workers are in its sum, then closed until another block takes it: who is missing then came,
-    or will come, too late. Slots are read one after another, 1,024 of them in about a second, each as it is at its
-    moment. The switch is only read; it needs the embedded switch, whose registers P4Runtime can read.
+    A slot is open until k workers are in its sum, then closed until another block takes it: workers that are missing
+    then came, or will come, too late. Slots are read one after another, 1,024 of them in about a second, so rows show
+    different moments. The switch is only read; it must be the embedded one, whose registers P4Runtime can read.
     """
 
     def look() -> list[JobSlots]:

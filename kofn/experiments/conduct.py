@@ -62,7 +62,7 @@ def experiment_options(*, name: str, seeds: int) -> Callable[[Callable[..., None
         click.option(
             "--out",
             type=click.Path(path_type=Path, file_okay=False),
-            help=f"Folder for the results; what is finished in it is not run again.  [default: runs/{name}-TIME]",
+            help=f"Folder for the results; runs that are finished in it are not repeated.  [default: runs/{name}-TIME]",
         ),
         click.option(
             "--simulate", "simulated", is_flag=True, help="In virtual time (kofn simulate), not on the real system."

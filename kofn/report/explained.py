@@ -39,7 +39,7 @@ EXPLAINED = {
     " of them does not shrink.",
     "elements that did not fit": "Share of the gradients' elements other than 0 that were rounded to 0 in the ledger"
     " (below 2^-41) or in lanes of 32 bits, or that these clipped; the rest stays in the ledger and is sent later.",
-    "retransmissions": "Packets that workers sent again.",
+    "retransmissions": "Packets that workers retransmitted.",
     "corrupted packets dropped": "Packets whose checksum was wrong.",
     "peer fetches": "Requests of workers to their peers for results that the switch had forgotten.",
     "recoveries": "Processes started again; workers that attached again; losses of the switch's slots.",

@@ -1,4 +1,4 @@
-"""The lines about objectives in decisions.jsonl: each change in mid-run with its author, and each fault."""
+"""The lines about objectives in decisions.jsonl: each change during the run with its author, and each fault."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,12 +1,12 @@
-"""gRPC on the management network: mutual TLS and a token for every call, or plaintext without credentials.
+"""gRPC on the management network: mutual TLS and a token in every call, or plaintext without credentials.
 
-    credentials = Credentials.load(folder, worker_name(1, 3), [1])   # None when folder is None: plaintext
+    credentials = Credentials.load(folder, worker_name(1, 3), [1])   # returns None for folder None: plaintext
     async with channel(credentials, "172.30.255.1:50052", CONTROLLER) as line: ...
     server = grpc_server(credentials)
     port = add_port(server, "172.30.255.5:0", credentials)
 
-A caller without a certificate of the folder's authority fails in the handshake. One without a valid token gets
-UNAUTHENTICATED for every method, and no more. The services decide by `permit` what a caller may ask.
+A caller whose certificate is not signed by the folder's authority fails in the handshake. One without a valid token
+gets UNAUTHENTICATED from every method. The services use `permit` to decide what a caller may do.
 """
 
 import asyncio
@@ -42,11 +42,14 @@ Options: TypeAlias = Sequence[tuple[str, Any]]
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 _token_job: contextvars.ContextVar[int | None] = contextvars.ContextVar("token_job", default=None)
-"""The job whose token the present call has shown."""
+"""The job whose token came with the current call."""
 
 
 def channel(credentials: Credentials | None, address: str, peer: str, options: Options = ()) -> grpc.aio.Channel:
-    """Return a channel to the process whose certificate has this name (`CONTROLLER`, `worker_name(job, rank)`)."""
+    """Return a channel to the process with the certificate of `peer` (`CONTROLLER`, `worker_name(job, rank)`).
+
+    The first of the credentials' tokens goes with every call.
+    """
     options = [("grpc.enable_http_proxy", 0), *options]
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
@@ -58,8 +61,7 @@ def channel(credentials: Credentials | None, address: str, peer: str, options: O
 
 
 def reconnect(first_ms: int, most_ms: int) -> Options:
-    """Return options for pauses between connection attempts that grow from one to the other; gRPC's
-    default is longer."""
+    """Return options that let the pause between connection attempts grow from `first_ms` to `most_ms`."""
     return [
         (f"grpc.{name}_reconnect_backoff_ms", ms)
         for name, ms in (("initial", first_ms), ("min", first_ms), ("max", most_ms))
@@ -67,13 +69,13 @@ def reconnect(first_ms: int, most_ms: int) -> Options:
 
 
 def grpc_server(credentials: Credentials | None, options: Options = ()) -> grpc.aio.Server:
-    """Return a server, still without a port."""
+    """Return a server that listens on no port yet."""
     interceptors = [] if credentials is None else [_Guard(credentials.tokens)]
     return grpc.aio.server(interceptors=interceptors, options=options)
 
 
 def add_port(server: grpc.aio.Server, address: str, credentials: Credentials | None) -> int:
-    """Listen at an address and return the port (0, or a RuntimeError from gRPC: not available)."""
+    """Listen at an address and return the port; if it is not available, gRPC returns 0 or raises RuntimeError."""
     if credentials is None:
         return server.add_insecure_port(address)
     pair = (credentials.key, credentials.certificate)
@@ -82,7 +84,7 @@ def add_port(server: grpc.aio.Server, address: str, credentials: Credentials | N
 
 
 def peer_identity(context: Context) -> Identity | None:
-    """Return the owner of the caller's certificate; None in plaintext, and for an unknown name."""
+    """Return the owner of the caller's certificate; None in plaintext, and unless one name in it is known."""
     names = context.auth_context().get("x509_subject_alternative_name", ())
     found = [who for name in names if (who := identity(name.decode(errors="replace"))) is not None]
     return found[0] if len(found) == 1 else None
@@ -94,22 +96,22 @@ def token_job() -> int | None:
 
 
 async def permit(context: Context, *allowed: tuple[str | int, ...]) -> None:
-    """End the call with PERMISSION_DENIED unless the caller is one of these; plaintext callers may all pass.
+    """End the call with PERMISSION_DENIED unless the caller is one of these; in plaintext every caller passes.
 
-    An entry may be cut short: ("worker", 1) is every worker of job 1. A worker must also have its own job's token.
+    An entry may be a prefix: ("worker", 1) is every worker of job 1. A worker must also have its own job's token.
     """
     job = token_job()
     if job is None:
         return
     caller = peer_identity(context)
     if caller is None or not any(caller[: len(entry)] == entry for entry in allowed):
-        await _deny(context, f"your certificate is {_words(caller)}: {_one_of(allowed)} may ask this")
+        await _deny(context, f"the caller must be {_one_of(allowed)}, your certificate is {_words(caller)}")
     elif len(caller) == 3 and caller[1] != job:
-        await _deny(context, f"your certificate is {_words(caller)}, your token of job {job}")
+        await _deny(context, f"your certificate is {_words(caller)}, but your token is of job {job}")
 
 
 async def _deny(context: Context, reason: str) -> None:
-    """End the call by raising an error."""
+    """Abort the call with PERMISSION_DENIED."""
     await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
 
@@ -134,7 +136,7 @@ class _Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Return the method's own handler, or one that refuses every kind of call."""
+        """Return the method's own handler, or one that refuses unary and streaming calls."""
         shown = [value for key, value in handler_call_details.invocation_metadata or () if key == TOKEN_KEY]
         job = self._job_of(shown[0]) if len(shown) == 1 else None
         if job is None:
@@ -143,7 +145,7 @@ class _Guard(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
     def _job_of(self, shown: str | bytes) -> int | None:
-        """Compare with every token in full, so that the time taken reveals nothing."""
+        """Return the token's job, or None; compares with all tokens in constant time."""
         value = shown.encode() if isinstance(shown, str) else shown
         found = [job for job, token in self._tokens.items() if hmac.compare_digest(token, value)]
         return found[0] if found else None
@@ -160,7 +162,10 @@ async def _refuse_wrong(requests: AsyncIterator[bytes], context: Context) -> Non
 
 
 async def _refuse(requests: AsyncIterator[bytes], context: Context, reason: str) -> None:
-    """End the call once its caller has sent a message, or soon: an answer before it may look INTERNAL there."""
+    """Refuse the call after its caller has stopped sending, or after REFUSED_WITHIN_S.
+
+    After an earlier refusal the caller could see INTERNAL instead.
+    """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REFUSED_WITHIN_S):
             async for _ in requests:
@@ -169,13 +174,13 @@ async def _refuse(requests: AsyncIterator[bytes], context: Context, reason: str)
 
 
 def _words(caller: Identity | None) -> str:
-    """Return an identity for a message."""
+    """Describe an identity in an error message."""
     if caller is None:
         return "of an unknown name"
     return f"worker {caller[2]}'s of job {caller[1]}" if len(caller) == 3 else f"the {caller[0]}'s"
 
 
 def _one_of(allowed: Sequence[tuple[str | int, ...]]) -> str:
-    """Return the permitted callers for a message."""
+    """Describe the permitted callers in an error message."""
     words = {1: "the {0}", 2: "a worker of job {1}", 3: "worker {2} of job {1}"}
     return " or ".join(words[len(entry)].format(*entry) for entry in allowed)

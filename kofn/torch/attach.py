@@ -26,7 +26,7 @@ def ddp_hook(model: DistributedDataParallel, *, job: TorchJob | None = None) -> 
 
     Gradients leave bucket by bucket while backward goes on. This is for jobs whose k is n; with a smaller k a slow
     worker falls behind, which elastic() prevents. Without a `job` it is that of the environment
-    (docs/howto/pytorch.md).
+    (docs/reference/pytorch.md).
 
     Returns when all workers have joined. Raises TorchError for a model, process group or environment that does not
     work, AgentError when the controller refuses, or when nothing moves for a minute.

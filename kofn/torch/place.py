@@ -1,4 +1,4 @@
-"""The job and rank of this process, as its environment says (docs/howto/pytorch.md)."""
+"""The job and rank of this process, as its environment says (docs/reference/pytorch.md)."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which certificates a command shows to a controller, which job it asks about, and what it says when that fails."""
+"""The certificates and job that a command uses with a controller, and its errors."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def certs(tmp_path: Path) -> Path:
 
 
 def ask(folder: Path | None, state: Path, *commands: list[str], **environment: str) -> list[Result]:
-    """Commands to a controller of two jobs with these certificates (None: plaintext), from a thread each."""
+    """Run commands against a controller of two jobs with these certificates (None: plaintext), each in a thread."""
     everywhere = {"KOFN_STATE_DIR": str(state), "COLUMNS": "140", **environment}
 
     async def run() -> list[Result]:
@@ -41,7 +41,7 @@ EVERY = [["status"], ["k"], ["lambda"], ["set-k", "1"]]
 
 
 @pytest.mark.parametrize("job", [[], ["--job", "1"], ["--job", "2"]])
-def test_a_certificate_and_a_job_for_every_command(certs: Path, tmp_path: Path, job: list[str]) -> None:
+def test_every_command_takes_certificates_and_a_job(certs: Path, tmp_path: Path, job: list[str]) -> None:
     commands = [[*command, "--json", "--certs", str(certs), *job] for command in EVERY]
     for result in ask(certs, tmp_path, *commands):
         assert result.exit_code == 0, result.output
@@ -50,7 +50,9 @@ def test_a_certificate_and_a_job_for_every_command(certs: Path, tmp_path: Path, 
     assert (answer["job"], answer["jobs"]) == (int((job or ["1"])[-1]), [1, 2])
 
 
-def test_the_certificates_of_the_run_that_goes_on(certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_of_the_active_run_are_the_default(
+    certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
     with hold(certs.parent):
         (result,) = ask(certs, tmp_path / "state", ["status"])
@@ -59,7 +61,7 @@ def test_the_certificates_of_the_run_that_goes_on(certs: Path, tmp_path: Path, m
     assert result.exit_code == 2
 
 
-def test_an_unknown_job_is_refused_in_words(certs: Path, tmp_path: Path) -> None:
+def test_unknown_job_is_refused_with_the_known_ones(certs: Path, tmp_path: Path) -> None:
     (result,) = ask(None, tmp_path, ["status", "--job", "9"])
     assert result.exit_code == 2
     assert result.output.startswith("kofn: job 9: this controller runs jobs 1, 2")
@@ -68,7 +70,7 @@ def test_an_unknown_job_is_refused_in_words(certs: Path, tmp_path: Path) -> None
 
 
 def unfit(certs: Path, name: str) -> Path:
-    """A folder that does not fit the controller's."""
+    """Return a folder that does not fit the controller's."""
     other = certs.with_name("other")
     if name == "another authority":
         make_certificates(other, {1: 2, 2: 1})
@@ -87,7 +89,9 @@ def unfit(certs: Path, name: str) -> Path:
         (False, "another authority", "answers, but it speaks without TLS, certificates are used here"),
     ],
 )
-def test_what_does_not_fit_is_said(certs: Path, tmp_path: Path, served: bool, shown: str | None, words: str) -> None:
+def test_unsuitable_certificates_are_named(
+    certs: Path, tmp_path: Path, served: bool, shown: str | None, words: str
+) -> None:
     options = ["--certs", str(unfit(certs, shown))] if shown else []
     for result in ask(certs if served else None, tmp_path, *([*command, *options] for command in EVERY)):
         assert result.exit_code == 2
@@ -95,7 +99,7 @@ def test_what_does_not_fit_is_said(certs: Path, tmp_path: Path, served: bool, sh
         assert result.output.count("\n") == 1
 
 
-def test_nobody_there_is_still_said_with_certificates(certs: Path, tmp_path: Path) -> None:
+def test_absent_controller_is_reported_with_certificates_too(certs: Path, tmp_path: Path) -> None:
     environment = {"KOFN_CONTROLLER": "127.0.0.1:1", "KOFN_STATE_DIR": str(tmp_path)}
     result = CliRunner().invoke(main, ["status", "--certs", str(certs)], env=environment)
     assert result.exit_code == 3
@@ -103,7 +107,7 @@ def test_nobody_there_is_still_said_with_certificates(certs: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("x")])
-def test_a_folder_that_cannot_be_used_is_named(certs: Path, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+def test_unusable_folder_is_named(certs: Path, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     spoil(certs / "operator.pem")
     result = CliRunner().invoke(main, ["status", "--certs", str(certs)], env={"KOFN_STATE_DIR": str(tmp_path)})
     assert result.exit_code == 2

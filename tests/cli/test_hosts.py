@@ -1,4 +1,4 @@
-"""`kofn hosts`, `kofn exec` and `kofn shell` in a network that mininet/boot.py has made."""
+"""`kofn hosts`, `kofn exec` and `kofn shell` in a network of mininet/boot.py."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_hosts_are_listed(kofn: Kofn) -> None:
     assert json.loads(kofn("hosts", "--json").stdout)["h2"]["interface"] == "s1-eth2"
 
 
-def test_a_command_has_the_host_s_network_and_our_streams(kofn: Kofn) -> None:
+def test_command_has_the_hosts_network_and_the_callers_streams(kofn: Kofn) -> None:
     links = json.loads(kofn("exec", "h2", "ip", "-json", "link").stdout)
     assert {link["ifname"] for link in links} == {"lo", "h2-eth0", "mgmt0"}
     assert kofn("exec", "h1", "cat", given="as it is\n").stdout == "as it is\n"
@@ -65,7 +65,7 @@ def test_a_command_has_the_host_s_network_and_our_streams(kofn: Kofn) -> None:
     assert kofn("exec", "h1", "sh", "-c", "kill -PIPE $$; echo ignored").stdout == "", "as outside of Python"
 
 
-def test_a_shell_says_where_it_is(kofn: Kofn) -> None:
+def test_shell_names_its_host(kofn: Kofn) -> None:
     done = kofn("shell", "h2", given="echo $KOFN_HOST; ip -br addr show h2-eth0; exit 3\n")
     assert done.returncode == 3
     assert done.stdout.split()[:1] == ["h2"]
@@ -82,7 +82,7 @@ def test_a_shell_says_where_it_is(kofn: Kofn) -> None:
     assert "[h1] " in prompt.stdout
 
 
-def test_what_is_not_there_is_said_in_a_line(kofn: Kofn) -> None:
+def test_missing_host_or_command_is_one_line(kofn: Kofn) -> None:
     assert kofn.refused(2, "exec", "h11", "true") == (
         "kofn exec: no host is called 'h11': h1, h2 are there: did you mean 'h1'?"
     )
@@ -91,6 +91,6 @@ def test_what_is_not_there_is_said_in_a_line(kofn: Kofn) -> None:
 
 
 @pytest.mark.parametrize("command", [["hosts"], ["exec", "h1", "true"], ["shell", "h1"]])
-def test_without_a_network(tmp_path: Path, command: list[str]) -> None:
+def test_missing_network_is_reported(tmp_path: Path, command: list[str]) -> None:
     words = Kofn(tmp_path).refused(3, *command)
     assert words == f"kofn {command[0]}: no network runs: `make run` or `kofn run` starts one"

@@ -1,4 +1,4 @@
-"""The `kofn` command line against a real controller, and without one."""
+"""The `kofn` command line with a controller, and without one."""
 
 import asyncio
 import importlib.metadata
@@ -28,7 +28,7 @@ def invoke(*arguments: str, controller: str | None = NO_SWITCH) -> Result:
 
 
 def with_controller(scenario: Callable[[Running, Callable[..., Awaitable[Result]]], Awaitable[None]]) -> None:
-    """Run a scenario; its second argument invokes the command line in a thread, as another process would."""
+    """Run a scenario; its second argument invokes the command line in a thread, like another process."""
 
     async def run() -> None:
         async with controller(4) as running:
@@ -110,7 +110,7 @@ def test_json_has_numbers_in_the_protocols_order() -> None:
         ("all", 4, "<- in force (all workers)", "k = 4: objective 'all' waits for every live worker. The cheapest is"),
     ],
 )
-def test_costs_mean_the_same_under_every_objective(objective: str, k: int, mark: str, sentence: str) -> None:
+def test_costs_are_described_for_every_objective(objective: str, k: int, mark: str, sentence: str) -> None:
     async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
         await train(running)
         await kofn("set-k", objective)
@@ -129,7 +129,7 @@ def test_costs_mean_the_same_under_every_objective(objective: str, k: int, mark:
     with_controller(scenario)
 
 
-def test_before_the_first_report_nothing_is_invented() -> None:
+def test_nothing_is_invented_before_the_first_report() -> None:
     async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
         assert "no reports yet" in (await kofn("status")).output
         assert "k = 4: still measuring" in (await kofn("k")).output
@@ -148,7 +148,7 @@ def test_before_the_first_report_nothing_is_invented() -> None:
         ("throughput", 4, "throughput"),
     ],
 )
-def test_set_k(argument: str, k: int, objective: str) -> None:
+def test_set_k_sets_the_objective(argument: str, k: int, objective: str) -> None:
     async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
         await running.start_all()
         result = await kofn("set-k", argument)
@@ -158,7 +158,7 @@ def test_set_k(argument: str, k: int, objective: str) -> None:
     with_controller(scenario)
 
 
-def test_set_k_says_what_is_allowed() -> None:
+def test_set_k_refuses_invalid_objectives() -> None:
     async def scenario(running: Running, kofn: Callable[..., Awaitable[Result]]) -> None:
         result = await kofn("set-k", "9")
         assert result.exit_code == 2
@@ -190,14 +190,14 @@ def test_watching_ends_with_the_controller() -> None:
 
 
 @pytest.mark.parametrize("command", [["status"], ["k"], ["lambda", "--json"], ["watch"], ["set-k", "2"]])
-def test_without_a_controller(command: list[str]) -> None:
+def test_absent_controller_is_reported(command: list[str]) -> None:
     result = invoke(*command)
     assert result.exit_code == 3
     assert result.output == f"kofn: no controller answers at {NO_SWITCH}: `make run` or `kofn run` starts one\n"
 
 
 @pytest.mark.parametrize(("command", "who"), [("status --controller", "controller"), ("slots --switch", "switch")])
-def test_a_host_without_an_address_is_named(command: str, who: str) -> None:
+def test_host_without_an_address_is_named(command: str, who: str) -> None:
     result = invoke(*command.split(), "nowhere.invalid:50052")
     assert result.exit_code == 3
     assert result.output.startswith(f"kofn: no {who} answers at nowhere.invalid:50052: nowhere.invalid: ")
@@ -217,7 +217,7 @@ def test_a_host_without_an_address_is_named(command: str, who: str) -> None:
     ],
 )
 @pytest.mark.parametrize("address", ["abc", "127.0.0.1", ":50052", "h:x", "h:0", "h:65536", "http://h:1", "::1:50052"])
-def test_what_is_no_address_is_named(command: str, address: str) -> None:
+def test_invalid_address_is_named(command: str, address: str) -> None:
     result = invoke(*command.split(), address)
     assert result.exit_code == 2
     assert f"{address!r} is no HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:50052" in result.output
@@ -234,12 +234,12 @@ def test_what_is_no_address_is_named(command: str, address: str) -> None:
         "compare --mbps",
     ],
 )
-def test_what_is_no_finite_number_is_named(command: str) -> None:
+def test_non_finite_number_is_named(command: str) -> None:
     result = invoke(*command.split(), "nan")
     assert (result.exit_code, "nan is not finite" in result.output) == (2, True)
 
 
-def test_what_a_controller_keeps_is_no_record_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controllers_topology_file_is_no_record_of_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def become(path: str, argv: list[str], environment: dict[str, str]) -> None:
         topology = Path(argv[argv.index("--topology") + 1])
         assert topology.is_relative_to(tmp_path)
@@ -255,27 +255,27 @@ def test_what_a_controller_keeps_is_no_record_of_a_network(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("option", ["--rank 3", "--switch s", "--certs c", "--p4runtime h:1", "--p4runtime-certs c"])
-def test_doctors_remote_options_are_not_passed_over(option: str) -> None:
+def test_remote_options_of_doctor_need_remote(option: str) -> None:
     result = invoke("doctor", *option.split())
     assert result.exit_code == 2
     assert f"{option.split(maxsplit=1)[0]}: with --remote alone" in result.output
 
 
 @pytest.mark.parametrize("address", ["localhost:1", "[::1]:65535", "node-1.example.org:50052"])
-def test_what_is_an_address(address: str) -> None:
+def test_valid_addresses_are_accepted(address: str) -> None:
     assert checked_address(address) == address
 
 
 @pytest.mark.parametrize(
     "command", ["status", "k", "lambda", "watch", "set-k", "run", "stop", "clean", "doctor", "certs"]
 )
-def test_help(command: str) -> None:
+def test_help_is_printed(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert f"Usage: main {command}" in result.output
 
 
-def test_only_commands_that_are_there_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_installed_commands_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.LAZY, "magic", ("kofn.cli.magic", "command"))
     output = invoke("--help").output
     assert [name in output for name in ("  doctor ", "  certs ", "  magic ")] == [True, True, False]
@@ -284,26 +284,26 @@ def test_only_commands_that_are_there_are_listed(monkeypatch: pytest.MonkeyPatch
     assert "No such command 'magic'" in result.output
 
 
-def test_looking_does_not_import_what_only_running_needs() -> None:
+def test_inspecting_commands_import_no_libraries_of_runs() -> None:
     code = f"import sys, kofn.cli.main; print([name for name in {list(EXTRAS)} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_the_version_is_the_package_s() -> None:
+def test_version_is_the_packages() -> None:
     result = CliRunner().invoke(main, ["--version"])
     assert result.exit_code == 0
     assert result.stdout.split()[1] == importlib.metadata.version("kofn")
 
 
-def test_ctrl_c_while_libraries_are_loaded(tmp_path: Path) -> None:
-    """One line at most, no traceback, 130."""
+def test_ctrl_c_while_libraries_are_loaded_ends_quietly(tmp_path: Path) -> None:
+    """There is one line at most, no traceback, and exit code 130."""
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from kofn.cli.start import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_ctrl_c_while_a_command_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_while_a_command_is_loaded_ends_quietly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(cli.LAZY, "magic", ("interrupted", "command"))
@@ -311,7 +311,7 @@ def test_ctrl_c_while_a_command_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (result.exit_code, result.output) == (130, "")
 
 
-def test_a_misspelt_command_is_answered_with_what_it_may_have_been() -> None:
+def test_misspelt_command_is_answered_with_a_suggestion() -> None:
     result = invoke("simulat")
     assert result.exit_code == 2
     assert "no command 'simulat': did you mean 'simulate'?" in result.stderr

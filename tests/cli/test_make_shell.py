@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As from a fresh terminal: these tests may themselves run under make."""
+    """Run make as if from a fresh terminal: these tests may themselves run under make."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "SWITCH")
     }
@@ -19,16 +19,16 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_a_switch_one_line_says_so_and_nothing_is_installed() -> None:
+def test_missing_switch_is_reported_before_anything_is_installed() -> None:
     result = make("shell", f"SWITCH={NO_SWITCH}")
     assert result.returncode != 0
     said, makes_own = result.stderr.splitlines()
     assert said == f"kofn: no switch answers at {NO_SWITCH}: `make run` or `kofn run` starts one"
-    assert makes_own.startswith("make: ***")  # that the target failed
+    assert makes_own.startswith("make: ***")  # reports that the target failed
     assert result.stdout == ""
 
 
-def test_looking_for_it_comes_before_the_set_up() -> None:
+def test_switch_is_looked_for_before_the_set_up() -> None:
     lines = make("--dry-run", "shell").stdout.splitlines()
     probe = next(number for number, line in enumerate(lines) if "/dev/tcp/127.0.0.1/50051" in line)
     assert probe < lines.index("kofn/run/setup.sh shell")

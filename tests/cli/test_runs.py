@@ -1,4 +1,4 @@
-"""`kofn runs`: what is listed, what goes and what stays, and two runs side by side."""
+"""`kofn runs`: the list, pruning, and the comparison of two runs."""
 
 import json
 import os
@@ -27,7 +27,9 @@ def finished(path: Path, started: str) -> RunFolder:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Five runs: the first is the latest, the last one ended early; an experiment; something of the user's."""
+    """Write five runs, of which the first is the latest and the last ended early; an experiment;
+    and a user's folder.
+    """
     folder = tmp_path / "runs"
     for number, name in enumerate(NAMES):
         finished(folder / name, f"2026-01-0{number + 1} 00:00:00")
@@ -52,7 +54,7 @@ def names(done: Result) -> list[str]:
     return [Path(run["path"]).name for run in json.loads(done.stdout)]
 
 
-def test_everything_of_ours_is_listed(runs: Path) -> None:
+def test_all_runs_and_experiments_are_listed(runs: Path) -> None:
     done = kofn_runs("--folder", runs, "--json")
     assert names(done) == ["experiment", *NAMES]
     listed = {Path(run["path"]).name: run for run in json.loads(done.stdout)}
@@ -67,7 +69,7 @@ def test_everything_of_ours_is_listed(runs: Path) -> None:
     assert "mine" not in text
 
 
-def test_only_old_runs_go(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_old_runs_are_pruned(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prune = ("--folder", runs, "--prune", "--keep", 2)
     assert names(kofn_runs(*prune, "--dry-run", "--json")) == ["experiment", "run-1", "run-2"]
     assert (runs / "run-1").exists()
@@ -77,7 +79,7 @@ def test_only_old_runs_go(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(path.name for path in runs.iterdir()) == ["latest", "mine", "run-0", "run-3", "run-4"]
 
 
-def test_a_run_that_goes_on_stays(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_active_run_is_not_pruned(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
     with hold(runs / "run-1"):
         done = CliRunner().invoke(main, ["runs", "--folder", str(runs), "--prune", "--keep", "0", "--json"])
@@ -85,13 +87,13 @@ def test_a_run_that_goes_on_stays(runs: Path, tmp_path: Path, monkeypatch: pytes
     assert (runs / "run-1" / "run.json").exists()
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     done = kofn_runs("--folder", tmp_path / "nothing")
     assert done.exit_code == 2
     assert "is no folder" in done.output
 
 
-def test_two_runs_side_by_side(runs: Path) -> None:
+def test_two_runs_are_compared(runs: Path) -> None:
     other = RunFolder.open(runs / "run-2")
     changed = Config(model=ModelSection(learning_rate=0.5))
     other.write_effective([changed])
@@ -106,7 +108,7 @@ def test_two_runs_side_by_side(runs: Path) -> None:
     assert "run-1: all  run-2: all" in text
 
 
-def test_trials_that_were_changed_by_hand_have_no_ratio(runs: Path) -> None:
+def test_trials_changed_by_hand_have_no_ratio(runs: Path) -> None:
     folder = RunFolder.open(runs / "run-2")
     line = {"time": 1.0, "job": 1, "iteration": 20, "objective": "fixed:2", "planned": False}
     folder.jobs[0].trials[1].decisions.write_text(json.dumps(line) + "\n")
@@ -116,7 +118,7 @@ def test_trials_that_were_changed_by_hand_have_no_ratio(runs: Path) -> None:
     assert json.loads(kofn_runs("--folder", runs, "--json").stdout)[3]["result"] == "changed by hand"
 
 
-def test_a_name_that_is_nearly_one(runs: Path) -> None:
+def test_misspelt_run_is_answered_with_a_suggestion(runs: Path) -> None:
     done = kofn_runs("compare", "run-1", "run-22", "--folder", runs)
     assert done.exit_code == 2
     assert "did you mean run-2" in done.output

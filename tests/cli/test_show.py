@@ -1,4 +1,4 @@
-"""What the command line prints, from statuses made by hand: widths, words, what is left out."""
+"""The command line's output for made-up statuses: widths, words, omissions."""
 
 import io
 from typing import Any
@@ -14,7 +14,7 @@ from kofn.rpc import kofn_pb2 as pb
 
 
 def worker(rank: int, **fields: Any) -> pb.WorkerStatus:
-    """One with the longest numbers that are likely."""
+    """Return a worker with the longest likely numbers."""
     known = {"live": True, "lambda_s": 12.3456, "lambda_low_s": 10.1111, "lambda_high_s": 15.9999, "samples": 1024}
     counts = {
         "dispersion": 10.25,
@@ -46,7 +46,7 @@ def printed(rendered: RenderableType, *, width: int = 80) -> list[str]:
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def test_a_terminal_of_80_columns_shows_a_line_a_worker() -> None:
+def test_terminal_of_80_columns_shows_one_line_a_worker() -> None:
     lines = printed(show.status(answer()))
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
@@ -63,7 +63,7 @@ def test_a_terminal_of_80_columns_shows_a_line_a_worker() -> None:
     assert "packets: ADDED=1,234,567 LATE=12,345" in lines
 
 
-def test_the_table_of_ks_fits_80_columns() -> None:
+def test_table_of_ks_fits_80_columns() -> None:
     forecast = [
         pb.Expected(k=k, iteration_s=9.0 * k, predicted_s=10.0 * k, cost=64 * 10.0, measured_s=11.0 * k)
         for k in range(1, 65)
@@ -85,14 +85,14 @@ def test_the_table_of_ks_fits_80_columns() -> None:
     )
 
 
-def test_the_time_model_and_what_may_be_hidden_in_s_are_said() -> None:
+def test_time_model_and_hidden_blocking_are_shown() -> None:
     told = answer(time_model="own distributions: blocking is not Poisson's (p = 0.01)", hidden_s=0.004)
     lines = printed(show.lambdas(told))
     assert lines[1] == "up to 4.00 ms of s may be blocking that is always there"
     assert lines[2] == "time model: own distributions: blocking is not Poisson's (p = 0.01)"
 
 
-def test_a_k_that_is_not_taken_or_was_measured_long_ago_is_marked() -> None:
+def test_excluded_k_and_old_measurements_are_marked() -> None:
     forecast = [
         pb.Expected(k=1, objective_cost=0.3, worth=0.5, measured_s=0.1, measured_iterations=9, measured_last=120),
         pb.Expected(k=2, objective_cost=0.2, worth=0.9, measured_s=0.1, measured_iterations=9, measured_last=480),
@@ -105,12 +105,12 @@ def test_a_k_that_is_not_taken_or_was_measured_long_ago_is_marked() -> None:
 
 
 @pytest.mark.parametrize(("previous", "words"), [(3, "k 3 -> 2 (why)"), (2, "rule async, k stays 2 (why)")])
-def test_a_change_is_of_k_or_of_the_rule(previous: int, words: str) -> None:
+def test_change_is_of_k_or_of_the_rule(previous: int, words: str) -> None:
     change = pb.Change(iteration=7, k=2, previous_k=previous, late_gradient="async", reason="why")
     assert f"iteration 7: {words}" in "\n".join(printed(show.status(answer(changes=[change]))))
 
 
-def test_the_column_that_decides_is_named() -> None:
+def test_deciding_column_is_named() -> None:
     forecast = [pb.Expected(k=1, iteration_s=0.1, predicted_s=0.2, cost=0.2)]
     lines = printed(show.k_choice(answer(expected=forecast, objective="throughput")), width=200)
     assert "all blocks; it decides. predicted: late" in " ".join(lines)
@@ -121,7 +121,7 @@ def test_wide_shows_every_column() -> None:
     assert header.endswith("late  share  samples  in a row  pending  age  reports  arrivals")
 
 
-def test_nothing_is_wrapped_where_there_is_no_terminal() -> None:
+def test_lines_are_not_wrapped_without_a_terminal() -> None:
     reason = " ".join(["one word after another"] * 20)
     change = pb.Change(iteration=7, k=3, previous_k=4, reason=reason)
     file = io.StringIO()
@@ -131,7 +131,7 @@ def test_nothing_is_wrapped_where_there_is_no_terminal() -> None:
 
 
 @pytest.mark.parametrize(("disagreements", "reports", "told"), [(1, 2, False), (5, 100, False), (6, 100, True)])
-def test_disagreements_are_told_where_they_are_a_share(disagreements: int, reports: int, told: bool) -> None:
+def test_disagreements_are_shown_where_they_are_frequent(disagreements: int, reports: int, told: bool) -> None:
     status = answer(worker=[worker(1, reports=reports, disagreements=disagreements, disagreement="iteration 9: ...")])
     times = "1 disagreement" if disagreements == 1 else f"{disagreements} disagreements"
     note = f"worker 1: {times} with the switch in {reports} reports; iteration 9: ..."
@@ -139,11 +139,11 @@ def test_disagreements_are_told_where_they_are_a_share(disagreements: int, repor
     assert note in printed(show.lambdas(status, wide=True), width=140)
 
 
-def test_a_lost_worker_shows_in_the_first_line() -> None:
+def test_lost_worker_is_in_the_first_line() -> None:
     assert "k = 2 of 3 live workers (n = 4)," in printed(show.status(answer(live=3)))[0]
 
 
-def test_dropped_packets_are_told_apart_by_reason() -> None:
+def test_dropped_packets_are_counted_by_reason() -> None:
     counters = {
         "ADDED": 5,
         "NOT_READY": 1,
@@ -159,7 +159,7 @@ def test_dropped_packets_are_told_apart_by_reason() -> None:
     assert not any(line.startswith("dropped") for line in printed(show.status(answer())))
 
 
-def test_the_verdicts_that_are_no_drops_are_the_programs() -> None:
+def test_verdicts_that_are_no_drops_are_the_programs() -> None:
     verdicts = set(verdict_names(fy.P4Schema(CompiledProgram().p4info)).values())
     assert verdicts > show.ADMITTED
     reasons = {
@@ -176,7 +176,7 @@ def test_the_verdicts_that_are_no_drops_are_the_programs() -> None:
     assert reasons < verdicts - show.ADMITTED
 
 
-def test_what_the_job_waits_for_and_other_jobs_are_said() -> None:
+def test_wait_and_other_jobs_are_shown() -> None:
     waiting = answer(waiting="regrouping: waiting for worker 2 since 3 s", jobs=[7, 255, 9], generation=1, regroups=2)
     lines = printed(show.status(waiting), width=100)
     assert lines[1:3] == [
@@ -198,17 +198,17 @@ def test_what_the_job_waits_for_and_other_jobs_are_said() -> None:
         ({"state": "training", "unheard": 8, "silent_s": 1.0}, "STARVED: 8 in no sum"),
     ],
 )
-def test_a_workers_place_is_its_remark(fields: dict[str, object], remark: str) -> None:
+def test_state_of_a_worker_is_its_remark(fields: dict[str, object], remark: str) -> None:
     lines = printed(show.lambdas(answer(worker=[worker(0, **{"not_poisson": False, **fields})])))
     assert lines[-1].rsplit(" %", 1)[1].strip() == remark
 
 
-def test_an_interval_without_an_upper_end_says_so() -> None:
+def test_interval_without_an_upper_end_is_marked() -> None:
     lines = printed(show.lambdas(answer(worker=[worker(0, lambda_s=0.014, lambda_low_s=0.0, lambda_high_s=0.0)])))
     assert any("0.00 .. ?" in line for line in lines)
 
 
-def test_many_workers_fit_24_lines_and_those_left_out_are_named() -> None:
+def test_many_workers_fit_24_lines_and_omitted_ones_are_named() -> None:
     many = [worker(rank, lambda_s=0.001 * (rank % 8)) for rank in range(64)]
     changes = [pb.Change(iteration=7 * one, k=3, previous_k=4, reason="cheapest") for one in range(9)]
     lines = printed(show.status(answer(worker=many, workers=64, changes=changes), lines=24))

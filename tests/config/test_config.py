@@ -1,4 +1,4 @@
-"""A bad configuration: one line that names the field, exit code 2, and nothing is started or written."""
+"""An invalid configuration gives one line that names the field, exit code 2, and nothing is started or written."""
 
 import json
 import subprocess
@@ -201,7 +201,7 @@ def assert_refused(result: Result, words: str, out: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _any_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A configuration is judged on every machine, whoever runs it and whatever listens there."""
+    """Make the machine irrelevant: a configuration is judged the same for every user and with any ports in use."""
     monkeypatch.setattr("kofn.run.runner.check_machine", lambda target: None)
     for name in ("check_ports", "check_management"):
         monkeypatch.setattr(f"kofn.run.runner.{name}", lambda *_: None)
@@ -209,7 +209,7 @@ def _any_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), BAD, ids=[words for _, words in BAD])
-def test_bad_configuration(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_configuration_is_refused_by_field(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "star.json").write_text(json.dumps(STAR))
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "bad.json").write_text(json.dumps({**STAR, "links": []}))
@@ -218,28 +218,28 @@ def test_bad_configuration(tmp_path: Path, text: str, words: str) -> None:
     assert_refused(invoke(path), words, tmp_path / "out")
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     assert_refused(invoke(tmp_path / "absent.toml"), "absent.toml: No such file", tmp_path / "out")
 
 
-def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+def test_folder_is_no_configuration(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert_refused(invoke(tmp_path / "folder"), "Is a directory", tmp_path / "out")
 
 
-def test_binary_file(tmp_path: Path) -> None:
+def test_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(b"\xff\xfe\x00")
     assert_refused(invoke(path), "not TOML", tmp_path / "out")
 
 
-def test_bad_pass_on_the_command_line(tmp_path: Path) -> None:
+def test_bad_trial_on_the_command_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "good.toml"
     path.write_text("")
     assert_refused(invoke(path, "--trial", "fixed:9"), "K <= workers = 4, got 'fixed:9'", tmp_path / "out")
 
 
-def test_single_keys_on_the_command_line(tmp_path: Path) -> None:
+def test_single_keys_are_set_on_the_command_line(tmp_path: Path) -> None:
     settings = ("model.learning_rate=0.5", "run.trials=['all']", "run.name = mine", "policy.late_gradient=drop")
     config = make_plan(DEFAULT_CONFIG, settings=settings, out=tmp_path).shared
     assert (config.model.learning_rate, config.run.trials, config.run.name) == (0.5, ("all",), "mine")
@@ -270,7 +270,7 @@ def test_single_keys_on_the_command_line(tmp_path: Path) -> None:
         ("model.learning_rate=-1", "model.learning_rate must be more than 0, got -1"),
     ],
 )
-def test_bad_keys_on_the_command_line(tmp_path: Path, setting: str, words: str) -> None:
+def test_bad_keys_on_the_command_line_are_refused(tmp_path: Path, setting: str, words: str) -> None:
     path = tmp_path / "good.toml"
     path.write_text("[[straggler]]\nworkers = [1]\nmean_ms = 1.0")
     assert_refused(invoke(path, "--set", setting), words, tmp_path / "out")
@@ -287,14 +287,14 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["mine"]
 
 
-def test_results_cannot_go_where_a_file_is(tmp_path: Path) -> None:
+def test_results_cannot_replace_a_file(tmp_path: Path) -> None:
     path = tmp_path / "good.toml"
     path.write_text("")
     (tmp_path / "out").write_text("")
     assert invoke(path).exit_code == 2
 
 
-def test_the_effective_configuration_has_every_key_and_the_command_lines_choices(tmp_path: Path) -> None:
+def test_effective_configuration_has_every_key_and_the_command_lines_choices(tmp_path: Path) -> None:
     plan = make_plan(DEFAULT_CONFIG, target="bmv2", driver="netns", objectives=("fixed:2",), out=tmp_path)
     path = tmp_path / "effective.toml"
     path.write_text(to_toml(plan.shared))
@@ -304,7 +304,7 @@ def test_the_effective_configuration_has_every_key_and_the_command_lines_choices
     assert "rto_ms" in path.read_text()
 
 
-def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None:
+def test_every_setting_is_written_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(
         '[network]\ntopology = "t \\"x\\".json"\n[[fault]]\nworkers = [1, 2]\ndrop = 0.25\n[run]\nrecord = true'
@@ -326,15 +326,15 @@ def test_everything_there_is_survives_being_written_down(tmp_path: Path) -> None
         ("auto", 64, (32, 16, 8)),
     ],
 )
-def test_the_lanes_of_a_codec_hold_the_sum_of_all_workers(codec: str, workers: int, widths: tuple[int, ...]) -> None:
+def test_lanes_of_a_codec_hold_the_sum_of_all_workers(codec: str, workers: int, widths: tuple[int, ...]) -> None:
     assert CompressSection(codec=codec).widths(workers) == widths
 
 
-def test_a_codec_of_ones_own_says_itself_which_lanes_it_has() -> None:
+def test_users_codec_declares_its_own_lanes() -> None:
     CompressSection(codec="package.module:codec").check(workers=64, words=1)
 
 
-def test_workers_pace_at_the_links_rate_where_that_is_known() -> None:
+def test_workers_pace_at_the_links_rate_where_it_is_known() -> None:
     assert Config(network=NetworkSection(link_mbps=40.0)).pace_mbps() == 40
     assert Config(network=NetworkSection(link_mbps=None)).pace_mbps() == 0
     assert Config(network=NetworkSection(topology=Path("mine.json"))).pace_mbps() == 0
@@ -345,13 +345,13 @@ def test_workers_pace_at_the_links_rate_where_that_is_known() -> None:
     assert Config(compress=CompressSection(pace_mbps=0.0)).pace_mbps() == 0
 
 
-def test_the_default_experiment_is_valid() -> None:
+def test_default_experiment_is_valid() -> None:
     config = Config.load(DEFAULT_CONFIG)
     assert config.run.trials == ("source", DEFAULT, "all")
     assert {rank for entry in config.straggler for rank in entry.workers} == set(range(config.job.workers))
 
 
-def test_another_run_is_named_before_the_ports_it_listens_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_run_is_named_before_its_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ports(network: NetworkSection) -> None:
         raise RunError("TCP port 50051 is in use")
 
@@ -366,7 +366,7 @@ def test_another_run_is_named_before_the_ports_it_listens_on(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("library", ["matplotlib", "scipy.stats"])
-def test_a_run_starts_without_what_takes_long_to_import(library: str) -> None:
+def test_run_starts_without_slow_imports(library: str) -> None:
     code = f"import sys, kofn.run.runner; sys.exit({library!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -386,7 +386,7 @@ def test_help_has_examples() -> None:
         ("[policy]\nobjective = 'fixed:2'\n[run]\ntrials = ['progress']", ("progress",)),
     ],
 )
-def test_without_passes_the_policy_and_all(given: str, trials: tuple[str, ...], tmp_path: Path) -> None:
+def test_default_trials_are_the_policy_and_all(given: str, trials: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(given)
     assert Config.load(path).run.trials == trials

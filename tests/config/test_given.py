@@ -1,4 +1,4 @@
-"""What a script may give for a configuration, and what is said of what it may not."""
+"""Forms in which a script may give a configuration, and errors for others."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "mine.toml"
 
 
-def test_all_ways_of_saying_it_mean_the_same(path: Path) -> None:
+def test_all_forms_mean_the_same(path: Path) -> None:
     ways: list[Given] = [TEXT, TABLES, path, str(path), Config.parse(TEXT)]
     said = [load(given, {"run": {"seed": 7}}) for given in ways]
     assert [(one.job, one.straggler, one.run) for one in said[1:]] == [
@@ -29,24 +29,24 @@ def test_all_ways_of_saying_it_mean_the_same(path: Path) -> None:
     assert said[0].run.seed == 7
 
 
-def test_keys_of_a_section_are_replaced_and_others_stay() -> None:
+def test_given_keys_replace_those_of_a_section_and_others_stay() -> None:
     given = {"job": {"workers": 3, "words": 2}}
     assert load(given, {"job": {"workers": 4}}).job == load({"job": {"workers": 4, "words": 2}}).job
     assert given == {"job": {"workers": 3, "words": 2}}, "what a caller gave is the caller's"
 
 
-def test_a_configs_trials_follow_its_policy_unless_they_were_given() -> None:
+def test_trials_follow_the_policy_unless_they_are_given() -> None:
     policy = {"policy": {"objective": "throughput"}}
     assert load(Config(), policy).run.trials == ("throughput", "all")
     assert load(Config.parse("[run]\ntrials = ['all']"), policy).run.trials == ("all",)
 
 
-def test_a_list_is_replaced_by_another() -> None:
+def test_list_is_replaced_by_another() -> None:
     assert load(TEXT, {"straggler": []}).straggler == ()
     assert load(TEXT, {"straggler": [{"workers": (0,), "mean_ms": 5}]}).straggler[0].workers == (0,)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numbers_of_numpy_are_accepted() -> None:
     config = load(TABLES, {"model": {"learning_rate": np.float32(0.5)}, "run": {"seed": np.int64(3)}})
     assert (config.model.learning_rate, config.run.seed) == (0.5, 3)
 
@@ -61,7 +61,7 @@ def test_relative_paths_start_at_the_file_or_here(tmp_path: Path, monkeypatch: p
     assert (here.network.topology, here.model.trace) == (tmp_path / "t.json", str(tmp_path / "t.csv"))
 
 
-def test_what_is_wrong_is_named(path: Path) -> None:
+def test_errors_name_their_place(path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^nothing\.toml: No such file"):
         load("nothing.toml")
     with pytest.raises(ConfigError, match=r"^job\.workers must be 1 to 64, got 65$"):
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [3, None, ["job.toml"]])
-def test_what_is_no_configuration_is_named(given: Any) -> None:
+def test_object_that_is_no_configuration_is_named(given: Any) -> None:
     with pytest.raises(
         ConfigError, match=f"the configuration must be a Config, a path, TOML or tables, got a {type(given).__name__}"
     ):

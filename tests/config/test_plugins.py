@@ -1,4 +1,4 @@
-"""Names of plug-ins: what ships is a file each, and nothing is imported before it is asked for."""
+"""Names of plug-ins: each shipped one is a file, and nothing is imported before it is used."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ REGISTRIES = (CODECS, COLLECTIVES, OBJECTIVES, STRAGGLERS, WORKLOADS)
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
-def test_what_ships_is_there(registry: Registry) -> None:
+def test_shipped_plug_ins_load(registry: Registry) -> None:
     assert registry.built_in
     for name in registry.built_in:
         registry.check(name, "here")
@@ -26,7 +26,7 @@ def test_what_ships_is_there(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
-def test_a_file_more_is_a_name_more(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_file_is_a_further_name(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / registry.folder).mkdir(parents=True)
     (tmp_path / registry.folder / "fresh.py").write_text("fresh = 5")
     monkeypatch.setattr(plugins, "PACKAGE", tmp_path)
@@ -47,13 +47,13 @@ def test_names_are_known_without_loading_anything() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x", ":", "a:", ":b", "a b:c", "a:b:c", "a:b.c", "1a:b", "../a:b", "mesh"])
-def test_what_is_no_name_is_told_what_there_is(name: str) -> None:
+def test_error_for_an_invalid_name_lists_the_names(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         COLLECTIVES.check(name, "job.collective")
     assert f"must be {', '.join(COLLECTIVES.built_in)} or module:Name, got" in str(raised.value)
 
 
-def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_numbers.py").write_text("five = 5")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.chdir(tmp_path)
@@ -72,7 +72,7 @@ def test_a_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.kind)
-def test_an_installed_package_gives_a_name(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_package_adds_a_name(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_package.py").write_text("five = 5")
     (tmp_path / "my_package-1.dist-info").mkdir()
     metadata = tmp_path / "my_package-1.dist-info"

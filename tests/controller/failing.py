@@ -1,4 +1,4 @@
-"""An objective that gives no costs."""
+"""An objective that returns no costs."""
 
 from kofn.controller.policy.objective import Forecast
 

@@ -13,7 +13,9 @@ from tests.controller.slow import process, seen
 
 
 def processes(rule: RuleName, count: int) -> np.ndarray:
-    """Errors of the predicted time, of E_k[T] and of the gradients in a sum (count, 3), random workers and k."""
+    """Return errors of the predicted time, of E_k[T] and of the gradients in a sum (count, 3), for random workers and
+    k.
+    """
     errors = []
     for lambdas, service, k, seed in settings(count):
         model = estimate(lambdas, service=service)
@@ -27,7 +29,9 @@ def processes(rule: RuleName, count: int) -> np.ndarray:
 
 
 def standing(rule: RuleName, workers: int) -> tuple[float, float]:
-    """How far predicted times are off because MANY workers stand for all: of the first 5 % of the ks, of the others."""
+    """Return how far predicted times are off because MANY workers stand for all: for the smallest 5 % of the ks, and
+    the others.
+    """
     model = estimate(np.random.default_rng(workers).gamma(2.0, 3.0, workers).tolist())
     found = predict(model, rule)
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +45,7 @@ def standing(rule: RuleName, workers: int) -> tuple[float, float]:
 
 
 def simulation_ms(workers: int) -> float:
-    """Median time of a prediction under every rule, all ks."""
+    """Return the median time in ms of a prediction under every rule and for all k."""
     model = estimate(np.random.default_rng(workers).gamma(2.0, 3.0, workers).tolist())
 
     def all_rules() -> None:
@@ -53,7 +57,7 @@ def simulation_ms(workers: int) -> float:
 
 
 def main() -> None:
-    """All of them."""
+    """Print all errors."""
     for rule in RULES.values():
         off = 100 * np.abs(processes(rule.name, 60))
         medians, worst = np.median(off, axis=0), off.max(axis=0)

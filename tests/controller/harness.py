@@ -1,4 +1,4 @@
-"""A real controller without a switch, and workers that speak real gRPC to it."""
+"""A controller without a switch, and workers that attach by gRPC."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class Running:
         return Worker(rank=rank, job=job, call=call)
 
     async def start_all(self, job: int = 1, ranks: Iterable[int] | None = None) -> list["Worker"]:
-        """Attach these workers (all) and be welcomed."""
+        """Attach these workers (None: all) and wait for their welcomes."""
         session = self.jobs.sessions[job]
         workers = [self.worker(rank, job=job) for rank in ranks or range(session.job.workers)]
         for worker in workers:
@@ -94,14 +94,14 @@ class Worker:
         await self.call.write(pb.WorkerMessage(**message))
 
     async def next(self) -> pb.ControllerMessage:
-        """What the controller says next, whatever it is."""
+        """Return the controller's next message of any kind."""
         async with asyncio.timeout(10):
             message = await self.call.read()
         assert message is not grpc.aio.EOF, f"stream of worker {self.rank} ended"
         return message
 
     async def expect(self, kind: Any) -> Any:
-        """The next message that is no news of others (peers, k); it must be of this kind."""
+        """Return the next message that is not about others (peers, k); it must be of this kind."""
         news = {"peers", "decision"} - {kind}
         while (message := await self.next()).WhichOneof("message") in news:
             continue
@@ -110,7 +110,9 @@ class Worker:
 
 
 def setup(job: JobSection, hosts: int | None = None, *, journal: Journal | None = None, **policy: Any) -> JobSession:
-    """A session whose slots no switch serves yet; its workers have no gradients, which `progress` would go by."""
+    """Return a session whose slots no switch serves yet; its workers report no gradients, which
+    `progress` would need.
+    """
     control_loop = ControlLoop(workers=job.workers, policy=PolicySection(**{"objective": "throughput"} | policy))
     slots = Slots(layout=SlotLayout(job=job, hosts=star(hosts or job.workers)), k=control_loop.k)
     return JobSession(job=job, control_loop=control_loop, journal=journal or Journal(None), slots=slots)
@@ -120,7 +122,7 @@ def setup(job: JobSection, hosts: int | None = None, *, journal: Journal | None 
 async def serving(
     *sessions: JobSession, switch: str | None = None, credentials: Credentials | None = None
 ) -> AsyncIterator[Running]:
-    """A controller of these sessions, with the switch at this address or with none."""
+    """Serve these sessions, with the switch at this address or with none."""
     jobs = Jobs(all=sessions)
     link = SwitchLink(
         address=switch or NO_SWITCH,
@@ -135,7 +137,7 @@ async def serving(
             await link.ready.wait()
     else:
         for session in sessions:
-            session.slots.away = str  # as if one answered: nothing is said about it
+            session.slots.away = str  # the slots behave as if a switch were connected
             session.slots.write = unwritten
     await server.start()
     address = f"127.0.0.1:{port}"
@@ -153,7 +155,7 @@ async def serving(
 async def controller(
     workers: int = 4, *, journal: Path | None = None, start_workers: int | None = None, **policy: Any
 ) -> AsyncIterator[Running]:
-    """One job's controller without a switch."""
+    """Serve one job without a switch."""
     with Journal(journal) as lines:
         session = setup(JobSection(workers=workers, start_workers=start_workers), journal=lines, **policy)
         async with serving(session) as running:
@@ -161,13 +163,13 @@ async def controller(
 
 
 async def agreed(kind: str, workers: Iterable[Worker]) -> int:
-    """The one generation that all are told."""
+    """Return the generation in all workers' Welcomes."""
     (generation,) = {(await worker.expect(kind)).generation for worker in workers}
     return generation
 
 
 async def until(condition: Any) -> None:
-    """Wait for what another task brings about: polls, at most a minute."""
+    """Wait until another task fulfils the condition: polls, for at most a minute."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)

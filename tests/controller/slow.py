@@ -8,22 +8,22 @@ from itertools import islice
 import numpy as np
 
 BATCHES_MOST = 4
-"""Gradients that a worker makes of one iteration's parameters under batch-sync."""
+"""The most gradients that a worker makes of one iteration's parameters under batch-sync."""
 
 Draw = Callable[[int, int], float]
-"""The first-block time of a gradient: of (rank, iteration in which it is begun)."""
+"""Returns a gradient's first-block time for (rank, iteration in which it is begun)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """An iteration: how long it took to the k-th gradient, and what is in its sum: (rank, iterations old) of each."""
+    """An iteration: the time to its k-th gradient, and (rank, age in iterations) of each gradient in its sum."""
 
     took: float
     sums: list[tuple[int, int]]
 
 
 def poisson_draw(means: list[float], *, service: float, seed: int) -> Draw:
-    """T = s + N with N ~ Poisson(mean): the unit is one blocking event."""
+    """Return T = s + N with N ~ Poisson(mean); the unit is one blocking event."""
     random = np.random.default_rng(seed)
     stocks: list[list[float]] = [[] for _ in means]
 
@@ -37,7 +37,7 @@ def poisson_draw(means: list[float], *, service: float, seed: int) -> Draw:
 
 @dataclass(kw_only=True)
 class System:
-    """n workers in virtual time; what happens at one instant happens in random order."""
+    """n workers in virtual time; simultaneous events happen in random order."""
 
     rule: str
     n: int
@@ -46,24 +46,26 @@ class System:
     overhead: float
     catch_up: float
     unheard: bool
-    """Who finishes in the overhead has given to the iteration that is over, as it has not heard of its end."""
+    """A worker that finishes during the overhead contributes to the old iteration, since it has not
+    heard of its end.
+    """
     random: np.random.Generator
-    due: list[tuple[float, float, int, int]] = field(default_factory=list)  # when, order of ties, who, begun
-    applied: dict[int, int] = field(default_factory=dict)  # by each worker: iterations that had ended
+    due: list[tuple[float, float, int, int]] = field(default_factory=list)  # time, order of ties, rank, begun
+    applied: dict[int, int] = field(default_factory=dict)  # by rank: ended iterations that it has applied
     iteration: int = 0
-    begin: float = 0.0  # of the iteration
-    members: list[int] = field(default_factory=list)  # whose gradients count among the k
+    begin: float = 0.0  # start of the iteration
+    members: list[int] = field(default_factory=list)  # ranks whose gradients count among the k
     sums: list[tuple[int, int]] = field(default_factory=list)  # (rank, begun) of the present sum
-    kept: dict[int, list[int]] = field(default_factory=dict)  # of each worker: begun, and in no sum yet
+    kept: dict[int, list[int]] = field(default_factory=dict)  # by rank: the begun iterations of gradients in no sum yet
 
     def start(self, rank: int, at: float) -> None:
-        """A gradient of the present iteration's parameters, which are there at its begin."""
+        """Start a gradient of the present iteration's parameters, which are available at its beginning."""
         at = max(at, self.begin)
         self.applied[rank] = self.iteration
         heapq.heappush(self.due, (at + self.draw(rank, self.iteration), self.random.random(), rank, self.iteration))
 
     def run(self) -> Iterator[Ended]:
-        """Iteration after iteration."""
+        """Yield iteration after iteration."""
         for rank in range(self.n):
             self.start(rank, 0.0)
         while True:
@@ -77,7 +79,7 @@ class System:
                 yield self.end(now)
 
     def finished(self, rank: int, begun: int, now: float) -> None:
-        """A gradient is there."""
+        """Handle a finished gradient."""
         late = begun < self.iteration
         if self.unheard and now < self.begin:
             self.kept.setdefault(rank, []).append(begun)
@@ -96,7 +98,7 @@ class System:
         self.start(rank, now)
 
     def end(self, now: float) -> Ended:
-        """The k-th has come, where that was before the iteration's begin: at once."""
+        """End the iteration at the k-th gradient, or at once if that came before the iteration's beginning."""
         end = max(now, self.begin)
         ended = Ended(took=end - self.begin, sums=[(rank, self.iteration - begun) for rank, begun in self.sums])
         ready = set(self.members)
@@ -119,7 +121,7 @@ def process(
     catch_up: float = 0.0,
     unheard: bool = False,
 ) -> Iterator[Ended]:
-    """Of Poisson workers."""
+    """Simulate Poisson workers."""
     draw = poisson_draw(means, service=service, seed=seed)
     return drawn(rule, len(means), k, draw, seed=seed, overhead=overhead, catch_up=catch_up, unheard=unheard)
 
@@ -135,7 +137,7 @@ def drawn(
     catch_up: float = 0.0,
     unheard: bool = False,
 ) -> Iterator[Ended]:
-    """Of any workers."""
+    """Simulate any workers."""
     random = np.random.default_rng([seed, 1])
     system = System(
         rule=rule, n=n, k=k, draw=draw, overhead=overhead, catch_up=catch_up, unheard=unheard, random=random
@@ -145,7 +147,7 @@ def drawn(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What so many iterations come to, after the first tenth."""
+    """Statistics of a simulation, after the first tenth of the iterations."""
 
     mean: float  # time to the k-th gradient
     error: float  # its standard error, from 16 batches
@@ -155,7 +157,7 @@ class Seen:
 
 
 def seen(made: Iterator[Ended], n: int, *, iterations: int, lags: int = 16) -> Seen:
-    """Look at so many iterations."""
+    """Return the statistics of `iterations` iterations."""
     ended = list(islice(made, iterations))[iterations // 10 :]
     batches = [batch.mean() for batch in np.array_split([each.took for each in ended], 16)]
     sums = np.array([entry for each in ended for entry in each.sums])

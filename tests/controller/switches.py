@@ -1,4 +1,4 @@
-"""Real switches for the tests: simple_switch_grpc where it is installed, the embedded one."""
+"""Switches for the tests: simple_switch_grpc where it is installed, and the embedded one."""
 
 import contextlib
 import subprocess
@@ -12,7 +12,7 @@ from tests.targets import switch_command
 
 @dataclass(kw_only=True)
 class SwitchProcess:
-    """A switch at a fixed P4Runtime address, that may be killed and started again."""
+    """A switch at a fixed P4Runtime address, which may be killed and restarted."""
 
     command: Sequence[str]
     port: int

@@ -1,4 +1,4 @@
-"""Whatever arrives, in whatever order: k stays within 1..live, nothing breaks, and each fault is logged once."""
+"""Any input in any order keeps k within 1..live, breaks nothing, and each fault is logged once."""
 
 import logging
 import math
@@ -27,7 +27,7 @@ norms = st.sampled_from([0.0, 0.0, 1.5, 1e300, 1e100, 5e-324, -0.0, math.nan, ma
 numbers = st.sampled_from([0.0, 0.0, 0.0, 1.0, 1.5, 4000.0, -0.0, 5e-324, math.nan, math.inf])
 reports = st.builds(
     pb.Report,
-    iteration=iterations.filter(lambda iteration: 0 <= iteration < 2**32),  # as the wire has it
+    iteration=iterations.filter(lambda iteration: 0 <= iteration < 2**32),  # the wire's range
     first_block_s=durations,
     censored=st.booleans(),
     late=st.booleans(),
@@ -63,7 +63,7 @@ steps = st.one_of(
 
 
 class World:
-    """A control_loop and its clock."""
+    """A control loop and its clock."""
 
     def __init__(self, policy: PolicySection) -> None:
         self.control_loop = ControlLoop(workers=WORKERS, policy=policy)
@@ -99,7 +99,7 @@ class World:
             assert self.control_loop.goal is before
 
     def rounds(self, count: int) -> None:
-        """Good reports in between: the state that bad ones meet is not only the empty one."""
+        """Add good reports, so that bad ones do not only meet the empty state."""
         for _ in range(count):
             self.now_s += 0.02
             for rank in np.flatnonzero(self.control_loop.live).tolist():
@@ -119,7 +119,7 @@ class World:
                 self.control_loop.report(rank, good, self.now_s)
 
     def check(self) -> None:
-        """What always holds."""
+        """Check the invariants."""
         control_loop = self.control_loop
         live = int(control_loop.live.sum())
         assert 1 <= control_loop.k <= max(live, 1)
@@ -184,7 +184,7 @@ def test_bad_times_change_nothing_and_are_logged_once(bad_s: float, caplog: pyte
     assert world.control_loop.measurements.refused == 49
 
 
-def test_with_no_one_left_k_is_1_and_nothing_is_decided() -> None:
+def test_without_workers_k_is_1_and_nothing_is_decided() -> None:
     world = World(PolicySection(objective="throughput"))
     world.rounds(10)
     for rank in range(WORKERS):
@@ -200,9 +200,7 @@ def test_with_no_one_left_k_is_1_and_nothing_is_decided() -> None:
 
 @pytest.mark.parametrize("decision", [0, 1, 2, 2**32 - 1])
 @pytest.mark.parametrize("ks", [(0, 0), (3, 1), (2**32 - 1, 2**32 - 1)])
-def test_whatever_a_report_says_of_k_decides_nothing(
-    decision: int, ks: tuple[int, int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reported_k_decides_nothing(decision: int, ks: tuple[int, int], caplog: pytest.LogCaptureFixture) -> None:
     agreement = Agreement()
     agreement.confirmed(2)
     live = dict.fromkeys(range(WORKERS), 0)
@@ -216,7 +214,7 @@ def test_whatever_a_report_says_of_k_decides_nothing(
     assert len(caplog.messages) <= 1
 
 
-def test_an_iteration_time_that_is_no_time_is_not_measured() -> None:
+def test_invalid_iteration_time_is_not_measured() -> None:
     world = World(PolicySection(objective="throughput"))
     for iteration, bad_s in enumerate([math.nan, math.inf, -math.inf, -1.0, 1e300, 0.0], start=1):
         report = pb.Report(iteration=iteration, first_block_s=0.01, iteration_s=bad_s)

@@ -1,4 +1,4 @@
-"""`python -m kofn.controller` as a process: exit codes, messages, a clean end."""
+"""`python -m kofn.controller` as a process: exit codes, messages, and a clean end."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def addresses() -> Iterator[list[str]]:
-    """Two at which nobody listens."""
+    """Yield two addresses without a listener."""
     with own_port() as one, own_port() as other:
         yield [f"127.0.0.1:{port}" for port in (one, other)]
 
@@ -61,7 +61,7 @@ def fails(*arguments: str) -> str:
     return last
 
 
-def test_no_switch(files: list[str], addresses: list[str]) -> None:
+def test_absent_switch_is_named(files: list[str], addresses: list[str]) -> None:
     address = addresses[0]
     line = fails(*files, "--p4runtime", address, "--listen", "127.0.0.1:0", "--wait", "0.5")
     assert line == (
@@ -70,7 +70,7 @@ def test_no_switch(files: list[str], addresses: list[str]) -> None:
     )
 
 
-def test_address_in_use(files: list[str]) -> None:
+def test_address_in_use_is_named(files: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = fails(*files, "--listen", address)
@@ -87,11 +87,11 @@ def test_address_in_use(files: list[str]) -> None:
         ("--log", "/nowhere/log", "--log /nowhere/log: No such file"),
     ],
 )
-def test_what_cannot_be_used_is_named(files: list[str], option: str, value: str, words: str) -> None:
+def test_unusable_options_are_named(files: list[str], option: str, value: str, words: str) -> None:
     assert words in fails(*files, option, value)
 
 
-def test_more_workers_than_hosts(files: list[str]) -> None:
+def test_more_workers_than_hosts_are_refused(files: list[str]) -> None:
     Path(files[1]).write_text("[job]\nworkers = 3\n")
     assert fails(*files) == "controller: job.workers is 3: the topology has 2 hosts"
 
@@ -103,12 +103,12 @@ def test_jobs_that_do_not_fit_together_are_named(files: list[str], tmp_path: Pat
     assert line == "controller: job.workers is 1: the topology has 2 hosts, 2 of them are earlier jobs'"
 
 
-def test_certificates_that_are_not_there(files: list[str], tmp_path: Path) -> None:
+def test_missing_certificates_are_named(files: list[str], tmp_path: Path) -> None:
     line = fails(*files, "--certs", str(tmp_path))
     assert line.startswith(f"controller: {tmp_path}/ca.pem: No such file or directory")
 
 
-def test_two_jobs_with_certificates(
+def test_two_jobs_share_a_controller_with_certificates(
     files: list[str], addresses: list[str], switch: SwitchProcess, tmp_path: Path
 ) -> None:
     configs = [tmp_path / "a.toml", tmp_path / "b.toml"]
@@ -141,7 +141,7 @@ async def jobs_of(address: str, certs: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(
+def test_signal_ends_the_controller_cleanly(
     files: list[str], addresses: list[str], switch: SwitchProcess, end: signal.Signals, tmp_path: Path
 ) -> None:
     listen = [part for address in addresses for part in ("--listen", address)]

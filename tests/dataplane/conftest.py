@@ -1,4 +1,4 @@
-"""A real switch with kofn.p4 and one job on it, between raw sockets."""
+"""A switch with kofn.p4 and one job, between raw sockets."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ HOSTS = 4
 
 @dataclass
 class DataPlane:
-    """The switch under test: `install` gives it a job and empty slots."""
+    """The switch under test; `install` gives it a job and empty slots."""
 
     switch: SwitchProcess
     lab: Lab
@@ -34,7 +34,7 @@ class DataPlane:
     loop: EventLoop = field(default_factory=EventLoop)
 
     def install(self, k: int, *, slots: int = 4096) -> None:
-        """A fresh pipeline (all slots empty) and the entries of one job."""
+        """Push a fresh pipeline with empty slots and the entries of one job."""
         self.arrivals.clear()
         layout = SlotLayout(job=JobSection(workers=HOSTS, slots=slots), hosts=star(HOSTS))
         self._slots = Slots(layout=layout, k=k, on_arrival=self.arrivals.append)
@@ -46,12 +46,12 @@ class DataPlane:
         self.loop.run(self._disconnect())
 
     def put_job(self, *, k: int, generation: int, slots: int, workers: int = HOSTS) -> None:
-        """Give the job slots of a new generation, whatever is in them, with room for so many workers."""
+        """Give the job slots of a new generation, whatever they contain, with room for `workers` workers."""
         self._slots.layout = SlotLayout(job=JobSection(workers=workers, slots=slots), hosts=star(workers))
         self.loop.run(self._slots.admit(generation, k))
 
     def crowd(self, workers: int) -> None:
-        """Let ranks speak for which there is no port: `workers` in all, in turn from the ports that there are."""
+        """Admit ranks without their own port: `workers` in all, distributed over the existing ports."""
         self.put_job(k=self._slots.k, generation=GENERATION, slots=4096, workers=workers)
         self.loop.run(self._link._switch.insert([member_entry(rank) for rank in range(HOSTS, workers)]))
 
@@ -63,7 +63,7 @@ class DataPlane:
         return self.arrivals
 
     def count(self) -> dict[str, int]:
-        """Packets by verdict."""
+        """Return the number of packets by verdict."""
         return {name: packets for name, packets in self.loop.run(self._link.count()).items() if packets}
 
     async def _connect(self) -> asyncio.Task[None]:
@@ -74,7 +74,7 @@ class DataPlane:
         return task
 
     async def _until_it_answers(self) -> None:
-        """Push, as soon as the switch has started."""
+        """Push the program as soon as the switch has started."""
         async with asyncio.timeout(30):
             while True:
                 try:
@@ -94,7 +94,7 @@ class DataPlane:
 
 
 def member_entry(rank: int) -> fy.P4TableEntry:
-    """That a rank is admitted at the port of rank modulo HOSTS."""
+    """Return the entry that admits a rank at the port of rank modulo HOSTS."""
     match = {"standard_metadata.ingress_port": rank % HOSTS + 1, "hdr.kofn.job": 1, "hdr.kofn.worker": rank}
     action = fy.P4TableAction("ingress.admission.admit", most=1)
     return fy.P4TableEntry("ingress.admission.members", match=fy.P4TableMatch(match), action=action)

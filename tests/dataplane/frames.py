@@ -1,4 +1,4 @@
-"""Frames as a worker's host would put them on the wire, and back."""
+"""Builds frames as a worker's host would send them, and parses them."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from kofn.host.wire import packet as wire
 from kofn.host.wire import scapy_layer as packets
 
 GENERATION = 1
-"""Of the job's slots in these tests: the program is pushed for each one, so nothing is left of another."""
+"""The generation of the job's slots; each test pushes the program, so no state of another test remains."""
 
 SERVICE_MAC, SERVICE_IP = "02:6b:6f:66:6e:fe", "10.0.0.254"
 
@@ -23,7 +23,7 @@ def host_mac(port: int) -> str:
 
 
 def frame(port: int, header: wire.KofnHeader, values: bytes) -> bytes:
-    """From the host at `port` to the switch's service address."""
+    """Return a frame from the host at `port` to the switch's service address."""
     return raw(
         Ether(dst=SERVICE_MAC, src=host_mac(port))
         / IP(src=f"10.0.0.{port}", dst=SERVICE_IP)
@@ -53,7 +53,7 @@ def parse(received: bytes) -> Answer:
 
 
 def contribution(worker: int, iteration: int, block: int, values: np.ndarray, **fields: int) -> tuple[int, bytes]:
-    """Port and frame of a contribution of 32-bit values."""
+    """Return port and frame of a contribution of 32-bit values."""
     words = len(values) * 4 // wire.WORD_BYTES
     base = wire.KofnHeader(job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block, scale=7)
     header = base._replace(**{"generation": GENERATION, **fields})
@@ -61,7 +61,7 @@ def contribution(worker: int, iteration: int, block: int, values: np.ndarray, **
 
 
 def pull(worker: int, iteration: int, block: int, words: int, **fields: int) -> tuple[int, bytes]:
-    """Port and frame of a PULL, padded to the result's length."""
+    """Return port and frame of a PULL, padded to the result's length."""
     header = wire.KofnHeader(
         kind=wire.Kind.PULL, job=1, worker=worker, words=words, iteration=iteration, block=block, slot=block
     )

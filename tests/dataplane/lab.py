@@ -1,7 +1,7 @@
-"""Raw frames through a real switch: veth pairs whose host ends live in a namespace that dies with the test.
+"""Raw frames through a switch: veth pairs whose host ends are in a namespace that ends with the test.
 
-No sleeps: after a frame a marker goes from the same port to every host, and a switch keeps the order of frames between
-two ports; what has arrived when the markers are there is all there is.
+There are no sleeps. After a frame, a marker goes from the same port to every host. A switch keeps the order of frames
+between two ports, so all frames have arrived when the markers have.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class Lab:
 
     def __init__(self, hosts: int) -> None:
         self.ports = range(1, hosts + 1)
-        name = f"kofn{os.getpid() % 10000}.{next(NUMBERS)}"  # links of an earlier lab vanish only after a while
+        name = f"kofn{os.getpid() % 10000}.{next(NUMBERS)}"  # links of an earlier lab disappear only after a while
         self.interfaces = [f"{port}@{name}-{port}" for port in self.ports]
         self._holder = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo ready && exec sleep 600"],
@@ -55,7 +55,7 @@ class Lab:
             subprocess.run(command, check=True)
 
     def _socket(self, interface: str) -> socket.socket:
-        """A packet socket of the holder's namespace: only the thread that opens it goes there."""
+        """Open a packet socket in the holder's namespace; only the opening thread enters it."""
         opened: list[socket.socket] = []
 
         def enter_and_open() -> None:
@@ -74,7 +74,7 @@ class Lab:
         return opened[0]
 
     def exchange(self, port: int, frame: bytes) -> dict[int, list[bytes]]:
-        """Send a frame from a port; what every port then receives, ports without anything left out."""
+        """Send a frame from a port and return the frames that each port receives; ports without any are left out."""
         self._sockets[port].send(frame)
         self._marks += 1
         marks = {to: mac(to) + mac(port) + MARKER_TYPE + self._marks.to_bytes(46, "big") for to in self.ports}
@@ -82,8 +82,8 @@ class Lab:
         for to in others:
             self._sockets[port].send(marks[to])
         received = {to: list(self._until(to, marks[to])) for to in others}
-        # A switch sends nothing back to where it came from: the sender's marker comes from a neighbour, when the frame
-        # is known to have passed.
+        # A switch sends nothing back to its source, so the sender's marker comes from a neighbour, after the frame is
+        # known to have passed.
         self._sockets[others[0]].send(marks[port])
         received[port] = list(self._until(port, marks[port]))
         return {to: frames for to, frames in received.items() if frames}

@@ -1,6 +1,6 @@
-"""The slot model with a real switch beside it, which has to answer as the model does.
+"""The slot model beside a switch, which must give the same answers.
 
-Packets leave each worker's own port as raw frames.  A new model begins a new generation in the slots as the last one
+Packets leave each worker's own port as raw frames. A new model starts a new generation in the slots as the last one
 left them.
 """
 
@@ -19,7 +19,7 @@ GENERATIONS_EACH = 1000
 
 
 class Mirror(SlotModel):
-    """The slot model, and a real switch that must answer as it does."""
+    """The slot model, and a switch that must answer like it."""
 
     plane: DataPlane
     examples = 0
@@ -31,7 +31,7 @@ class Mirror(SlotModel):
         super().__init__(workers=workers, k=k, slots=slots)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What the controller would bring to the switch: k, and the generation that it admits (-1: none)."""
+        """Bring a change to the switch like the controller: k, and the admitted generation (-1: none)."""
         before = getattr(self, name, None)
         super().__setattr__(name, value)
         if name == "k" and before not in (None, value):

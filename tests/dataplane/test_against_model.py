@@ -1,6 +1,6 @@
-"""Any packets at all, a few slots, k that changes: a real switch answers as the slot model does, bit by bit.
+"""A switch answers any packets like the slot model, bit by bit, with few slots and changing k.
 
-test_machine.py has the packets that workers would send; here they are drawn without sense.
+test_machine.py has packets that workers would send; here they are random.
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.root
 EXAMPLES = 4
 PACKETS = 200
 EACH = 12
-"""Packets in the middle of which an iteration is."""
+"""Packets before the iteration grows by one."""
 
 SEEN = {"OPENED", "ADDED", "CLOSED", "LATE", "STALE", "FORMAT_MISMATCH", "DUPLICATE", "NOT_READY", "FULL"}
 
 
 class Chance:
-    """Draws packets of which most meet in one block."""
+    """Draws packets, most of which meet in one block."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -37,7 +37,7 @@ class Chance:
         return int(self._random.integers(end))
 
     def header(self, number: int, generation: int, lanes: int) -> KofnHeader:
-        """Of the packet of this number, mostly in these lanes."""
+        """Return the header of packet `number`, mostly in these lanes."""
         kind, lanes = self.usually(Kind.CONTRIBUTE, Kind.PULL), self.usually(lanes, 0, 2, 3, 4, chance=0.03)
         other_words = 10 if lanes == Lanes.VOTES else 2  # BMv2 lets no packet grow by more than two words
         return KofnHeader(
@@ -63,7 +63,7 @@ class Chance:
 
 
 @pytest.mark.parametrize("lanes", [Lanes.BITS_16, Lanes.VOTES])
-def test_a_real_switch_answers_as_the_model_does(plane: DataPlane, lanes: int) -> None:
+def test_real_switch_answers_like_the_model(plane: DataPlane, lanes: int) -> None:
     plane.install(k=HOSTS)
     Mirror.plane = plane
     Mirror.kinds.clear()

@@ -1,4 +1,4 @@
-"""The four faults that published k-of-n switches have, packet by packet on real switches.
+"""The four faults of published k-of-n switches, packet by packet on real switches.
 
 tests/host/agent/test_hazards.py has the same on the slot model.
 """
@@ -17,14 +17,14 @@ EVERYONE = {1, 2, 3, 4}
 
 
 def contribute(plane: DataPlane, worker: int, iteration: int) -> dict[int, Answer]:
-    """Block 0 of an iteration: one slot for all of them; who got which answer."""
+    """Contribute to block 0 of an iteration, in one slot for all iterations; return the answers by port."""
     received = plane.lab.exchange(*contribution(worker, iteration, 0, VALUES[worker], weight=10 + worker))
     assert all(len(frames) == 1 for frames in received.values())
     return {port: parse(frames[0]) for port, frames in received.items()}
 
 
 def assert_sum(answers: dict[int, Answer], kind: Kind, ports: set[int], ranks: list[int]) -> None:
-    """These ports got the sum of these ranks, and nobody else anything."""
+    """Check that exactly these ports got the sum of these ranks."""
     assert answers.keys() == ports
     for answer in answers.values():
         assert (answer.kind, answer.header.count) == (kind, len(ranks))
@@ -37,7 +37,7 @@ def assert_stale(answers: dict[int, Answer], port: int) -> None:
     assert {to: answer.kind for to, answer in answers.items()} == {port: Kind.STALE}
 
 
-def test_a_late_packet_does_not_reopen_a_finished_slot(plane: DataPlane) -> None:
+def test_late_packet_does_not_reopen_a_finished_slot(plane: DataPlane) -> None:
     plane.install(k=2)
     assert contribute(plane, 0, 1) == {}
     assert_sum(contribute(plane, 1, 1), Kind.RESULT, EVERYONE, [0, 1])
@@ -45,7 +45,7 @@ def test_a_late_packet_does_not_reopen_a_finished_slot(plane: DataPlane) -> None
         assert_sum(contribute(plane, late, 1), Kind.LATE, {late + 1}, [0, 1])
 
 
-def test_a_skipped_workers_bit_does_not_reach_the_next_block(plane: DataPlane) -> None:
+def test_skipped_workers_bit_does_not_reach_the_next_block(plane: DataPlane) -> None:
     plane.install(k=2)
     contribute(plane, 0, 1)
     contribute(plane, 1, 1)
@@ -55,7 +55,7 @@ def test_a_skipped_workers_bit_does_not_reach_the_next_block(plane: DataPlane) -
     assert plane.count() == {"OPENED": 2, "CLOSED": 2, "LATE": 1}
 
 
-def test_a_late_packet_does_not_wipe_a_live_sum(plane: DataPlane) -> None:
+def test_late_packet_does_not_wipe_an_open_sum(plane: DataPlane) -> None:
     plane.install(k=3)
     assert contribute(plane, 0, 2) == {}
     assert_stale(contribute(plane, 3, 1), 4)
@@ -65,8 +65,8 @@ def test_a_late_packet_does_not_wipe_a_live_sum(plane: DataPlane) -> None:
 
 
 @pytest.mark.parametrize("behind", [2, 4, 256, 65536])
-def test_a_worker_rounds_late_is_not_taken_for_a_current_one(plane: DataPlane, behind: int) -> None:
-    """One-bit versions repeat after two rounds; block ids never do."""
+def test_worker_several_rounds_behind_is_not_taken_for_a_current_one(plane: DataPlane, behind: int) -> None:
+    """One-bit versions repeat after two rounds; block ids never repeat."""
     plane.install(k=2)
     assert contribute(plane, 0, 1 + behind) == {}
     assert_stale(contribute(plane, 3, 1), 4)

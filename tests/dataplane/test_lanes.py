@@ -1,4 +1,4 @@
-"""Sums through a real switch are NumPy's, for lanes of every width and any number of workers: no lane carries."""
+"""Sums through a switch equal NumPy's, for lanes of every width and any number of workers: no lane carries."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ WORKERS_MAX = 64
 
 @st.composite
 def addends(draw: st.DrawFn, width: int, signed: bool) -> np.ndarray:
-    """Lanes of a word for up to 64 workers: each within its share of the room, some at either end of it."""
+    """Draw the lanes of one word for up to 64 workers: each within its share of the room, some at its bounds."""
     room = min(2 ** (width - signed), 2**31) - 1
     workers = draw(st.integers(1, min(WORKERS_MAX, room)))
     largest, least = room // workers, -((room + 1) // workers) if signed else 0
@@ -30,7 +30,7 @@ def addends(draw: st.DrawFn, width: int, signed: bool) -> np.ndarray:
 
 
 def sent(values: np.ndarray, worker: int, block: int, width: int) -> tuple[int, bytes]:
-    """Port and frame of a worker's lanes; the block closes when all have come."""
+    """Return port and frame of a worker's lanes; the block closes when all have contributed."""
     header = KofnHeader(
         job=1,
         worker=worker,

@@ -1,4 +1,4 @@
-"""The protocol's state machine once more, with a real switch beside the slot model: every answer is the same."""
+"""The protocol's state machine with a switch beside the slot model: every answer is the same."""
 
 import pytest
 from hypothesis import settings
@@ -16,7 +16,7 @@ class MirroredMachine(ProtocolMachine):
     switch = Mirror
 
 
-def test_a_real_switch_answers_as_the_model_does(plane: DataPlane) -> None:
+def test_real_switch_answers_like_the_model(plane: DataPlane) -> None:
     plane.install(k=HOSTS)
     Mirror.plane = plane
     Mirror.kinds.clear()

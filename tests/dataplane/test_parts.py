@@ -11,7 +11,7 @@ pytestmark = pytest.mark.root
 
 
 class Switch:
-    """A real one, as part_rules has it."""
+    """The interface of part_rules to a real switch."""
 
     generation = GENERATION
 

@@ -1,4 +1,6 @@
-"""Every rule of docs/reference/protocol.md, packet by packet, on the embedded switch and on BMv2 where present."""
+"""Every rule of docs/reference/protocol.md, packet by packet, on the embedded switch and on BMv2
+where it is installed.
+"""
 
 import numpy as np
 import pytest
@@ -15,13 +17,13 @@ VALUES = np.random.default_rng(0).integers(-(2**28), 2**28, (HOSTS, 256))
 
 
 def exchange(plane: DataPlane, sent: tuple[int, bytes]) -> dict[int, Answer]:
-    """Who got which answer to this frame; nobody gets two."""
+    """Send a frame and return the answers by port; no port may get two."""
     received = plane.lab.exchange(*sent)
     assert all(len(frames) == 1 for frames in received.values())
     return {port: parse(frames[0]) for port, frames in received.items()}
 
 
-def test_k_fastest_are_summed_and_the_result_goes_to_all(plane: DataPlane) -> None:
+def test_k_fastest_are_summed_and_all_get_the_result(plane: DataPlane) -> None:
     plane.install(k=3)
     assert exchange(plane, contribution(2, 1, 0, VALUES[2])) == {}
     assert exchange(plane, contribution(0, 1, 0, VALUES[0])) == {}
@@ -54,7 +56,7 @@ def test_duplicates_add_nothing(plane: DataPlane) -> None:
     assert plane.count() == {"OPENED": 1, "DUPLICATE": 2, "CLOSED": 1, "LATE": 1}
 
 
-def test_a_newer_epoch_takes_the_slot_and_older_ones_are_stale(plane: DataPlane) -> None:
+def test_newer_iteration_takes_the_slot_and_older_ones_are_stale(plane: DataPlane) -> None:
     plane.install(k=2)
     exchange(plane, contribution(0, 1, 0, VALUES[0]))
     exchange(plane, contribution(1, 2, 0, VALUES[1]))
@@ -66,15 +68,15 @@ def test_a_newer_epoch_takes_the_slot_and_older_ones_are_stale(plane: DataPlane)
     assert np.array_equal(answers[1].values, VALUES[1] + VALUES[3]), "nothing of the older block_id is left"
 
 
-def test_an_older_block_of_the_same_iteration_is_stale_too(plane: DataPlane) -> None:
+def test_older_block_of_the_same_iteration_is_stale(plane: DataPlane) -> None:
     plane.install(k=2, slots=4)
     exchange(plane, contribution(0, 1, 5, VALUES[0]))
     stale = exchange(plane, contribution(1, 1, 1, VALUES[1]))
     assert stale[2].kind == Kind.STALE, "blocks 1 and 5 share slot 1 of 4"
 
 
-def test_weights_are_added_up_beside_the_workers(plane: DataPlane) -> None:
-    """One worker brings what it has stashed: k counts workers, and every answer says what the gradients in it weigh."""
+def test_weights_are_added_separately_from_the_count(plane: DataPlane) -> None:
+    """One worker brings its stashed gradients: k counts workers, and every answer gives the weight of its gradients."""
     plane.install(k=3)
     assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=WEIGHT_MAX)) == {}
     assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=500)) == {}, "a duplicate"
@@ -109,14 +111,14 @@ def test_k_is_read_at_every_packet(plane: DataPlane) -> None:
     assert np.array_equal(answers[3].values, VALUES[0] + VALUES[1])
 
 
-def test_a_packet_may_override_k(plane: DataPlane) -> None:
+def test_packet_may_override_k(plane: DataPlane) -> None:
     plane.install(k=4)
     answers = exchange(plane, contribution(2, 1, 0, VALUES[2], k=1))
     assert len(answers) == 4, "k = 1 with recipient 255 is a broadcast"
     assert np.array_equal(answers[1].values, VALUES[2])
 
 
-def test_the_recipient_gets_the_sum_and_the_others_who_is_in_it(plane: DataPlane) -> None:
+def test_recipient_gets_the_sum_and_the_others_the_members(plane: DataPlane) -> None:
     plane.install(k=2)
     exchange(plane, contribution(0, 1, 0, VALUES[0], recipient=3))
     answers = exchange(plane, contribution(1, 1, 0, VALUES[1], recipient=3))
@@ -148,7 +150,7 @@ def test_pull_fetches_closed_blocks_only(plane: DataPlane) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"scale": 9}, {"scale": -3}, {"lanes": 1}])
-def test_addends_must_agree(plane: DataPlane, fields: dict[str, int]) -> None:
+def test_contributions_in_another_format_are_refused(plane: DataPlane, fields: dict[str, int]) -> None:
     plane.install(k=2)
     exchange(plane, contribution(0, 1, 0, VALUES[0]))
     refused = exchange(plane, contribution(1, 1, 0, VALUES[1], **fields))
@@ -174,7 +176,7 @@ def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -
 
 
 @pytest.mark.parametrize("words", [1, 2, 31, 32])
-def test_every_length(plane: DataPlane, words: int) -> None:
+def test_every_length_is_summed(plane: DataPlane, words: int) -> None:
     plane.install(k=3)
     values = np.random.default_rng(words).integers(-(2**29), 2**29, (3, words * 64))
     exchange(plane, contribution(0, 1, 0, values[0]))
@@ -249,14 +251,14 @@ def test_intruders_are_dropped_and_counted(plane: DataPlane, reason: str) -> Non
     assert len(answers) == 4, "the slot is as it was"
 
 
-def test_a_new_generation_takes_over_slots_as_they_are(plane: DataPlane) -> None:
+def test_new_generation_takes_over_slots_unchanged(plane: DataPlane) -> None:
     plane.install(k=2)
     exchange(plane, contribution(0, 9, 0, VALUES[0]))
     exchange(plane, contribution(1, 9, 0, VALUES[1]))
     exchange(plane, contribution(0, 9, 1, VALUES[0]))
     plane.put_job(k=2, generation=GENERATION + 1, slots=4096)
     new = {"generation": GENERATION + 1}
-    for block in (0, 1):  # one slot was closed, one is open; both in a later iteration
+    for block in (0, 1):  # one slot is closed and one is open, both in a later iteration
         assert exchange(plane, contribution(3, 1, block, VALUES[3], **new)) == {}
         assert exchange(plane, contribution(0, 9, block, VALUES[0])) == {}, "the old generation is gone"
         answers = exchange(plane, contribution(2, 1, block, VALUES[2], **new))
@@ -265,7 +267,7 @@ def test_a_new_generation_takes_over_slots_as_they_are(plane: DataPlane) -> None
 
 
 def test_first_blocks_are_reported(plane: DataPlane) -> None:
-    """Of each worker and iteration the first counted contribution, whichever block and part it is: once."""
+    """Each worker's first counted contribution in an iteration is reported once, whatever its block and part."""
     plane.install(k=2)
     for worker in (2, 0, 1):
         exchange(plane, contribution(worker, 1, 7, VALUES[worker], part=worker))
@@ -276,7 +278,8 @@ def test_first_blocks_are_reported(plane: DataPlane) -> None:
         exchange(plane, contribution(worker, 2, 5, VALUES[worker], count=0, part=1))
     exchange(plane, contribution(0, 2, 5, VALUES[0]))
     exchange(plane, contribution(2, 2, 5, VALUES[2]))
-    exchange(plane, contribution(3, 2, 5, VALUES[3], count=0, part=2))  # late, and the answer's count is not its own
+    # late; the answer's count is not the packet's own
+    exchange(plane, contribution(3, 2, 5, VALUES[3], count=0, part=2))
     exchange(plane, contribution(3, 2, 5, VALUES[3]))
     exchange(plane, contribution(3, 1, 5, VALUES[3]))  # stale, and of an iteration that is over
     exchange(plane, contribution(1, 3, 2, VALUES[1]))
@@ -290,7 +293,7 @@ def test_first_blocks_are_reported(plane: DataPlane) -> None:
 
 
 def test_first_blocks_of_a_new_generation_are_reported(plane: DataPlane) -> None:
-    """Its iterations may begin anew."""
+    """Its iterations may restart at 1."""
     plane.install(k=2)
     exchange(plane, contribution(0, 9, 3, VALUES[0]))
     plane.put_job(k=2, generation=GENERATION + 1, slots=4096)

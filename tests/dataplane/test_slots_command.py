@@ -1,4 +1,4 @@
-"""`kofn slots` against a real switch with a job on it."""
+"""`kofn slots` with a switch that has a job."""
 
 import asyncio
 import itertools
@@ -29,8 +29,8 @@ def send(plane: DataPlane, block: int, *workers: int) -> None:
         plane.lab.exchange(*contribution(worker, 7, block, VALUES[worker]))
 
 
-def test_the_slots_of_the_iteration_in_progress(plane: DataPlane) -> None:
-    """Three blocks an iteration in eight slots: iteration 8 begins at slot 24 modulo 8."""
+def test_slots_of_the_present_iteration_are_shown(plane: DataPlane) -> None:
+    """An iteration has three blocks in eight slots, so iteration 8 begins at slot 24 modulo 8."""
     plane.install(k=3, slots=8)
     if plane.switch.command[0] == BMV2:
         return
@@ -53,7 +53,7 @@ def interrupt(_: float) -> None:
     raise KeyboardInterrupt
 
 
-def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_workers_of_each_slot_are_shown(plane: DataPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     plane.install(k=3, slots=8)
     if plane.switch.command[0] == BMV2:
         refused = kofn_slots(plane.switch.address)
@@ -63,7 +63,7 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
     send(plane, 1, 0, 2)
     send(plane, 2, 3, 1, 0)
     send(plane, 5, 3)
-    plane.lab.exchange(*contribution(3, 7, 5, VALUES[3], part=2, count=0))  # a second one of the same worker
+    plane.lab.exchange(*contribution(3, 7, 5, VALUES[3], part=2, count=0))  # a second contribution of the same worker
     shown = kofn_slots(plane.switch.address)
     assert shown.exit_code == 0, shown.output
     assert shown.output.splitlines() == [
@@ -82,7 +82,7 @@ def test_who_is_missing_from_which_slot(plane: DataPlane, monkeypatch: pytest.Mo
         (2, "closed", [2]),
         (5, "open", [0, 1, 2]),
     ]
-    monkeypatch.setattr("kofn.cli.slots.time.sleep", interrupt)  # it goes on until Ctrl-C
+    monkeypatch.setattr("kofn.cli.slots.time.sleep", interrupt)  # the command runs until Ctrl-C
     watched = kofn_slots(plane.switch.address, "--watch", "--json")
     assert (watched.exit_code, [json.loads(line) for line in watched.output.splitlines()]) == (0, [[job]])
     other = kofn_slots(plane.switch.address, "--job", "9")
@@ -99,8 +99,8 @@ def open_slots(look: dict[str, Any]) -> list[dict[str, Any]]:
     return [slot for slot in look["slots"] if slot["state"] == "open"]
 
 
-def test_blocks_that_are_open_for_milliseconds_are_seen(plane: DataPlane) -> None:
-    """Each block is closed soon after it was opened; there is one open at almost every moment."""
+def test_blocks_open_for_milliseconds_are_seen(plane: DataPlane) -> None:
+    """Each block is closed soon after it is opened; one is open at almost every moment."""
     plane.install(k=2, slots=1024)
     if plane.switch.command[0] == BMV2:
         pytest.skip("BMv2's registers cannot be read")
@@ -126,7 +126,7 @@ def test_blocks_that_are_open_for_milliseconds_are_seen(plane: DataPlane) -> Non
     assert {tuple(slot["missing"]) for slot in seen} == {(1, 2, 3)}
 
 
-def test_no_switch_is_said_to_be_none() -> None:
+def test_absent_switch_is_reported() -> None:
     result = kofn_slots("127.0.0.1:1")
     assert result.exit_code == 3
     assert "no switch answers at 127.0.0.1:1: `make run` or `kofn run` starts one" in result.output

@@ -1,4 +1,4 @@
-"""Votes counted by a real switch are NumPy's counts, for every number of workers: every plane, every count, ties."""
+"""Votes counted by a switch equal NumPy's counts, for every number of workers, plane, count and tie."""
 
 from collections.abc import Iterator
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.root
 
 WORKERS_MAX = 64
 EDGES = [1, 2, 3, 4, 7, 8, 16, 32, 63, 64]
-"""The least and the most of a number of planes."""
+"""The smallest and the largest number of workers for each number of planes."""
 
 GROWS = 2
 """Words by which BMv2 lets a packet grow."""
 
 
 def votes_of(workers: int, words: int) -> np.ndarray:
-    """Of all workers, shape (workers, elements): every count from none to all occurs, at places drawn anew."""
+    """Return all workers' votes, shape (workers, elements); every possible count occurs, at random places."""
     random, elements = np.random.default_rng(workers), words * WORD_BYTES * 8
     counts = random.permutation(np.arange(elements) % (workers + 1))
     order = random.permuted(np.tile(np.arange(workers), (elements, 1)), axis=1).T
@@ -29,14 +29,14 @@ def votes_of(workers: int, words: int) -> np.ndarray:
 
 
 def sent(bits: np.ndarray, worker: int, block: int, words: int) -> tuple[int, bytes]:
-    """Port and frame of a worker's votes in a packet of so many words; what is behind them is noise."""
+    """Return port and frame of a worker's votes in a packet of `words` words, filled up with noise."""
     base = KofnHeader(job=1, worker=worker, lanes=Lanes.VOTES, words=words, block=block, slot=block)
     body = np.packbits(bits).tobytes().ljust(words * WORD_BYTES, b"\x5a")
     return worker % HOSTS + 1, frame(worker % HOSTS + 1, base._replace(generation=GENERATION), body)
 
 
 def shapes(plane: DataPlane, workers: int) -> Iterator[tuple[int, int]]:
-    """(words of votes, words) of packets that the switch under test can answer."""
+    """Yield (words of votes, words) of packets that the switch under test can answer."""
     planes = workers.bit_length()
     yield VOTE_WORDS, max(VOTE_WORDS, VOTE_WORDS * planes - GROWS)
     for words in range(1, VOTE_WORDS + 1 if workers <= 8 else 1):
@@ -45,7 +45,7 @@ def shapes(plane: DataPlane, workers: int) -> Iterator[tuple[int, int]]:
 
 
 def closed(plane: DataPlane, votes: np.ndarray, block: int, words: int) -> Answer:
-    """What the last of all workers is answered."""
+    """Send all workers' votes and return the answer to the last worker's packet."""
     for worker, bits in enumerate(votes):
         received = plane.lab.exchange(*sent(bits, worker, block, words))
         assert bool(received) == (worker == len(votes) - 1), "the last one closes the block"
@@ -70,14 +70,14 @@ def check(plane: DataPlane, workers: int, blocks: Iterator[int]) -> None:
 
 
 @pytest.mark.parametrize("workers", EDGES)
-def test_votes_of_the_least_and_the_most_workers_of_each_plane(plane: DataPlane, workers: int) -> None:
+def test_votes_are_counted_at_the_bounds_of_each_number_of_planes(plane: DataPlane, workers: int) -> None:
     plane.install(k=HOSTS)
     plane.crowd(WORKERS_MAX)
     check(plane, workers, iter(range(4096)))
 
 
 @pytest.mark.long
-def test_votes_of_every_number_of_workers(plane: DataPlane) -> None:
+def test_votes_of_every_number_of_workers_are_counted(plane: DataPlane) -> None:
     plane.install(k=HOSTS)
     plane.crowd(WORKERS_MAX)
     blocks = iter(range(4096))

@@ -1,4 +1,4 @@
-"""The documents as data: their headings, links and code blocks."""
+"""Parses the documents into headings, links and code blocks."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ NOTE = re.compile(r"<!-- ([^\n]*) -->\n$")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, the comment on the line above, its text."""
+    """A fenced block: its language, the comment on the line above, and its text."""
 
     language: str
     note: str
@@ -23,13 +23,13 @@ class Block:
 
 @cache
 def documents() -> tuple[Path, ...]:
-    """All Markdown files of the repository."""
+    """Return all Markdown files of the repository."""
     folders = ("docs", "kofn/switch", "mininet", "examples")
     return (*sorted(ROOT.glob("*.md")), *(path for name in folders for path in sorted((ROOT / name).rglob("*.md"))))
 
 
 def blocks(path: Path) -> Iterator[Block]:
-    """The fenced blocks of a document, in order."""
+    """Yield the fenced blocks of a document, in order."""
     text = path.read_text()
     for found in FENCE.finditer(text):
         note = NOTE.search(text[: found.start()])
@@ -37,25 +37,25 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def prose(path: Path) -> str:
-    """A document without its fenced blocks."""
+    """Return a document without its fenced blocks."""
     return FENCE.sub("", path.read_text())
 
 
 @cache
 def anchors(path: Path) -> frozenset[str]:
-    """What #... may name in a document: its headings, as GitHub and mkdocs both make them."""
+    """Return the anchors of a document's headings, as GitHub and mkdocs both form them."""
     found = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
     return frozenset(anchor(heading) for heading in found)
 
 
 def anchor(heading: str) -> str:
-    """A heading's anchor: letters, digits, hyphens."""
+    """Return a heading's anchor: letters, digits, hyphens."""
     plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)).strip().lower()
     return re.sub(r"\s", "-", plain)
 
 
 def links(path: Path) -> Iterator[str]:
-    """The targets of a document's links, those to other places left out."""
+    """Yield the targets of a document's links within the repository."""
     text = re.sub(r"`[^`\n]*`", "", prose(path).replace("](", "]\0(")).replace("]\0(", "](")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith(("http://", "https://", "mailto:")):

@@ -1,4 +1,4 @@
-"""What the documents name is there: linked files and anchors, the reference, the picture's files, configurations."""
+"""The documents are correct: linked files and anchors, the reference, the pictures' files, configurations."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ SOURCES = ROOT / "docs" / "explanation" / "sources.md"
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_have_targets(path: Path) -> None:
     wrong = []
     for target in links(path):
         name, _, part = target.partition("#")
@@ -43,7 +43,7 @@ def test_link_texts_that_are_paths_are_the_target(path: Path) -> None:
     assert not [text for text, target in found if (path.parent / target).resolve() != (ROOT / text).resolve()]
 
 
-def test_the_steps_of_the_sources_are_where_they_are_said_to_be() -> None:
+def test_steps_of_the_sources_are_defined_in_the_linked_files() -> None:
     """Each step's row names functions, classes, P4 controls or attributes, and links to the files that define them."""
     rows = re.findall(r"^\| (?!step )(.+?) \| (.+?) \| .+ \| .*\|$", prose(SOURCES), re.MULTILINE)
     wrong = []
@@ -56,7 +56,7 @@ def test_the_steps_of_the_sources_are_where_they_are_said_to_be() -> None:
     assert not wrong
 
 
-def test_code_names_documents_that_are_there() -> None:
+def test_documents_named_in_code_exist() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode:
         pytest.skip("not a checkout: the list of files is git's")
@@ -70,7 +70,7 @@ def test_code_names_documents_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(reference.documents()))
-def test_the_reference_belongs_to_the_code(name: str) -> None:
+def test_reference_is_generated_from_the_code(name: str) -> None:
     made = reference.documents()[name]
     assert (reference.FOLDER / name).read_text() == made, f"docs/reference/{name} is stale: run `make reference`"
 
@@ -85,13 +85,13 @@ def test_boxes_of_the_pictures_are_files() -> None:
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_configurations_are_valid(path: Path) -> None:
-    """Every TOML block is a configuration, but for packages' own."""
+    """Every TOML block is a configuration, except those of packages."""
     for block in blocks(path):
         if block.language == "toml" and "[project" not in block.text:
             Config.of(tomllib.loads(block.text))
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
@@ -103,25 +103,25 @@ def test_every_flag_of_the_switch_is_in_its_readme() -> None:
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: `make docs` installs it")
-def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (tmp_path / "site" / "index.html").exists()
 
 
-def test_all_that_a_policy_sees_is_in_its_how_to() -> None:
+def test_how_to_lists_everything_a_policy_sees() -> None:
     text = (ROOT / "docs" / "howto" / "objective.md").read_text()
     seen = [*(field.name for kind in (Forecast, TrainingHistory) for field in fields(kind)), "workers", "ks"]
     assert not [name for name in seen if f"`{name}`" not in text]
 
 
-def test_the_how_to_has_the_example_in_pytorch() -> None:
+def test_how_to_has_the_pytorch_example() -> None:
     example = (ROOT / "examples" / "workloads" / "torch_digits.py").read_text().partition('"""\n\n')[2]
     assert example in [block.text for block in blocks(ROOT / "docs" / "howto" / "model.md")]
 
 
-def test_the_how_to_s_policy_and_objective_choose() -> None:
+def test_policy_and_objective_of_the_how_to_choose() -> None:
     names: dict[str, Any] = {}
     for block in blocks(ROOT / "docs" / "howto" / "objective.md"):
         if block.language == "python":

@@ -1,4 +1,4 @@
-"""The Python of the documents and the notebook, as written: what a reader pastes works."""
+"""The Python code of the documents and the notebook works as written."""
 
 import json
 import os
@@ -35,19 +35,19 @@ nbformat.write(notebook, sys.argv[2])
 
 @pytest.fixture
 def latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a run."""
+    """Return a working folder with a run."""
     monkeypatch.chdir(tmp_path)
     return two_trials(tmp_path / "runs" / "latest").path
 
 
 def value(text: str, names: dict[str, Any]) -> Any:
-    """Of the last line, as a notebook shows it."""
+    """Run the text and return the value of its last line, as a notebook shows it."""
     *before, last = text.strip().splitlines()
     exec("\n".join(before), names)
     return eval(last, names)
 
 
-def test_a_run_is_read_in_three_lines(latest: Path) -> None:
+def test_run_is_read_in_three_lines(latest: Path) -> None:
     texts = [block.text for path in (PAGE, ROOT / "README.md") for block in blocks(path) if block.note == "three lines"]
     assert len(texts) == 2
     for text in texts:
@@ -57,7 +57,7 @@ def test_a_run_is_read_in_three_lines(latest: Path) -> None:
         assert accuracy["all", 200] == pytest.approx(0.97, abs=0.01)
 
 
-def test_the_how_to_works(latest: Path) -> None:
+def test_python_how_to_works(latest: Path) -> None:
     names: dict[str, Any] = {}
     values = {block.note: value(block.text, names) for block in blocks(PAGE) if block.language == "python"}
     assert values["a simulation"].trial.tolist() == ["fixed:2", "all"]
@@ -69,7 +69,7 @@ def test_the_how_to_works(latest: Path) -> None:
 @pytest.mark.parametrize(
     ("worker", "output"), [("a worker", "its output"), ("a worker that streams", "what it prints")]
 )
-def test_three_workers_print_what_the_how_to_says(tmp_path: Path, worker: str, output: str) -> None:
+def test_three_workers_print_the_how_tos_output(tmp_path: Path, worker: str, output: str) -> None:
     texts = {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / "communicator.md")}
     (tmp_path / "worker.py").write_text(texts[worker])
     commands = [[sys.executable, "worker.py", str(rank)] for rank in range(3)]
@@ -77,7 +77,7 @@ def test_three_workers_print_what_the_how_to_says(tmp_path: Path, worker: str, o
     assert [worker.communicate(timeout=60)[0] for worker in workers] == [texts[output]] * 3
 
 
-def test_a_copy_of_the_ring_is_a_collective_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_of_the_ring_is_a_users_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / "collective.md")}
     *copying, run = texts["a copy of the ring"].strip().splitlines()
     (tmp_path / "host").symlink_to(ROOT / "host")
@@ -92,7 +92,7 @@ def test_a_copy_of_the_ring_is_a_collective_of_ones_own(tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_the_notebook_works(tmp_path: Path) -> None:
+def test_notebook_works(tmp_path: Path) -> None:
     shutil.copy(NOTEBOOK, tmp_path)
     environment = {
         **os.environ,

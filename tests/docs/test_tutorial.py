@@ -1,7 +1,7 @@
-"""The shell blocks of docs/tutorial/, as written and in their order, with a default configuration that ends soon.
+"""The shell blocks of docs/tutorial/, as written and in order, with a default configuration that ends soon.
 
-The blocks see a folder with what they use of a checkout: .venv/bin, kofn/config/, examples/.  `make run` is what the
-Makefile says behind the set-up, with the short configuration.
+The blocks see a folder with the parts of a checkout that they use: .venv/bin, kofn/config/, examples/. `make run` runs
+the Makefile's command after the set-up, with the short configuration.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def script(path: Path, text: str) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder in which the tutorial's commands work, and end soon."""
+    """Return a folder in which the tutorial's commands work, and end soon."""
     folder = tmp_path / "kofn"
     (folder / "kofn" / "config").mkdir(parents=True)
     text = (ROOT / "kofn" / "config" / "default.toml").read_text()
@@ -70,7 +70,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machine(checkout: Path) -> Iterator[int]:
-    """The process id of who holds a network like that of a machine of its own."""
+    """Yield the id of a process that holds a separate machine's network."""
     holder = subprocess.Popen([*OWN_NETWORK, "sleep", "infinity"])
     while Path(f"/proc/{holder.pid}/comm").read_text().strip() != "sleep":
         time.sleep(0.01)
@@ -80,7 +80,7 @@ def machine(checkout: Path) -> Iterator[int]:
 
 
 def start(block: Block, checkout: Path, machine: int) -> "subprocess.Popen[str]":
-    """Run a block's text with bash, each command's failure being the block's."""
+    """Start a block's text in bash; it fails with any command's failure."""
     path = f"{checkout.parent / 'bin'}:{os.environ['PATH']}"
     state = str(checkout.parent / "state")
     environment = {**os.environ, "PATH": path, "KOFN_STATE_DIR": state, "PYTHONPATH": str(ROOT)}
@@ -106,13 +106,13 @@ def start(block: Block, checkout: Path, machine: int) -> "subprocess.Popen[str]"
 
 
 def end(process: "subprocess.Popen[str]") -> str:
-    """Wait for it; what it printed."""
+    """Wait for the process and return its output."""
     output, _ = process.communicate(timeout=DEADLINE_S)
     return output
 
 
 def until_it_answers(checkout: Path, machine: int) -> None:
-    """A reader waits for the first line of the live table."""
+    """Wait for the first line of the live table, as a reader would."""
     deadline = time.monotonic() + DEADLINE_S
     asked = Block("sh", "", "test $(.venv/bin/kofn status --json | .venv/bin/python -c "
                   "'import json, sys; print(json.load(sys.stdin)[\"iteration\"])') -gt 5")  # fmt: skip

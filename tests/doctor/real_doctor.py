@@ -1,4 +1,4 @@
-"""`kofn doctor` as a process on a machine of its own: a network namespace, and a topology that may have a fault."""
+"""`kofn doctor` as a process on a separate machine: a network namespace, and a topology that may have a fault."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from typing import Any
 KOFN = "from kofn.cli.main import main; main()"
 PATIENCE_S = 60.0
 SCRIPT = 'ip link set lo up; {before}; "$@"; code=$?; ip -brief link > "$KOFN_STATE_DIR.links"; exit $code'
-"""What is left of interfaces is written when the command has ended, in the machine that ends with this script."""
+"""Runs the command and then lists the interfaces, in the machine that ends with this script."""
 
 
 class Doctor:
-    """A started `kofn doctor`; use as a context manager, which ends it."""
+    """A started `kofn doctor`; as a context manager it ends it."""
 
     def __init__(
         self, folder: Path, *arguments: str, path: str = "", before: str = ":", fault: str = "", workers: int = 2
     ) -> None:
-        """`path` is the PATH it sees, `before` runs in its machine, `fault` in the host h1 when that is made."""
+        """Start it with the PATH `path`; `before` runs in its machine, `fault` in host h1 when that is created."""
         self.state = folder / "state"
         environment = {**os.environ, "KOFN_STATE_DIR": str(self.state), "TMPDIR": str(folder)}
         config = _configuration(folder, fault, workers)
@@ -45,18 +45,18 @@ class Doctor:
         self.process.communicate()
 
     def answer(self) -> tuple[int, dict[str, Any]]:
-        """Exit code, and what --json printed; nothing may be left then."""
+        """Return exit code and output of --json; check that nothing is left."""
         out, err = self.process.communicate(timeout=PATIENCE_S)
         assert self.left() == [], err
         return self.process.returncode, json.loads(out) if out else {"stderr": err}
 
     def left(self) -> list[str]:
-        """Processes and interfaces that should not be there any more."""
+        """Return the processes and interfaces that should be gone."""
         links = [line.split()[0] for line in Path(f"{self.state}.links").read_text().splitlines()]
         return [*map(str, self.processes()), *(link for link in links if link != "lo")]
 
     def processes(self) -> list[int]:
-        """Every process that has this machine's state folder in its environment."""
+        """Return every process that has this machine's state folder in its environment."""
         needle = f"KOFN_STATE_DIR={self.state}\0".encode()
         return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if needle in _read(entry / "environ")]
 
@@ -68,20 +68,20 @@ class Doctor:
             time.sleep(0.02)
 
     def interrupt(self) -> None:
-        """What Ctrl-C sends."""
+        """Send the signal of Ctrl-C."""
         pid = self._pid("-c", KOFN)
         assert pid is not None
         os.kill(pid, signal.SIGINT)
 
     def _pid(self, *arguments: str) -> int | None:
-        """The first Python that was started with these."""
+        """Return the first Python process started with these arguments."""
         wanted = [sys.executable, *arguments]
         commands = ((pid, _read(Path(f"/proc/{pid}/cmdline")).decode().split("\0")) for pid in self.processes())
         return next((pid for pid, command in commands if command[: len(wanted)] == wanted), None)
 
 
 def _configuration(folder: Path, fault: str, workers: int) -> Path:
-    """A star whose first host has a fault, and the TOML file that names it."""
+    """Write a star whose first host has a fault, and a TOML file that names it."""
     names = [f"h{number}" for number in range(1, workers + 1)]
     hosts = {
         name: {"ip": f"10.0.0.{number}/24", "mac": f"08:00:00:00:00:{number:02x}"}
@@ -96,7 +96,7 @@ def _configuration(folder: Path, fault: str, workers: int) -> Path:
 
 
 def _read(path: Path) -> bytes:
-    """A file that may be gone before we read it."""
+    """Read a file, or nothing if it has just been removed."""
     try:
         return path.read_bytes()
     except OSError:

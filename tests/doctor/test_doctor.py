@@ -1,4 +1,4 @@
-"""`kofn doctor`: a healthy machine, and real faults, each of which must be the first check that is named."""
+"""`kofn doctor` on a healthy machine, and with real faults, each of which must be the first failing check."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ HOPS = [
 
 
 def real(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks of a test that makes networks."""
+    """Mark a test that creates networks."""
     skip = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
     return pytest.mark.root(skip(test))
 
@@ -44,7 +44,7 @@ def detail_of(answer: dict[str, Any], name: str) -> str:
 
 
 def failure(answer: dict[str, Any], name: str) -> str:
-    """What was measured at the first check that fails, which must be this one; all before it are good."""
+    """Return the detail of the first failing check, which must be this one; all earlier ones must be good."""
     assert answer["failed"] == name, answer["stderr"]
     place, found = HOPS.index(name), states(answer)
     assert list(found) == HOPS
@@ -55,7 +55,7 @@ def failure(answer: dict[str, Any], name: str) -> str:
 
 @real
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_healthy_machine(tmp_path: Path, target: str) -> None:
+def test_healthy_machine_passes_all_checks(tmp_path: Path, target: str) -> None:
     with Doctor(tmp_path, "--json", "--target", target) as doctor:
         code, answer = doctor.answer()
     assert (code, answer["ok"], answer["failed"]) == (0, True, None), answer["stderr"]
@@ -90,7 +90,7 @@ def test_a_healthy_machine(tmp_path: Path, target: str) -> None:
         ),
     ],
 )
-def test_a_fault_in_a_host_is_named(tmp_path: Path, fault: str, name: str, words: str) -> None:
+def test_fault_in_a_host_is_named(tmp_path: Path, fault: str, name: str, words: str) -> None:
     with Doctor(tmp_path, "--json", fault=fault) as doctor:
         code, answer = doctor.answer()
     assert code == 1
@@ -98,7 +98,7 @@ def test_a_fault_in_a_host_is_named(tmp_path: Path, fault: str, name: str, words
 
 
 def path_without(folder: Path, command: str) -> str:
-    """A folder with every command of this machine but one."""
+    """Return a folder with every command of this machine but one."""
     commands = folder / "commands"
     commands.mkdir()
     for entry in os.environ["PATH"].split(":"):
@@ -109,7 +109,7 @@ def path_without(folder: Path, command: str) -> str:
 
 
 @real
-def test_a_missing_command_is_named(tmp_path: Path) -> None:
+def test_missing_command_is_named(tmp_path: Path) -> None:
     with Doctor(tmp_path, "--json", path=path_without(tmp_path, "tc")) as doctor:
         code, answer = doctor.answer()
     assert code == 1
@@ -117,7 +117,7 @@ def test_a_missing_command_is_named(tmp_path: Path) -> None:
 
 
 @real
-def test_a_port_in_use_is_named_with_its_process(tmp_path: Path) -> None:
+def test_port_in_use_is_named_with_its_process(tmp_path: Path) -> None:
     listener = "import socket, time; s = socket.create_server(('127.0.0.1', 50052)); print(flush=True); time.sleep(60)"
     before = f'coproc "{sys.executable}" -c "{listener}" 2> /dev/null; read -u "${{COPROC[0]}}"'
     with Doctor(tmp_path, "--json", before=before) as doctor:
@@ -127,7 +127,7 @@ def test_a_port_in_use_is_named_with_its_process(tmp_path: Path) -> None:
 
 
 @real
-def test_somebody_elses_interface_is_no_obstacle(tmp_path: Path) -> None:
+def test_interface_of_another_program_is_no_obstacle(tmp_path: Path) -> None:
     with Doctor(tmp_path, "--json", before="ip link add s1-eth2 type veth peer name other") as doctor:
         out, _ = doctor.process.communicate(timeout=30)
         assert [link.partition("@")[0] for link in doctor.left()] == ["other", "s1-eth2"], "not doctor's to remove"
@@ -160,7 +160,7 @@ def test_somebody_elses_interface_is_no_obstacle(tmp_path: Path) -> None:
         ('exec "{python}" -m kofn.switch "$@"', "commands", "simple_switch_grpc must be BMv2, got kofn-switch "),
     ],
 )
-def test_a_switch_that_is_not_one_is_named(tmp_path: Path, script: str, name: str, words: str) -> None:
+def test_program_that_is_no_switch_is_named(tmp_path: Path, script: str, name: str, words: str) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "simple_switch_grpc"
@@ -185,7 +185,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @real
-def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
+def test_active_run_is_examined(tmp_path: Path) -> None:
     with RealRun(tmp_path, target=NEVER) as run:
         inside = ["nsenter", f"--net=/proc/{run.process.pid}/ns/net", sys.executable, "-c", KOFN, "doctor", "--json"]
         run.until(run.out.exists, "its folder: everything else is still to come")
@@ -204,14 +204,14 @@ def test_a_run_that_goes_on_is_looked_at(tmp_path: Path) -> None:
         assert states(answer) == expected, result.stdout + run.text()
         assert "CLOSED" in detail_of(answer, "switch")
         assert "certificate and token" in detail_of(answer, "controller")
-        os.kill(run.pid("--no-p4"), 19)  # SIGSTOP: the switch is there and does nothing
+        os.kill(run.pid("--no-p4"), 19)  # SIGSTOP: the switch exists and does nothing
         result = subprocess.run(inside, env=run.environment, capture_output=True, text=True, timeout=30, check=False)
         answer = json.loads(result.stdout)
         assert (result.returncode, answer["failed"]) == (1, "progress"), answer
         assert "job 1 stays at iteration" in detail_of(answer, "progress")
 
 
-def test_another_doctor_is_no_run_to_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_doctor_is_not_examined_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path))
     with hold(tmp_path / "other", "doctor"):
         result = CliRunner().invoke(command, [])
@@ -219,7 +219,7 @@ def test_another_doctor_is_no_run_to_be_looked_at(tmp_path: Path, monkeypatch: p
     assert "another run is going on (kofn doctor, pid " in result.stderr
 
 
-def test_a_run_that_ends_while_it_is_looked_at_is_no_failure(tmp_path: Path) -> None:
+def test_run_that_ends_during_the_examination_is_no_failure(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     checks = RunningChecks(Running(pid=ended.pid, start_time=1, folder=str(tmp_path))).checks()
@@ -228,7 +228,7 @@ def test_a_run_that_ends_while_it_is_looked_at_is_no_failure(tmp_path: Path) -> 
     assert first_failure(findings) is None
 
 
-def test_checks_rest_on_each_other() -> None:
+def test_checks_depend_on_each_other() -> None:
     shown: list[Finding] = []
 
     def check(name: str, outcome: str | Exception) -> Check:

@@ -1,4 +1,4 @@
-"""`kofn doctor --remote` on machines that share nothing: what is broken on the way is named, and nothing else."""
+"""`kofn doctor --remote` on machines that share nothing names exactly the broken part of the path."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ NAMES = ["certificates", "way", "tunnel", "mtu", "clock", "controller", "p4runti
 
 
 def examine(machine: Machine, *arguments: str) -> tuple[str | None, dict[str, str], str]:
-    """The check that fails, all states by name, and the words of the one that fails."""
+    """Return the failing check, the states of all checks by name, and the failing check's words."""
     out = machine.folder / "findings.json"
     begin = out.stat().st_size if out.exists() else 0
     process = machine.start("doctor", "job.toml", "--remote", *WAY, *arguments, out=out)
@@ -46,7 +46,7 @@ def examine(machine: Machine, *arguments: str) -> tuple[str | None, dict[str, st
 class TestOnMachines:
     pytestmark = ROOT
 
-    def test_what_is_broken_is_named(self, machines: list[Machine], tmp_path: Path) -> None:
+    def test_broken_part_of_the_path_is_named(self, machines: list[Machine], tmp_path: Path) -> None:
         share_out(tmp_path, machines)
         make_p4runtime_certificates(tmp_path / "p4runtime")
         for number in (0, 1):
@@ -69,14 +69,14 @@ class TestOnMachines:
         assert failed is None and states == dict.fromkeys(NAMES, "ok"), words
         assert "kofn-w0" not in interfaces(one)
 
-        # the way, and not this machine's interface, takes 1004 bytes at most: a bridge leaves room for a tag
+        # the path, not this machine's interface, takes 1004 bytes at most: a bridge leaves room for a tag
         ip("-n", lan, "link", "set", "p2", "mtu", "1000")
         failed, _, words = examine(one)
         assert failed == "mtu" and "1166 with their tunnel, do not pass: 1004 do; eth0 would take them" in words
         assert "job.words up to 3" in words
         ip("-n", lan, "link", "set", "p2", "mtu", "1500")
 
-        # the port is shut on the way back
+        # the port is blocked on the way back
         rule = ("ipproto", "udp", "dport", "19277", "blackhole")
         ip("-n", machines[0].network, "rule", "add", *rule)
         failed, _, words = examine(one)
@@ -108,7 +108,7 @@ def interfaces(machine: Machine) -> str:
 
 
 @pytest.mark.parametrize(("ahead_s", "fails"), [(-4.0, False), (90.0, True), (-3600.0, True)])
-def test_a_clock_that_is_far_off_is_named(ahead_s: float, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_that_is_far_off_is_named(ahead_s: float, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Echo, "clock_ahead_s", lambda self: ahead_s)
     check = clock()
     if fails:
@@ -118,7 +118,7 @@ def test_a_clock_that_is_far_off_is_named(ahead_s: float, fails: bool, monkeypat
         assert "4.00 s behind" in asyncio.run(check.check())
 
 
-def test_a_machine_that_does_not_tell_its_time_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_a_clock_answer_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Echo, "clock_ahead_s", lambda self: None)
     with pytest.raises(CheckSkipped):
         asyncio.run(clock().check())
@@ -131,7 +131,7 @@ def clock() -> Any:
     return next(check for check in remote.checks() if check.name == "clock")
 
 
-def test_the_checksum_of_a_message_with_its_checksum_is_zero() -> None:
+def test_checksum_over_a_message_with_its_checksum_is_zero() -> None:
     message = bytes([8, 0, 0, 0, 1, 2, 3, 4, 5])
     whole = message[:2] + checksum(message).to_bytes(2, "big") + message[4:]
     assert checksum(message) != 0 and checksum(whole) == 0

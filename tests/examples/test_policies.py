@@ -13,7 +13,7 @@ from tests.sim.lab import COSTS
 FOLDER = Path(__file__).parents[2] / "examples" / "policies"
 
 
-def test_the_bandit_tries_every_k_and_seldom_waits_for_the_slow_one(
+def test_bandit_tries_every_k_and_seldom_waits_for_the_slow_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

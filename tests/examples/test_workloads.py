@@ -1,4 +1,4 @@
-"""The workloads in examples/, trained: in virtual time, and through the switch."""
+"""The workloads in examples/ train in virtual time and through the switch."""
 
 import json
 import os
@@ -20,12 +20,12 @@ FOLDER = Path(__file__).parents[2] / "examples" / "workloads"
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder that has nothing of them."""
+    """Return a working folder without the examples."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_numpy_one_ends_at_its_own_target(elsewhere: Path) -> None:
+def test_numpy_workload_ends_at_its_own_target(elsewhere: Path) -> None:
     COSTS.save(elsewhere / "costs.json")
     words = ["simulate", str(FOLDER / "linear.toml"), "--trial", "progress", "--costs", "costs.json", "--out", "out"]
     result = CliRunner().invoke(main, [*words, "--set", "run.target=20", "--set", "model.compute_ms=2", "--json"])
@@ -46,7 +46,7 @@ def test_the_numpy_one_ends_at_its_own_target(elsewhere: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
-def test_the_pytorch_one_trains_through_the_switch(elsewhere: Path) -> None:
+def test_pytorch_workload_trains_through_the_switch(elsewhere: Path) -> None:
     kofn = [str(Path(sys.executable).parent / "kofn"), "run", str(FOLDER / "torch_digits.toml"), "--out", "out"]
     words = ["--trial", "progress", "--set", "run.target=0.8", "--json", "--quiet"]
     environment = {**os.environ, "KOFN_STATE_DIR": str(elsewhere / "state")}

@@ -1,4 +1,4 @@
-"""`kofn chaos`: every scenario can be run as it is, the table says what became of them, one of them for real."""
+"""`kofn chaos`: every scenario is a valid run, the table shows the outcomes, and one scenario runs for real."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def test_every_scenario_is_a_run(scenario: FaultScenario, target: str, tmp_path:
     assert plan.shared.network.target == target
 
 
-def test_the_matrix_is_whole() -> None:
+def test_matrix_is_complete() -> None:
     names = [scenario.name for scenario in SCENARIOS]
     assert names[0] == "fault-free"
     assert len(set(names)) == len(names) >= 12
@@ -52,8 +52,8 @@ def test_the_matrix_is_whole() -> None:
     assert len(changes) == 100
 
 
-def test_another_objective_is_in_force_where_the_scenario_says_none() -> None:
-    """Of three workers k is 3 at most."""
+def test_other_objective_is_used_where_the_scenario_has_none() -> None:
+    """A job of three workers has at most k = 3."""
     by_name = {scenario.name: scenario.under("async:4").jobs for scenario in SCENARIOS}
     assert by_name["loss-10"][0].run.trials == ("async:4",)
     assert [job.run.trials for job in by_name["two-jobs"]] == [("async:4",), ("async:3",)]
@@ -72,7 +72,7 @@ def test_unknown_scenarios_are_named() -> None:
     assert "no scenario is called nonsense: fault-free, loss-1" in result.output
 
 
-def test_the_table_says_what_failed(tmp_path: Path) -> None:
+def test_table_shows_what_failed(tmp_path: Path) -> None:
     def outcome(name: str, summary: TrialSummary | None, job: int = 1) -> ScenarioOutcome:
         return ScenarioOutcome(
             scenario=name, story="", job=job, passed=summary is not None, failures=(), summary=summary
@@ -103,7 +103,7 @@ def test_the_table_says_what_failed(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.long
-def test_one_for_real(tmp_path: Path) -> None:
+def test_one_scenario_runs_for_real(tmp_path: Path) -> None:
     inside = [*OWN_NETWORK, sys.executable, "-c", KOFN]
     result = subprocess.run(
         [*inside, "chaos", "corruption", "--out", str(tmp_path / "out"), "--json"],
@@ -123,13 +123,13 @@ def test_one_for_real(tmp_path: Path) -> None:
     assert "chaos,embedded,corruption,1,True" in (tmp_path / "out" / "results.csv").read_text()
 
 
-def test_the_scenarios_as_json() -> None:
+def test_scenarios_are_printed_as_json() -> None:
     result = CliRunner().invoke(command, ["--list", "--json", "loss-10"])
     assert result.exit_code == 0
     assert json.loads(result.stdout) == [{"name": "loss-10", "story": "10 % of all packets lost, each way"}]
 
 
-def test_an_objective_of_one_s_own_is_one_of_every_job() -> None:
-    """It has a colon, as RULE:K has."""
+def test_users_objective_is_used_by_every_job() -> None:
+    """Its name has a colon, like RULE:K."""
     loss = next(scenario for scenario in scenarios() if scenario.name == "loss-1").under("mine:pick")
     assert [config.run.trials for config in loss.jobs] == [("mine:pick",)]

@@ -1,4 +1,4 @@
-"""`kofn experiment codecs`: what is concluded from trainings, its report, and a small one in virtual time."""
+"""`kofn experiment codecs`: its conclusions from trainings, its report, and a small one in virtual time."""
 
 import io
 import json
@@ -35,13 +35,13 @@ from tests.experiments.test_chaos import SUMMARY
 from tests.run import fake_run
 
 WIDTH = 190
-"""Columns of a terminal that the tables need."""
+"""Terminal columns that the tables need."""
 
 SENT = Compressed(wire_bytes=1000, wire_ratio=0.25, ratio=0.25, gradient_norm=2.0, error_norm=0.5, residual_norm=1.0)
 
 
 def arm(name: str, summaries: Sequence[TrialSummary], *more: Row, seeds: Iterable[int] = (1, 2, 3)) -> VariantArm:
-    """A variant's, a summary a seed, each with columns of its own."""
+    """Return a variant's arm with one summary a seed, each with further columns."""
     facts = {"scenario": name, "target": 0.95}
     rows = [
         {**facts, "seed": seed, **summary_columns(summary), **own}
@@ -79,7 +79,7 @@ def said(rows: Sequence[VariantArm], words: str) -> Verdict:
     return one
 
 
-def test_iterations_are_compared_seed_by_seed() -> None:
+def test_iterations_are_compared_by_seed() -> None:
     baseline = row("int32", 100, 200, 300)
     near = said([baseline, row("int8", 110, 210, 400)], "int8")
     assert near.holds
@@ -91,7 +91,7 @@ def test_iterations_are_compared_seed_by_seed() -> None:
     assert later.against(baseline) == pytest.approx(1.05), "whichever seeds both have, in whichever order"
 
 
-def test_a_codec_that_never_gets_there_is_said_so_with_and_without_feedback() -> None:
+def test_codec_that_never_reaches_the_target_is_reported_with_and_without_feedback() -> None:
     rows = [row("int32", 100, 100, 100), row("int4", 120, 120, 120), row("int4-no-feedback", None, 200, None)]
     one = said(rows, "int4")
     assert one.holds
@@ -106,12 +106,12 @@ def test_a_codec_that_never_gets_there_is_said_so_with_and_without_feedback() ->
     ]
 
 
-def test_nothing_is_claimed_without_the_baseline() -> None:
+def test_no_claim_is_made_without_the_baseline() -> None:
     assert verdicts([row("int8", 100), row("int4", 100)]) == []
     assert verdicts([link("link-one-adaptive", (0.1, 0.1, 0.1))]) == []
 
 
-def test_iterations_of_a_link_that_slows_down() -> None:
+def test_iterations_of_a_slowing_link_are_compared() -> None:
     before = (0.9, 0.02, 0.02)
     plain = link("link-one-uncompressed", (*before, 0.06, 0.08, 0.10), (*before, 0.05, 0.09, 0.09), changed_in=4)
     adaptive = link("link-one-adaptive", (*before, 0.03, 0.03, 0.05), (*before, 0.03, 0.03, 0.03), changed_in=4)
@@ -129,7 +129,7 @@ def test_iterations_of_a_link_that_slows_down() -> None:
     ] * 3
 
 
-def test_a_change_that_never_came_proves_nothing() -> None:
+def test_change_that_never_came_proves_nothing() -> None:
     known, unknown = ((0.02, 0.09, 0.09), 2), ((0.01, 0.01, 0.01), None)
     for plain, adaptive in ((known, unknown), (unknown, known)):
         rows = [
@@ -139,7 +139,7 @@ def test_a_change_that_never_came_proves_nothing() -> None:
         assert [one.holds for one in verdicts(rows)] == [False, False, True]
 
 
-def test_the_tables_fit_and_have_words_for_what_never_came() -> None:
+def test_tables_fit_and_describe_missing_values() -> None:
     digits = [row("int32", 1234, 100, 100), row("int4-no-feedback", None, None, 100)]
     links = [link("link-one-uncompressed", (0.02, 1.06, 0.08)), link("link-all-adaptive", (0.02,), changed_in=None)]
     several = list(tables({one.variant.name: one for one in (*digits, *links)}))
@@ -159,7 +159,7 @@ def test_the_tables_fit_and_have_words_for_what_never_came() -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_is_a_run_with_blocks_of_the_same_elements(name: str, tmp_path: Path) -> None:
+def test_every_variant_is_a_run_with_equal_blocks(name: str, tmp_path: Path) -> None:
     scenario = VARIANTS[name].scenario((), None)
     (cell,) = cells([scenario], 1, tmp_path)
     config = cell.plan().shared
@@ -170,7 +170,7 @@ def test_every_variant_is_a_run_with_blocks_of_the_same_elements(name: str, tmp_
     assert bool(config.link) is name.startswith("link")
 
 
-def test_settings_come_after_the_variants_own() -> None:
+def test_settings_override_the_variants_own() -> None:
     config = VARIANTS["int8"].scenario(["compress.rounding=stochastic", "job.words=4"], "bmv2").config
     assert (config.compress.rounding, config.job.words, config.network.target) == ("stochastic", 4, "bmv2")
     with pytest.raises(ConfigError, match=r"scenario int4: .*job.workers"):
@@ -178,7 +178,7 @@ def test_settings_come_after_the_variants_own() -> None:
 
 
 def faked(plan: RunPlan, console: Console) -> RunFolder:
-    """As if workers had trained: the wider the lanes, the fewer iterations; a link changes in the 31st."""
+    """Write a run as if workers had trained: wider lanes take fewer iterations; a link changes in iteration 31."""
     run = prepare(plan, "{}")
     config = plan.shared
     fake = fake_run.simulate(iterations=200 if config.compress.codec == "int32" else 220, seed=config.run.seed)
@@ -199,7 +199,7 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, ["codecs", *map(str, arguments)])
 
 
-def test_report_only_says_what_is_there(tmp_path: Path) -> None:
+def test_report_only_reports_the_existing_results(tmp_path: Path) -> None:
     names = ["int32", "int8", "link-one-uncompressed", "link-one-adaptive"]
     ran(tmp_path, *names)
     chosen = [argument for name in names for argument in ("--scenario", name)]
@@ -218,7 +218,7 @@ def test_report_only_says_what_is_there(tmp_path: Path) -> None:
     assert all(claim["numbers"] in text for claim in document["claims"])
 
 
-def test_the_iteration_of_a_change_is_the_one_in_which_it_came(tmp_path: Path) -> None:
+def test_iteration_of_a_change_is_the_one_in_which_it_came(tmp_path: Path) -> None:
     (cell,) = ran(tmp_path, "link-one-adaptive", seeds=1)
     trials = read_trials("codecs", run_cells([cell], faked, Console(quiet=True)), own_columns)
     (found,) = variant_arms(trials).values()
@@ -226,7 +226,7 @@ def test_the_iteration_of_a_change_is_the_one_in_which_it_came(tmp_path: Path) -
     assert found.spread("change_s").median == pytest.approx(lines[30]["time"] - lines[29]["time"])
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_results_are_named(tmp_path: Path) -> None:
     ran(tmp_path, "int32", seeds=1)
     result = invoke("--scenario", "int32", "--out", tmp_path, "--report-only", "--seeds", "2")
     assert result.exit_code == 1
@@ -236,8 +236,8 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A codec and links that slow down, trained, found and claimed upon."""
+def test_small_experiment_runs_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It trains a codec and links that slow down, and makes its claims."""
     scenarios = matrix.FOLDER / "codecs"
     monkeypatch.setattr(matrix, "FOLDER", tmp_path)
     (tmp_path / "codecs").mkdir()
@@ -253,7 +253,7 @@ def test_in_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     rows = {one["variant"]["name"]: one for one in json.loads(result.stdout)["rows"]}
     plain, adaptive = rows["link-all-uncompressed"], rows["link-all-adaptive"]
     assert plain["after_s"]["median"] > 1.5 * plain["before_s"]["median"]
-    assert adaptive["after_s"]["median"] < 0.6 * plain["after_s"]["median"]  # with what steps cost this machine
+    assert adaptive["after_s"]["median"] < 0.6 * plain["after_s"]["median"]  # steps cost time on this machine, too
     assert rows["int8"]["wire_ratio"]["median"] < 0.3 < adaptive["wire_ratio"]["median"] < 1
     assert plain["wire_ratio"]["median"] >= 1
     assert rows["int8"]["error"]["median"] > plain["error"]["median"]

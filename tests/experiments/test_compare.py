@@ -1,4 +1,4 @@
-"""`kofn compare`: what is planned, estimated, run, gone on with and claimed; its report; one ring for real."""
+"""`kofn compare`: its plan, its estimates, its runs, its continuation, its claims and its report; one ring for real."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ from tests.run import fake_run
 from tests.run.real_run import OWN_NETWORK
 
 WIDTH = 190
-"""Columns of a terminal that the tables need."""
+"""Terminal columns that the tables need."""
 
 KOFN = "from kofn.cli.main import main; main()"
 
@@ -66,7 +66,7 @@ def point(
 def row(
     name: str, *iteration_s: float, times_s: tuple[float | None, ...] = (), off: float = 0.0, **of: Any
 ) -> ContenderArm:
-    """A trial a seed; half of an iteration is waited for."""
+    """Return an arm with one trial a seed; half of each iteration is waiting."""
     at = point(name, **of)
     links = (4e6, 4e6, 16e6 if name.startswith("server") else 0.0, 0.0)
     rows = [
@@ -102,7 +102,7 @@ def said(rows: list[ContenderArm], words: str) -> Verdict:
     return one
 
 
-# What is planned
+# The plan
 
 
 def planned(folder: Path, axes: Axes, ceilings: dict[int, Ceiling] | None = None) -> ComparisonPlan:
@@ -111,7 +111,7 @@ def planned(folder: Path, axes: Axes, ceilings: dict[int, Ceiling] | None = None
     return ComparisonPlan.of(replace(axes, switches=False), folder, found, known)
 
 
-def test_the_matrix_is_every_contender_in_every_setting_and_seed(tmp_path: Path) -> None:
+def test_matrix_is_every_contender_in_every_setting_and_seed(tmp_path: Path) -> None:
     axes = Axes(collectives=("server", "ring", "full", "fixed", "adaptive"), seeds=2)
     plan = planned(tmp_path, axes)
     assert len(plan.cells) == 2 * 2 * 9 * (2 + 1) * 2, "models, stragglers, contenders, rates of 4 and of 8, seeds"
@@ -144,8 +144,8 @@ def test_every_cell_is_a_run(tmp_path: Path) -> None:
         assert config.run.max_iterations == (5 if replayed else 1000)
 
 
-def test_a_training_in_pytorch_is_a_script_for_every_contender(tmp_path: Path) -> None:
-    """k = n under DDP's hook, which gloo has too; fewer by the elastic optimizer, each worker in a group of its own."""
+def test_training_in_pytorch_is_a_script_for_every_contender(tmp_path: Path) -> None:
+    """DDP's hook has k = n, like gloo. The elastic optimizer has a smaller k, with each worker in its own group."""
     pytest.importorskip("torch")
     axes = Axes(collectives=("gloo", "full", "adaptive"), codecs=("int32",), models=(GPT,), workers=(4,), iterations=5)
     by_name = {cell.scenario.name: cell.plan().shared for cell in planned(tmp_path, axes).cells}
@@ -159,14 +159,14 @@ def test_a_training_in_pytorch_is_a_script_for_every_contender(tmp_path: Path) -
         assert {config.run.max_iterations for config in configs} == {5}
 
 
-def test_a_quick_matrix_is_a_part_of_it(tmp_path: Path) -> None:
+def test_quick_matrix_is_a_part_of_the_whole(tmp_path: Path) -> None:
     assert list(planned(tmp_path, replace(QUICK, collectives=("server", "ring", "full", "adaptive"))).points) == [
         *(f"digits-blocked-4w-100m-{name}" for name in ("server-int32", "ring", "full-int32", "adaptive-int32")),
         *(f"1m-none-4w-100m-{name}" for name in ("server-int32", "server-int8", "ring", "full-int32", "full-int8")),
     ]
 
 
-def test_settings_come_last_and_what_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_settings_come_last_and_invalid_ones_are_named(tmp_path: Path) -> None:
     axes = Axes(collectives=("full",), workers=(4,), models=("1m",), settings=("job.window=16",))
     assert all(cell.config.job.window == 16 for cell in planned(tmp_path, axes).cells)
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_settings_come_last_and_what_does_not_fit_is_named(tmp_path: Path) -> No
         Axes(k=5).check()
 
 
-def test_rates_above_what_the_machine_carries_are_replaced() -> None:
+def test_rates_beyond_the_machine_are_replaced() -> None:
     known = {
         4: Ceiling(workers=4, contributions_s=1e6, reduce_mbps=700.0),
         8: Ceiling(workers=8, contributions_s=4000.0, reduce_mbps=700.0),
@@ -191,10 +191,10 @@ def test_rates_above_what_the_machine_carries_are_replaced() -> None:
     assert [round_below(number) for number in (847.0, 100.0, 99.0, 0.25, 7.0)] == [800.0, 100.0, 90.0, 0.2, 7.0]
 
 
-# How long it takes
+# The estimate
 
 
-def test_an_estimate_is_what_limits() -> None:
+def test_estimate_follows_the_bottleneck() -> None:
     fast = CARRIED[4]
     full_s = cell_s(point("full-int32"), fast, 10)
     assert cell_s(point("full-int32"), fast, 20) - full_s == pytest.approx(10 * 0.32), "32 Mbit at 100 Mbit/s"
@@ -240,7 +240,7 @@ def test_gradients_are_captured_once_from_the_real_model(tmp_path: Path, monkeyp
     assert list((tmp_path / "gradients").iterdir()) == [model.replay], "nothing unfinished is left"
 
 
-def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+def test_users_folder_of_gradients_is_used(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((3, 4), np.float32))
     (own,) = models.models([], tmp_path, tmp_path)
     assert (own.name, own.elements, own.replay) == ("replay", 12, tmp_path)
@@ -251,10 +251,10 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
         models.models([], tmp_path, tmp_path)
 
 
-# What is claimed
+# The claims
 
 
-def test_time_in_the_network_against_the_links_limit() -> None:
+def test_network_time_is_compared_with_the_links_limit() -> None:
     limit_s = 0.32
     near = said([row("full-int32", 1.1 * limit_s, 1.15 * limit_s, 2 * limit_s)], "within 1.15 times the link's limit")
     assert near.holds
@@ -264,7 +264,7 @@ def test_time_in_the_network_against_the_links_limit() -> None:
     assert said([row("full-int8", 1.1 * limit_s / 4)], "within 1.15").holds
 
 
-def test_ring_and_server_are_compared_seed_by_seed() -> None:
+def test_ring_and_server_are_compared_by_seed() -> None:
     rows = [row("server-int32", 3.0, 6.0, 4.0), row("ring", 1.5, 3.2, 1.0), row("full-int32", 1.0, 2.0, 1.0)]
     ring = said(rows, "times faster than ring")
     assert ring.holds
@@ -283,7 +283,7 @@ def test_claims_of_larger_gradients_are_made_without_stragglers_only() -> None:
     ]
 
 
-def test_the_chosen_k_is_compared_with_all_others_to_the_target() -> None:
+def test_chosen_k_is_compared_with_all_others_to_the_target() -> None:
     of: dict[str, Any] = {"model": DIGITS, "straggler": BLOCKED}
     others = [row(name, 0.1, times_s=(10.0,), **of) for name in ("server-int32", "ring", "full-int32", "fixed-int8")]
     adaptive = row("adaptive-int32", 0.1, times_s=(5.0,), **of)
@@ -301,7 +301,7 @@ def test_the_chosen_k_is_compared_with_all_others_to_the_target() -> None:
     assert neither.numbers == "never; the others take fixed-int32 x 0.00"
 
 
-def test_where_the_time_goes_has_to_add_up() -> None:
+def test_parts_of_the_time_must_add_up() -> None:
     rows = [row("ring", 1.0, 2.0, off=0.04), row("full-int32", 1.0, off=-0.02)]
     assert said(rows, "adds up").holds
     off = said([*rows, row("full-int8", 1.0, off=-0.08)], "adds up")
@@ -309,7 +309,7 @@ def test_where_the_time_goes_has_to_add_up() -> None:
     assert off.numbers == "3 of 4 runs; furthest off is 1m-none-4w-100m-full-int8, seed 1, by -8.0%"
 
 
-def test_a_fixed_k_that_misses_the_target_is_a_finding() -> None:
+def test_fixed_k_that_misses_the_target_is_a_finding() -> None:
     missed = [row(f"{name}-int32", 0.1, times_s=(None,), model=DIGITS) for name in ("fixed", "adaptive")]
     assert [list(one.problems()) for one in missed] == [
         [],
@@ -318,7 +318,7 @@ def test_a_fixed_k_that_misses_the_target_is_a_finding() -> None:
     assert list(row("full-int32", 0.1, times_s=(None,)).problems()) == [], "nothing is trained there"
 
 
-def test_the_tables_fit() -> None:
+def test_tables_fit_the_terminal() -> None:
     trained: dict[str, Any] = {"model": DIGITS, "straggler": BLOCKED, "workers": 8}
     for rows in (
         [row("server-int32", 1.2345, 12.3), row("adaptive-int32", 1.0, 1.0)],
@@ -333,7 +333,7 @@ def test_the_tables_fit() -> None:
         assert len(text.splitlines()) == 1 + len(rows)
 
 
-def test_where_the_time_of_a_script_goes_is_shown() -> None:
+def test_parts_of_a_scripts_time_are_shown() -> None:
     shown = [_printed([row("full-int32", 1.0, model=model)]) for model in (SCRIPTED, LARGE)]
     assert [text.count("0/0/50/50/0 %") for text in shown] == [1, 0]
 
@@ -345,12 +345,12 @@ def _printed(rows: list[ContenderArm]) -> str:
     return captured.get()
 
 
-# A comparison from its command line to its report, with runs that are made up
+# A comparison from its command line to its report, with made-up runs
 
 
 @pytest.fixture
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Runs":
-    """No network, a small large model, and a machine that carries 640 Mbit/s."""
+    """Replace the network, the large models and the machine's ceiling (640 Mbit/s)."""
     runs = Runs()
     monkeypatch.setitem(models.HIDDEN, "1m", (200,))
     monkeypatch.setattr(comparison, "execute", runs)
@@ -362,7 +362,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Runs":
 
 
 SPEEDS = {"server": 0.004, "ring": 0.002}
-"""Seconds of a made-up iteration, besides what blocks; 1 ms in the network."""
+"""Seconds of a made-up iteration without blocking; 1 ms of them in the network."""
 
 
 class Runs:
@@ -388,7 +388,7 @@ class Runs:
 
 
 def _divided(lines: list[dict[str, Any]], spent_s: float, *, replayed: bool) -> None:
-    """Give the times of a worker's lines parts that add up to them; nothing is trained where gradients are replayed."""
+    """Give the times of a worker's lines parts that add up to them; replayed gradients are not trained."""
     clock = lines[0]["started"]
     for line in lines:
         taken_s = spent_s if replayed else spent_s + line["time"] - line["started"]
@@ -405,7 +405,7 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
 
 
-def test_from_the_command_line_to_the_report(made_up: Runs, tmp_path: Path) -> None:
+def test_comparison_from_the_command_line_to_the_report(made_up: Runs, tmp_path: Path) -> None:
     result = invoke(*SMALL, "--collective", "server", "--seeds", "2", "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output
     assert made_up.seen[0] == "ceiling-4w-1"
@@ -437,7 +437,9 @@ def test_from_the_command_line_to_the_report(made_up: Runs, tmp_path: Path) -> N
 
 
 def _check_report(text: str, document: dict[str, Any]) -> None:
-    """Every claim, a figure a setting and one of accuracies where there are any, and what regenerates each."""
+    """Check that the report has every claim, a figure for each setting, accuracies where there are any, and their
+    commands.
+    """
     assert all(claim["numbers"] in text for claim in document["claims"])
     assert text.count("<svg") == 4 + 2
     assert text.count("regenerate this figure") == 4 + 2
@@ -448,7 +450,7 @@ def _check_report(text: str, document: dict[str, Any]) -> None:
         ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
 
 
-def test_what_is_finished_is_not_run_again(made_up: Runs, tmp_path: Path) -> None:
+def test_finished_runs_are_not_repeated(made_up: Runs, tmp_path: Path) -> None:
     def interrupt(plan: RunPlan) -> None:
         if plan.shared.run.name == "1m-none-4w-100m-full-int32-1":
             raise InterruptedRun("stopped by SIGINT (Ctrl-C)")
@@ -476,7 +478,7 @@ def test_what_is_finished_is_not_run_again(made_up: Runs, tmp_path: Path) -> Non
     assert (other.exit_code, "no comparison was begun there" in " ".join(other.output.split())) == (2, True)
 
 
-def test_results_of_another_configuration_are_not_taken(made_up: Runs, tmp_path: Path) -> None:
+def test_results_of_another_configuration_are_not_used(made_up: Runs, tmp_path: Path) -> None:
     arguments = (*SMALL, "--seeds", "1", "--model", "1m", "--straggler", "none", "--out", tmp_path / "out")
     assert invoke(*arguments).exit_code == 0
     made_up.seen = []
@@ -490,7 +492,7 @@ def test_results_of_another_configuration_are_not_taken(made_up: Runs, tmp_path:
     assert made_up.seen == []
 
 
-def test_a_run_that_fails_does_not_stop_the_others(made_up: Runs, tmp_path: Path) -> None:
+def test_failed_run_does_not_stop_the_others(made_up: Runs, tmp_path: Path) -> None:
     def fail(plan: RunPlan) -> None:
         if plan.shared.run.name.startswith("1m-none-4w-100m-ring"):
             raise RunError("worker-3 ended with exit code 1")
@@ -503,14 +505,16 @@ def test_a_run_that_fails_does_not_stop_the_others(made_up: Runs, tmp_path: Path
     assert [one["contender"] for one in document["rows"]] == ["full-int32"]
 
 
-def test_a_plan_is_told_and_nothing_is_done(made_up: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_prints_the_plan_and_changes_nothing(
+    made_up: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = invoke("--dry-run", "--seeds", "2", "--out", tmp_path / "out", "--codec", "int32")
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "out").exists()
     assert made_up.seen == []
     text = " ".join(result.output.split())
-    assert "assumed, not measured yet: 4 workers: the switch alone adds up" in text
+    assert "assumed, not measured yet: 4 workers: the switch alone adds" in text
     assert "8 workers: links of 1000 Mbit/s are above what this machine carries" in text
     assert "1m: server-int32, ring, full-int32, fixed-int32, adaptive-int32" in text
     assert "120 runs (2 seeds): about" in text
@@ -555,7 +559,7 @@ def test_gloo_and_mpi_are_compared_where_they_are_installed(made_up: Runs, monke
     assert "ring, full-int32" in without
 
 
-def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(
+def test_repeated_options_run_once_and_invalid_ones_are_refused_at_once(
     made_up: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -568,7 +572,7 @@ def test_what_is_given_twice_is_run_once_and_what_does_not_fit_is_said_at_once(
 
 @pytest.mark.root
 @pytest.mark.long
-def test_one_for_real(tmp_path: Path) -> None:
+def test_one_comparison_runs_for_real(tmp_path: Path) -> None:
     gradients, out = tmp_path / "gradients", tmp_path / "out"
     gradients.mkdir()
     out.mkdir()

@@ -1,4 +1,4 @@
-"""`kofn compare`: the bytes of two runs on two switches, from frames that are made up; and a switch under load."""
+"""`kofn compare`: the bytes of two runs on two switches, from made-up frames; and a switch under load."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ VALUES = bytes(range(256))
 
 
 def frame(header: KofnHeader, values: bytes = VALUES, *, identification: int = 1, udp_port: int = wire.PORT) -> bytes:
-    """Ethernet, IPv4 and UDP around a packet."""
+    """Return a packet in Ethernet, IPv4 and UDP."""
     payload = wire.encode(header, values)
     ip = bytearray.fromhex("4500 0000 0000 4000 4011 0000 0a000001 0a0000fe")
     ip[2:4] = (28 + len(payload)).to_bytes(2)
@@ -39,7 +39,7 @@ def seen(*frames: bytes) -> TargetTraffic:
 FIRST, SECOND = KofnHeader(job=1, generation=7, block=1), KofnHeader(job=1, generation=7, block=2)
 
 
-def test_order_generation_and_identification_are_no_matter() -> None:
+def test_order_generation_and_identification_do_not_matter() -> None:
     one = seen(frame(FIRST, identification=4711), frame(SECOND, identification=4712))
     other = seen(frame(SECOND._replace(generation=9)), frame(FIRST._replace(generation=9)))
     assert one.frames == other.frames
@@ -62,21 +62,21 @@ def test_values_and_addresses_are_compared() -> None:
     assert seen(frame(FIRST)).frames != seen(bytes(moved)).frames
 
 
-def test_what_is_sent_again_counts_once_and_late_answers_apart() -> None:
+def test_retransmissions_count_once_and_late_answers_separately() -> None:
     once, late = seen(frame(FIRST)), frame(FIRST._replace(kind=Kind.LATE))
     again = seen(frame(FIRST), frame(FIRST, identification=2), late)
     assert again.frames == once.frames
     assert (once.left_out, again.left_out) == (0, 2)
 
 
-def test_others_frames_are_none_of_kofns() -> None:
+def test_frames_of_other_programs_are_ignored() -> None:
     arp = bytes.fromhex("ffffffffffff 080000000001 0806") + bytes(28)
     other_port = bytearray(frame(FIRST))
     other_port[34:38] = bytes(4)
     assert seen(arp, bytes(other_port)).frames == frozenset()
 
 
-def test_damage_is_no_difference_but_an_error() -> None:
+def test_damaged_frame_is_an_error() -> None:
     damaged, header = bytearray(frame(FIRST)), bytearray(frame(FIRST))
     damaged[-1] ^= 1
     header[22] ^= 1
@@ -87,7 +87,7 @@ def test_damage_is_no_difference_but_an_error() -> None:
 
 
 def ran(cell: Cell, links: dict[str, Sequence[bytes]], *, seed: int = 1) -> CellResult:
-    """As if a run had left these frames."""
+    """Write a run that has left these frames."""
     plan = cell.plan()
     run = prepare(plan, "{}")
     fake = fake_run.simulate(workers=2, iterations=3, seed=seed)
@@ -105,7 +105,7 @@ def ran(cell: Cell, links: dict[str, Sequence[bytes]], *, seed: int = 1) -> Cell
     return CellResult(cell=cell, trials=(SUMMARY,))
 
 
-def test_the_same_bytes_are_claimed_link_by_link(tmp_path: Path) -> None:
+def test_equal_bytes_are_claimed_link_by_link(tmp_path: Path) -> None:
     embedded, bmv2 = switch_cells(tmp_path, ["int32"], [])
     assert [cell.config.network.target for cell in (embedded, bmv2)] == ["embedded", "bmv2"]
     assert all(cell.config.network.pcap for cell in (embedded, bmv2))
@@ -127,7 +127,7 @@ def test_the_same_bytes_are_claimed_link_by_link(tmp_path: Path) -> None:
         ({"a": [frame(FIRST)], "b": [frame(SECOND)]}, 2, "differing: the parameters"),
     ],
 )
-def test_other_bytes_are_said(links: dict[str, Sequence[bytes]], seed: int, words: str, tmp_path: Path) -> None:
+def test_different_bytes_are_reported(links: dict[str, Sequence[bytes]], seed: int, words: str, tmp_path: Path) -> None:
     embedded, bmv2 = switch_cells(tmp_path, ["int8"], [])
     result = ran(embedded, {"a": [frame(FIRST)], "b": [frame(SECOND)]})
     (said,) = verdicts([result, ran(bmv2, links, seed=seed)])
@@ -135,14 +135,14 @@ def test_other_bytes_are_said(links: dict[str, Sequence[bytes]], seed: int, word
     assert words in said.numbers
 
 
-def test_nothing_is_not_the_same(tmp_path: Path) -> None:
+def test_two_empty_recordings_are_not_equal(tmp_path: Path) -> None:
     cells = switch_cells(tmp_path, ["int32"], [])
     (said,) = verdicts([ran(cell, {"a": []}) for cell in cells])
     assert not said.holds
 
 
 @pytest.mark.root
-def test_a_switch_under_load() -> None:
+def test_switch_carries_a_load() -> None:
     argv = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""`kofn experiment k`: a matrix that is run, interrupted and gone on with; its report; one for real."""
+"""`kofn experiment k`: a matrix runs, is interrupted and continues; its report; one for real."""
 
 import contextlib
 import json
@@ -68,7 +68,7 @@ def run(folder: Path, carry_out: Faked, *names: str, seeds: int = 2) -> list[mat
 
 
 def four(*names: str, objectives: tuple[str, ...] = OBJECTIVES) -> list[Scenario]:
-    """Worlds of four workers at one learning rate."""
+    """Return worlds of four workers at one learning rate."""
     return [scenario(name, 4, 0.1).overridden(target=None, objectives=objectives) for name in names]
 
 
@@ -98,7 +98,7 @@ def test_every_world_is_a_run(name: str, workers: int, tmp_path: Path) -> None:
         assert not plan.shared.run.shift_every
 
 
-def test_what_is_finished_is_not_run_again(folder: Path) -> None:
+def test_finished_runs_are_not_repeated(folder: Path) -> None:
     first, again = Faked(), Faked()
     before = run(folder, first)
     assert first.seen == [(SHIFTING, 1, True), (ONE_SLOW, 1, False), (SHIFTING, 2, False), (ONE_SLOW, 2, False)]
@@ -108,7 +108,7 @@ def test_what_is_finished_is_not_run_again(folder: Path) -> None:
     assert all(len(result.trials) == 3 for result in after)
 
 
-def test_an_interrupted_run_is_done_again(folder: Path) -> None:
+def test_interrupted_run_is_repeated(folder: Path) -> None:
     def interrupt(plan: RunPlan) -> None:
         if plan.shared.run.seed == 2:
             raise InterruptedRun("stopped by SIGINT")
@@ -121,7 +121,7 @@ def test_an_interrupted_run_is_done_again(folder: Path) -> None:
     assert again.seen == [(ONE_SLOW, 2, True)]
 
 
-def test_a_run_that_fails_does_not_stop_the_others(folder: Path) -> None:
+def test_failed_run_does_not_stop_the_others(folder: Path) -> None:
     def fail(plan: RunPlan) -> None:
         if plan.shared.run.seed == 1:
             raise RunError("worker-3 ended with exit code 1")
@@ -134,14 +134,14 @@ def test_a_run_that_fails_does_not_stop_the_others(folder: Path) -> None:
     assert document["failures"] == [f"{ONE_SLOW}, seed 1: FAILED: worker-3 ended with exit code 1"]
 
 
-def test_results_of_another_configuration_are_not_taken(folder: Path) -> None:
+def test_results_of_another_configuration_are_not_used(folder: Path) -> None:
     run(folder, Faked(), "one-slow", seeds=1)
     other = cells(four("one-slow", objectives=("throughput",)), 1, folder)
     with pytest.raises(ConfigError, match="results of another configuration: choose another --out"):
         list(run_cells(other, Faked(), Console(quiet=True)))
 
 
-def test_a_folder_that_is_no_runs_is_left_alone(folder: Path) -> None:
+def test_folder_that_is_no_run_is_left_alone(folder: Path) -> None:
     mine = folder / ONE_SLOW / "seed-1"
     mine.mkdir(parents=True)
     (mine / "thesis.tex").touch()
@@ -150,7 +150,7 @@ def test_a_folder_that_is_no_runs_is_left_alone(folder: Path) -> None:
     assert (mine / "thesis.tex").exists()
 
 
-def test_report_only_says_what_is_there(folder: Path) -> None:
+def test_report_only_reports_the_existing_results(folder: Path) -> None:
     run(folder, Faked())
     result = invoke("--out", folder, *CHOSEN, "--report-only", "--json")
     assert result.exit_code == 0, result.output
@@ -180,9 +180,7 @@ def test_report_only_says_what_is_there(folder: Path) -> None:
     assert all(claim["numbers"] in text for claim in document["claims"])
 
 
-def test_report_only_takes_the_options_that_the_results_were_made_with(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_only_uses_the_options_of_the_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.experiments.conduct.execute", Faked())
     monkeypatch.setattr("kofn.experiments.conduct.check_machine", lambda _: None)
     monkeypatch.setattr("kofn.experiments.conduct.running", lambda: None)
@@ -226,7 +224,7 @@ SHORT = ["--set", "run.target=0.8", "--workers", "4", "--rate", "0.35", "--seeds
 
 @pytest.mark.root
 @pytest.mark.long
-def test_one_for_real_and_again(tmp_path: Path) -> None:
+def test_experiment_runs_for_real_and_continues(tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["--scenario", "one-slow", "--objective", "async:3", "--objective", "progress", *SHORT]
     texts = []
@@ -277,8 +275,8 @@ SHARDED = ["zero", "--convergence", "--task", "digits", "--steps", "100000"]
         (SHARDED, "SIGTERM", 130),
     ],
 )
-def test_what_computes_ends_with_its_command(command: list[str], name: str, code: int, tmp_path: Path) -> None:
-    """Interrupted, told to end or killed: nothing goes on computing."""
+def test_computing_processes_end_with_their_command(command: list[str], name: str, code: int, tmp_path: Path) -> None:
+    """The command is interrupted, terminated or killed; no process continues."""
     argv = [sys.executable, "-c", "from kofn.cli.start import main; main()", "experiment", *command]
     with subprocess.Popen(
         [*argv, "--processes", "2", "--out", tmp_path / "out"],
@@ -297,15 +295,15 @@ def test_what_computes_ends_with_its_command(command: list[str], name: str, code
 
 
 def processor_s(pid: int) -> float:
-    """That a process has taken; 0: it has ended."""
+    """Return a process's processor time; 0: it has ended."""
     with contextlib.suppress(OSError):
         numbers = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
     return 0.0
 
 
-def test_in_virtual_time_two_at_a_time(folder: Path) -> None:
-    """The same matrix without a network: trained, found and claimed upon; again to the last digit."""
+def test_virtual_time_with_two_processes_gives_the_same_results(folder: Path) -> None:
+    """The matrix trains without a network and makes its claims. A second run gives the same digits."""
     chosen = ["--scenario", "one-slow", "--scenario", "racks", "--objective", "batch-sync:2", "--objective", "progress"]
     documents: list[Any] = []
     for out, number in ((folder, 2), (folder.with_name("again"), 1)):
@@ -334,7 +332,7 @@ def test_in_virtual_time_two_at_a_time(folder: Path) -> None:
         ("model.trace=/nowhere.csv", "/nowhere.csv cannot be read as a trace"),
     ],
 )
-def test_what_cannot_be_loaded_is_said_before_the_first_run(
+def test_plug_in_that_cannot_be_loaded_is_named_before_the_first_run(
     folder: Path, command_line: list[str], setting: str, words: str
 ) -> None:
     result = CliRunner().invoke(command, [*command_line, "--simulate", "--set", setting, "--out", str(folder)])

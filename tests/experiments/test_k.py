@@ -1,4 +1,4 @@
-"""What is concluded about the choice of rule and k from summaries: hindsight, other seeds, changes, claims."""
+"""Conclusions about the choice of rule and k from summaries: hindsight, other seeds, changes, claims."""
 
 import io
 import json
@@ -27,10 +27,10 @@ from kofn.report.summary import TrialSummary
 from tests.experiments.test_chaos import SUMMARY
 
 WIDTH = 190
-"""Columns of a terminal that the tables need."""
+"""Terminal columns that the tables need."""
 
 Rows = list[Row]
-"""An objective's, of the table of trials."""
+"""An objective's rows of the table of trials."""
 
 BEGIN = InForce(0, "batch-sync", 0.5, 4)
 
@@ -100,7 +100,7 @@ def test_figures_of_a_row_are_over_the_seeds() -> None:
     assert alone(row("throughput", 1.0, share_by_worker=(0.1, 0.4, 0.5))).mean("least_share") == pytest.approx(0.3)
 
 
-def test_the_best_in_hindsight_is_the_one_with_the_least_geometric_mean() -> None:
+def test_best_in_hindsight_has_the_least_geometric_mean() -> None:
     lucky, steady, chosen = row("async:2", 1.0, 8.0), row("merge:4", 2.0, 2.0), row("progress", 2.0, 3.0)
     one = found(lucky, steady, chosen, row("all", 9.0, 9.0))
     assert one.best is not None
@@ -112,7 +112,7 @@ def test_the_best_in_hindsight_is_the_one_with_the_least_geometric_mean() -> Non
     assert (ratios.median, ratios.mean) == pytest.approx((1.25, math.sqrt(1.5)))
 
 
-def test_what_never_came_counts_as_so_many_times_the_fastest() -> None:
+def test_missed_target_counts_as_a_multiple_of_the_fastest_time() -> None:
     one = found(row("async:2", None, 2.0), row("all", 4.0, 8.0), row("progress", 2.0, 2.0))
     assert one.best is not None
     assert one.best.objective == "async:2"
@@ -121,13 +121,13 @@ def test_what_never_came_counts_as_so_many_times_the_fastest() -> None:
     assert others is not None
     assert ratios.mean == 1.0
     assert others.mean == pytest.approx(math.sqrt(4.0 / (NEVER * 2.0) * NEVER)), "and 8 s count as no more either"
-    nobody = found(row("async:2", None), row("progress", 1.0))
-    assert nobody.best is None
-    assert standing(nobody, "progress").ratios is None
+    missed = found(row("async:2", None), row("progress", 1.0))
+    assert missed.best is None
+    assert standing(missed, "progress").ratios is None
 
 
-def test_the_rule_and_k_of_the_other_seeds_are_nobodys_luck() -> None:
-    """Each fixed one is the best of one seed by luck: whoever had tuned on the other one would have taken the other."""
+def test_choice_by_the_other_seeds_excludes_luck() -> None:
+    """Each fixed choice is the best of one seed by luck; tuned on the other seed, the other one would be chosen."""
     first, second = row("async:2", 1.0, 2.0), row("merge:4", 2.0, 1.0)
     ratios = standing(found(first, second, row("progress", 2.0, 2.0)), "progress").ratios
     assert ratios is not None
@@ -138,7 +138,7 @@ def test_the_rule_and_k_of_the_other_seeds_are_nobodys_luck() -> None:
     assert single.others is None
 
 
-def test_a_change_is_undone_when_what_was_left_soon_comes_again() -> None:
+def test_change_is_undone_when_the_earlier_choice_soon_returns() -> None:
     way = [(0, 4), (20, 6), (60, 4), (100, 6), (300, 4)]
     one = alone(row("progress", 1.0, in_force=tuple(InForce(at, "async", 0.5, k) for at, k in way)))
     assert one.mean("changes") == 4
@@ -151,7 +151,7 @@ def test_a_change_is_undone_when_what_was_left_soon_comes_again() -> None:
     assert alone(row("progress", 1.0, in_force=other_rule[:2])).ends_with == "async:4 (1)"
 
 
-def test_claims_against_hindsight() -> None:
+def test_claims_against_hindsight_hold_or_fail() -> None:
     fixed = (row("async:2", 1.0), row("all", 4.0))
     good = found(*fixed, row("progress", 1.04))
     bad = found(*fixed, row("progress", 1.2), scenario="equal-8w-0.1")
@@ -164,8 +164,8 @@ def test_claims_against_hindsight() -> None:
     assert [cells[9] for cells in world_table([good, bad], "progress").cells] == ["yes", "NO"]
 
 
-def test_what_never_changes_is_compared_over_all_scenarios() -> None:
-    """async:2 of 8 and async:1 of 4 are the same part of n."""
+def test_fixed_choices_are_compared_over_all_scenarios() -> None:
+    """async:2 of 8 workers and async:1 of 4 are the same share of n."""
     one = found(row("async:2", 1.0), row("merge:4", 2.0), row("all", 3.0), row("progress", 1.1))
     other = found(row("async:1", 3.0), row("merge:2", 1.0), row("all", 1.0), row("progress", 1.2), workers=4)
     assert constants([one, other]) == {
@@ -187,7 +187,7 @@ def test_what_never_changes_is_compared_over_all_scenarios() -> None:
     assert lines[-1][3:7] == ["0%", "50%", "1.15", "1.20"]
 
 
-def test_claims_about_skewed_data_starvation_and_stability() -> None:
+def test_claims_about_skewed_data_starvation_and_stability_hold_or_fail() -> None:
     fixed = (row("async:6", 4.0), row("all", 8.0))
     unlike = {"scenario": "owned-8w-0.1", "kind": "skewed"}
     faster = said([found(*fixed, row("progress", 4.0), **unlike)], "faster than k = n")
@@ -202,7 +202,7 @@ def test_claims_about_skewed_data_starvation_and_stability() -> None:
     assert said([found(*fixed, row("progress", 4.0))], "stable").holds
 
 
-def test_predictions_are_claimed_rule_by_rule() -> None:
+def test_predictions_are_claimed_by_rule() -> None:
     several = (row("async:2", 1.0, predicted_s=0.0455), row("merge:4", 1.0, predicted_s=0.0551))
     assert said([found(*several)], "async:n/4").holds
     claim = said([found(*several)], "merge:n/2")
@@ -211,12 +211,12 @@ def test_predictions_are_claimed_rule_by_rule() -> None:
     assert all("predicted" not in one.claim for one in judge(CLAIMS, [found(*several, kind="changing")]))
 
 
-def test_only_what_is_wrong_with_a_training_fails() -> None:
+def test_only_faults_of_a_training_fail() -> None:
     one = found(row("progress", None), rows("async:2", [passed(1.0, identity_error="replicas differ")]))
     assert failures([one]) == ["two-slow-8w-0.1, async:2: replicas differ"]
 
 
-def test_the_tables_fit_and_have_words_for_what_never_came() -> None:
+def test_tables_fit_and_describe_missing_values() -> None:
     one = found(
         row("async:2", None, None, None),
         row("batch-sync:4", 30.0, 1234.0, None),
@@ -236,7 +236,7 @@ def test_the_tables_fit_and_have_words_for_what_never_came() -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_what_is_compared_is_a_rule_and_a_k(workers: int) -> None:
+def test_compared_objectives_are_rules_with_a_k(workers: int) -> None:
     compared = trials(workers)
     assert len(compared) == len(set(compared))
     fixed = [one for name in compared if (one := check_objective(name, workers, name))]
@@ -245,7 +245,7 @@ def test_what_is_compared_is_a_rule_and_a_k(workers: int) -> None:
     assert len(WORLDS) >= 16
 
 
-def test_what_is_listed_is_what_came_into_force(tmp_path: Path) -> None:
+def test_choices_in_force_are_listed(tmp_path: Path) -> None:
     status = {"job": 2, "iteration": 0, "late_gradient": "batch-sync", "age_weight": 0.5, "k": 4}
     decided = {"job": 2, "iteration": 9, "late_gradient": "async", "age_weight": 0.5, "k": 2, "reason": "progress: ..."}
     lines = [{"job": 2, "iteration": 5, "k": 4, "lambda_s": []}, decided, decided | {"job": 1, "iteration": 11}]

@@ -1,4 +1,4 @@
-"""What `kofn experiment schedule` runs and says of it."""
+"""`kofn experiment schedule`: its scenarios and its claims."""
 
 import pandas as pd
 
@@ -12,7 +12,7 @@ from kofn.host.workload.workload import load_workload
 from kofn.host.workload.workloads.accelerator import layers_of, times_of
 
 
-def test_transfers_take_as_much_longer_than_the_computation_as_the_name_says() -> None:
+def test_transfers_exceed_the_computation_by_the_named_factor() -> None:
     for name in ("equal-0.5-auto", "vgg-1-auto", "transformer-2-auto", "mlp-1-sequential"):
         config = ALL[name].scenario([], None).config
         times, layers = times_of(config.layer), layers_of(config.layer)
@@ -21,7 +21,7 @@ def test_transfers_take_as_much_longer_than_the_computation_as_the_name_says() -
         assert abs(transfer_s / times.compute_s / float(ALL[name].ratio) - 1) < 1e-3
 
 
-def test_what_is_really_computed() -> None:
+def test_real_scenario_computes_a_layered_model() -> None:
     config = ALL[f"{REAL}-auto"].scenario([], None).config
     workload = load_workload(config, 0)
     assert isinstance(workload, LayeredWorkload)
@@ -30,7 +30,7 @@ def test_what_is_really_computed() -> None:
 
 
 def trials(times: dict[str, float]) -> pd.DataFrame:
-    """One seed of each scenario; the bound is 0.3 s, and the model expects 0.4 s."""
+    """Return one seed of each scenario; the bound is 0.3 s, and the model expects 0.4 s."""
     rows = [
         {
             "scenario": name,
@@ -47,7 +47,7 @@ def trials(times: dict[str, float]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_claims_are_of_accelerators_and_hold_or_do_not() -> None:
+def test_claims_about_accelerators_hold_or_fail() -> None:
     seconds = {"sequential": 0.6, "buckets-1mb": 0.4, "priority": 0.42, "auto": 0.36}
     given = {f"{setting}-{name}": took_s for setting in ("equal-1", "real") for name, took_s in seconds.items()}
     arms = contender_arms(trials(given))
@@ -56,8 +56,8 @@ def test_claims_are_of_accelerators_and_hold_or_do_not() -> None:
         *(True,),  # never slower than the best other
         *(False, True),  # against buckets 1.11 times, against no overlap 1.67 times
         *(False,),  # 1.2 times the bound
-        *(False,),  # 0.6 s where 0.4 s are expected
-        *(False,),  # all are expected to take as long
+        *(False,),  # 0.6 s where the model expects 0.4 s
+        *(False,),  # the model expects all to take equally long
     ]
     equal, real = tables(arms)
     assert "equal: the transfer takes 1 times" in str(equal.title)

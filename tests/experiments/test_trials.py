@@ -1,4 +1,4 @@
-"""The tidy table of trials, arms of it, and tables of text."""
+"""The table of trials, its arms, and text tables."""
 
 import io
 import math
@@ -26,7 +26,7 @@ def arms() -> list[Arm]:
     return [Arm(trials=rows) for rows in groups(frame(ROWS), "scenario")]
 
 
-def test_an_arm_is_its_rows_in_the_order_of_the_table() -> None:
+def test_arm_is_its_rows_in_table_order() -> None:
     slow, fast = arms()
     assert (slow.fact("scenario"), slow.seeds, fast.seeds) == ("slow", [1, 2], [1, 3])
     assert slow.column("iterations_to_target") == [70, None]
@@ -35,7 +35,7 @@ def test_an_arm_is_its_rows_in_the_order_of_the_table() -> None:
     assert list(groups(frame([]), "scenario")) == []
 
 
-def test_what_never_came_is_infinite() -> None:
+def test_missing_values_are_infinite() -> None:
     slow, fast = arms()
     assert slow.values("time_to_target_s") == [4.0, math.inf]
     assert slow.spread("time_to_target_s") == Spread(median=math.inf, low=4.0, high=math.inf)
@@ -45,7 +45,7 @@ def test_what_never_came_is_infinite() -> None:
     assert slow.pairs(fast, "time_to_target_s") == [(4.0, 2.0)], "of the seed that both have"
 
 
-def test_a_notebook_reads_the_table(tmp_path: Path) -> None:
+def test_notebook_reads_the_table(tmp_path: Path) -> None:
     write(frame(ROWS), tmp_path)
     read = pd.read_csv(tmp_path / FILE)
     assert list(read) == ["scenario", "seed", "iterations_to_target", "time_to_target_s", "law"]
@@ -53,14 +53,14 @@ def test_a_notebook_reads_the_table(tmp_path: Path) -> None:
     assert read["time_to_target_s"].isna().tolist() == [False, False, True, False]
 
 
-def test_a_summary_is_flat() -> None:
+def test_summary_is_flattened() -> None:
     columns = summary_columns(SUMMARY)
     assert columns["retransmissions"] == 1234
     assert columns["owned_accuracy"] is None
     assert not {"late_by_worker", "k_iterations", "compressed"} & set(columns)
 
 
-def test_cells_have_words_for_what_is_not_there() -> None:
+def test_cells_describe_missing_values() -> None:
     assert [shown(value) for value in (1.0, None, math.nan, math.inf)] == ["1.00", "-", "-", "never"]
     assert [milliseconds(value) for value in (0.0123, None, math.inf)] == ["12.3 ms", "-", "-"]
 

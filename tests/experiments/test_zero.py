@@ -1,4 +1,4 @@
-"""`kofn experiment zero`: workers in lockstep are those at a switch; what is shown of trainings."""
+"""`kofn experiment zero`: workers in lockstep equal those at a switch; the report of trainings."""
 
 import json
 import math
@@ -28,13 +28,15 @@ WORKERS, ELEMENTS, STEPS = 3, 3000, 6
 
 
 def given(rank: int, step: int) -> Floats:
-    """Of the same magnitudes at all workers: whoever is first says the first step's scale."""
+    """Return values whose magnitudes are equal at all workers, so that any first contribution
+    chooses the same scale.
+    """
     magnitudes = np.random.default_rng(step).lognormal(sigma=2, size=ELEMENTS)
     return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], ELEMENTS)).astype(np.float32)
 
 
 @pytest.mark.parametrize("codec", ["onebit", "int8"])
-def test_lockstep_is_a_switch_to_the_bit(codec: str) -> None:
+def test_lockstep_equals_a_switch_to_the_bit(codec: str) -> None:
     compress, team = CompressSection(codec=codec), Lockstep(WORKERS)
     job = JobSection(workers=WORKERS, words=WORDS)
     switch = LockstepSwitch(team, ELEMENTS, job=job, compress=compress, average="gradients", k=WORKERS, seed=1)
@@ -51,7 +53,7 @@ def test_lockstep_is_a_switch_to_the_bit(codec: str) -> None:
 
 
 @pytest.mark.long
-def test_who_is_late_is_the_seeds() -> None:
+def test_seed_decides_which_workers_are_late() -> None:
     contender = CONTENDERS["stage 1, 1 bit, k = 3 of 4"]
     one, again, other = (train(TASKS["digits"], contender, seed, 90) for seed in (1, 1, 2))
     assert one == again
@@ -61,7 +63,7 @@ def test_who_is_late_is_the_seeds() -> None:
     assert losses[1] < 0.6 < losses[0]
 
 
-def test_a_training_that_diverges_is_an_outcome() -> None:
+def test_diverging_training_is_an_outcome() -> None:
     task = replace(TASKS["digits"], rate=1e9, steps=6, freeze_step=3, every=2)
     found = train(task, CONTENDERS["stage 2, 1 bit"], 1)
     assert found.losses[6] is found.alike is None
@@ -70,7 +72,7 @@ def test_a_training_that_diverges_is_an_outcome() -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
-def test_the_gpt_learns_in_few_bits() -> None:
+def test_gpt_learns_in_few_bits() -> None:
     task = replace(TASKS["gpt"], freeze_step=10)
     found = train(task, CONTENDERS["stage 3, 1 bit, k = 3 of 4"], 1, 30)
     assert found.alike and found.conserved
@@ -78,7 +80,7 @@ def test_the_gpt_learns_in_few_bits() -> None:
     assert losses == sorted(losses, reverse=True)
 
 
-def test_one_worker_s_error_ends_all() -> None:
+def test_one_workers_error_ends_all() -> None:
     def fail(rank: int) -> None:
         if rank == 1:
             raise ValueError("worker 1 fails")
@@ -89,7 +91,7 @@ def test_one_worker_s_error_ends_all() -> None:
         team.run(fail)
 
 
-def test_the_command_shows_and_writes_every_training(tmp_path: Path) -> None:
+def test_command_shows_and_writes_every_training(tmp_path: Path) -> None:
     words = ["zero", "--convergence", "--task", "digits", "--seeds", "1", "--steps", "65", "--out", str(tmp_path)]
     result = CliRunner().invoke(command, [*words, "--contender", "stage 3, 1 bit"])
     assert result.exit_code == 0, result.output
@@ -114,14 +116,14 @@ def test_the_command_shows_and_writes_every_training(tmp_path: Path) -> None:
         (["--convergence", "--out", __file__], f"Directory '{__file__}' is a file."),
     ],
 )
-def test_what_the_command_refuses(words: list[str], error: str) -> None:
+def test_invalid_command_lines_are_refused(words: list[str], error: str) -> None:
     refused = CliRunner().invoke(command, ["zero", *words], env={"COLUMNS": "300"})
     assert refused.exit_code == 2
     assert error in refused.output
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
-    """130, as the exit code 1 says that workers differ."""
+def test_ctrl_c_message_says_how_to_continue(tmp_path: Path) -> None:
+    """The exit code is 130, since 1 means that workers differ."""
     words = ["--convergence", "--task", "digits", "--processes", "1", "--out", str(tmp_path)]
     start = [sys.executable, "-c", "from kofn.cli.start import main; main()", "experiment", "zero", *words]
     with subprocess.Popen(start, stderr=subprocess.PIPE, text=True) as process:
@@ -136,7 +138,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     ]
 
 
-def test_what_never_gets_there_is_infinite() -> None:
+def test_missed_target_is_infinite() -> None:
     def learned(*losses: float | None) -> Learned:
         return Learned(losses=dict(enumerate(losses, 1)), conserved=True, alike=True)
 

@@ -1,4 +1,4 @@
-"""`kofn experiment zero --network`: what a step's bytes should be, what is shown of steps, and one real run."""
+"""`kofn experiment zero --network`: the expected bytes of a step, the report of steps, and one real run."""
 
 import json
 import os
@@ -41,21 +41,21 @@ def arm(name: str, warm_s: float, few_s: float, steps: float, *, up: float = 1e6
         ("stage 1, 1 bit, two-sided, gloo", 3.1875, 3.1875),
     ],
 )
-def test_bytes_of_a_step(name: str, up: float, down: float) -> None:
+def test_bytes_of_a_step_follow_the_formulas(name: str, up: float, down: float) -> None:
     found = NETWORK[name].link_bytes(ELEMENTS, warm=False)
     assert (found.up / ELEMENTS, found.down / ELEMENTS) == (up, down)
     warm = NETWORK[name].link_bytes(ELEMENTS, warm=True)
     assert (warm.up >= found.up) and (warm != found) == (NETWORK[name].bits < 32)
 
 
-def test_the_time_to_the_loss_has_the_warm_up_at_its_own_price() -> None:
+def test_time_to_the_loss_counts_the_warm_up_at_its_own_cost() -> None:
     voting, whole = arm("stage 2, 1 bit", 2.0, 0.5, FREEZE + 20), arm("stage 2, 32 bits, gloo", 3.0, 3.0, FREEZE + 10)
     assert voting.to_loss_s == 2.0 * FREEZE + 0.5 * 20
     assert whole.to_loss_s == 3.0 * (FREEZE + 10)
     assert arm("stage 2, 1 bit", 2.0, 0.5, FREEZE - 10).to_loss_s == 2.0 * (FREEZE - 10), "there before it is over"
 
 
-def test_claims_hold_and_do_not() -> None:
+def test_claims_hold_or_fail() -> None:
     def claims(few_s: float, up: float) -> dict[str, bool]:
         found = [
             arm("stage 1, 1 bit", few_s, few_s, 100, up=up),
@@ -76,7 +76,7 @@ def test_claims_hold_and_do_not() -> None:
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
-def test_a_run_counts_what_the_formulas_have(tmp_path: Path) -> None:
+def test_run_counts_the_bytes_of_the_formulas(tmp_path: Path) -> None:
     names = ["stage 2, 1 bit", "stage 2, 32 bits, gloo"]
     words = ["zero", "--network", "--mbps", "200", "--out", str(tmp_path)]
     result = CliRunner().invoke(command, [*words, *(word for name in names for word in ("--contender", name))])

@@ -1,4 +1,4 @@
-"""Ledger for tests: of one codec, what an iteration sends of them, and sums as results."""
+"""Ledgers for tests: with one codec, their sent values, and sums as results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +17,13 @@ from kofn.host.wire.packet import WEIGHT_UNIT
 
 
 def to_fixed(gradient: Floats) -> Fixed:
-    """A gradient in units of 2**-40, same shape, as the ledger has it."""
+    """Return a gradient in units of 2**-40, same shape, as the ledger has it."""
     check(gradient)
     return np.rint(gradient.astype(np.float64) / UNIT).astype(np.int64)
 
 
 def ledger_of(storage: LedgerStorage, codec: Codec, rank: int = 0, **given: Any) -> Ledger:
-    """A worker's that knows one codec."""
+    """Return a worker's ledger that knows one codec."""
     return Ledger(storage, rank, {code_of(codec.width): codec}, **given)
 
 
@@ -36,7 +36,7 @@ def add(
     batch: int = 0,
     current: int | None = None,
 ) -> None:
-    """Enter what a gradient has of these blocks (None: all)."""
+    """Enter these blocks of a gradient (None: all)."""
     chosen = np.arange(ledger.blocks) if blocks is None else np.ascontiguousarray(blocks, np.int64)
     ledger.enter(Gradient.of(gradient, iteration, batch=batch, current=current), chosen)
 
@@ -55,18 +55,18 @@ def send_again(ledger: Ledger, block: int, iteration: int, codec: Codec, scale: 
 
 
 def noted(ledger: Ledger, block: int, part: int = 0) -> Packed:
-    """What was sent last of a block."""
+    """Return the last sent contribution to a block."""
     ((_, packed),) = ledger.noted([block], part)
     return packed
 
 
 def sent_weight(ledger: Ledger, block: int, part: int = 0) -> int:
-    """Of the gradients that a contribution says that it brings."""
+    """Return the weight that a contribution states."""
     return noted(ledger, block, part).weight
 
 
 def sent_values(ledger: Ledger, codec: Codec, block: int, part: int = 0) -> Fixed:
-    """What a contribution stands for, shape (elements,)."""
+    """Return the values that a contribution carries, shape (elements,)."""
     sent = noted(ledger, block, part)
     assert sent.lanes == code_of(codec.width)
     numbers = unpack(sent.values, codec.width, signed=codec.signed)
@@ -74,7 +74,7 @@ def sent_values(ledger: Ledger, codec: Codec, block: int, part: int = 0) -> Fixe
 
 
 def checksums_of(ledger: Ledger, values: Fixed) -> Integers:
-    """As the ledger has them of values (elements,), 0 beyond them."""
+    """Return the ledger's checksums of values (elements,), which are 0 beyond them."""
     padded = np.zeros_like(ledger.residual.pending)
     padded.reshape(-1)[: values.size] = values
     return checksums(padded)
@@ -88,7 +88,7 @@ def sums_of(blocks: Sequence[bytes]) -> BlockResults:
 
 
 def packed_sums(total: Values, width: int, planes: int) -> bytes:
-    """Sums of blocks (B, L) as a switch answers with them: lanes, or of votes so many planes a block."""
+    """Return sums of blocks (B, L) as a switch answers with them: lanes, or `planes` bit planes of votes a block."""
     if width != VOTES:
         return pack(total, width)
     return pack(total[:, None] >> np.arange(planes, dtype=np.int32)[:, None] & 1, VOTES)

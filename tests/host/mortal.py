@@ -1,4 +1,4 @@
-"""A World whose workers die and come back, as Member, Agent.join_running() and Agent._resync() do it."""
+"""A World whose workers die and rejoin, as Member, Agent.join_running() and Agent._resync() do it."""
 
 from kofn.host.compression.ledger import Ledger
 from kofn.host.protocol.results import BlockId, Result
@@ -7,13 +7,13 @@ from tests.host.world import Packet, Worker, World
 
 
 class Mortal(World):
-    """Of the rule `stash`.  The training thread of a worker has the replica after the iteration before `working`."""
+    """Rule `stash`. A worker's training thread has the replica after the iteration before `working`."""
 
     have_died = replicas_taken = 0
 
-    # Where the switch and the only worker that has heard of a sum both lose it, nobody makes it again where k = n: by
-    # its ledger that worker has begun a later iteration, and it gives nothing to this one. Where several die, nobody
-    # may be left who has heard of a sum before its slot gets another block.
+    # With k = n, a sum is never repeated if the switch and the only worker that has it both lose it: by its ledger that
+    # worker has begun a later iteration, and it contributes nothing to this one. If several workers die, perhaps none
+    # is left that has a sum before its slot gets another block. may_die() and may_restart exclude these cases.
 
     def may_die(self, rank: int) -> bool:
         live = self.live(rank)
@@ -27,7 +27,7 @@ class Mortal(World):
         return not behind or self.account.closed.keys() <= self.held()
 
     def die(self, rank: int) -> None:
-        """All is gone but the ledger, and what is on its way to others."""
+        """Lose everything but the ledger and packets in transit to others."""
         worker = self.workers[rank]
         self.have_died += 1
         worker.protocol = self.protocol(rank)
@@ -40,10 +40,13 @@ class Mortal(World):
         return self.workers[rank].dead and not self.uninformed and not self.resuming and bool(self.live(rank))
 
     def come_back(self, rank: int, peer: int) -> None:
-        """With the replica of a peer; what was sent in the ledger's last two iterations is compared with the peers'."""
+        """Rejoin with a peer's replica; parts sent in the ledger's last two iterations are compared with the peers'
+        results.
+        """
         worker, iteration = self.workers[rank], self.workers[peer].working
         begun = worker.ledger.begun
-        worker.protocol = self.protocol(rank)  # the last one may have heard of a regroup, dead as it was
+        # the previous protocol object may have regrouped while the worker was dead
+        worker.protocol = self.protocol(rank)
         self._reopen(worker)
         for other in self.live(rank):
             for result in list(other.protocol.results(begun - 1, begun)):
@@ -58,7 +61,7 @@ class Mortal(World):
             self.driver(rank).results_in(list(other.protocol.results(iteration, self.last)), self.now)
 
     def all_come_back(self) -> None:
-        """Once a regroup that is going on has ended."""
+        """Let all dead workers rejoin, after the present regroup has ended."""
         for rank in tuple(self.uninformed):
             self.regroup(rank)
         for rank in tuple(self.resuming):
@@ -73,7 +76,7 @@ class Mortal(World):
         worker.ledger.attach_protocol(worker.protocol.native)
 
     def _compare(self, worker: Worker, rank: int, result: Result) -> None:
-        """As the ledger does it with a peer's result, and the same in this account."""
+        """Compare a peer's result with the ledger, and change this account accordingly."""
         block = result.id.block
         settled, parts = self._settled(worker, block)
         theirs = sum(1 << part for part in range(PARTS) if result.has(rank, part))
@@ -89,11 +92,11 @@ class Mortal(World):
 
     @staticmethod
     def _settled(worker: Worker, block: int) -> tuple[int, int]:
-        """The latest iteration whose result is in the ledger, and the worker's parts in it."""
+        """Return the latest iteration whose result is in the ledger, and the worker's parts in it."""
         return divmod(int(worker.ledger._storage.records["settled"][block]), 1 << PARTS)
 
     def settle_result(self, worker: Worker, rank: int, result: Result) -> None:
-        """What an earlier process has settled is as this one hears it."""
+        """Settle a result; one that an earlier process has settled must be the same."""
         block = result.id.block
         settled, parts = self._settled(worker, block)
         if settled >= result.id.iteration:
@@ -113,7 +116,7 @@ class Mortal(World):
             super().deliver_together(rank, packets)
 
     def held(self) -> set[BlockId]:
-        """Of which a live worker knows the result."""
+        """The blocks whose results a live worker has."""
         return self._held_by(self.live(-1))
 
     def _held_by(self, workers: list[Worker]) -> set[BlockId]:
@@ -134,7 +137,7 @@ class Mortal(World):
             self._take_replica(rank, other)
 
     def _take_replica(self, rank: int, peer: Worker) -> None:
-        """Of the current iteration it is only learnt what was counted."""
+        """Take a peer's replica; of the current iteration only the counted parts are learnt."""
         assert self.have_died, "sums are forgotten that somebody needs who was there all the time"
         worker = self.workers[rank]
         iteration = worker.protocol.iteration

@@ -1,4 +1,4 @@
-"""Several contributions of one worker to one block, aggregated and not: what any slots have to make of them.
+"""Rules for several contributions of one worker to one block, counted or not, that any slots must obey.
 
 tests/host/protocol/test_slots.py has the slot model and slots.c, tests/dataplane/test_parts.py real switches.
 """
@@ -22,18 +22,18 @@ Told = dict[int, tuple[KofnHeader, bytes]]
 
 
 class Slots(Protocol):
-    """Of a job of WORKERS workers."""
+    """The slots of a job of WORKERS workers."""
 
     generation: int
 
     def begin(self, k: int) -> None:
-        """All slots are free."""
+        """Free all slots."""
 
     def set_k(self, k: int) -> None:
-        """From now on."""
+        """Set k from now on."""
 
     def send(self, header: KofnHeader, values: bytes) -> Told:
-        """The answers to a worker's packet."""
+        """Send a worker's packet and return the answers."""
 
 
 @dataclass
@@ -45,11 +45,11 @@ class Block:
     block: int = 0
 
     def give(self, worker: int, part: int = 0, **fields: int) -> Told:
-        """A contribution of 256 * (worker + 1) + part gradients, unless another weight is given."""
+        """Send a counted contribution of 256 * (worker + 1) + part gradients, unless another weight is given."""
         return self._send(worker, pack(VALUES[worker, part].astype(np.int32), 32), part=part, **fields)
 
     def merge(self, worker: int, part: int = 1, **fields: int) -> Told:
-        """One that does not count among the k."""
+        """Send a contribution that is not counted."""
         return self.give(worker, part, count=0, **fields)
 
     def pull(self, worker: int) -> Told:
@@ -66,7 +66,7 @@ def weight(worker: int, part: int) -> int:
 
 
 def assert_sum(told: Told, addends: set[tuple[int, int]], count: int, kind: Kind = Kind.RESULT, **fields: Any) -> None:
-    """Everyone who was told anything was told the sum of these contributions (worker, part)."""
+    """Check that every answer is the sum of these contributions (worker, part)."""
     assert told.keys() == set(range(WORKERS)) if kind == Kind.RESULT else len(told) == 1
     for header, values in told.values():
         assert (header.kind, header.count) == (kind, count)
@@ -80,7 +80,7 @@ def assert_sum(told: Told, addends: set[tuple[int, int]], count: int, kind: Kind
 
 
 def assert_full(block: Block, worker: int, part: int = 1, **fields: int) -> None:
-    """It is not added, and nobody is told."""
+    """Check that a merged contribution is not added and gets no answer."""
     assert block.merge(worker, part, **fields) == {}
 
 
@@ -88,18 +88,18 @@ class PartRules:
     """Tests of the fixture `slots`."""
 
     @pytest.mark.parametrize("own_first", [True, False])
-    def test_a_late_gradient_is_added_beside_its_workers_own(self, slots: Slots, own_first: bool) -> None:
+    def test_late_gradient_is_added_beside_its_workers_own(self, slots: Slots, own_first: bool) -> None:
         slots.begin(k=2)
         block = Block(slots)
         for give in (block.give, block.merge) if own_first else (block.merge, block.give):
-            for _ in range(2):  # each is deduplicated by itself
+            for _ in range(2):  # each one is deduplicated separately
                 assert give(0) == {}
         assert block.pull(3) == {}
         assert_sum(block.give(1), {(0, 0), (0, 1), (1, 0)}, 2)
         for again in (block.merge(0), block.give(0), block.merge(3), block.pull(3)):
             assert_sum(again, {(0, 0), (0, 1), (1, 0)}, 2, Kind.LATE)
 
-    def test_one_that_does_not_count_claims_a_slot_and_never_closes_it(self, slots: Slots) -> None:
+    def test_uncounted_contribution_claims_a_slot_and_never_closes_it(self, slots: Slots) -> None:
         slots.begin(k=1)
         block = Block(slots)
         for _ in range(3):
@@ -108,8 +108,8 @@ class PartRules:
         assert block.pull(0) == {}
         assert_sum(block.give(3), {(2, 1), (1, 3), (3, 0)}, 1)
 
-    def test_it_claims_the_slot_of_an_older_block(self, slots: Slots) -> None:
-        """What the older one had merged takes no room in it."""
+    def test_uncounted_contribution_claims_the_slot_of_an_older_block(self, slots: Slots) -> None:
+        """The older block's merged contributions take no room in it."""
         slots.begin(k=2)
         Block(slots).merge(0)
         Block(slots).merge(1)
@@ -120,8 +120,8 @@ class PartRules:
         assert later.give(3) == {}
         assert_sum(later.give(2), {(0, 1), (1, 1), (2, 0), (3, 0)}, 2)
 
-    def test_nothing_is_merged_where_all_have_to_count(self, slots: Slots) -> None:
-        """And no slot is claimed: an older block may still come."""
+    def test_nothing_is_merged_with_k_n(self, slots: Slots) -> None:
+        """No slot is claimed either, so an older block may still come."""
         slots.begin(k=WORKERS)
         later, block = Block(slots, iteration=2), Block(slots)
         assert_full(later, 0)
@@ -132,7 +132,7 @@ class PartRules:
         assert_full(block, 1)
         assert_sum(block.give(3), {(0, 0), (1, 0), (2, 0), (3, 0)}, 4)
 
-    def test_k_that_count_always_have_room(self, slots: Slots) -> None:
+    def test_k_counted_contributions_always_have_room(self, slots: Slots) -> None:
         slots.begin(k=2)
         block = Block(slots)
         assert block.merge(0) == {}
@@ -142,7 +142,7 @@ class PartRules:
             assert_full(block, 1, part)
         assert_sum(block.give(1), {(0, 0), (0, 1), (0, 2), (1, 0)}, 2)
 
-    def test_how_much_is_merged_goes_by_the_packets_own_k(self, slots: Slots) -> None:
+    def test_room_for_merging_follows_the_packets_k(self, slots: Slots) -> None:
         slots.begin(k=WORKERS)
         block = Block(slots)
         assert block.merge(0, k=2) == {}
@@ -151,8 +151,8 @@ class PartRules:
         assert block.give(2, k=2) == {}
         assert_sum(block.give(3, k=2), {(0, 1), (1, 1), (2, 0), (3, 0)}, 2, k=2)
 
-    def test_k_raised_in_mid_block_closes_it_when_there_is_no_more_room(self, slots: Slots) -> None:
-        """Lanes are at either end of what workers may send: one more would overflow."""
+    def test_raised_k_closes_a_block_without_room(self, slots: Slots) -> None:
+        """All lanes have the largest or the smallest value that workers may send: one more would overflow."""
         slots.begin(k=1)
         block = Block(slots)
         for worker in (0, 1, 2):
@@ -164,7 +164,7 @@ class PartRules:
         assert_sum(block.give(0), {(0, 0), (0, 1), (1, 1), (2, 1)}, 1, k=WORKERS)
         assert_sum(block.give(1), {(0, 0), (0, 1), (1, 1), (2, 1)}, 1, Kind.LATE)
 
-    def test_k_raised_by_one(self, slots: Slots) -> None:
+    def test_raised_k_waits_for_one_more_contribution(self, slots: Slots) -> None:
         slots.begin(k=2)
         block = Block(slots)
         for worker in (0, 1):
@@ -174,8 +174,8 @@ class PartRules:
         assert block.give(0) == {}
         assert_sum(block.give(3), {(0, 0), (0, 1), (1, 1), (3, 0)}, 2, k=3)
 
-    def test_k_lowered_in_mid_block(self, slots: Slots) -> None:
-        """A duplicate closes the block, also of a contribution that does not count."""
+    def test_lowered_k_closes_a_block_with_the_next_packet(self, slots: Slots) -> None:
+        """A duplicate closes the block, even of an uncounted contribution."""
         slots.begin(k=3)
         block = Block(slots)
         assert block.merge(0) == {}
@@ -183,7 +183,7 @@ class PartRules:
         slots.set_k(1)
         assert_sum(block.merge(0), {(0, 1), (1, 0)}, 1, k=1)
 
-    def test_one_worker_may_give_all_that_count(self, slots: Slots) -> None:
+    def test_one_worker_may_give_all_counted_contributions(self, slots: Slots) -> None:
         slots.begin(k=3)
         block = Block(slots)
         for part in (3, 0):
@@ -194,7 +194,7 @@ class PartRules:
         assert [later.give(2, 0), later.give(0, 0)] == [{}, {}]
         assert_sum(later.give(2, 1), {(2, 0), (2, 1), (0, 0)}, 3)
 
-    def test_a_part_is_given_once_whether_it_counts_or_not(self, slots: Slots) -> None:
+    def test_part_is_added_once_counted_or_not(self, slots: Slots) -> None:
         slots.begin(k=2)
         block = Block(slots)
         assert block.merge(0, part=2) == {}
@@ -213,7 +213,7 @@ class PartRules:
         told = block.give(1, weight=WEIGHT_MAX)
         assert {header.weight for header, _ in told.values()} == {2 * WEIGHT_MAX + 1}
 
-    def test_answers_say_what_the_sum_is_and_which_part_was_sent(self, slots: Slots) -> None:
+    def test_answers_describe_the_sum_and_repeat_the_part(self, slots: Slots) -> None:
         slots.begin(k=2)
         block = Block(slots)
         assert block.merge(3, part=3) == {}

@@ -31,13 +31,13 @@ class Team:
         self.communicators = communicators
 
     def all(self, work: Callable[[Any], T], ranks: Sequence[int] | None = None) -> list[T]:
-        """What comes of it, by rank."""
+        """Run the work at these ranks and return the results by rank."""
         chosen = [self.communicators[rank] for rank in ranks] if ranks is not None else self.communicators
         with ThreadPoolExecutor(len(chosen)) as pool:
             return list(pool.map(work, chosen))
 
     def errors(self, work: Callable[[Any], object], ranks: Sequence[int] | None = None) -> list[str]:
-        """All fail: with which words, by rank."""
+        """Run work that fails at every rank and return the messages by rank."""
 
         def fails(communicator: InNetwork) -> str:
             try:
@@ -53,7 +53,7 @@ def address(job: int, rank: int) -> str:
 
 
 class Others(Nobody):
-    """Every worker's results, for those who have missed some."""
+    """Every worker's results, for workers that have missed some."""
 
     def __init__(self) -> None:
         self.communicators: list[InNetwork] = []
@@ -65,7 +65,7 @@ class Others(Nobody):
 
 @dataclass
 class Summed:
-    """Sums by the slots' rules."""
+    """A kind of communicator whose sums obey the slots' rules."""
 
     name: str
     port: int
@@ -107,7 +107,7 @@ class Summed:
             yield Team(others.communicators)
 
     def _sums(self, stack: ExitStack, own: str, job: int, workers: int, k: int, lose: int) -> None:
-        """Whoever does it: a switch for this team, or a server for all teams like it."""
+        """Start the switch of this team, or the server of all similar teams."""
         if self.port == PORT:
             rules = SlotModel(workers=workers, k=k, slots=SLOTS)
             stack.callback(UdpSwitch(rules, own, lambda rank: address(job, rank), lose).close)
@@ -115,7 +115,7 @@ class Summed:
             self.served[job, workers, k] = served(own, job, [address(job, rank) for rank in range(workers)], k)
 
     def close(self) -> list[str]:
-        """End all servers; what they say in the end."""
+        """End all servers and return their last output."""
         said = []
         for process in self.served.values():
             process.terminate()
@@ -124,7 +124,7 @@ class Summed:
 
 
 def served(own: str, job: int, workers: Sequence[str], k: int) -> subprocess.Popen[str]:
-    """A parameter server's process, once it serves."""
+    """Start a parameter server's process and wait until it serves."""
     given = [item for worker in workers for item in ("--worker", worker)]
     command = [
         sys.executable,

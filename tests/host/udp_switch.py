@@ -10,7 +10,9 @@ from tests.host.protocol.specification.slot_model import SlotModel
 
 
 class UdpSwitch:
-    """The slot model behind a UDP socket; `lose` packets of each hundred in either direction; `others`: by job."""
+    """The slot model behind a UDP socket; `lose`: percentage of lost packets in either direction; `others`: models by
+    job.
+    """
 
     def __init__(
         self,
@@ -23,7 +25,7 @@ class UdpSwitch:
         self.model, self.own, self.address, self.lose, self.count = model, own, address, lose, 0
         self.others = others or {}
         self.kept: dict[int, list[bytes]] = {}
-        """What is not sent to these workers for now."""
+        """Packets held back for these workers."""
         self.socket = udp_socket(self.own, wire.PORT)
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
@@ -49,7 +51,7 @@ class UdpSwitch:
             self.socket.sendto(packet, (self.address(rank), wire.PORT))
 
     def send_kept(self, rank: int) -> None:
-        """Nothing is kept from it any more."""
+        """Send the packets held back for a worker, and hold back no more."""
         for packet in self.kept.pop(rank):
             self.send(rank, packet)
 

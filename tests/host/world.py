@@ -1,7 +1,7 @@
-"""Protocol objects, the slot model and a bag of packets between them; whoever drives it decides what happens next.
+"""Protocol objects, the slot model and a bag of packets between them; the caller decides every step.
 
-Nothing happens by itself: no clock, no order, no chance.  Every step goes through a ledger that looks at the values
-in the slots, not at the switch's bitmaps, and asserts docs/explanation/protocol.md's "What always holds".
+Nothing happens by itself: no clock, no order, no randomness. Every step is accounted for from the values in the slots,
+not from the switch's bitmaps, and must obey "What always holds" of docs/explanation/protocol.md.
 """
 
 import math
@@ -35,15 +35,15 @@ from tests.host.protocol.specification.slot_model import SlotModel, to_numbers
 
 SWITCH = -1
 LANES = 8
-"""The first of a block's elements are enough."""
+"""The number of a block's elements that are compared."""
 WORDS = 8
-"""At 32 bits a lane; 1 at 4, and of votes."""
+"""Words of a block at 32 bits a lane; one word at 4 bits, and of votes."""
 KEEP = 1 << 20
-"""Iterations: nobody here takes a peer's replica when sums are gone."""
+"""In iterations: sums stay, so that no worker here must take a peer's replica."""
 
 
 class Packet(NamedTuple):
-    """On its way to the switch or to a rank."""
+    """A packet in transit to the switch or to a rank."""
 
     to: int
     header: KofnHeader
@@ -51,29 +51,28 @@ class Packet(NamedTuple):
 
 
 Key = tuple[int, int]
-"""A worker's gradient: the iteration in which it was begun, and which one of the worker's in that."""
+"""A worker's gradient: the iteration in which it was begun, and its number in that iteration."""
 
 NEVER, WITHOUT_AGE = AgeWeight(weight=0.0), AgeWeight()
-"""What is late is thrown away, or weighs as much as ever: tests/host/compression/test_ledger.py has what lies
-between."""
+"""Late gradients have no weight, or their whole weight; tests/host/compression/test_ledger.py tests weights between."""
 
 
 @lru_cache(maxsize=4096)
 def gradient(rank: int, key: Key, elements: int) -> np.ndarray:
-    """Distinct for every worker and key, so that a sum tells its addends."""
+    """Return a gradient that is distinct for every worker and key, so that a sum tells its addends."""
     return np.random.default_rng((rank, *key)).uniform(-0.5, 0.5, elements).astype(np.float32)
 
 
 class Vote(OneBit):
     exponent = 10
-    """Its own scale."""
+    """The codec's own scale."""
 
 
 @lru_cache
 def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint | Vote:
-    """A codec for lanes of this code, whose own scale is so much below the usual one.
+    """Return a codec for lanes of this code whose own scale is `below` less than the usual one.
 
-    Narrow lanes are clipped rather than 0: the ledger must see that something was added.
+    Narrow lanes are clipped rather than 0: the account must see that a value was added.
     """
     if lanes == Lanes.VOTES:
         vote = Vote()
@@ -87,33 +86,33 @@ def codec_in(lanes: int, workers: int, below: int = 0) -> FixedPoint | Vote:
 
 
 def sums_in(values: bytes, lanes: int) -> np.ndarray:
-    """The first sums of an answer; of votes their counts."""
+    """Return the first sums of an answer; of votes their counts."""
     if lanes == Lanes.VOTES:
         return unpack_sums(values, VOTES, LANES)[0]
     return to_numbers(values, lanes)[:LANES]
 
 
 Part = tuple[int, int]
-"""A contribution to a block: whose it is, and which part of what that worker gives to it."""
+"""A contribution to a block: its worker and its part."""
 
 
 class SwitchAccount:
-    """What the switch added, block by block: an account of its own, made from packets and slot values."""
+    """The switch's sums, block by block: a separate account, made from packets and slot values."""
 
     def __init__(self, slots: int) -> None:
         self.added: dict[BlockId, dict[Part, np.ndarray]] = {}
         self.weights: dict[BlockId, dict[Part, int]] = {}
-        """Of the gradients that each contribution said that it brought."""
+        """The weight that each contribution states."""
         self.aggregated: dict[BlockId, int] = {}
-        """How many of them count among the k."""
+        """The number of counted contributions."""
         self.formats: dict[BlockId, tuple[int, int]] = {}
         """Scale and lanes of the first contribution to each block."""
         self.closed: dict[BlockId, int] = {}
         self.slots = [((0, 0, 0), 0, np.zeros(LANES, np.int64)) for _ in range(slots)]
-        """Block, members and values of each."""
+        """Block, members and values of each slot."""
 
     def handle(self, switch: SlotModel, header: KofnHeader, values: bytes) -> list[tuple[int, KofnHeader, bytes]]:
-        """Pass a packet to the switch and account for what it did."""
+        """Hand a packet to the switch and account for the result."""
         k = header.k or switch.k
         answers = switch.handle(header, values)
         for index, slot in enumerate(switch.slots):
@@ -131,7 +130,7 @@ class SwitchAccount:
         return answers
 
     def _enter(self, header, values, block_id, total, new_id, new_total) -> None:
-        """A slot has changed: by this packet's values, once, into its own open block."""
+        """Account for a changed slot: this packet's values were added, once, to its own open block."""
         part, id = (header.worker, header.part), BlockId(header.iteration, header.block)
         addends = self.added.setdefault(id, {})
         assert header.kind == Kind.CONTRIBUTE, "only contributions are added"
@@ -153,13 +152,13 @@ class SwitchAccount:
         self.aggregated[id] = self.aggregated.get(id, 0) + header.count
 
     def forget(self, held: set[BlockId]) -> None:
-        """The slots are lost: what nobody has the result of was never summed."""
+        """Lose the slots: blocks without a known result were never summed."""
         for id in [known for known in self.added if known not in held]:
             del self.added[id], self.weights[id], self.aggregated[id], self.formats[id]
             self.closed.pop(id, None)
 
     def _check_answer(self, answer: KofnHeader, sums: bytes, k: int, workers: int) -> None:
-        """Members, count, gradients and values say what was added; a closed block's never change."""
+        """Check that members, count, weight and values describe the sum, and that a closed block never changes."""
         id = BlockId(answer.iteration, answer.block)
         if answer.kind == Kind.STALE:
             assert id in self.closed, f"{id} is stale, but was never closed"
@@ -183,57 +182,57 @@ class SwitchAccount:
 
 
 def members_in(parts: Iterable[Part]) -> int:
-    """Their bitmap."""
+    """Return the bitmap of these parts."""
     return sum(bit_of(*part) for part in parts)
 
 
 @dataclass
 class Worker:
-    """One rank: the real protocol and ledger, and what the agent keeps beside them."""
+    """One rank: the real protocol and ledger, and the agent's further state."""
 
     protocol: Protocol
     ledger: Ledger
     codec: FixedPoint | Vote
     lanes: int
-    """That it sends in, and `codec` is for."""
+    """The code of the lanes in which it sends; `codec` has these lanes."""
     working: int = 1
-    """The iteration that the training thread works on; the protocol may be further."""
+    """The iteration of the training thread; the protocol may be further."""
     batch: int = 0
     computing: bool = True
     beyond: int = 0
     then: str = ""
-    """What is done once the protocol is beyond that iteration and not left behind: "give", "hear", or nothing."""
+    """Action once the protocol is beyond that iteration and not left behind: "give", "hear", or "" for none."""
     asking: bool = False
     delivered: int = 0
     complete: int = 0
     own: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """What the ledger says was aggregated of this worker in the results it has."""
+    """The worker's aggregated values in the results that it has."""
     given: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """The sum of its gradients."""
     thrown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """What was too late of them, where that is to be thrown away."""
+    """Late values that the rule discards."""
     waiting: list[frozenset[Key]] = field(default_factory=list)
-    """Of each block the gradients that are in the ledger and in no sum that it has."""
+    """By block: the gradients in the ledger that are in none of its known sums."""
     summed: list[frozenset[Key]] = field(default_factory=list)
-    """And those that are in one."""
+    """By block: the gradients that are in one of its known sums."""
     late: list[frozenset[Key]] = field(default_factory=list)
-    """For each block the waiting gradients that have missed a sum of it."""
+    """By block: the waiting gradients that have missed a sum."""
     closed: list[int] = field(default_factory=list)
-    """For each block the latest iteration whose sum the worker knows to be closed."""
+    """By block: the latest iteration whose sum the worker knows to be closed."""
     number: int | None = None
-    """Of its state, among all that were seen."""
+    """The number of its state among all states seen."""
     brought: dict[tuple[int, int], frozenset[Key]] = field(default_factory=dict)
-    """What is on its way to the newest iteration that it has begun, by block and part."""
+    """The gradients in transit to its newest iteration, by block and part."""
     begins: int = 0
     """The iteration that its protocol begins, or is in."""
     dead: bool = False
     took: dict[int, tuple[np.ndarray, frozenset[Key]]] = field(default_factory=dict)
-    """By block what its latest result added to `own` and `summed`."""
+    """By block: the additions of its latest result to `own` and `summed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """What a driver needs at a rank: the ledger in place of an encoder, the bag in place of a network."""
+    """A rank as a driver sees it: the ledger in place of an encoder, the bag in place of a network."""
 
     world: "World"
     rank: int
@@ -244,7 +243,7 @@ class At:
     def worker(self) -> Worker:
         return self.world.workers[self.rank]
 
-    # -- as an encoder
+    # -- the encoder's interface
 
     @property
     def plan(self) -> SimpleNamespace:
@@ -272,10 +271,10 @@ class At:
         self.worker.delivered = 0
 
     def enter_rest(self) -> None:
-        """All has been entered."""
+        """Do nothing: the whole gradient is entered."""
 
     def slices(self, iteration: int) -> Iterator[list[int]]:
-        """All planned blocks at once; those that are closed by now are not handed over."""
+        """Yield all planned blocks at once; the driver passes over those that are closed by now."""
         self._encode(iteration, np.array(self.worker.protocol.blocks), 0)
         yield self.worker.protocol.missing
 
@@ -291,7 +290,7 @@ class At:
         return part, blocks
 
     def _encode(self, iteration: int, blocks: np.ndarray, part: int) -> None:
-        """What is not on its way already, as this part."""
+        """Encode the values that are not in transit as this part."""
         worker = self.worker
         scales = np.full(self.world.blocks, worker.codec.exponent)
         worker.ledger.sending(iteration, blocks, worker.lanes, scales, part)
@@ -299,13 +298,13 @@ class At:
             self._bring(block, part)
 
     def _bring(self, block: int, part: int) -> None:
-        """Note what a part has in it."""
+        """Note the gradients that a part carries."""
         worker = self.worker
         others = [keys for (of, other), keys in worker.brought.items() if of == block and other != part]
         worker.brought = worker.brought | {(block, part): worker.waiting[block] - frozenset().union(*others)}
 
     def all_packed(self, blocks: list[int], part: int = 0) -> list[tuple[int, Packed]]:
-        """What the ledger says that is sent."""
+        """Return the contributions that the ledger has noted."""
         ledger = self.worker.ledger
         return list(ledger.noted(blocks, part))
 
@@ -322,13 +321,13 @@ class At:
 
     narrows: ClassVar[bool] = False
 
-    # -- as what is around a driver
+    # -- the rest of the interface
 
     def send(self, packets: Sequence[Send]) -> None:
         self.world.send(self.rank, packets)
 
     def delivered(self, results: BlockResults) -> None:
-        """Settled before."""
+        """Do nothing: results are settled before."""
 
     def completed(self) -> None:
         self.world.completed(self.worker)
@@ -346,8 +345,9 @@ class At:
 class World:
     """`workers` workers; worker r sends at `scales[r]` below the codec's scale; `rule`: for late gradients.
 
-    It sends in lanes of code `lanes[r]`, where `planned` is planned; one block in `every` is sent in an iteration.
-    `scattered`: each block's sum goes to one worker alone, and none gives to an iteration before all have the last one.
+    Worker r sends in lanes of code `lanes[r]`, where `planned` is planned; one block in `every` is sent in an
+    iteration. `scattered`: each block's sum goes to one worker, and none contributes to an iteration before all have
+    the previous one.
     """
 
     def __init__(
@@ -384,7 +384,7 @@ class World:
         self.results: dict[BlockId, Result] = {}
         self.now = 0.0
         self.generation = 0
-        self.uninformed: frozenset[int] = frozenset()  # of the regroup that is going on
+        self.uninformed: frozenset[int] = frozenset()  # workers that have not heard of the present regroup
         self.resuming: frozenset[int] = frozenset()
         codecs: dict[int, Codec] = {code: codec_in(code, workers) for code in CODES}
         self.workers = [
@@ -408,11 +408,11 @@ class World:
             self.driver(rank).begin(1, self.now)
 
     def protocol(self, rank: int) -> Protocol:
-        """Of a worker that begins."""
+        """Return the protocol of a starting worker."""
         return Protocol(job=1, rank=rank, rto_s=0.05, keep=KEEP, **self._options)
 
     def selection(self, iteration: int) -> tuple[int, ...]:
-        """Each block is sent once in any `every` iterations."""
+        """Return the sent blocks; each block is sent once in any `every` iterations."""
         chosen = (block for block in range(self.blocks) if (block - iteration) % self.every == 0)
         return tuple(chosen) or (iteration % self.blocks,)
 
@@ -421,27 +421,27 @@ class World:
         return np.arange(self.blocks) % len(self.workers)
 
     def comes_to(self, rank: int, block: int) -> bool:
-        """Whether a worker gets a block's sum, and not only its members."""
+        """Return whether a worker gets a block's sum, and not only its members."""
         return not self.scattered or self.recipients[block] == rank
 
     @property
     def age(self) -> AgeWeight:
-        """What late gradients weigh."""
+        """The weight of late gradients."""
         return NEVER if self.rule.discards else WITHOUT_AGE
 
     def driver(self, rank: int) -> Driver:
-        """Of this rank: between two events it keeps nothing that its protocol and its ledger do not."""
-        at: Any = At(self, rank)  # as much of a Sender as is used here
-        protocol: Any = self.workers[rank].protocol  # two side by side
+        """Return a rank's driver; between two events only its protocol and its ledger keep state."""
+        at: Any = At(self, rank)  # implements the part of Sender that is used here
+        protocol: Any = self.workers[rank].protocol  # the specification and the native core
         recipients = self.recipients if self.scattered else None
         driver = Driver(protocol, at, at, workers=len(self.workers), recipients=recipients)
         driver.rule = self.rule
         return driver
 
-    # -- what may happen
+    # -- possible steps
 
     def ready(self, rank: int) -> None:
-        """The worker's gradient is computed; or given up, where its iteration is over and the rule is such."""
+        """Finish a worker's gradient, or give it up if its iteration is over and the rule gives up."""
         worker = self.workers[rank]
         worker.computing = False
         if self.rule.gives_up and worker.protocol.is_over(worker.working):
@@ -452,7 +452,7 @@ class World:
         self.advance(rank)
 
     def _give(self, rank: int) -> None:
-        """As the agent does it when the protocol is where the others are."""
+        """Contribute the gradient, as the agent does once the protocol is where the others are."""
         worker = self.workers[rank]
         current, late = worker.protocol.iteration, worker.protocol.iteration > worker.working
         self._enter(rank, current)
@@ -464,7 +464,7 @@ class World:
             worker.beyond, worker.then = current if counts else 0, "hear"
 
     def _enter(self, rank: int, current: int) -> None:
-        """Into the ledger, and into this account of them."""
+        """Enter the gradient into the ledger and into this account."""
         worker = self.workers[rank]
         key = worker.working, worker.batch
         values = gradient(rank, key, self.blocks * LANES)
@@ -481,7 +481,7 @@ class World:
                 worker.late[block] |= {key}
 
     def deliver(self, packet: Packet) -> None:
-        """A packet (already taken from the bag) arrives."""
+        """Deliver a packet that was taken from the bag."""
         if packet.to == SWITCH:
             for rank, answer, sums in self.account.handle(self.switch, packet.header, packet.values):
                 self.bag.append(Packet(rank, answer, sums))
@@ -489,20 +489,20 @@ class World:
         self.deliver_together(packet.to, [packet])
 
     def deliver_together(self, rank: int, packets: list[Packet]) -> None:
-        """A worker takes packets (already taken from the bag) at once."""
+        """Deliver packets that were taken from the bag to a worker together."""
         taken = [(packet.header, packet.values) for packet in packets]
         self.driver(rank).follow(self.workers[rank].protocol.packets_in(taken, self.now), self.now)
         self.advance(rank)
 
     def time_out(self, rank: int) -> None:
-        """Time passes until the worker's earliest deadline."""
+        """Let time pass until the worker's earliest deadline."""
         protocol = self.workers[rank].protocol
         if protocol.deadline is not None:
             self.now = max(self.now, protocol.deadline)
             self.driver(rank).timer(self.now)
 
     def answer(self, rank: int, peer: int) -> None:
-        """A peer answers with what it holds."""
+        """Let a peer answer with its results."""
         worker = self.workers[rank]
         worker.asking = False
         first = worker.protocol.iteration
@@ -510,13 +510,13 @@ class World:
         self.advance(rank)
 
     def restart_switch(self) -> None:
-        """The switch loses its slots; it admits nobody until every worker has regrouped."""
+        """Lose the switch's slots; it admits no generation until every worker has regrouped."""
         self.generation += 1
         self.switch.generation = -1
         self.uninformed, self.resuming = frozenset(range(len(self.workers))), frozenset()
 
     def regroup(self, rank: int) -> None:
-        """A worker hears of it; the last one makes the switch admit them again."""
+        """Tell a worker of the regroup; after the last one the switch admits the new generation."""
         self.workers[rank].protocol.regroup(self.generation)
         self.uninformed -= {rank}
         if not self.uninformed:
@@ -525,16 +525,16 @@ class World:
             self.resuming = frozenset(range(len(self.workers)))
 
     def forget(self, held: set[BlockId]) -> None:
-        """Of all else there is no result any more: it may be made anew."""
+        """Forget all results but these: the other blocks may be summed again."""
         self.account.forget(held)
         self.results = {id: result for id, result in self.results.items() if id in held}
 
     def held(self) -> set[BlockId]:
-        """Of which a worker knows the result."""
+        """The blocks whose results a worker has."""
         return {result.id for worker in self.workers for result in worker.protocol.results(0, self.last)}
 
     def resume(self, rank: int) -> None:
-        """A worker takes what all the others have and goes on."""
+        """Give a worker all results of the others and let it resume."""
         worker = self.workers[rank]
         self.resuming -= {rank}
         driver = self.driver(rank)
@@ -543,10 +543,12 @@ class World:
         driver.resume(self.now)
         self.advance(rank)
 
-    # -- what the agent does
+    # -- the agent's part
 
     def advance(self, rank: int) -> None:
-        """Go on to the next iteration when that is waited for, or something waits for it that is late."""
+        """Begin the next iteration if the worker waits for that, or for an iteration in which to
+        use a late gradient.
+        """
         worker = self.workers[rank]
         protocol = worker.protocol
         while worker.then or (self.rule.merges and worker.ledger.accounts.missed(1).any()):
@@ -562,13 +564,13 @@ class World:
                 self.driver(rank).begin(protocol.iteration + 1, self.now)
 
     def send(self, rank: int, packets: Sequence[Send]) -> None:
-        """Packets are on their way."""
+        """Put packets into the bag."""
         for header, values, _ in packets:
             assert (header.worker, header.iteration) == (rank, self.workers[rank].protocol.iteration)
             self.bag.append(Packet(SWITCH, header, values))
 
     def completed(self, worker: Worker) -> None:
-        """The protocol says that all results of its iteration are there."""
+        """Note that all results of the protocol's iteration are there."""
         iteration = worker.protocol.iteration
         assert iteration == worker.complete + 1, "iterations complete one by one, each once"
         sent = sum(1 << block for block in self.selection(iteration))
@@ -576,12 +578,12 @@ class World:
         worker.complete = iteration
 
     def hinted(self, hint: int) -> None:
-        """What is told of lanes is that somebody uses them, and narrower than planned."""
+        """Check that a worker uses the lanes of a hint, and that they are narrower than planned."""
         assert hint < 0 or (hint > self.planned and hint in [worker.lanes for worker in self.workers]), "a hint"
         self.hints += hint >= 0
 
     def delivered(self, worker: Worker, rank: int, result: Result) -> None:
-        """The worker applies a result: the same as all others, and counts what the ledger says is its own."""
+        """Check a result at a worker: it equals all others' copies, and the ledger counts the worker's own parts."""
         id, block = result.id, result.id.block
         assert not worker.delivered >> block & 1, f"{id} was delivered twice"
         assert id.iteration == worker.protocol.iteration, "results are applied in iteration order"
@@ -598,7 +600,7 @@ class World:
         self.settle_result(worker, rank, result)
 
     def settle_result(self, worker: Worker, rank: int, result: Result) -> None:
-        """In the ledger, and in this account."""
+        """Settle a result in the ledger and in this account."""
         block = result.id.block
         worker.ledger.settle_results(result)
         self.count(worker, rank, result)
@@ -609,7 +611,7 @@ class World:
         worker.late[block] = worker.waiting[block]
 
     def count(self, worker: Worker, rank: int, result: Result) -> None:
-        """What a result has of a worker."""
+        """Count a worker's parts in a result."""
         block, addends = result.id.block, self.account.added[result.id]
         for part in range(PARTS):
             if result.has(rank, part):
@@ -618,7 +620,7 @@ class World:
         worker.brought = {key: keys for key, keys in worker.brought.items() if key[0] != block}
 
     def _summed(self, worker: Worker, part: Part, result: Result) -> None:
-        """What this part brought is in this result, for the first time."""
+        """Check that a part's gradients are in a sum for the first time, and note it."""
         block = result.id.block
         brought = worker.brought[block, part[1]]
         assert self.account.weights[result.id][part] == max(WEIGHT_UNIT * len(brought), 1), (
@@ -628,15 +630,15 @@ class World:
         worker.summed[block] |= brought
         worker.waiting[block] -= brought
 
-    # -- what always holds
+    # -- checks after every step
 
     def check(self) -> None:
-        """Between any two steps."""
+        """Check every worker."""
         for rank in range(len(self.workers)):
             self.check_one(rank)
 
     def check_one(self, rank: int) -> None:
-        """One worker's ledger, and that it waits for nothing that cannot come."""
+        """Check one worker's ledger, and that an open block has a pending timer."""
         if rank == SWITCH:
             return
         worker = self.workers[rank]
@@ -661,9 +663,9 @@ class World:
             assert protocol.deadline is not None, "open blocks, and nothing that would ever be sent again"
 
     def settle(self, stalled: frozenset[int] = frozenset()) -> int:
-        """Lose nothing and be fair until every block that the others have begun has ended there; rounds taken.
+        """Lose no packet and be fair until all blocks begun by the others have ended; return the number of rounds.
 
-        The stalled never compute, send or receive again; they still answer as peers.
+        The stalled workers never compute, send or receive again; they still answer as peers.
         """
         live = [rank for rank in range(len(self.workers)) if rank not in stalled]
         workers = [self.workers[rank] for rank in live]
@@ -677,19 +679,21 @@ class World:
         raise AssertionError(f"not ended in {bound} rounds: {[worker.protocol.missing for worker in workers]}")
 
     def flush(self) -> int:
-        """All blocks once more with everyone in them: every gradient kept is in exactly one sum; how many are."""
+        """Sum all blocks once more with all workers. Check that every kept gradient is in exactly one sum; return their
+        number.
+        """
         self.switch.k = len(self.workers)
         for _ in range(2 + self.every):
             self.settle()
-        newest = self.workers[0].complete - self.every  # of later ones there are blocks that have not been sent
+        newest = self.workers[0].complete - self.every  # later iterations have not sent all blocks
         waiting = set().union(*(gradients for worker in self.workers for gradients in worker.waiting))
-        if not self.rule.repeats:  # with k = n others may give all that is needed
+        if not self.rule.repeats:  # with k = n others may complete the sum
             assert all(iteration > newest for iteration, _ in waiting), "in no sum"
         held = sum(len(keys) for worker in self.workers for keys in worker.summed)
         return held
 
     def _fair_round(self, live: list[int], target: int) -> None:
-        """Everybody computes, times out, is answered by all peers, and everything arrives."""
+        """Let all workers compute, time out and get all peers' answers, and deliver every packet."""
         for rank in tuple(self.uninformed):
             self.regroup(rank)
         for rank in tuple(self.resuming):

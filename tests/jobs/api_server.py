@@ -1,7 +1,7 @@
 """An API server in this process: objects, versions, watches, patches, finalizers, owners, subject access reviews.
 
-It refuses what a real one refuses: names that are taken (409), patches of an older version (409), documents that the
-CRD does not allow (422).  Its kubelet and its JobSet controller are played by the tests.
+It refuses like a real one: existing names (409), patches of an older version (409), documents that violate the CRD
+(422). The tests play its kubelet and its JobSet controller.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Key = tuple[str, str, str, str]
 
 
 class RefusedError(Exception):
-    """With an API status."""
+    """A refusal with an API status."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ RESOURCES = {
 
 
 class ApiServer:
-    """`app` is the server; the rest is for tests: what is stored, who may train, how many calls there were."""
+    """`app` is the server; the rest is for tests: the stored objects, users that may train, and counts of calls."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, Document] = {}
@@ -212,7 +212,7 @@ class ApiServer:
         if kind == "application/json-patch+json":
             return await self._changed(key, _patched(now, patch))
         assert kind == "application/merge-patch+json", kind
-        if key[1] == "trainingrequests":  # it has a status subresource
+        if key[1] == "trainingrequests":  # the CRD has a status subresource
             patch = (
                 {"status": patch.get("status")}
                 if sub == "status"
@@ -246,7 +246,7 @@ class ApiServer:
             await self._gone(key)
 
     async def _gone(self, key: Key) -> None:
-        """And what belongs to it."""
+        """Delete an object and the objects that it owns."""
         document = self.objects.pop(key)
         await self._tell(key, document, "DELETED")
         uid = document["metadata"]["uid"]
@@ -273,13 +273,13 @@ class ApiServer:
         return [self.objects[key] for key in sorted(key for key in self.objects if key[1] == plural)]
 
     async def change(self, key: Key, patch: Document) -> None:
-        """As a controller or a kubelet does."""
+        """Change an object like a controller or a kubelet."""
         if key in self.objects:
             await self._changed(key, _merged(copy.deepcopy(self.objects[key]), patch))
 
     @property
     def writes(self) -> int:
-        """What was asked to be changed, but for events."""
+        """The number of requested changes, without events."""
         return sum(n for call, n in self.calls.items() if not call.startswith("GET") and call != "POST events")
 
 
@@ -287,7 +287,7 @@ VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
 def _bare(document: Document) -> Document:
-    """Without what the server itself adds."""
+    """Return a document without the server's additions."""
     return {**document, "metadata": {"name": document["metadata"]["name"]}}
 
 
@@ -301,7 +301,7 @@ def _selected(http: Request, labels: dict[str, str]) -> bool:
 
 
 def _patched(document: Document, operations: list[Document]) -> Document:
-    """RFC 6902."""
+    """Apply a JSON patch (RFC 6902)."""
     try:
         return jsonpatch.apply_patch(document, operations)
     except jsonpatch.JsonPatchException as error:
@@ -309,7 +309,7 @@ def _patched(document: Document, operations: list[Document]) -> Document:
 
 
 def _merged(document: Any, patch: Any) -> Any:
-    """RFC 7386."""
+    """Apply a merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     found = dict(document) if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""A cluster in a few fields: what actions do to it, and what may happen in it by itself."""
+"""A cluster in a few fields: the effects of actions, and spontaneous events."""
 
 import datetime
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ AT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """All that is stored, and what pods do; `version` is the request's resource version."""
+    """The stored objects and the pods' states; `version` is the request's resource version."""
 
     spec: TrainingSpec
     status: TrainingStatus = field(default_factory=TrainingStatus)
@@ -39,7 +39,7 @@ class Cluster:
     failures: int = 0
     starts: frozenset[int] = field(default=frozenset())
     waited: frozenset[int] = frozenset()  # attempts after which the pause is over
-    refused: frozenset[int] = frozenset()  # attempts of which the cluster has refused an object
+    refused: frozenset[int] = frozenset()  # attempts with an object that the cluster has refused
 
     @property
     def request(self) -> TrainingRequest:
@@ -68,7 +68,7 @@ class Cluster:
         return step(self.request, self.seen())
 
     def done(self, action: Action, read_at: int) -> "Cluster":
-        """After an action that was decided when the request had the version `read_at`."""
+        """Return the cluster after an action decided when the request had the version `read_at`."""
         match action:
             case AskPermission():
                 return replace(self, asked=True)
@@ -92,7 +92,7 @@ class Cluster:
         return replace(self, made=made, pods=pods, outcomes=outcomes)
 
     def happenings(self, failures: int) -> Iterator["Cluster"]:
-        """What controllers, kubelets and the clock may do next; at most so many failures."""
+        """Yield the possible next steps of controllers, kubelets and the clock, with at most `failures` failures."""
         if self.status.phase == "Retrying" and self.status.attempt not in self.waited:
             yield replace(self, waited=self.waited | {self.status.attempt})
         attempt = self.status.attempt

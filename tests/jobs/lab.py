@@ -1,4 +1,4 @@
-"""An operator beside an API server in this process, with a JobSet controller and kubelets that are played."""
+"""An operator beside an API server in this process; the JobSet controller and kubelets are simulated."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from tests.jobs.published import published
 
 
 def kubeconfig(url: str) -> Document:
-    """Of whoever has that server."""
+    """Return the kubeconfig of a user of that server."""
     return {
         "current-context": "lab",
         "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "ada", "namespace": "default"}}],
@@ -28,7 +28,7 @@ def kubeconfig(url: str) -> Document:
 
 
 class Lab:
-    """`url` is the API server's; `ends[attempt]`: how that attempt's workload ends."""
+    """`url` is the API server's; `ends[attempt]`: the end of that attempt's workload."""
 
     def __init__(self, api: ApiServer, url: str) -> None:
         self.api, self.url = api, url
@@ -37,14 +37,14 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def operator(self, webhook: kopf.WebhookServer | None = None) -> AsyncIterator[None]:
-        """One operator, until the block ends: then it is gone at once, as if it was killed."""
+        """Run one operator until the block ends; then it stops at once, as if killed."""
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
         client = AsyncClient(KubeConfig.from_dict(kubeconfig(self.url)))
         self.handlers = Handlers(client)
         self.handlers.register(registry, webhook=webhook is not None)
         settings.admission.server, settings.admission.managed = webhook, "kofn.dev"
         configured(settings, registry, lambda **_: kopf.ConnectionInfo(server=self.url))
-        settings.process.ultimate_exiting_timeout = None  # or it would kill this process, seconds later
+        settings.process.ultimate_exiting_timeout = None  # otherwise it would kill this process seconds later
         settings.networking.error_backoffs = ()
         ready = asyncio.Event()
         running = asyncio.create_task(
@@ -79,7 +79,7 @@ class Lab:
                 await asyncio.sleep(0.01)
 
     async def play(self) -> None:
-        """Pods of job sets appear, run once nothing holds them, and end; until it is cancelled."""
+        """Create the pods of job sets, run them once they are ungated, and end them, until cancelled."""
         while True:
             pods: dict[str, list[Document]] = {}
             for pod in self.api.all("pods"):

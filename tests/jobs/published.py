@@ -1,4 +1,4 @@
-"""Documents against CRDs: the structural schema, no field that it does not know, and its CEL rules."""
+"""Documents against CRDs: the structural schema, unknown fields, and CEL rules."""
 
 import json
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ PUBLISHED = Path(__file__).parent / "crds" / "published.json"
 
 @cache
 def published() -> dict[str, Any]:
-    """By kind: apiVersion, source and schema."""
+    """Return apiVersion, source and schema by kind."""
     return json.loads(PUBLISHED.read_text())
 
 
 def faults(schema: dict[str, Any], document: Any, old: Any = None) -> list[str]:
-    """What an API server would refuse, or prune, in words."""
+    """Describe everything that an API server would refuse or prune."""
     closed = _closed(schema)
     found = [
         f"{error.json_path}: {error.message}" for error in jsonschema.Draft7Validator(closed).iter_errors(document)
@@ -28,7 +28,7 @@ def faults(schema: dict[str, Any], document: Any, old: Any = None) -> list[str]:
 
 
 def _closed(schema: Any) -> Any:
-    """Refuses what a server would prune silently; int-or-string as JSON schema has it."""
+    """Return a schema that refuses the fields that a server would prune silently; int-or-string becomes JSON schema."""
     if not isinstance(schema, dict):
         return schema
     found = dict(schema)

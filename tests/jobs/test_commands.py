@@ -1,4 +1,4 @@
-"""`kofn jobs` against an API server in this process, and without one."""
+"""`kofn jobs` with an API server in this process, and without one."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ def said(*arguments: str) -> Result:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs commands in a thread, beside a server in this one."""
+    """Yield a function that runs commands in a thread, beside a server in this one."""
 
     def use(course: Any) -> None:
         async def whole() -> None:
@@ -52,7 +52,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def test_submit_list_and_delete(asked: Any, tmp_path: Path) -> None:
+def test_requests_are_submitted_listed_and_deleted(asked: Any, tmp_path: Path) -> None:
     async def course(made: Lab, kofn: Any) -> None:
         file = written(tmp_path, JOB)
         assert (await kofn("submit", file)).output == "digits is submitted to default: kofn jobs list\n"
@@ -115,18 +115,18 @@ def test_logs_are_those_of_the_rank(asked: Any) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_sent(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_invalid_request_is_refused_before_it_is_sent(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     file = written(tmp_path, JOB | {"spec": JOB["spec"] | change})
     result = said("run", file)
     assert result.exit_code == 1 and words in result.output.replace("\n", " ")
 
 
-def test_a_field_of_the_metadata_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_unknown_field_of_the_metadata_is_refused(tmp_path: Path) -> None:
     result = said("run", written(tmp_path, JOB | {"metadata": {"name": "digits", "lables": {"a": "b"}}}))
     assert result.exit_code == 1 and "metadata.lables must be a field" in result.output.replace("\n", " ")
 
 
-def test_no_cluster_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cluster_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path))
     result = said("list")
@@ -151,7 +151,7 @@ def test_run_trains_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch")
-def test_a_script_that_fails_at_once_is_run_once(tmp_path: Path) -> None:
+def test_script_that_fails_at_once_runs_once(tmp_path: Path) -> None:
     file = written(tmp_path, JOB | {"spec": JOB["spec"] | {"script": "raise ValueError('no data')", "backoffLimit": 3}})
     command = [*OWN_NETWORK, sys.executable, "-c", KOFN, "jobs", "run", file, "--out", str(tmp_path / "out")]
     environment = {**os.environ, "KOFN_STATE_DIR": str(tmp_path / "state")}
@@ -162,14 +162,14 @@ def test_a_script_that_fails_at_once_is_run_once(tmp_path: Path) -> None:
 
 
 class Patch(dict[str, Any]):
-    """As much of kopf's as the webhook uses."""
+    """The part of kopf's Patch that the webhook uses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.metadata = type("Meta", (), {"annotations": self})()
 
 
-def test_the_requester_is_who_the_api_server_says() -> None:
+def test_requester_is_the_api_servers_user() -> None:
     patch, forged = Patch(), {"annotations": {"kofn.dev/requester": "root"}}
     known = {"operation": "CREATE", "old": None}
     who = {"username": "ada", "groups": ["a", "b"], "extra": {"project": ["p4"]}}
@@ -181,14 +181,14 @@ def test_the_requester_is_who_the_api_server_says() -> None:
     }
 
 
-def test_the_requester_stays_who_it_was() -> None:
+def test_requester_cannot_be_changed() -> None:
     patch, old = Patch(), {"metadata": {"annotations": {"kofn.dev/requester": "ada"}}}
     forged = {"annotations": {"kofn.dev/requester": "root"}}
     note_requester({"username": "eve"}, forged, patch, operation="UPDATE", old=old)  # type: ignore[arg-type]
     assert patch == {"kofn.dev/requester": "ada"}
 
 
-def test_a_wrong_configuration_is_refused_at_the_door() -> None:
+def test_invalid_configuration_is_refused_by_the_webhook() -> None:
     import kopf  # noqa: PLC0415
 
     check_request(JOB, operation="CREATE")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is applied to a cluster: made from the code, complete, and the same in kustomize and Helm."""
+"""The files applied to a cluster: generated from the code, complete, and the same in kustomize and Helm."""
 
 import re
 import tomllib
@@ -26,7 +26,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", ["base/crd.yaml", "chart/crds/crd.yaml"])
-def test_the_crd_is_the_code_s(path: str) -> None:
+def test_crd_is_generated_from_the_code(path: str) -> None:
     assert objects(DEPLOY / path) == [definition()], "make crd writes it"
 
 
@@ -35,7 +35,7 @@ def schema() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "jobs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_examples_are_allowed(path: Path) -> None:
+def test_examples_are_valid(path: Path) -> None:
     assert not faults(schema(), load(path))
     checked(load(path))
 
@@ -51,17 +51,17 @@ def test_examples_are_allowed(path: Path) -> None:
         ({"accelerators": 3, "gpus": 3}, "'gpus' was unexpected"),
     ],
 )
-def test_the_crd_refuses(spec: dict[str, Any], words: str) -> None:
+def test_crd_refuses_invalid_specs(spec: dict[str, Any], words: str) -> None:
     found = faults(schema(), {"metadata": {"name": "digits"}, "spec": spec})
     assert any(words in each for each in found), found
 
 
-def test_the_crd_refuses_names_that_pods_cannot_have() -> None:
+def test_crd_refuses_names_that_pods_cannot_have() -> None:
     for name, good in (("a" * 40, True), ("a" * 41, False), ("1a", False), ("a.b", False)):
         assert bool(faults(schema(), {"metadata": {"name": name}, "spec": {"accelerators": 3}})) is not good
 
 
-def test_helm_s_chart_renders_to_the_kustomize_base() -> None:
+def test_helm_chart_renders_to_the_kustomize_base() -> None:
     values = yaml.safe_load((DEPLOY / "chart" / "values.yaml").read_text())
 
     def value(found: re.Match[str]) -> str:
@@ -72,14 +72,14 @@ def test_helm_s_chart_renders_to_the_kustomize_base() -> None:
         assert list(yaml.safe_load_all(text)) == list(yaml.safe_load_all((DEPLOY / "base" / name).read_text()))
 
 
-def test_the_runtime_is_what_the_published_crd_allows() -> None:
+def test_runtime_is_valid_by_the_published_crd() -> None:
     (runtime,) = objects(DEPLOY / "base" / "runtime.yaml")
     assert runtime["metadata"]["name"] == RUNTIME
     assert not faults(published()["ClusterTrainingRuntime"]["schema"], runtime)
 
 
 def rights(name: str) -> dict[str, set[str]]:
-    """Verbs by resource."""
+    """Return the verbs by resource."""
     (role,) = [
         each
         for each in objects(DEPLOY / "base" / "rights.yaml")
@@ -88,7 +88,7 @@ def rights(name: str) -> dict[str, set[str]]:
     return {resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]}
 
 
-def test_the_operator_may_do_what_it_does() -> None:
+def test_operator_has_the_rights_it_uses() -> None:
     may = rights("kofn-operator")
     for plural in (*SIMPLE, *(kind.plural for kind in KINDS.values()), "pods"):
         assert {"get", "list", "watch", "create"} <= may[plural]
@@ -100,8 +100,8 @@ CONTAINERS = sorted((DEPLOY / "containers").glob("*.Containerfile"))
 
 
 @pytest.mark.parametrize("path", CONTAINERS, ids=lambda path: path.stem)
-def test_containerfiles_pin_what_they_are_made_of(path: Path) -> None:
-    """As much of a linter as these need: no builder is at hand here."""
+def test_containerfiles_pin_their_sources(path: Path) -> None:
+    """This is the part of a linter that these files need; no image builder is installed here."""
     text = path.read_text().replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
     allowed = {"FROM", "RUN", "COPY", "ENV", "LABEL", "USER", "ENTRYPOINT", "CMD"}

@@ -1,4 +1,4 @@
-"""What an operator has done and not yet seen is not done twice; and is not believed for ever."""
+"""An operator does not repeat an action whose effect it has not yet seen, and trusts it for a limited time."""
 
 from kofn.jobs.kinds import Role
 from kofn.jobs.lifecycle import Become, Make, Observed, Remove, Start
@@ -18,7 +18,7 @@ class Clock:
         return self.now
 
 
-def test_what_was_made_removed_and_started_counts_until_it_is_seen() -> None:
+def test_actions_count_until_their_effect_is_seen() -> None:
     expected = Expectations(Clock())
     expected.note(REQUEST, Make(*POD))
     expected.note(REQUEST, Start(frozenset("ab")))
@@ -26,12 +26,12 @@ def test_what_was_made_removed_and_started_counts_until_it_is_seen() -> None:
         made=frozenset({POD}), gated=frozenset("c")
     )
     assert expected.applied(REQUEST, Observed(made=frozenset({POD}))).made == {POD}
-    assert not expected.applied(REQUEST, Observed()).made  # seen, and gone since: somebody removed it
+    assert not expected.applied(REQUEST, Observed()).made  # seen and gone since, so another client removed it
     expected.note(REQUEST, Remove(*POD))
     assert not expected.applied(REQUEST, Observed(made=frozenset({POD}))).made
 
 
-def test_what_never_comes_is_believed_for_a_while() -> None:
+def test_missing_effect_is_trusted_for_a_while() -> None:
     clock = Clock()
     expected = Expectations(clock)
     expected.note(REQUEST, Make(*POD))
@@ -39,7 +39,7 @@ def test_what_never_comes_is_believed_for_a_while() -> None:
     assert not expected.applied(REQUEST, Observed()).made
 
 
-def test_a_request_whose_status_was_replaced_is_outdated() -> None:
+def test_request_with_a_replaced_status_is_outdated() -> None:
     expected = Expectations()
     assert not expected.outdated(REQUEST)
     expected.note(REQUEST, Become(TrainingStatus(phase="Preparing")))

@@ -11,7 +11,7 @@ from kofn.jobs.operator.lease import Leadership
 from tests.jobs.lab import kubeconfig, lab
 
 
-def test_another_leads_once_the_first_is_gone() -> None:
+def test_another_operator_leads_once_the_first_is_gone() -> None:
     async def course() -> None:
         async with lab() as made:
             client = AsyncClient(KubeConfig.from_dict(kubeconfig(made.url)))
@@ -19,17 +19,17 @@ def test_another_leads_once_the_first_is_gone() -> None:
             await one.acquire()
             keeping = asyncio.create_task(one.keep())
             waiting = asyncio.create_task(other.acquire())
-            await asyncio.sleep(2.5)  # longer than it lasts, and than the other one waits between two looks
+            await asyncio.sleep(2.5)  # longer than the lease and the other operator's interval
             assert not waiting.done() and not keeping.done()
             keeping.cancel()
             await asyncio.wait_for(waiting, 10)
-            assert await asyncio.wait_for(one.keep(), 10) is None  # it hears that it leads no longer
+            assert await asyncio.wait_for(one.keep(), 10) is None  # it learns that it has lost the lease
             await client.close()
 
     asyncio.run(course())
 
 
-def test_who_waits_for_the_lease_waits_for_a_busy_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_the_lease_survives_a_busy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[bool | Exception] = [httpx2.ReadTimeout("busy"), False, True]
 
     async def answer(self: Leadership) -> bool:

@@ -1,4 +1,4 @@
-"""Every state that a request can come to, whenever the operator dies, and whoever else acts meanwhile."""
+"""Every reachable state of a request: the operator may die at any time, and others may act meanwhile."""
 
 import dataclasses
 import datetime
@@ -17,7 +17,7 @@ from kofn.jobs.request import ENDED, Phase, RequestedNode, TrainingSpec, Trainin
 from tests.jobs.cluster import AT, Cluster
 
 Queue = tuple[tuple[Action, ...], int]
-"""What an operator still has to do, and the request's version when it decided that."""
+"""An operator's remaining actions, and the request's version when it decided on them."""
 
 State = tuple[Cluster, tuple[Queue, ...]]
 
@@ -25,7 +25,7 @@ SPEC = TrainingSpec(accelerators=3, backoff_limit=1)
 
 
 def following(state: State, failures: int) -> Iterator[State]:
-    """Each operator decides, does its next action, or dies with the rest undone; or something happens."""
+    """Yield the next states: each operator decides, does its next action, or dies; or a spontaneous event happens."""
     cluster, queues = state
     for place, (actions, read_at) in enumerate(queues):
         others = (queues[:place], queues[place + 1 :])
@@ -54,13 +54,13 @@ def explore(cluster: Cluster, *, operators: int, failures: int) -> dict[State, l
 
 
 def at_rest(state: State) -> bool:
-    """Nothing more is to be done."""
+    """Whether nothing remains to be done."""
     cluster, queues = state
     return cluster.status.phase in ENDED and not cluster.actions() and not any(actions for actions, _ in queues)
 
 
 def check(graph: dict[State, list[State]]) -> set[State]:
-    """That each state leads to rest; the states of rest."""
+    """Check that each state leads to rest, and return the states of rest."""
     ends = {state for state in graph if at_rest(state)}
     before = defaultdict(list)
     for state, others in graph.items():
@@ -88,7 +88,9 @@ def check_arrow(one: Cluster, other: Cluster) -> None:
 @pytest.mark.parametrize(
     ("failures", "ends"), [(0, {("Succeeded", 1)}), (1, {("Succeeded", 1), ("Succeeded", 2)}), (2, None)]
 )
-def test_an_operator_that_dies_at_any_step(failures: int, ends: set[tuple[str, int]] | None) -> None:
+def test_operator_that_dies_at_any_step_leaves_a_request_that_ends(
+    failures: int, ends: set[tuple[str, int]] | None
+) -> None:
     found = check(explore(Cluster(spec=SPEC), operators=1, failures=failures))
     expected = ends or {("Succeeded", 1), ("Succeeded", 2), ("Failed", 2)}
     assert {(cluster.status.phase, cluster.status.attempt) for cluster, _ in found} == expected
@@ -104,10 +106,10 @@ def test_two_operators_at_once_come_to_the_same_end() -> None:
     assert all(cluster.made == {(Role.CONFIG, 0), (Role.SECRET, 0), (Role.SERVICE, 0)} for cluster, _ in found)
 
 
-def test_two_operators_need_that_a_status_is_stored_only_where_nothing_has_changed(
+def test_two_operators_need_conditional_writes_of_the_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The oracle of the test above: without it, one takes back what the other has stored."""
+    """The oracle of the previous test: without conditions, one operator reverts the other's status."""
     done = Cluster.done
 
     def stored_in_any_case(cluster: Cluster, action: Action, read_at: int) -> Cluster:
@@ -119,7 +121,7 @@ def test_two_operators_need_that_a_status_is_stored_only_where_nothing_has_chang
 
 
 def last(cluster: Cluster) -> Cluster:
-    """Without failures, to the end, by the first thing that can happen."""
+    """Return the final state without failures, taking the first possible step each time."""
     while True:
         if actions := cluster.actions():
             cluster = cluster.done(actions[0], cluster.version)
@@ -133,35 +135,35 @@ def last(cluster: Cluster) -> Cluster:
     ("policy", "left"),
     [("All", set()), ("Running", {Role.WORKLOAD}), ("None", {Role.WORKLOAD, Role.CONTROL})],
 )
-def test_clean_pod_policy(policy: str, left: set[Role]) -> None:
+def test_clean_pod_policy_decides_what_is_left(policy: str, left: set[Role]) -> None:
     ended = last(Cluster(spec=replace(SPEC, clean_pod_policy=policy)))
     assert ended.status.phase == "Succeeded"
     assert {role for role, attempt in ended.made if attempt} == left
 
 
-def test_fifteen_are_ten_and_five() -> None:
+def test_fifteen_workers_are_split_into_ten_and_five() -> None:
     ended = last(Cluster(spec=TrainingSpec(accelerators=15)))
     assert [(part.node, part.accelerators) for part in ended.status.parts] == [("a", 10), ("b", 5)]
 
 
-def test_nodes_of_the_request_go_before_the_cluster_s() -> None:
+def test_nodes_of_the_request_override_the_clusters() -> None:
     ended = last(Cluster(spec=replace(SPEC, nodes=(RequestedNode(name="mine", accelerators=4),))))
     assert [part.node for part in ended.status.parts] == ["mine"]
 
 
-def test_impossible_is_refused_with_the_arithmetic() -> None:
+def test_impossible_request_is_refused_with_the_arithmetic() -> None:
     ended = last(Cluster(spec=TrainingSpec(accelerators=25)))
     assert (ended.status.phase, ended.status.message) == ("Refused", "25 accelerators: 10 + 10 = 20 are there")
     assert not ended.made
 
 
-def test_who_may_not_train_is_denied() -> None:
+def test_user_without_permission_is_denied() -> None:
     ended = last(Cluster(spec=SPEC, permitted=False))
     assert ended.status.phase == "Denied" and "ada may not train in default" in ended.status.message
     assert not ended.made
 
 
-def test_nothing_starts_before_all_are_there() -> None:
+def test_training_starts_when_all_pods_are_waiting() -> None:
     cluster = Cluster(spec=SPEC)
     while cluster.status.phase != "Preparing" or cluster.actions():
         cluster = cluster.done(cluster.actions()[0], cluster.version)
@@ -180,14 +182,14 @@ def replace_seen(cluster: Cluster, **changes: object) -> Observed:
     return dataclasses.replace(cluster.seen(), **changes)  # type: ignore[arg-type]
 
 
-def test_an_object_of_somebody_else_s_is_left_alone() -> None:
+def test_object_of_another_owner_is_left_alone() -> None:
     cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Preparing", attempt=1))
     (become,) = step(cluster.request, replace_seen(cluster, foreign="ConfigMap digits-kofn"))
     assert isinstance(become, Become) and become.status.phase == "Refused"
     assert become.status.message.startswith("ConfigMap digits-kofn exists and belongs to another owner")
 
 
-def test_what_the_cluster_refuses_is_tried_again_and_then_has_failed() -> None:
+def test_refusal_of_the_cluster_is_retried_and_then_fails() -> None:
     for attempt, phase in ((1, "Retrying"), (2, "Failed")):
         cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Preparing", attempt=attempt))
         (become,) = step(cluster.request, replace_seen(cluster, refused="the cluster refused Pod a: no quota"))
@@ -196,7 +198,7 @@ def test_what_the_cluster_refuses_is_tried_again_and_then_has_failed() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Preparing", "Starting"])
-def test_a_pod_that_cannot_start_is_said_once(phase: Phase) -> None:
+def test_pod_that_cannot_start_is_reported_once(phase: Phase) -> None:
     made = frozenset((role, attempt_of(role, 1)) for role in Role)
     cluster = Cluster(spec=SPEC, status=TrainingStatus(phase=phase, attempt=1, message="3 = 3"), made=made)
     seen = replace_seen(cluster, trouble="digits-1-switch: ImagePullBackOff of kofn", workers=frozenset("abc"))
@@ -207,7 +209,7 @@ def test_a_pod_that_cannot_start_is_said_once(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Preparing", "Starting", "Running", "Retrying"])
-def test_it_has_failed_when_its_time_is_over(phase: Phase) -> None:
+def test_request_fails_at_its_deadline(phase: Phase) -> None:
     spec = replace(SPEC, active_deadline_seconds=60)
     made = frozenset((role, attempt_of(role, 1)) for role in Role)
     status = with_conditions(TrainingStatus(), TrainingStatus(phase=phase, attempt=1, message="no room"), now=AT)
@@ -224,7 +226,7 @@ def test_it_has_failed_when_its_time_is_over(phase: Phase) -> None:
     assert phase == "Retrying" or [each.status.phase for each in ended if isinstance(each, Become)] == ["Succeeded"]
 
 
-def test_what_is_deleted_by_hand_is_another_attempt() -> None:
+def test_workload_deleted_by_hand_starts_another_attempt() -> None:
     status = TrainingStatus(phase="Running", attempt=1)
     cluster = Cluster(spec=SPEC, status=status, made=frozenset({(Role.CONTROL, 1)}))
     (become,) = cluster.actions()
@@ -232,13 +234,13 @@ def test_what_is_deleted_by_hand_is_another_attempt() -> None:
     assert become.status.message == "attempt 1: its workload was deleted"
 
 
-def test_a_pod_that_takes_the_place_of_a_dead_one_is_started_too() -> None:
+def test_replacement_of_a_dead_pod_is_started() -> None:
     made = frozenset({(Role.CONTROL, 1), (Role.WORKLOAD, 1)})
     cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Running", attempt=1), made=made)
     assert step(cluster.request, replace_seen(cluster, gated=frozenset({"1-2"}))) == (Start(frozenset({"1-2"})),)
 
 
-def test_a_running_request_says_its_k() -> None:
+def test_running_request_shows_its_k() -> None:
     made = frozenset({(Role.CONTROL, 1), (Role.WORKLOAD, 1)})
     cluster = Cluster(spec=SPEC, status=TrainingStatus(phase="Running", attempt=1), made=made)
     seen = replace_seen(cluster, ready=3, k=2, iteration=40, late_workers=(1,), metric=0.9)
@@ -250,7 +252,7 @@ def test_a_running_request_says_its_k() -> None:
     assert step(msgspec.structs.replace(cluster.request, status=status), seen) == ()
 
 
-def test_the_pause_before_an_attempt_doubles_and_no_attempt_begins_in_it() -> None:
+def test_pause_before_an_attempt_doubles_and_is_kept() -> None:
     spec = replace(SPEC, backoff_limit=9, backoff_seconds=20)
     pauses = []
     for attempt in range(1, 7):

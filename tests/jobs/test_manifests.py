@@ -1,4 +1,4 @@
-"""What is made of a request, against the CRDs as they are published, and against the rules of the API."""
+"""The objects made for a request, against the published CRDs and the rules of the API."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ FULL = {"script": "print(1)", "data": Data(claim="images"), "elastic": Elastic(o
 
 @pytest.mark.parametrize("spec", [{}, FULL], ids=["plain", "full"])
 @pytest.mark.parametrize(("kind", "counts"), [("JobSet", UNEQUAL), ("MPIJob", EQUAL), ("TrainJob", EQUAL)])
-def test_workloads_are_what_the_published_crds_allow(kind: str, counts: tuple[int, ...], spec: dict[str, Any]) -> None:
+def test_workloads_are_valid_by_the_published_crds(kind: str, counts: tuple[int, ...], spec: dict[str, Any]) -> None:
     made, crd = workload(request(kind, counts, **spec), 1), published()[kind]
     assert (made["kind"], made["apiVersion"]) == (kind, crd["apiVersion"])
     assert not faults(crd["schema"], made)
@@ -50,8 +50,8 @@ def test_workloads_are_what_the_published_crds_allow(kind: str, counts: tuple[in
         ("JobSet", {"startupPolicy": {"startupPolicyOrder": "InOrder"}}, ""),
     ],
 )
-def test_the_published_crds_refuse(kind: str, change: dict[str, Any], fault: str) -> None:
-    """An oracle that refuses nothing would show nothing; the last change may go through while nothing depends on it."""
+def test_published_crds_refuse_invalid_changes(kind: str, change: dict[str, Any], fault: str) -> None:
+    """So the oracle does refuse. The last change may pass while nothing depends on it."""
     made = workload(request(kind, EQUAL), 1)
     made["spec"] |= change
     found = faults(published()[kind]["schema"], made)
@@ -61,13 +61,13 @@ def test_the_published_crds_refuse(kind: str, change: dict[str, Any], fault: str
         assert faults(published()[kind]["schema"], made)
 
 
-def test_a_running_train_job_cannot_be_changed() -> None:
+def test_running_train_job_cannot_be_changed() -> None:
     old, new = workload(request("TrainJob", EQUAL), 1), workload(request("TrainJob", (6, 6)), 1)
     assert any("trainer" in fault for fault in faults(published()["TrainJob"]["schema"], new, old))
 
 
 def pods(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pod templates in a workload."""
+    """Return the pod templates of a workload."""
     found = []
     if isinstance(made, dict):
         found += [made] if "containers" in made.get("spec", {}) else []
@@ -77,7 +77,7 @@ def pods(made: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_job_set_has_a_job_of_each_part_on_its_node() -> None:
+def test_job_set_has_a_job_for_each_part_on_its_node() -> None:
     jobs = workload(request("JobSet", UNEQUAL), 1)["spec"]["replicatedJobs"]
     specs = [job["template"]["spec"] for job in jobs]
     assert [(spec["parallelism"], spec["completions"]) for spec in specs] == [(10, 10), (5, 5)]
@@ -85,8 +85,8 @@ def test_a_job_set_has_a_job_of_each_part_on_its_node() -> None:
     assert nodes == ["node-0", "node-1"]
 
 
-def test_ranks_count_on_from_node_to_node() -> None:
-    """By the shell that the pods have."""
+def test_ranks_continue_from_node_to_node() -> None:
+    """The pods' shell command computes them."""
     ranks = []
     for pod, count in zip(pods(workload(request("JobSet", UNEQUAL), 1)), UNEQUAL, strict=True):
         command = pod["spec"]["containers"][0]["command"][2].removeprefix("exec ")
@@ -99,7 +99,7 @@ def test_ranks_count_on_from_node_to_node() -> None:
 
 
 @pytest.mark.parametrize("kind", ["JobSet", "MPIJob", "TrainJob"])
-def test_workers_wait_behind_the_gate_and_see_no_key_of_the_controller(kind: str) -> None:
+def test_workers_wait_behind_the_gate_without_the_controllers_key(kind: str) -> None:
     made = workload(request(kind, EQUAL), 1)
     gated = [pod for pod in pods(made) if "volumes" in pod["spec"]]
     assert gated and all(pod["spec"]["schedulingGates"] == [{"name": "kofn.dev/start"}] for pod in gated)
@@ -108,12 +108,12 @@ def test_workers_wait_behind_the_gate_and_see_no_key_of_the_controller(kind: str
 
 
 def test_names_fit_pods_of_64_workers() -> None:
-    """JobSet: <set>-<job>-0-<index>-xxxxx is a host name; MPIJob: <job>-worker-63 is a label."""
+    """With JobSet, <set>-<job>-0-<index>-xxxxx is a host name; with MPIJob, <job>-worker-63 is a label."""
     name = "a" * 40
     assert len(f"{name}-101-node-20-0-63-abcde") <= 63 and len(f"{name}-101-worker-63") <= 63
 
 
-def test_the_config_map_has_the_parts_the_script_and_a_configuration_that_loads(tmp_path: Path) -> None:
+def test_config_map_has_the_parts_the_script_and_a_valid_configuration(tmp_path: Path) -> None:
     asked = request("JobSet", UNEQUAL, config="[model]\nbatch = 16\n", **FULL)
     data = config_map(asked)["data"]
     assert json.loads(data["nodes.json"]) == {"node-0": 10, "node-1": 5}
@@ -125,12 +125,12 @@ def test_the_config_map_has_the_parts_the_script_and_a_configuration_that_loads(
     assert config.job.start_workers == 4
 
 
-def test_a_configuration_that_is_wrong_names_its_field() -> None:
+def test_invalid_configuration_names_its_field() -> None:
     with pytest.raises(RequestError, match=r"spec\.config: .*batch"):
         configuration(request("JobSet", UNEQUAL, config="[model]\nbatch = 0\n"))
 
 
-def test_the_control_pod_has_the_controller_s_key_and_no_worker_s() -> None:
+def test_control_pod_has_only_the_controllers_key() -> None:
     text = json.dumps(control_pod(request("JobSet", UNEQUAL), 2))
     assert "controller.key" in text and "worker-0.key" not in text
     assert control_pod(request("JobSet", UNEQUAL), 2)["metadata"]["name"] == "digits-2-switch"
@@ -161,7 +161,9 @@ def test_everything_belongs_to_the_request() -> None:
         ("TrainJob", EQUAL, {"JobSet", "TrainJob"}, "TrainJob"),
     ],
 )
-def test_choice(wanted: Any, counts: tuple[int, ...], installed: set[str], chosen: str) -> None:
+def test_kind_of_workload_follows_request_and_cluster(
+    wanted: Any, counts: tuple[int, ...], installed: set[str], chosen: str
+) -> None:
     asked = request("", counts, workload=wanted)
     assert choose(asked.spec, asked.status.parts, installed) == chosen
 
@@ -174,7 +176,7 @@ def test_choice(wanted: Any, counts: tuple[int, ...], installed: set[str], chose
         ("auto", set(), "10 + 5: JobSet is needed, and none of these is in the cluster"),
     ],
 )
-def test_no_choice(wanted: Any, installed: set[str], words: str) -> None:
+def test_impossible_kind_of_workload_is_refused(wanted: Any, installed: set[str], words: str) -> None:
     asked = request("", UNEQUAL, workload=wanted)
     with pytest.raises(RequestError) as refused:
         choose(asked.spec, asked.status.parts, installed)
@@ -190,13 +192,15 @@ def test_no_choice(wanted: Any, installed: set[str], words: str) -> None:
         ("TrainJob", {"type": "Complete", "status": "True"}, (AttemptOutcome.SUCCEEDED, "")),
     ],
 )
-def test_outcome(kind: str, condition: dict[str, str], expected: tuple[Any, str]) -> None:
+def test_outcome_follows_the_workloads_condition(
+    kind: str, condition: dict[str, str], expected: tuple[Any, str]
+) -> None:
     assert outcome(kind, {"conditions": [condition]}) == expected
 
 
 @pytest.mark.parametrize(("kind", "counts"), [("JobSet", UNEQUAL), ("TrainJob", EQUAL)])
-def test_a_worker_sees_its_own_certificate_and_no_other(kind: str, counts: tuple[int, ...]) -> None:
-    """By its completion index: what the kubelet mounts for it is one folder of the volume."""
+def test_worker_sees_only_its_own_certificate(kind: str, counts: tuple[int, ...]) -> None:
+    """The completion index selects it: the kubelet mounts one folder of the volume."""
     seen: dict[int, set[str]] = {}
     first = 0
     for template in pods(workload(request(kind, counts), 1)):

@@ -1,4 +1,4 @@
-"""The operator against an API server: requests from their creation to their end."""
+"""The operator with an API server: requests from their creation to their end."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ from tests.jobs.lab import Lab, kubeconfig, lab
 from tests.ports import own_port
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # who is killed closes nothing
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # a killed operator closes nothing
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -29,7 +29,7 @@ Course = Callable[[Lab], Awaitable[None]]
 
 
 def run(course: Course, **options: Any) -> None:
-    """With one operator."""
+    """Run a test with one operator."""
 
     async def whole() -> None:
         async with lab(**options) as made, made.operator():
@@ -46,7 +46,7 @@ def config(made: Lab, name: str) -> dict[str, str]:
     return made.api.objects["", "configmaps", "default", f"{name}-kofn"]["data"]
 
 
-def test_from_a_request_to_its_end() -> None:
+def test_request_runs_to_its_end() -> None:
     seen = []
 
     async def course(made: Lab) -> None:
@@ -85,7 +85,7 @@ def version(document: dict[str, Any]) -> int:
         ("configmaps", RefusedError(404, "NotFound", "namespace ml was not found")),
     ],
 )
-def test_a_refusal_of_the_cluster_reaches_the_request(plural: str, error: RefusedError) -> None:
+def test_refusal_of_the_cluster_reaches_the_request(plural: str, error: RefusedError) -> None:
     async def course(made: Lab) -> None:
         create = made.api.create
 
@@ -120,7 +120,7 @@ NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         (({"conditions": [NO_ROOM]},), "Unschedulable: 0/2 nodes are available"),
     ],
 )
-def test_a_pod_that_cannot_start_is_told_and_fails_in_time(
+def test_pod_that_cannot_start_is_reported_and_fails_in_time(
     statuses: tuple[dict[str, Any], ...], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = itertools.cycle(statuses)
@@ -144,11 +144,11 @@ def test_a_pod_that_cannot_start_is_told_and_fails_in_time(
     run(course)
 
 
-def test_what_the_cluster_refuses_of_a_job_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_job_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handlers, "LOOK_S", 0.2)
 
     async def nothing(made: Lab, job_set: dict[str, Any], pods: list[dict[str, Any]]) -> None:
-        """The Job makes no pods."""
+        """Create no pods for the Job."""
 
     monkeypatch.setattr(Lab, "_play", nothing)
 
@@ -177,12 +177,12 @@ def test_what_the_cluster_refuses_of_a_job_is_told(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("quantity", "whole"), [("4", 4), ("1k", 1000), ("2e1", 20), ("4.5", 4), ("3920m", 3), ("1Ki", 1024)]
 )
-def test_a_node_has_a_quantity_of_accelerators(quantity: str, whole: int) -> None:
+def test_quantity_of_accelerators_is_read(quantity: str, whole: int) -> None:
     nodes = [SeenNode("a", {"x/y": quantity}), SeenNode("b", {"x/y": "0"}), SeenNode("c", {})]
     assert capacities(nodes, "x/y") == (Capacity("a", whole),)
 
 
-def test_it_is_tried_again_and_given_up() -> None:
+def test_failed_attempts_are_repeated_and_then_given_up() -> None:
     async def course(made: Lab) -> None:
         made.ends = lambda name, attempt: "Failed" if name == "never" or attempt < 3 else "Completed"
         await made.submit("third", backoffLimit=2)
@@ -197,7 +197,7 @@ def test_it_is_tried_again_and_given_up() -> None:
     run(course)
 
 
-def test_who_may_train_is_asked_once() -> None:
+def test_permission_to_train_is_asked_once() -> None:
     async def course(made: Lab) -> None:
         for number in range(3):
             await made.submit(f"hers-{number}")
@@ -207,13 +207,14 @@ def test_who_may_train_is_asked_once() -> None:
         assert "eve may not train in default" in made.request("his")["status"]["message"]
         await made.submit("hers-again")
         await made.until(lambda: made.phase("hers-again") == "Succeeded")
-        assert 2 <= made.api.calls["POST subjectaccessreviews"] <= 4  # the first three may ask at the same moment
+        # the first three requests may ask at the same moment
+        assert 2 <= made.api.calls["POST subjectaccessreviews"] <= 4
         assert not [each for each in made.api.all("configmaps") if "his" in each["metadata"]["name"]]
 
     run(course)
 
 
-def test_nobody_known_is_denied_and_impossible_refused() -> None:
+def test_unknown_user_is_denied_and_impossible_request_refused() -> None:
     async def course(made: Lab) -> None:
         await made.submit("nobodys", requester="")
         await made.submit("huge", accelerators=25)
@@ -227,7 +228,7 @@ def test_nobody_known_is_denied_and_impossible_refused() -> None:
     run(course)
 
 
-def test_a_name_that_is_taken_is_refused() -> None:
+def test_name_in_use_is_refused() -> None:
     async def course(made: Lab) -> None:
         other = {"metadata": {"name": "digits-kofn"}, "data": {}}
         await made.api.create("", "v1", "configmaps", "default", other)
@@ -241,7 +242,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
     run(course)
 
 
-def test_what_an_earlier_request_of_the_name_left_is_waited_for() -> None:
+def test_remains_of_an_earlier_request_are_awaited() -> None:
     async def course(made: Lab) -> None:
         owner = {"kind": "TrainingRequest", "name": "digits", "uid": "earlier", "apiVersion": "kofn.dev/v1alpha1"}
         labels = {"kofn.dev/request": "digits", "kofn.dev/uid": "earlier"}
@@ -257,7 +258,7 @@ def test_what_an_earlier_request_of_the_name_left_is_waited_for() -> None:
     run(course)
 
 
-def test_a_request_that_is_deleted_takes_everything_with_it() -> None:
+def test_deleted_request_takes_its_objects_with_it() -> None:
     async def course(made: Lab) -> None:
         made.ends = lambda name, attempt: ""
         await made.submit("digits")
@@ -269,7 +270,7 @@ def test_a_request_that_is_deleted_takes_everything_with_it() -> None:
     run(course)
 
 
-def test_a_request_cannot_be_changed() -> None:
+def test_request_cannot_be_changed() -> None:
     async def course(made: Lab) -> None:
         await made.submit("digits")
         with pytest.raises(RefusedError, match="a request cannot be changed"):
@@ -279,7 +280,7 @@ def test_a_request_cannot_be_changed() -> None:
 
 
 async def course_with_deaths(writes: int) -> tuple[str, list[str], int]:
-    """Operators of so many writes, one after another, each as if killed after its last; phase, what is left, deaths."""
+    """Run operators one after another, each as if killed after `writes` writes; return phase, remains and deaths."""
     async with lab() as made:
         made.ends = lambda name, attempt: "Failed" if attempt == 1 else "Completed"
         await made.submit("digits", backoffLimit=1)
@@ -301,8 +302,8 @@ async def course_with_deaths(writes: int) -> tuple[str, list[str], int]:
     raise AssertionError("it never ends")
 
 
-def test_an_operator_that_is_killed_after_every_sixth_write() -> None:
-    """Of which some are kopf's own, and one asks for permission, which is kept in memory."""
+def test_operator_killed_after_every_sixth_write_finishes_the_request() -> None:
+    """Some writes are kopf's own, and one asks for a permission that is kept in memory."""
     phase, rest, deaths = asyncio.run(course_with_deaths(6))
     assert (phase, rest) == ("Succeeded", []) and deaths > 2
 
@@ -310,14 +311,14 @@ def test_an_operator_that_is_killed_after_every_sixth_write() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("writes", [3, 4, 5, 7])
-def test_operators_that_are_killed_after_more_writes(writes: int) -> None:
+def test_operators_killed_after_more_writes_finish_the_request(writes: int) -> None:
     phase, rest, deaths = asyncio.run(course_with_deaths(writes))
     assert (phase, rest) == ("Succeeded", []) and deaths > 2
 
 
 @pytest.mark.long
-def test_many_requests_at_once() -> None:
-    """Nothing is lost; and how many calls a request takes."""
+def test_many_requests_at_once_succeed() -> None:
+    """All succeed, and the number of calls a request is bounded."""
     count = 40
 
     async def course(made: Lab) -> None:
@@ -338,8 +339,8 @@ async def ended(process: asyncio.subprocess.Process) -> str:
     return words.decode()
 
 
-def test_the_operator_as_a_process(tmp_path: Path) -> None:
-    """With its own lease, metrics and log-in."""
+def test_operator_runs_as_a_process(tmp_path: Path) -> None:
+    """It has its own lease, metrics and login."""
 
     async def course(port: int, health: int) -> None:
         async with lab() as made:

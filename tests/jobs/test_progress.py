@@ -1,4 +1,4 @@
-"""What a controller says of a running request."""
+"""The controller's status of a running request."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ class Controller(kofn_pb2_grpc.InspectorServicer):
 
 
 async def asked(folder: Path, status: kofn_pb2.Status) -> Progress | None:
-    """Of a controller with these certificates, by an operator that has them from a Secret."""
+    """Ask a controller with these certificates, as an operator that has them from a Secret."""
     server = grpc_server(Credentials.load(folder, CONTROLLER))
     kofn_pb2_grpc.add_InspectorServicer_to_server(Controller(status), server)  # type: ignore[abstract]
     port = add_port(server, "127.0.0.1:0", Credentials.load(folder, CONTROLLER))
@@ -38,19 +38,19 @@ async def asked(folder: Path, status: kofn_pb2.Status) -> Progress | None:
         await server.stop(0)
 
 
-def test_k_iteration_and_who_is_late(tmp_path: Path) -> None:
+def test_k_iteration_and_late_workers_are_reported(tmp_path: Path) -> None:
     make_certificates(tmp_path / "certs", {1: 4})
     assert asyncio.run(asked(tmp_path / "certs", STATUS)) == Progress(3, 40, (3,))
     measured = kofn_pb2.Status(k=3, iteration=40, metric=0.0)
     assert asyncio.run(asked(tmp_path / "certs", measured)) == Progress(3, 40, (), 0.0)
 
 
-def test_nothing_before_the_first_report(tmp_path: Path) -> None:
+def test_no_progress_before_the_first_report(tmp_path: Path) -> None:
     make_certificates(tmp_path / "certs", {1: 4})
     assert asyncio.run(asked(tmp_path / "certs", kofn_pb2.Status(k=4))) is None
 
 
-def test_nobody_there_is_no_error(tmp_path: Path) -> None:
+def test_absent_controller_is_no_error(tmp_path: Path) -> None:
     make_certificates(tmp_path / "certs", {1: 4})
     data = {path.name: base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "certs").iterdir()}
     assert asyncio.run(ask_controller(credentials_of(data), "127.0.0.1:1")) is None

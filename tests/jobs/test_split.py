@@ -1,4 +1,4 @@
-"""The greedy split, compared with all splits there are."""
+"""The greedy split, compared with all possible splits."""
 
 from itertools import product
 
@@ -32,7 +32,7 @@ def counts(total: int, *sizes: int, least: int = 3) -> list[str]:
         (8, (4, 3, 10), ["n2: 8"]),
     ],
 )
-def test_parts(total: int, sizes: tuple[int, ...], parts: list[str]) -> None:
+def test_accelerators_are_split_greedily(total: int, sizes: tuple[int, ...], parts: list[str]) -> None:
     assert counts(total, *sizes) == parts
 
 
@@ -54,7 +54,7 @@ def test_least_is_a_parameter() -> None:
         (5, (), "5 accelerators: no node, 0 = 0 are there"),
     ],
 )
-def test_refused_with_the_arithmetic(total: int, sizes: tuple[int, ...], words: str) -> None:
+def test_impossible_split_is_refused_with_the_arithmetic(total: int, sizes: tuple[int, ...], words: str) -> None:
     with pytest.raises(SplitError) as refused:
         split(total, nodes(*sizes))
     assert str(refused.value) == words
@@ -67,7 +67,7 @@ def possible(total: int, sizes: list[int], least: int) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 24), st.lists(st.integers(0, 8), max_size=4), st.integers(1, 4))
-def test_a_split_is_found_wherever_there_is_one(total: int, sizes: list[int], least: int) -> None:
+def test_split_is_found_wherever_one_exists(total: int, sizes: list[int], least: int) -> None:
     capacity = {node.node: node.accelerators for node in nodes(*sizes)}
     if not possible(total, sizes, least):
         with pytest.raises(SplitError):

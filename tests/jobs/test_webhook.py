@@ -1,4 +1,4 @@
-"""The admission webhook as an API server calls it: over TLS, with the authority that it was told."""
+"""The admission webhook as an API server calls it: over TLS, with the announced authority."""
 
 import asyncio
 import base64
@@ -49,7 +49,7 @@ def review(document: dict[str, Any], user: str) -> dict[str, Any]:
 
 
 async def told(made: Lab, plural: str) -> dict[str, Any]:
-    """What the operator has told the API server of its webhook."""
+    """Return the webhook that the operator has announced to the API server."""
     key = ("admissionregistration.k8s.io", plural, "", "kofn.dev")
     await made.until(lambda: bool(made.api.objects.get(key, {}).get("webhooks")))
     (webhook,) = made.api.objects[key]["webhooks"]
@@ -65,7 +65,7 @@ async def call(webhook: dict[str, Any], document: dict[str, Any]) -> dict[str, A
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_it_notes_who_asks_and_refuses_what_cannot_be(tmp_path: Path) -> None:
+def test_webhook_notes_the_requester_and_refuses_impossible_requests(tmp_path: Path) -> None:
     async def course(port: int) -> None:
         server = webhook_server("localhost", port, tmp_path)
         async with lab() as made, made.operator(webhook=server):

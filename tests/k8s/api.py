@@ -1,4 +1,4 @@
-"""Calls to an API server, as somebody; and a view of its objects that watches keep."""
+"""Calls to an API server as a given user, and a view of its objects that watches maintain."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ GROUPS = {
 
 
 class RefusedError(Exception):
-    """With the server's code and words."""
+    """A refusal with the server's code and words."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(f"{code}: {words}")
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 
 def client_of(config: SingleConfig) -> httpx2.AsyncClient:
-    """With its TLS and its credentials."""
+    """Return a client with the configuration's TLS and credentials."""
     limits = httpx2.Timeout(60.0, read=None, pool=None)
     return client_adapter.AsyncClient(config, client_adapter.ConnectionParams(timeout=limits))
 
@@ -44,7 +44,7 @@ def path_of(plural: str, namespace: str = "", name: str = "", sub: str = "") -> 
 
 
 class Api:
-    """`user`: in whose name, with `extra` of theirs; else in that of the client itself."""
+    """Calls as `user`, with their `extra`; else as the client itself."""
 
     def __init__(self, client: httpx2.AsyncClient, user: str = "", extra: str = "") -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Api:
         return Api(self._client, user, extra)
 
     async def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """RefusedError unless it is granted."""
+        """Make a request. RefusedError: it is not granted."""
         content = None if body is None else json.dumps(body).encode()
         headers = self._headers | {"Content-Type": kind}
         answer = await self._client.request(method, path, content=content, headers=headers)
@@ -68,7 +68,7 @@ class Api:
         return await self.ask("POST", path_of(plural, namespace), document)
 
     async def get(self, plural: str, name: str, namespace: str = "") -> Document | None:
-        """None: it is not there."""
+        """Return an object; None: it does not exist."""
         try:
             return await self.ask("GET", path_of(plural, namespace, name))
         except RefusedError as error:
@@ -80,7 +80,7 @@ class Api:
         return (await self.ask("GET", path_of(plural, namespace)))["items"]
 
     async def patch(self, plural: str, name: str, patch: Document, namespace: str = "", sub: str = "") -> None:
-        """What is gone needs none."""
+        """Patch an object; a missing one needs no patch."""
         try:
             await self.ask("PATCH", path_of(plural, namespace, name, sub), patch, MERGE)
         except RefusedError as error:
@@ -88,7 +88,7 @@ class Api:
                 raise
 
     async def delete(self, plural: str, name: str, namespace: str = "", grace_s: int | None = None) -> None:
-        """What is gone may be deleted."""
+        """Delete an object; it may be gone already."""
         options = {"propagationPolicy": "Background"} | ({} if grace_s is None else {"gracePeriodSeconds": grace_s})
         try:
             await self.ask("DELETE", path_of(plural, namespace, name), options)
@@ -97,7 +97,7 @@ class Api:
                 raise
 
     async def watch(self, plural: str, namespace: str, version: str) -> AsyncIterator[tuple[str, Document]]:
-        """Changes since a version, until the server ends it."""
+        """Yield the changes since a version, until the server ends the watch."""
         query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "300"}
         async with self._client.stream(
             "GET", path_of(plural, namespace), params=query, headers=self._headers
@@ -123,7 +123,7 @@ class View:
         return self._objects[plural].get(name)
 
     async def keep(self) -> None:
-        """Until it is cancelled."""
+        """Maintain the view until cancelled."""
         await asyncio.gather(*(self._keep(plural) for plural in self._objects))
 
     async def _keep(self, plural: str) -> None:

@@ -1,6 +1,6 @@
-"""Between an operator and the API server: counts calls, acts in a service account's name, and kills at a chosen write.
+"""A proxy between an operator and the API server: counts calls, acts as a service account, and kills at a chosen write.
 
-For a server that does not know scheduling gates (before 1.27) it plays them, in an annotation of the pods.
+For a server without scheduling gates (before 1.27) it emulates them by an annotation of the pods.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ APART = ("events", "leases", "subjectaccessreviews", "mutatingwebhookconfigurati
 
 
 class Gateway:
-    """`client` is the server's; `user`: in whose name; `gates`: whether they are to be played."""
+    """`client` is the server's; `user`: the account to act as; `gates`: whether gates are emulated."""
 
     def __init__(self, client: httpx2.AsyncClient, *, user: str = "", gates: bool = False) -> None:
         self._client, self._gates = client, gates
         self._headers = {"Impersonate-User": user} if user else {}
         self.calls: Counter[str] = Counter()
         self.writes: list[str] = []
-        """Steps, in their order."""
+        """The steps, in order."""
         self.dies_after: int | None = None
         self.kill: Callable[[], None] = lambda: None
-        """Called at that write, which is done and never answered; none is done after it."""
+        """Called at that write, which is carried out but not answered; no later write is carried out."""
         self._writing = asyncio.Lock()
         methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
         self.app = Starlette(routes=[Route("/{path:path}", self._pass, methods=methods)])
@@ -73,7 +73,7 @@ class Gateway:
         return Response(content, status_code=answer.status_code, media_type=kind)
 
     async def _write(self, request: httpx2.Request, step: str) -> httpx2.Response | None:
-        """None: who writes is dead.  Where it is to die, one write after another."""
+        """Carry out a write; None: the writer is dead. If it is to die, writes are made one after another."""
         async with self._writing if self.dies_after else nullcontext():
             if len(self.writes) == self.dies_after:
                 return None
@@ -97,7 +97,7 @@ class Gateway:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
-        """Its address."""
+        """Serve, and yield the address."""
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen(256)
@@ -112,7 +112,7 @@ class Gateway:
 
 
 def _named(path: str) -> tuple[str, str]:
-    """The plural and the subresource of a path."""
+    """Return the plural and the subresource of a path."""
     parts = path.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:]
     if rest[:1] == ["namespaces"] and len(rest) > 2:
@@ -122,7 +122,7 @@ def _named(path: str) -> tuple[str, str]:
 
 
 def _inward(method: str, body: bytes) -> bytes:
-    """Gates as an annotation."""
+    """Turn gates into an annotation."""
     if method == "POST":
         pod = json.loads(body)
         if gates := pod["spec"].get("schedulingGates"):
@@ -138,7 +138,7 @@ def _inward(method: str, body: bytes) -> bytes:
 
 
 def _outward(document: Any) -> Any:
-    """And back, in a pod, a list of them, or a change of one."""
+    """Turn the annotation back into gates, in a pod, a list of pods, or a change of one."""
     if isinstance(document, dict):
         for pod in [document, document.get("object"), *document.get("items", ())]:
             _show(pod)

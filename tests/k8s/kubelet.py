@@ -29,10 +29,10 @@ class ActedKubelet:
         self._api, self._view, self._namespace = api, view, namespace
         self.ends: Callable[[str, int], str] = lambda name, attempt: "Succeeded"
         self._told: dict[str, str] = {}
-        """By a pod's uid."""
+        """The reported state, by the pod's uid."""
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Act until cancelled."""
         while True:
             for pod in self._view.of("pods"):
                 await self._act(pod)
@@ -75,13 +75,13 @@ def command(*argv: str) -> None:
 
 
 class Container:
-    """One process of a pod, started again as its pod wants; `log` keeps its words."""
+    """One process of a pod, restarted by the pod's policy; `log` keeps its output."""
 
     def __init__(self, spec: Document, pod: "PodProcesses") -> None:
         self.spec, self._pod = spec, pod
         self.restarts = 0
         self.code: int | None = None
-        """How it ended, where it is not started again."""
+        """The exit code, if the process is not restarted."""
         self.started = ""
         self.process = self._start()
 
@@ -106,7 +106,7 @@ class Container:
         return self._pod.address
 
     def look(self, policy: str) -> None:
-        """Start it again where it has ended and shall not have."""
+        """Restart the process if it has ended and the policy says so."""
         if self.code is not None or (code := self.process.poll()) is None:
             return
         if policy == "Never" or (policy == "OnFailure" and code == 0):
@@ -147,7 +147,7 @@ class PodProcesses:
             command("ip", "-n", self._network, "link", "set", name, "up")
 
     def start(self, volumes: dict[str, dict[str, bytes]]) -> None:
-        """With the files of its volumes, by name; every container's are mounted at the same places."""
+        """Start with the files of the volumes, by name; all containers have the same mounts."""
         mounts = {
             mount["mountPath"]: mount
             for each in self.pod["spec"]["containers"]
@@ -174,7 +174,7 @@ class PodProcesses:
         self.containers = [Container(each, self) for each in self.pod["spec"]["containers"]]
 
     def _seen(self, mount: Document, files: dict[str, bytes]) -> dict[str, bytes]:
-        """Of a volume's files those in the mount's folder of it, which is named by a variable."""
+        """Return the volume's files in the mount's folder, whose name may contain a variable."""
         if "subPathExpr" not in mount:
             return files
         (container,) = self.pod["spec"]["containers"]
@@ -208,24 +208,24 @@ class PodProcesses:
             self.pause.kill()
             self.pause.communicate()
         command("ip", "netns", "delete", self._network)
-        # a namespace without processes goes a moment later, and its interfaces with it
+        # a namespace without processes disappears a moment later, with its interfaces
         subprocess.run(["ip", "link", "delete", self._veth], capture_output=True, check=False)
 
 
 class Kubelet:
-    """Starts what pods say; logs stay in `folder`, by pod."""
+    """Starts the pods' processes; logs stay in `folder`, by pod."""
 
     def __init__(self, api: Api, view: View, namespace: str, folder: Path) -> None:
         self._api, self._view, self._namespace, self.folder = api, view, namespace, folder
         self.running: dict[str, PodProcesses] = {}
-        """By uid."""
+        """The running pods by uid."""
         self.started: dict[str, float] = {}
-        """When each pod's processes were started, by name."""
+        """Start times of each pod's processes, by name."""
         self._told: dict[str, Document] = {}
         self._numbers = 0
 
     async def run(self) -> None:
-        """Until it is cancelled; then nothing of it is left."""
+        """Act until cancelled; then remove everything."""
         command("ip", "link", "add", BRIDGE, "type", "bridge")
         try:
             command("ip", "address", "add", f"{NET}.1/24", "dev", BRIDGE)
@@ -266,7 +266,7 @@ class Kubelet:
             self.started[pod["metadata"]["name"]] = asyncio.get_running_loop().time()
 
     async def _volume(self, volume: Document) -> Any:
-        """Its files; None: it is not there yet."""
+        """Return a volume's files; None: it does not exist yet."""
         if "emptyDir" in volume:
             return {}
         if "configMap" in volume:
@@ -279,7 +279,7 @@ class Kubelet:
         return {item["path"]: content[item["key"]] for item in volume["secret"]["items"]}
 
     def _resolve(self) -> None:
-        """Names of headless services, in each pod's /etc/hosts."""
+        """Write the names of headless services into each pod's /etc/hosts."""
         lines = ["127.0.0.1 localhost"]
         for service in self._view.of("services"):
             wanted = service["spec"].get("selector", {}).items()

@@ -1,6 +1,6 @@
-"""What a bare API server lacks, played: the JobSet controller, the garbage collector, the scheduler.
+"""Stand-ins for what a bare API server lacks: the JobSet controller, the garbage collector, the scheduler.
 
-Each reads the same view and writes by the API; none knows of the operator.
+Each reads the same view and writes through the API; none knows the operator.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from tests.k8s.api import Api, Document, RefusedError, View
 
 KINDS = ("trainingrequests", "jobsets", "pods", "configmaps", "secrets", "services")
 JOB_BACKOFF = 6
-"""Restarts of a Job's pods, by default."""
+"""Default number of restarts of a Job's pods."""
 
 HOSTNAME = "kubernetes.io/hostname"
 
 
 class Players:
-    """Of one namespace; `nodes`: where pods without a wish are put."""
+    """The stand-ins of one namespace; `nodes`: places for pods without a node."""
 
     def __init__(self, api: Api, namespace: str, nodes: tuple[str, ...], *, collector: bool) -> None:
         self._api, self._namespace, self._nodes, self._collector = api, namespace, nodes, collector
         self.view = View(api, namespace, KINDS)
 
     async def play(self) -> None:
-        """Until it is cancelled."""
+        """Act until cancelled."""
         keeping = asyncio.create_task(self.view.keep())
         try:
             while True:
@@ -104,13 +104,13 @@ class Players:
             "metadata": {"name": name},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        with contextlib.suppress(RefusedError):  # bound, or gone
+        with contextlib.suppress(RefusedError):  # it is bound or gone
             await self._api.ask("POST", f"/api/v1/namespaces/{self._namespace}/pods/{name}/binding", binding)
 
     # --- garbage collector
 
     async def _collect(self) -> None:
-        """What belongs to nobody that is there: asked for anew, since views of several kinds are of several moments."""
+        """Delete objects without an existing owner; each is looked up, since views of several kinds differ in time."""
         there = {each["metadata"]["uid"] for plural in KINDS[:2] for each in self.view.of(plural)}
         for kind, document in [(plural, each) for plural in KINDS[1:] for each in self.view.of(plural)]:
             meta = document["metadata"]
@@ -124,7 +124,7 @@ class Players:
         return found is not None and found["metadata"]["uid"] == owner["uid"]
 
     async def _made(self, plural: str, document: Document) -> None:
-        with contextlib.suppress(RefusedError):  # made a moment ago, or its namespace goes
+        with contextlib.suppress(RefusedError):  # it was created a moment ago, or its namespace is being deleted
             await self._api.create(plural, document, self._namespace)
 
 

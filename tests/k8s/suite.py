@@ -1,4 +1,4 @@
-"""A cluster of KUBECONFIG, with what it lacks played, and operators as processes that may be killed."""
+"""The cluster of KUBECONFIG with stand-ins for its missing parts, and operators as processes that may be killed."""
 
 import asyncio
 import copy
@@ -29,11 +29,11 @@ MARK = {"suite.kofn.dev/made": "true"}
 WAIT_S = 120.0
 
 CEL, GATES = 29, 27
-"""Minor versions of Kubernetes 1 that have them."""
+"""Minor versions of Kubernetes 1 that introduced them."""
 
 
 class Suite:
-    """One namespace of the cluster; operators act by the rights of deploy/base/rights.yaml there."""
+    """One namespace of the cluster; operators have the rights of deploy/base/rights.yaml there."""
 
     def __init__(self, client: httpx2.AsyncClient, api: Api, namespace: str, minor: int, folder: Path) -> None:
         self.client, self.api, self.namespace, self.minor, self.folder = client, api, namespace, minor, folder
@@ -45,7 +45,9 @@ class Suite:
 
     @asynccontextmanager
     async def operator(self, *arguments: str, dies_after: int | None = None) -> AsyncIterator[Gateway]:
-        """A process, until the block ends or the gateway kills it; one that ends by itself is started again."""
+        """Run an operator process until the block ends or the gateway kills it; one that ends by
+        itself is restarted.
+        """
         account = f"system:serviceaccount:{self.namespace}:kofn-operator"
         gateway = Gateway(self.client, user=account, gates=self.minor < GATES)
         async with gateway.serving() as url:
@@ -66,7 +68,7 @@ class Suite:
     # --- requests
 
     async def submit(self, name: str, requester: str = "ada", user: str = "", extra: str = "", **spec: Any) -> None:
-        """As `user`, where a webhook notes who that is; else as the suite, which notes `requester`."""
+        """Submit a request as `user`, whom a webhook notes; else as the suite, which notes `requester`."""
         document = {
             "apiVersion": "kofn.dev/v1alpha1",
             "kind": "TrainingRequest",
@@ -76,7 +78,7 @@ class Suite:
         await self.api.named(user, extra).create("trainingrequests", document, self.namespace)
 
     async def until_webhook(self) -> None:
-        """The operator has told the server of it."""
+        """Wait until the operator has registered its webhook."""
         async with asyncio.timeout(WAIT_S):
             for plural in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
                 while not (await self.api.get(plural, "kofn.dev") or {}).get("webhooks"):
@@ -92,7 +94,7 @@ class Suite:
         return self.status(name).get("phase", "Pending")
 
     def left(self, name: str = "") -> list[str]:
-        """Pods and workloads that are there, of a request or of all."""
+        """Return the existing pods and workloads, of a request or of all."""
         view = self.players.view
         found = [*view.of("pods"), *view.of("jobsets")]
         return [
@@ -117,7 +119,7 @@ class Suite:
         async with running(kubelet.run()):
             yield kubelet
 
-    # --- what is there for all
+    # --- objects for all tests
 
     async def _prepare(self, accelerators: int) -> None:
         for kind, document in (("TrainingRequest", definition()), ("JobSet", _job_set_definition())):
@@ -137,7 +139,7 @@ class Suite:
         await self._rights()
 
     async def _rights(self) -> None:
-        """Of the operator, and of ada, who may train; eve may not."""
+        """Create the rights of the operator, and of ada, who may train; eve may not."""
         for document in yaml.safe_load_all((BASE / "rights.yaml").read_text()):
             if document["kind"] == "ClusterRole":
                 document["metadata"] |= {"name": f"{self.namespace}-{document['metadata']['name']}", "labels": MARK}
@@ -157,7 +159,7 @@ class Suite:
         await self._ensure(plural, {"metadata": meta, "roleRef": reference, "subjects": [subject]}, namespace)
 
     async def _define(self, kind: str, document: Document) -> None:
-        """A CRD, unless there is one; edited where the server does not know what today's have."""
+        """Create a CRD unless it exists, edited for servers that do not know present features."""
         if self.minor < CEL:
             document = _for_old_servers(document)
         await self._ensure("customresourcedefinitions", document)
@@ -178,13 +180,13 @@ class Suite:
                 raise
 
     async def _clean(self) -> None:
-        """Everything that carries the mark, and the namespace with all in it."""
+        """Delete everything that carries the mark, and the namespace with its content."""
         with suppress(RefusedError):
             for each in await self.api.all("trainingrequests", self.namespace):
                 patch = {"metadata": {"finalizers": None}}
                 await self.api.patch("trainingrequests", each["metadata"]["name"], patch, self.namespace)
         for plural in ("trainingrequests", "jobsets", "pods", "configmaps", "secrets", "services"):
-            with suppress(RefusedError):  # a kind that could not be had
+            with suppress(RefusedError):  # a kind that could not be created
                 for each in await self.api.all(plural, self.namespace):
                     await self.api.delete(plural, each["metadata"]["name"], self.namespace, grace_s=0)
         for node in self.nodes:
@@ -198,7 +200,7 @@ class Suite:
 
 
 class _Life:
-    """A process that is started again where it ends, as a Deployment's is, until it is killed."""
+    """A process that is restarted when it ends, like a Deployment's, until it is killed."""
 
     def __init__(self, argv: list[str], path: Path, log: Path) -> None:
         self._argv, self._path, self._log = argv, path, log
@@ -211,7 +213,7 @@ class _Life:
             return subprocess.Popen(self._argv, env=environment, stdout=log, stderr=log)
 
     async def lead(self) -> None:
-        """Until it is cancelled."""
+        """Restart the process until cancelled."""
         while True:
             if self._process.poll() is not None and not self._dead:
                 self._process = self._start()
@@ -225,7 +227,7 @@ class _Life:
 
 @asynccontextmanager
 async def running(course: Any) -> AsyncIterator[None]:
-    """Beside the block; its error is ours."""
+    """Run the course beside the block and raise its error here."""
     task = asyncio.create_task(course)
     try:
         yield
@@ -238,7 +240,7 @@ async def running(course: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def suite(folder: Path, accelerators: int = 10) -> AsyncIterator[Suite]:
-    """Of a new namespace, on two nodes that are played."""
+    """Yield the suite of a new namespace, with two simulated nodes."""
     async with client_of(connection()) as client, AsyncExitStack() as stack:
         api = Api(client)
         minor = int((await api.ask("GET", "/version"))["minor"].rstrip("+"))
@@ -257,7 +259,9 @@ async def suite(folder: Path, accelerators: int = 10) -> AsyncIterator[Suite]:
 
 
 async def _has_controllers(api: Api, namespace: str) -> bool:
-    """Whether a controller manager, and so a garbage collector, serves the cluster: it writes into new namespaces."""
+    """Return whether a controller manager, and so a garbage collector, serves the cluster: it writes into new
+    namespaces.
+    """
     for _ in range(10):
         if await api.get("configmaps", "kube-root-ca.crt", namespace) is not None:
             return True
@@ -289,7 +293,7 @@ def _job_set_definition() -> Document:
 
 
 def _for_old_servers(document: Any) -> Any:
-    """Without CEL rules, and without empty texts as defaults, which 1.20 takes for null."""
+    """Return the document without CEL rules, and without empty default texts, which 1.20 takes for null."""
     if isinstance(document, list):
         return [_for_old_servers(each) for each in document]
     if not isinstance(document, dict):

@@ -1,6 +1,6 @@
-"""The operator against the API server of KUBECONFIG: what it answers, stores, refuses, and what becomes of requests.
+"""The operator with the API server of KUBECONFIG: its answers, its state, its refusals, and the course of requests.
 
-`make test-k8s` runs this; an API server without nodes is enough.
+`make test-k8s` runs this; an API server without nodes suffices.
 """
 
 import json
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-def test_from_a_request_to_its_end(tmp_path: Path) -> None:
+def test_request_runs_to_its_end(tmp_path: Path) -> None:
     async def course(made: Suite) -> None:
         async with made.acted() as kubelet, made.operator():
             kubelet.ends = lambda name, attempt: ""
@@ -51,7 +51,7 @@ def test_from_a_request_to_its_end(tmp_path: Path) -> None:
 
 
 def test_all_workers_start_together(tmp_path: Path) -> None:
-    """Not before the last of them, and the switch, are there."""
+    """They start only when the last worker and the switch are ready."""
 
     async def course(made: Suite) -> None:
         async with made.acted(), made.operator() as gateway:
@@ -60,12 +60,12 @@ def test_all_workers_start_together(tmp_path: Path) -> None:
             order = [gateway.writes.index(step) for step in ("POST pods", "POST jobsets", "PATCH pods")]
             assert order == sorted(order) and gateway.writes.count("PATCH pods") == 3
             between = gateway.writes[order[1] : order[2]]
-            assert "PATCH trainingrequests/status" in between  # Starting, which says that all are there
+            assert "PATCH trainingrequests/status" in between  # Starting: all pods are ready
 
     run(course, tmp_path)
 
 
-def test_refused_denied_tried_again_and_given_up(tmp_path: Path) -> None:
+def test_requests_are_refused_denied_retried_and_given_up(tmp_path: Path) -> None:
     def end(name: str, attempt: int) -> str:
         return "Failed" if name == "never" or (name == "third" and attempt < 3) else "Succeeded"
 
@@ -88,16 +88,16 @@ def test_refused_denied_tried_again_and_given_up(tmp_path: Path) -> None:
             assert made.status("third")["attempt"] == 3
             assert made.status("never")["message"].startswith("attempt 2: ")
             assert made.status("never")["message"].endswith("; spec.backoffLimit is 1")
-            # the policy: all of one, of the other what still runs
+            # the policy removes all of the first, and what still runs of the second
             await made.until(lambda: not made.left("never") and "third-3-switch" not in made.left("third"))
-            assert len(made.left("third")) == 4  # a workload and three workers, which have ended
-            # ada's permission and eve's were asked for once each
+            assert len(made.left("third")) == 4  # a workload and three ended workers
+            # the permissions of ada and of eve were asked for once each
             assert gateway.calls["POST subjectaccessreviews"] == 2
 
     run(course, tmp_path)
 
 
-def test_what_a_request_says_is_checked_by_the_server(tmp_path: Path) -> None:
+def test_server_checks_a_requests_fields(tmp_path: Path) -> None:
     async def course(made: Suite) -> None:
         with pytest.raises(RefusedError, match="accelerators"):
             await made.submit("none", accelerators=0)
@@ -120,8 +120,8 @@ def test_what_a_request_says_is_checked_by_the_server(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     "KOFN_WEBHOOK_HOST" not in os.environ, reason="KOFN_WEBHOOK_HOST: this machine's name for the API server"
 )
-def test_who_asks_is_whom_the_server_knows(tmp_path: Path) -> None:
-    """By the admission webhook, over TLS, whatever the request says of itself."""
+def test_requester_is_the_servers_user(tmp_path: Path) -> None:
+    """The admission webhook notes it over TLS, whatever the request claims."""
 
     async def course(made: Suite) -> None:
         host = os.environ["KOFN_WEBHOOK_HOST"]
@@ -151,7 +151,7 @@ EVERY_STEP = Counter(
         "POST configmaps": 1,
         "POST secrets": 1,
         "POST services": 1,
-        "POST pods": 2,  # one an attempt
+        "POST pods": 2,  # one for each attempt
         "POST jobsets": 2,
         "PATCH pods": 6,
         "DELETE pods": 2,
@@ -160,8 +160,10 @@ EVERY_STEP = Counter(
 )
 
 
-def test_an_operator_that_is_killed_after_every_write(tmp_path: Path) -> None:
-    """One life for each write, through an attempt that fails and one that ends well: nothing is lost or done twice."""
+def test_operator_killed_after_every_write_finishes_the_request(tmp_path: Path) -> None:
+    """One operator lives for each write, through a failing attempt and a successful one: no step is
+    lost or repeated.
+    """
     steps: list[str] = []
 
     async def course(made: Suite) -> None:
@@ -186,8 +188,8 @@ def _over(made: Suite) -> bool:
     return made.phase("digits") == "Succeeded" and not made.left()
 
 
-def test_many_requests_at_once(tmp_path: Path) -> None:
-    """Nothing is lost; and how many calls a request takes.  KOFN_REQUESTS: how many."""
+def test_many_requests_at_once_succeed(tmp_path: Path) -> None:
+    """All succeed, and the number of calls a request is printed. KOFN_REQUESTS: the number of requests."""
     count = int(os.environ.get("KOFN_REQUESTS", "200"))
 
     async def course(made: Suite) -> None:

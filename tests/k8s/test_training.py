@@ -1,4 +1,6 @@
-"""A request to the API server of KUBECONFIG that really trains: what its pods run is started in namespaces here."""
+"""A request to the API server of KUBECONFIG that really trains: its pods' processes run in
+namespaces of this machine.
+"""
 
 import os
 from pathlib import Path
@@ -25,7 +27,7 @@ policy = {objective = "progress"}
 
 
 def accuracies(folder: Path) -> list[float]:
-    """The best of each worker that was started, from its metrics."""
+    """Return the best accuracy of each started worker, from its metrics."""
     found = []
     for path in sorted(folder.glob("*-node-*/_var_lib/kofn/worker.jsonl")):
         lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if b'"params"' in line]
@@ -34,7 +36,7 @@ def accuracies(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("workers", [4, 15])
-def test_a_request_trains_through_the_switch(tmp_path: Path, workers: int) -> None:
+def test_request_trains_through_the_switch(tmp_path: Path, workers: int) -> None:
     folder = tmp_path / "pods"
     folder.mkdir()
     spread: list[float] = []

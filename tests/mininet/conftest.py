@@ -1,4 +1,4 @@
-"""Fixtures of the network's tests: an outer machine for each, and both drivers."""
+"""Fixtures of the network's tests: a separate outer machine for each, and both drivers."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.mininet.outer_machine import FOLDER, PYTHON, Machine
 
-sys.path.insert(0, str(FOLDER))  # its modules are scripts: no package to install
+sys.path.insert(0, str(FOLDER))  # its modules are scripts, not a package
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def mininet_obstacle() -> str | None:
-    """Asked of the Python that boot.py runs with, not of the one that runs the tests."""
+    """Return why mininet is unusable, for the Python that boot.py runs with, not the tests' own."""
     script = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import drivers; print(drivers.missing() or '')"
     result = subprocess.run([PYTHON, "-B", "-c", script], capture_output=True, text=True, check=True)
     return result.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""A boot.py in a network namespace of its own, so that no test can meet a network that runs on this machine."""
+"""boot.py in a separate network namespace, so that no test meets an active network of this machine."""
 
 import json
 import os
@@ -15,7 +15,7 @@ PATIENCE_S = 20.0
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
-    """The kernel removes namespaces and processes in its own time."""
+    """Wait for a condition; the kernel removes namespaces and processes with a delay."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline, f"still not so after {PATIENCE_S} s: {what}"
@@ -30,7 +30,7 @@ def alive(pid: int) -> bool:
 
 
 class Boot:
-    """A boot.py that was started, and its events."""
+    """A started boot.py, and its events."""
 
     def __init__(self, argv: list[str], state: Path, stdin: int) -> None:
         self.process = subprocess.Popen(
@@ -71,7 +71,7 @@ class Boot:
         return event
 
     def check(self) -> tuple[bool, dict[str, dict[str, Any]]]:
-        """Run the checks: whether all are good, and each by name."""
+        """Run the checks; return whether all are good, and each one by name."""
         self.send(do="check")
         found = {}
         while (event := self.event())["event"] == "check":
@@ -80,7 +80,7 @@ class Boot:
         return event["ok"], found
 
     def refuses(self) -> str:
-        """The message of an error, after which it must have ended with code 2."""
+        """Return the message of an error, after which it must have ended with code 2."""
         message = self.expect("error")["message"]
         assert self.process.wait(PATIENCE_S) == 2
         assert "\n" not in message
@@ -88,14 +88,14 @@ class Boot:
 
 
 class Machine:
-    """An outer network namespace that plays the whole machine, and a folder for records."""
+    """An outer network namespace in place of the whole machine, and a folder for records."""
 
     def __init__(self, holder: subprocess.Popen[bytes], state: Path) -> None:
         self._enter = ["nsenter", f"--net=/proc/{holder.pid}/ns/net"]
         self.state = state
 
     def run(self, *argv: str, inside: str | None = None) -> str:
-        """A command's output, in this machine or inside a host's namespace."""
+        """Return a command's output, in this machine or inside a host's namespace."""
         enter = [*self._enter] if inside is None else ["nsenter", f"--net={inside}"]
         return subprocess.run([*enter, *argv], check=True, capture_output=True, text=True).stdout
 
@@ -115,7 +115,7 @@ class Machine:
         return {link["ifname"] for link in json.loads(self.run("ip", "-json", "link"))}
 
     def bridge(self, ready: dict[str, Any]) -> None:
-        """A Linux bridge in the switch's place."""
+        """Create a Linux bridge in the switch's place."""
         self.run("ip", "link", "add", "bridge0", "type", "bridge")
         for name in ready["switch"]["interfaces"].values():
             self.run("ip", "link", "set", name, "master", "bridge0")

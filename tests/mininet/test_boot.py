@@ -1,4 +1,4 @@
-"""The network as it is made, measured and driven, by both drivers."""
+"""The network is created, measured and driven by both drivers."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def links(machine: Machine, namespace: str | None = None) -> dict[str, dict[str,
     return {link["ifname"]: link for link in json.loads(machine.run("ip", "-json", "-d", "addr", inside=namespace))}
 
 
-def test_the_default_network_is_as_documented(machine: Machine, driver: str) -> None:
+def test_default_network_is_as_documented(machine: Machine, driver: str) -> None:
     with machine.boot("--topology", str(FOLDER / "topology.json"), "--driver", driver) as boot:
         ready = boot.expect("ready")
         assert (ready["driver"], ready["mtu"], ready["management"]) == (driver, 9000, "172.30.255.1")
@@ -55,7 +55,7 @@ def test_neighbours_are_static(machine: Machine, driver: str) -> None:
         }
 
 
-def test_the_checks_pass_over_a_working_switch(machine: Machine, driver: str) -> None:
+def test_checks_pass_over_a_working_switch(machine: Machine, driver: str) -> None:
     with machine.boot("--hosts", "3", "--mbps", "100", "--driver", driver) as boot:
         machine.bridge(boot.expect("ready"))
         good, found = boot.check()
@@ -71,7 +71,7 @@ def test_the_checks_pass_over_a_working_switch(machine: Machine, driver: str) ->
 
 
 @pytest.mark.parametrize(("rate", "expected"), [("40mbit", "slow"), ("300mbit", "fast")])
-def test_a_wrong_rate_is_caught(machine: Machine, driver: str, rate: str, expected: str) -> None:
+def test_wrong_rate_is_detected(machine: Machine, driver: str, rate: str, expected: str) -> None:
     with machine.boot("--hosts", "2", "--mbps", "100", "--driver", driver) as boot:
         ready = boot.expect("ready")
         machine.bridge(ready)
@@ -86,7 +86,7 @@ def test_a_wrong_rate_is_caught(machine: Machine, driver: str, rate: str, expect
         assert found["rate h2 -> h1"]["ok"]
 
 
-def test_a_missing_limit_behind_a_right_one_is_caught(machine: Machine) -> None:
+def test_missing_limit_behind_a_correct_one_is_detected(machine: Machine) -> None:
     with machine.boot("--hosts", "2", "--mbps", "50", "--driver", "netns") as boot:
         ready = boot.expect("ready")
         machine.bridge(ready)
@@ -96,7 +96,7 @@ def test_a_missing_limit_behind_a_right_one_is_caught(machine: Machine) -> None:
         assert found["rate h1 -> h2"]["sent_mbps"] > 100
 
 
-def test_a_link_can_be_shaped_again(machine: Machine, driver: str) -> None:
+def test_link_can_be_shaped_again(machine: Machine, driver: str) -> None:
     with machine.boot("--hosts", "2", "--driver", driver) as boot:
         machine.bridge(boot.expect("ready"))
         for rate in (50, 20, None):
@@ -107,7 +107,7 @@ def test_a_link_can_be_shaped_again(machine: Machine, driver: str) -> None:
             assert found["rate h1 -> h2"]["configured_mbps"] == rate
 
 
-def test_a_switch_that_does_not_forward_is_caught(machine: Machine) -> None:
+def test_switch_that_does_not_forward_is_detected(machine: Machine) -> None:
     with machine.boot("--hosts", "2", "--driver", "netns") as boot:
         boot.expect("ready")
         good, found = boot.check()
@@ -117,7 +117,7 @@ def test_a_switch_that_does_not_forward_is_caught(machine: Machine) -> None:
         assert not any(name.startswith("rate") for name in found)
 
 
-def test_a_firewalled_management_network_is_caught(machine: Machine) -> None:
+def test_blocked_management_network_is_detected(machine: Machine) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns") as boot:
         boot.expect("ready")
         machine.run("ip", "link", "set", "kofn-mgmt", "down")
@@ -126,7 +126,7 @@ def test_a_firewalled_management_network_is_caught(machine: Machine) -> None:
         assert "172.30.255.2 cannot connect to 172.30.255.1" in found["management h1 -> root"]["detail"]
 
 
-def test_processes_run_where_they_are_told(machine: Machine, driver: str, tmp_path: Path) -> None:
+def test_processes_run_in_the_given_node(machine: Machine, driver: str, tmp_path: Path) -> None:
     script = 'echo "$COLOUR $PWD"; cat /proc/net/dev; echo problem >&2; exit 3'
     with machine.boot("--hosts", "2", "--driver", driver) as boot:
         boot.expect("ready")
@@ -141,7 +141,7 @@ def test_processes_run_where_they_are_told(machine: Machine, driver: str, tmp_pa
             assert log.read_text().endswith("problem\n")
 
 
-def test_a_process_is_signalled_and_its_id_is_free_again(machine: Machine) -> None:
+def test_process_is_signalled_and_its_id_is_free_again(machine: Machine) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns") as boot:
         boot.expect("ready")
         for _ in range(2):
@@ -150,10 +150,10 @@ def test_a_process_is_signalled_and_its_id_is_free_again(machine: Machine) -> No
             assert os.getsid(pid) == pid
             boot.send(do="signal", id="sleeper", signal="TERM")
             assert boot.event() == {"event": "exited", "id": "sleeper", "code": -signal.SIGTERM}
-            boot.send(do="signal", id="sleeper", signal="TERM")  # too late is no error
+            boot.send(do="signal", id="sleeper", signal="TERM")  # a late signal is no error
 
 
-def test_a_host_runs_the_commands_of_its_topology(machine: Machine, tmp_path: Path) -> None:
+def test_host_runs_the_commands_of_its_topology(machine: Machine, tmp_path: Path) -> None:
     document = json.loads((FOLDER / "topology.json").read_text())
     document["hosts"]["h2"]["commands"] = ["ip link add extra type bridge", "ip link set extra up"]
     path = tmp_path / "topology.json"
@@ -180,14 +180,14 @@ def test_hosts_of_different_subnets_reach_each_other(machine: Machine, tmp_path:
         assert all(check["ok"] for name, check in found.items() if name.startswith("ping")), found
 
 
-def test_auto_says_which_driver_and_why(machine: Machine) -> None:
+def test_auto_names_the_driver_and_the_reason(machine: Machine) -> None:
     with machine.boot("--hosts", "1") as boot:
         ready = boot.expect("ready")
         assert ready["driver"] in ("mininet", "netns")
         assert "mininet" in ready["reason"]
 
 
-def test_a_topology_can_be_written_only(tmp_path: Path) -> None:
+def test_topology_can_be_written_without_a_network(tmp_path: Path) -> None:
     path = tmp_path / "star.json"
     argv = [PYTHON, "-B", str(FOLDER / "boot.py"), "--hosts", "4", "--mbps", "200", "--write-topology", str(path)]
     assert subprocess.run(argv, check=True, capture_output=True, text=True).stdout == ""
@@ -198,7 +198,7 @@ def test_a_topology_can_be_written_only(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("hosts", [64])
-def test_the_largest_network_is_made(machine: Machine, driver: str, hosts: int) -> None:
+def test_largest_network_is_created(machine: Machine, driver: str, hosts: int) -> None:
     with machine.boot("--hosts", str(hosts), "--mbps", "100", "--driver", driver) as boot:
         assert len(boot.expect("ready")["hosts"]) == hosts
         assert len(machine.interfaces()) == hosts + 2
@@ -219,14 +219,14 @@ def test_end_of_stdin_ends_everything(machine: Machine, driver: str) -> None:
     assert not list(machine.state.glob("*.json"))
 
 
-def test_a_stdin_that_is_no_pipe_will_do(machine: Machine) -> None:
+def test_stdin_need_not_be_a_pipe(machine: Machine) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns", stdin=subprocess.DEVNULL) as boot:
         boot.expect("ready")
         boot.expect("stopped")
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, "stop"])
-def test_it_can_be_told_to_stop(machine: Machine, how: signal.Signals | str) -> None:
+def test_network_can_be_stopped(machine: Machine, how: signal.Signals | str) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns") as boot:
         boot.expect("ready")
         boot.send(do="stop") if isinstance(how, str) else boot.process.send_signal(how)
@@ -234,7 +234,7 @@ def test_it_can_be_told_to_stop(machine: Machine, how: signal.Signals | str) -> 
         assert boot.process.wait(PATIENCE_S) == 0
 
 
-def test_a_process_that_ignores_term_is_killed(machine: Machine) -> None:
+def test_process_that_ignores_term_is_killed(machine: Machine) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns") as boot:
         boot.expect("ready")
         boot.send(do="start", id="deaf", node="h1", argv=[PYTHON, "-c", DEAF])

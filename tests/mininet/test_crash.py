@@ -1,4 +1,4 @@
-"""What is left after the worst, and who is refused: records, kill -9, --clean, preconditions."""
+"""Remains of a crash and refused starts: records, kill -9, --clean, preconditions."""
 
 import json
 import os
@@ -12,17 +12,17 @@ from tests.mininet.outer_machine import PATIENCE_S, Machine, alive, wait_until
 
 pytestmark = pytest.mark.root
 
-NOBODY_WHO_MAY_READ_THIS_CHECKOUT = ("unshare", "--user")  # wherever it is: in /root, too
+NOBODY_WHO_MAY_READ_THIS_CHECKOUT = ("unshare", "--user")  # wherever the checkout is, in /root, too
 
 
 def namespaces() -> set[str]:
-    """The network namespaces that any process is in."""
+    """Return the network namespaces of all processes."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/ns/net"):
         try:
             found.add(os.readlink(path))
         except OSError:
-            continue  # the process has ended meanwhile
+            continue  # the process has just ended
     return found
 
 
@@ -47,7 +47,7 @@ def test_kill_9_leaves_nothing(machine: Machine, driver: str) -> None:
         wait_until(lambda: namespaces().isdisjoint(inside), "no namespace is left: another may have a number again")
 
 
-def test_the_next_boot_removes_a_dead_record(machine: Machine, driver: str) -> None:
+def test_next_boot_removes_a_dead_record(machine: Machine, driver: str) -> None:
     with machine.boot("--hosts", "2", "--driver", driver) as boot:
         boot.expect("ready")
         boot.process.kill()
@@ -56,7 +56,7 @@ def test_the_next_boot_removes_a_dead_record(machine: Machine, driver: str) -> N
         assert [path.stem for path in machine.state.glob("*.json")] == [str(boot.pid)]
 
 
-def test_clean_removes_what_a_crash_left(machine: Machine) -> None:
+def test_clean_removes_the_remains_of_a_crash(machine: Machine) -> None:
     with machine.boot("--hosts", "2", "--driver", "netns") as boot:
         boot.expect("ready")
         boot.process.kill()
@@ -67,7 +67,7 @@ def test_clean_removes_what_a_crash_left(machine: Machine) -> None:
         assert not list(machine.state.glob("*.json"))
 
 
-def test_clean_leaves_a_network_that_runs(machine: Machine) -> None:
+def test_clean_leaves_an_active_network(machine: Machine) -> None:
     with machine.boot("--hosts", "2", "--driver", "netns") as boot:
         boot.expect("ready")
         result = machine.clean()
@@ -77,8 +77,8 @@ def test_clean_leaves_a_network_that_runs(machine: Machine) -> None:
         boot.expect("stopped")
 
 
-def test_clean_touches_only_what_is_recorded(machine: Machine) -> None:
-    """A pid and a name that were used again are somebody else's; so is what another namespace calls the same."""
+def test_clean_removes_only_recorded_objects(machine: Machine) -> None:
+    """A reused pid or name belongs to another program; so does the same name in another namespace."""
     machine.run("ip", "link", "add", "other", "type", "bridge")
     with subprocess.Popen(["sleep", "1000"]) as stranger:
         machine.state.mkdir()
@@ -95,7 +95,7 @@ def test_clean_touches_only_what_is_recorded(machine: Machine) -> None:
 
 
 def test_clean_ends_recorded_processes(machine: Machine) -> None:
-    """As if the kernel had not: a network's process that outlived it."""
+    """The process of a network has outlived it."""
     machine.state.mkdir()
     with subprocess.Popen(["sleep", "1000"]) as left:
         started = int(Path(f"/proc/{left.pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -106,7 +106,7 @@ def test_clean_ends_recorded_processes(machine: Machine) -> None:
         assert left.wait(PATIENCE_S) == -signal.SIGTERM
 
 
-def test_an_unreadable_record_is_named(machine: Machine) -> None:
+def test_unreadable_record_is_named(machine: Machine) -> None:
     machine.state.mkdir()
     (machine.state / "7.json").write_text("{}")
     result = machine.clean()
@@ -114,7 +114,7 @@ def test_an_unreadable_record_is_named(machine: Machine) -> None:
     assert "7.json is not a record of kofn" in result.stderr
 
 
-def test_one_network_at_a_time(machine: Machine) -> None:
+def test_second_network_is_refused(machine: Machine) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns") as first:
         first.expect("ready")
         with machine.boot("--hosts", "1", "--driver", "netns") as second:
@@ -123,7 +123,7 @@ def test_one_network_at_a_time(machine: Machine) -> None:
         first.expect("stopped")
 
 
-def test_a_network_that_is_stopping_is_waited_for(machine: Machine) -> None:
+def test_stopping_network_is_awaited(machine: Machine) -> None:
     with machine.boot("--hosts", "1", "--driver", "netns") as first:
         first.expect("ready")
         first.send(
@@ -137,7 +137,7 @@ def test_a_network_that_is_stopping_is_waited_for(machine: Machine) -> None:
             assert first.process.wait(PATIENCE_S) == 0
 
 
-def test_somebody_elses_interface_is_left_alone(machine: Machine, driver: str) -> None:
+def test_interface_of_another_program_is_left_alone(machine: Machine, driver: str) -> None:
     machine.run("ip", "link", "add", "s1-eth2", "type", "bridge")
     with machine.boot("--hosts", "2", "--driver", driver) as boot:
         assert boot.expect("ready")["switch"]["interfaces"] == {"1": "s1-eth1_2", "2": "s1-eth2_2"}
@@ -160,7 +160,7 @@ def test_networks_of_two_state_folders_run_side_by_side(machine: Machine, driver
         assert machine.interfaces() == {"lo", "s1-eth1", "s1-eth2", "kofn-mgmt"}, "only its own are gone"
 
 
-def test_a_machine_without_room_is_refused_before_anything_is_made(machine: Machine) -> None:
+def test_machine_without_room_is_refused_before_anything_is_created(machine: Machine) -> None:
     with machine.boot("--check-machine", "--hosts", "1") as boot:
         assert boot.process.wait(PATIENCE_S) == 0
     machine.run("ip", "link", "add", "lan", "type", "bridge")
@@ -173,7 +173,7 @@ def test_a_machine_without_room_is_refused_before_anything_is_made(machine: Mach
 
 
 @pytest.mark.parametrize("route", ["172.30.255.128/25", "172.16.0.0/12", "172.30.255.7"])
-def test_a_management_network_that_is_in_use_is_refused(machine: Machine, route: str) -> None:
+def test_management_network_in_use_is_refused(machine: Machine, route: str) -> None:
     machine.run("ip", "link", "add", "lan", "type", "bridge")
     machine.run("ip", "link", "set", "lan", "up")
     machine.run("ip", "route", "add", route, "dev", "lan")
@@ -200,7 +200,7 @@ def test_a_management_network_that_is_in_use_is_refused(machine: Machine, route:
         (("--topology", "/nowhere.json", "--mbps", "5"), "--mbps is for --hosts"),
     ],
 )
-def test_a_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...], message: str) -> None:
+def test_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, ...], message: str) -> None:
     with machine.boot(*arguments) as boot:
         assert message in boot.refuses()
     assert machine.interfaces() == {"lo"}
@@ -227,7 +227,7 @@ def test_a_bad_command_line_is_refused(machine: Machine, arguments: tuple[str, .
         ({"do": "stop", "now": True}, "command stop: fields must be none, got now = True"),
     ],
 )
-def test_a_bad_command_ends_the_network(machine: Machine, command: str | dict[str, object], message: str) -> None:
+def test_bad_command_ends_the_network(machine: Machine, command: str | dict[str, object], message: str) -> None:
     with machine.boot("--hosts", "2", "--driver", "netns") as boot:
         boot.expect("ready")
         if isinstance(command, str):
@@ -243,12 +243,12 @@ def test_root_is_needed(machine: Machine) -> None:
         assert boot.refuses().startswith("not root")
 
 
-def test_a_missing_tool_is_named_with_its_package(machine: Machine) -> None:
+def test_missing_tool_is_named_with_its_package(machine: Machine) -> None:
     with machine.boot("--hosts", "1", before=("env", "PATH=/nowhere")) as boot:
         assert boot.refuses() == "the command ip is missing: install the apt package iproute2"
 
 
-def test_mininet_that_is_missing_is_named_with_its_package(machine: Machine, tmp_path: Path) -> None:
+def test_missing_mininet_is_named_with_its_package(machine: Machine, tmp_path: Path) -> None:
     for tool in ("ip", "tc"):
         (tmp_path / tool).symlink_to(f"/usr/sbin/{tool}")
     before = ("env", f"PATH={tmp_path}")

@@ -1,4 +1,4 @@
-"""Which of several measurements of a link's rate counts."""
+"""The choice among several measurements of a link's rate."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -19,7 +19,7 @@ def host(name: str) -> checks.CheckedHost:
     ("measured", "taken", "good"),
     [([90.0], 90.0, True), ([30.0, 85.0], 85.0, True), ([30.0, 50.0, 40.0], 50.0, False), ([120.0], 120.0, False)],
 )
-def test_a_busy_machine_may_be_too_slow_twice(
+def test_busy_machine_may_be_too_slow_twice(
     monkeypatch: pytest.MonkeyPatch, measured: Sequence[float], taken: float, good: bool
 ) -> None:
     rates = iter(measured)
@@ -32,10 +32,10 @@ def test_a_busy_machine_may_be_too_slow_twice(
 @pytest.mark.parametrize(
     ("sent", "received", "good"), [(41.0, 40.0, True), (80.0, 40.0, False), (0.0, 0.0, False), (130.0, 125.0, False)]
 )
-def test_a_link_that_is_never_full_is_not_the_limit(
+def test_link_that_is_never_full_passes(
     monkeypatch: pytest.MonkeyPatch, sent: float, received: float, good: bool
 ) -> None:
-    """Unless something is lost, or nothing comes at all, or too much does."""
+    """It fails if packets are lost, if none arrive, or if too many do."""
     found = Rates(sent=sent, received=received, waited=not sent)
     monkeypatch.setattr(checks, "measure", lambda *_: found)
     check = checks.shaping(host("h1"), host("h2"), 1500, 0.2)

@@ -1,4 +1,4 @@
-"""Which `tc` commands change a link's rate, at which of its ends; nothing is made."""
+"""The `tc` commands that change a link's rate, at each of its ends; nothing is created."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ MTU = 1500
 
 
 class Commands:
-    """What was asked for, and in which namespace."""
+    """Keeps the requested commands with their namespaces."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -53,7 +53,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def shaped(commands: Commands, mbps: float | None) -> network.Network:
-    """A network of two hosts whose links have this rate."""
+    """Return a network of two hosts whose links have this rate."""
     management = IPv4Network("172.30.255.0/24")
     made = network.Network(network.NetworkPlan(topology=star(2, mbps), driver="netns", management=management, mtu=MTU))
     made.root = cast(Namespace, commands.namespace("root"))
@@ -66,12 +66,12 @@ def limit(name: str, mbps: int, burst: int) -> str:
     return f"class replace dev {name} parent 5: classid 5:1 htb {rate} quantum 60000"
 
 
-def test_a_new_rate_is_for_both_ends_and_their_queues_stay(commands: Commands) -> None:
+def test_new_rate_applies_to_both_ends_and_keeps_their_queues(commands: Commands) -> None:
     shaped(commands, 200).shape("h2", 50)
     assert commands.taken() == [("root", limit("s1-eth2", 50, 12500)), ("h2", limit("h2-eth0", 50, 12500))]
 
 
-def test_a_limit_is_taken_away_and_comes_back(commands: Commands) -> None:
+def test_limit_is_removed_and_restored(commands: Commands) -> None:
     made = shaped(commands, None)
     for mbps in (10, None, 10):
         made.shape("h1", mbps)
@@ -91,6 +91,6 @@ def test_a_limit_is_taken_away_and_comes_back(commands: Commands) -> None:
         assert made.rates == {"h1": mbps, "h2": None}
 
 
-def test_an_unknown_host_is_named(commands: Commands) -> None:
+def test_unknown_host_is_named(commands: Commands) -> None:
     with pytest.raises(NetworkError, match="the host must be one of h1, h2, got 'h3'"):
         shaped(commands, 10).shape("h3", 5)

@@ -1,4 +1,4 @@
-"""topology.json: what is read, and what is refused with which words."""
+"""topology.json: valid files, and the errors of invalid ones."""
 
 import copy
 import json
@@ -12,12 +12,12 @@ from kofn.host.wire.packet import SERVICE
 DEFAULT = json.loads((Path(__file__).resolve().parents[2] / "mininet" / "topology.json").read_text())
 
 
-def test_the_default_is_a_star_of_four() -> None:
+def test_default_is_a_star_of_four() -> None:
     assert parse(DEFAULT) == star(4, 200)
 
 
 @pytest.mark.parametrize(("hosts", "mbps"), [(1, None), (3, 0.5), (64, 1000)])
-def test_a_star_survives_its_file(tmp_path: Path, hosts: int, mbps: float | None) -> None:
+def test_star_is_written_and_read_back(tmp_path: Path, hosts: int, mbps: float | None) -> None:
     path = tmp_path / "topology.json"
     path.write_text(star(hosts, mbps).to_json())
     assert load(path) == star(hosts, mbps)
@@ -41,7 +41,7 @@ def test_ports_need_not_follow_ranks() -> None:
     assert made.switch_interface(made.hosts[0]) == "s1-eth64"
 
 
-def test_a_mac_is_made_from_the_rank() -> None:
+def test_mac_follows_from_the_rank() -> None:
     document = copy.deepcopy(DEFAULT)
     del document["hosts"]["h3"]["mac"]
     assert parse(document).hosts[2].mac == "08:00:00:00:00:03"
@@ -94,7 +94,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD.keys())
-def test_a_bad_topology_is_refused_by_field(change: dict[str, object], message: str) -> None:
+def test_bad_topology_is_refused_by_field(change: dict[str, object], message: str) -> None:
     document = copy.deepcopy(DEFAULT)
     for path, value in change.items():
         *parents, last = path.split(".")
@@ -120,7 +120,7 @@ def test_a_bad_topology_is_refused_by_field(change: dict[str, object], message: 
         ('{"hosts": {"h1": {}, "h1": {}}}', "a table must name 'h1' once, got two"),
     ],
 )
-def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(TopologyError, match=r"mine\.json: ") as caught:
@@ -128,16 +128,16 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, message: str) 
     assert message in str(caught.value)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_missing_topology_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="No such file"):
         load(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(("hosts", "mbps"), [(0, 1), (65, 1), (2, 0), (2, float("nan"))])
-def test_a_bad_star_is_refused(hosts: int, mbps: float) -> None:
+def test_bad_star_is_refused(hosts: int, mbps: float) -> None:
     with pytest.raises(TopologyError, match=r"must be|Mbit/s"):
         star(hosts, mbps)
 
 
-def test_hosts_send_to_the_address_that_the_switch_has() -> None:
+def test_hosts_send_to_the_switchs_address() -> None:
     assert str(SERVICE_IP) == SERVICE

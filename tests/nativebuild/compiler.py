@@ -1,4 +1,4 @@
-"""A C compiler that writes down what it is asked for, and may be held up."""
+"""A C compiler that records its calls and may be held up."""
 
 import shlex
 from pathlib import Path
@@ -15,7 +15,7 @@ exec cc "$@"
 
 
 class NotingCompiler:
-    """`command` is for CC; it compiles once go() was called."""
+    """`command` is for CC; it compiles after go() was called."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,12 +29,12 @@ class NotingCompiler:
 
     @property
     def compiled(self) -> int:
-        """How many C files were to be compiled."""
+        """Return the number of C files to compile."""
         return self._lines("compiled")
 
     @property
     def linked(self) -> int:
-        """How many libraries were to be made."""
+        """Return the number of libraries to link."""
         return self._lines("linked")
 
     def _lines(self, name: str) -> int:

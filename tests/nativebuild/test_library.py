@@ -1,4 +1,4 @@
-"""A library is built once, whoever needs it at the same time, and whatever becomes of its builder."""
+"""A library is built once, however many need it at the same time, even if its builder dies."""
 
 import errno
 import os
@@ -41,7 +41,7 @@ def builders(count: int) -> list["subprocess.Popen[str]"]:
 
 
 def waits(pid: int) -> bool:
-    """For a lock."""
+    """Whether a process waits for a lock."""
     lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
     return any(line[1] == "->" and line[5] == str(pid) for line in lines)
 
@@ -55,7 +55,7 @@ def test_one_process_builds_and_the_others_wait(cache: Path, compiler: NotingCom
     assert printed == {str(path) for path in cache.iterdir()}, "the library, and neither a lock nor a folder"
 
 
-def test_a_builder_that_is_killed_holds_nobody_up(cache: Path, compiler: NotingCompiler) -> None:
+def test_killed_builder_delays_no_other(cache: Path, compiler: NotingCompiler) -> None:
     (first,) = builders(1)
     until(lambda: compiler.compiled == 1)
     (second,) = builders(1)
@@ -73,7 +73,7 @@ def test_a_builder_that_is_killed_holds_nobody_up(cache: Path, compiler: NotingC
     assert not left.exists()
 
 
-def test_threads_wait_for_each_other_as_processes_do(cache: Path, compiler: NotingCompiler) -> None:
+def test_threads_wait_for_each_other_like_processes(cache: Path, compiler: NotingCompiler) -> None:
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(build) for _ in range(2)]
         until(lambda: compiler.compiled + waits(os.getpid()) == 2)
@@ -82,7 +82,7 @@ def test_threads_wait_for_each_other_as_processes_do(cache: Path, compiler: Noti
     assert compiler.compiled == 1
 
 
-def test_where_no_lock_can_be_had_it_is_built(
+def test_library_is_built_where_locks_are_unavailable(
     cache: Path, compiler: NotingCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -93,7 +93,7 @@ def test_where_no_lock_can_be_had_it_is_built(
     assert build().exists()
 
 
-def test_a_cache_that_is_read_only_serves_what_it_has(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_cache_serves_its_libraries(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = build()
 
     def refuse(*_: object, **__: object) -> NoReturn:
@@ -104,7 +104,7 @@ def test_a_cache_that_is_read_only_serves_what_it_has(cache: Path, monkeypatch: 
     assert build() == library
 
 
-def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOFN_CACHE", "/sys")
     with pytest.raises(OSError, match=r"^/sys, where compiled .* cannot be written: .*; KOFN_CACHE names another$"):
         build()

@@ -1,4 +1,4 @@
-"""The table after a run: 14 rows, 80 columns, and its first lines say what happened."""
+"""The table after a run has at most 14 rows and 80 columns, and its first lines sum up the run."""
 
 import io
 from dataclasses import replace
@@ -41,7 +41,7 @@ def rows(summary: Summary) -> dict[str, list[str]]:
     return {label: cells for label, *cells in brief_rows(summary)}
 
 
-def test_the_default_runs_table_fits_14_rows_and_80_columns() -> None:
+def test_default_runs_table_fits_14_rows_and_80_columns() -> None:
     assert len(brief_rows(DEFAULT)) <= 14
     file = io.StringIO()
     (table,) = brief_tables(RunSummary(jobs=(DEFAULT,)))
@@ -51,13 +51,13 @@ def test_the_default_runs_table_fits_14_rows_and_80_columns() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_number_that_a_script_logged_is_a_row() -> None:
+def test_logged_number_of_a_script_is_a_row() -> None:
     logged = Summary(job=1, metric=None, trials=(replace(LATE, logged={"top1": 0.71236}), ALL))
     assert rows(logged)["top1, last"] == ["0.7124", "-"]
     assert ["top1, last", "0.7124", "-"] in logged.rows()
 
 
-def test_the_first_lines_say_what_happened() -> None:
+def test_first_lines_sum_up_the_run() -> None:
     alone, source, progress, late = headlines(DEFAULT)
     assert alone == "One worker alone: 95.0% accuracy after 5.5 s."
     assert source == "source: 95.0% accuracy after 2.5 s, 2.8 x faster than all and 2.2 x faster than one worker alone."
@@ -68,7 +68,7 @@ def test_the_first_lines_say_what_happened() -> None:
     )
 
 
-def test_a_trial_that_took_longer_is_slower() -> None:
+def test_slower_trial_is_called_slower() -> None:
     assert DEFAULT.alone is not None
     quick = replace(DEFAULT, alone=replace(DEFAULT.alone, time_to_target_s=0.5))
     assert any(
@@ -76,7 +76,7 @@ def test_a_trial_that_took_longer_is_slower() -> None:
     )
 
 
-def test_cells_say_which_k_and_rule_were_used_and_where_late_gradients_went() -> None:
+def test_cells_show_k_and_rule_and_where_late_gradients_went() -> None:
     found = rows(DEFAULT)
     assert found["k, and how often"] == ["3 in 99 %", "3 in 99 %", "4 in 100 %"]
     assert found["rule for late gradients"][:2] == ["merge", "async/batch-sync"]
@@ -95,12 +95,12 @@ def test_cells_say_which_k_and_rule_were_used_and_where_late_gradients_went() ->
         ),
     ],
 )
-def test_a_worker_alone_that_was_not_asked_for_or_missed_the_target(alone: Alone | None, words: str) -> None:
+def test_worker_alone_that_was_not_run_or_missed_the_target_is_described(alone: Alone | None, words: str) -> None:
     assert headlines(replace(DEFAULT, alone=alone))[0].startswith(words)
     assert ("one worker alone / this" in rows(replace(DEFAULT, alone=alone))) == (alone is not None)
 
 
-def test_what_is_wrong_is_in_the_table() -> None:
+def test_violations_are_in_the_table() -> None:
     broken: TrialSummary = replace(
         LATE, identity_error="parted", conservation_error="lost", starved_by_worker=(0, 9, 0, 0)
     )

@@ -1,4 +1,4 @@
-"""The report's figures: files that hold what is drawn, captions, marks, and texts that explain and say what made it."""
+"""The report's figures: files with the drawn numbers, captions, marks, explanations and provenance."""
 
 import csv
 import json
@@ -73,7 +73,7 @@ def test_every_figure_has_its_files_a_caption_and_links(folder: RunFolder) -> No
         assert len(texts) > 5, "text is text"
 
 
-def test_the_numbers_are_what_is_drawn(folder: RunFolder) -> None:
+def test_files_hold_the_drawn_numbers(folder: RunFolder) -> None:
     report(folder)
     _, series = read(folder)
     rows = table(folder.path / "figures" / "accuracy.csv")
@@ -85,7 +85,7 @@ def test_the_numbers_are_what_is_drawn(folder: RunFolder) -> None:
     assert {row["value"] for row in blocking if row["quantity"] == "k"} == {"3.0"}
 
 
-def test_costs_add_up_and_are_those_of_a_comparison(folder: RunFolder) -> None:
+def test_costs_add_up_and_equal_those_of_a_comparison(folder: RunFolder) -> None:
     report(folder)
     metrics, _ = read(folder)
     parts = mean_parts_s(metrics)
@@ -97,7 +97,7 @@ def test_costs_add_up_and_are_those_of_a_comparison(folder: RunFolder) -> None:
     assert [*LinkMeans.__dataclass_fields__] == [*LINKS]
 
 
-def test_compression_has_its_numbers(tmp_path: Path) -> None:
+def test_compression_figures_have_their_numbers(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [compress(simulate())])
     config = Config.parse('[compress]\ncodec = "int8"')
@@ -109,14 +109,14 @@ def test_compression_has_its_numbers(tmp_path: Path) -> None:
     }
 
 
-def test_faults_in_words() -> None:
+def test_faults_are_described() -> None:
     fault = FaultSection(workers=(1, 2), drop=0.1, delay_ms=3, from_s=2, until_s=5)
     assert describe_fault(fault) == (
         "0.1 lost, 3 ms delay of the packets of workers 1, 2 (both, at the host) from 2 s until 5 s"
     )
 
 
-def test_what_changes_is_marked(folder: RunFolder) -> None:
+def test_changes_are_marked(folder: RunFolder) -> None:
     config = Config(
         straggler=(
             StragglerSection(workers=(3,), mean_ms=60.0),
@@ -150,7 +150,7 @@ def test_marks_are_in_pictures_and_captions(folder: RunFolder) -> None:
     assert "all, worker-2 killed (9) (baseline)" in page
 
 
-def test_the_page_has_a_dark_side_and_says_what_made_it(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_has_a_dark_side_and_its_provenance(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/kofn", "run", "--out", "a b"])
     folder.write_record([Config()], driver="netns")
     folder.update_record(finished=2)

@@ -1,4 +1,4 @@
-"""A run that ended early has a summary and a report of what there is, and says why it ended."""
+"""A run that ended early has a summary and a report of its results so far, and gives the reason of its end."""
 
 import io
 import json
@@ -25,7 +25,7 @@ STOPPED = "stopped by SIGINT (Ctrl-C)"
 
 
 def stopped(path: Path, *, why: str = STOPPED) -> RunFolder:
-    """A run of two trials that was ended in the second one; its workers were killed."""
+    """Write a run of two trials that was stopped in the second one; its workers were killed."""
     folder = two_trials(path)
     cut = folder.jobs[0].trials[1]
     for rank in range(4):
@@ -40,7 +40,7 @@ def report(folder: RunFolder, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["report", str(folder.path), *arguments], env={"KOFN_STATE_DIR": "/nowhere"})
 
 
-def test_a_stopped_run_shows_what_there_is(tmp_path: Path) -> None:
+def test_stopped_run_shows_its_results(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
     done = report(folder, "--json")
     assert done.exit_code == 1, done.output
@@ -67,7 +67,7 @@ def test_a_stopped_run_shows_what_there_is(tmp_path: Path) -> None:
     assert "all (did not end)" in page
 
 
-def test_a_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
+def test_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
     for rank in range(4):
         folder.jobs[0].trials[1].metrics(rank).unlink()
@@ -77,7 +77,7 @@ def test_a_trial_that_did_not_begin_is_named(tmp_path: Path) -> None:
     assert [entry["objective"] for entry in document["trials"]] == ["throughput"]
 
 
-def test_nothing_at_all(tmp_path: Path) -> None:
+def test_run_without_any_results_has_a_summary(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     folder.write_record([Config()], driver="netns")
     folder.write_effective([Config()])
@@ -89,13 +89,13 @@ def test_nothing_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_killed_run_can_say_that_much(tmp_path: Path) -> None:
+def test_killed_run_is_called_killed(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     assert json.loads(report(folder, "--json").stdout)["early_end"] == KILLED
 
 
 @pytest.mark.parametrize("going", ["", "seed-4"])
-def test_a_run_that_goes_on_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, going: str) -> None:
+def test_active_run_is_called_active(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, going: str) -> None:
     folder = stopped(tmp_path / "run", why="")
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
     with hold(folder.path / going):
@@ -103,20 +103,20 @@ def test_a_run_that_goes_on_is_said_to(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(done.stdout)["early_end"] == "it is still running"
 
 
-def test_a_finished_run_is_reported_again(tmp_path: Path) -> None:
+def test_finished_run_is_reported_again(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     done = report(folder, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["early_end"] == ""
 
 
-def test_another_folder_is_refused(tmp_path: Path) -> None:
+def test_other_folder_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", str(tmp_path)])
     assert done.exit_code == 2
     assert f"kofn report: {tmp_path} is no run's folder: run.json: No such file or directory" in done.output
 
 
-def test_replicas_that_differ_are_found_in_what_there_is(tmp_path: Path) -> None:
+def test_different_replicas_are_found_in_partial_results(tmp_path: Path) -> None:
     folder = stopped(tmp_path)
     path = folder.jobs[0].trials[1].metrics(2)
     path.write_text(path.read_text().replace('"params": "00000005"', '"params": "dead"'))
@@ -124,7 +124,7 @@ def test_replicas_that_differ_are_found_in_what_there_is(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("error", [InterruptedRun(STOPPED), RunError("worker-1 ended (log: x):\n  its last words")])
-def test_an_error_is_noted_and_what_there_is_concluded(tmp_path: Path, error: Exception) -> None:
+def test_error_is_noted_and_partial_results_are_concluded(tmp_path: Path, error: Exception) -> None:
     folder = stopped(tmp_path, why="")
     with pytest.raises(type(error)), noted_end(folder, conclude_early(Console(quiet=True), as_json=False)):
         raise error
@@ -134,7 +134,7 @@ def test_an_error_is_noted_and_what_there_is_concluded(tmp_path: Path, error: Ex
     assert (tmp_path / "report.html").exists()
 
 
-def test_why_it_ended_is_said_once_by_the_error_that_follows(tmp_path: Path) -> None:
+def test_reason_of_the_end_is_printed_once_by_the_error_that_follows(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     console = Console(record=True, width=200, file=io.StringIO())
     concluding = conclude_early(console, as_json=False, errors=console)
@@ -146,7 +146,7 @@ def test_why_it_ended_is_said_once_by_the_error_that_follows(tmp_path: Path) -> 
     assert "kofn: trial all: did not end: no iteration for 60 s" in report(folder).output
 
 
-def test_a_second_signal_leaves_the_report_out(tmp_path: Path) -> None:
+def test_second_signal_skips_the_report(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     begun = []
 
@@ -163,7 +163,7 @@ def test_a_second_signal_leaves_the_report_out(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_damaged_file_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
+def test_damaged_file_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
     folder = stopped(tmp_path, why="")
     folder.jobs[0].trials[0].metrics(0).write_text("{}\n")
     console = Console(record=True, width=200, file=io.StringIO())
@@ -172,7 +172,7 @@ def test_a_damaged_file_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
     assert "no summary:" in console.export_text()
 
 
-def test_an_experiment_takes_no_cell_that_did_not_end(tmp_path: Path) -> None:
+def test_experiment_takes_no_unfinished_cell(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "one" / "seed-1")
     report(folder)
     with pytest.raises(ResultsError, match="the run did not end"):

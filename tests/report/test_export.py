@@ -1,4 +1,4 @@
-"""A run's data frames in the files of other programs, read by these programs' own means."""
+"""A run's data frames in other programs' file formats, read with these programs' own means."""
 
 import struct
 from collections import defaultdict
@@ -24,7 +24,7 @@ def export(folder: Path, *words: str) -> "tuple[int, str]":
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's polynomial, bit by bit."""
+    """Return the checksum by Castagnoli's polynomial, bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -34,7 +34,7 @@ def crc32c(data: bytes) -> int:
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Of a TFRecord file: length, its checksum, data, their checksum."""
+    """Yield the records of a TFRecord file: length, its checksum, data, their checksum."""
 
     def masked(data: bytes) -> int:
         crc = crc32c(data)
@@ -96,14 +96,14 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     code, output = export(tmp_path, "--to", "csv")
     assert code == 2
     assert output.startswith(f"kofn export: {tmp_path} is no run's folder")
 
 
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("tensorboard", "tensorboardX")])
-def test_a_missing_extra_is_named_before_anything_is_made(tmp_path: Path, to: str, package: str) -> None:
+def test_missing_extra_is_named_before_anything_is_written(tmp_path: Path, to: str, package: str) -> None:
     folder = two_trials(tmp_path / "run").path
     run = command("export", folder, "--to", to)
     assert (run.returncode, run.stderr) == (1, f"kofn: {package} is not installed: pip install 'kofn[{to}]'\n")

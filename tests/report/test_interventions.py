@@ -1,4 +1,4 @@
-"""What is changed in a trial is part of its name, and a trial that was changed by hand is not compared."""
+"""Changes during a trial are part of its name, and a trial changed by hand is not compared."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def note(path: Path, *lines: dict[str, Any]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_a_baseline_that_was_changed_by_hand_is_none(tmp_path: Path) -> None:
+def test_baseline_changed_by_hand_is_no_baseline(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     note(folder.jobs[0].trials[1].decisions, SAMPLE, BY_HAND, OTHER_JOB)
     found = summarised(folder)
@@ -50,7 +50,7 @@ def test_a_baseline_that_was_changed_by_hand_is_none(tmp_path: Path) -> None:
     assert "all (baseline)" not in page
 
 
-def test_only_the_trial_that_was_changed_by_hand_is_not_compared(tmp_path: Path) -> None:
+def test_only_the_trial_changed_by_hand_is_not_compared(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     note(folder.jobs[0].trials[0].decisions, BY_HAND)
     (summary,) = summarised(folder).jobs
@@ -59,7 +59,7 @@ def test_only_the_trial_that_was_changed_by_hand_is_not_compared(tmp_path: Path)
     assert summary.headings()[1] == "all (baseline)"
 
 
-def test_what_the_configuration_changes_is_named_and_compared(tmp_path: Path) -> None:
+def test_configured_changes_are_named_and_compared(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     first, baseline = folder.jobs[0].trials
     note(first.events, KILLED, STARTED, MISSED, PLANNED | {"action": "objective", "name": "fixed:2"})
@@ -77,7 +77,7 @@ def test_what_the_configuration_changes_is_named_and_compared(tmp_path: Path) ->
     assert found.to_dict()["ok"] is True
 
 
-def test_an_objective_that_fails_makes_the_run_fail(tmp_path: Path) -> None:
+def test_objective_that_fails_makes_the_run_fail(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     fault = "objective 'mine:costs' failed: ZeroDivisionError: no data"
     note(folder.jobs[0].trials[0].decisions, OBJECTIVE | {"fault": fault}, OBJECTIVE | {"fault": "again"})

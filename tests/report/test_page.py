@@ -48,14 +48,14 @@ def test_figures_are_well_formed(tmp_path: Path) -> None:
         ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
 
 
-def test_report_without_a_single_status(tmp_path: Path) -> None:
+def test_report_without_a_single_status_is_complete(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     for entry in folder.jobs[0].trials:
         entry.status.unlink()
     assert report(folder).exists()
 
 
-def test_events_are_told_and_a_worker_that_never_came_is_drawn_empty(tmp_path: Path) -> None:
+def test_events_are_listed_and_a_worker_that_never_came_is_drawn_empty(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     for entry in folder.jobs[0].trials:
         entry.metrics(3).unlink()
@@ -75,14 +75,14 @@ def test_running_mean_follows_a_step() -> None:
     assert (smooth[22:] == 5.0).all()
 
 
-def test_the_prediction_is_drawn_with_what_follows_the_first_blocks(tmp_path: Path) -> None:
+def test_prediction_includes_the_overhead_after_the_first_blocks(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     series = first_trial(folder)
     assert series.predicted_ms.x.size == series.expected_ms.x.size > 0
     np.testing.assert_allclose(series.predicted_ms.y, 1.1 * series.expected_ms.y + 3.0)
 
 
-def test_compression_is_drawn_where_there_is_any(tmp_path: Path) -> None:
+def test_compression_is_drawn_where_it_is_used(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [compress(simulate())])
     sent, left_over, pending = first_trial(folder).compression

@@ -1,4 +1,4 @@
-"""What statuses of the controller come to as a prediction of a whole trial."""
+"""The controller's statuses give a prediction of a whole trial."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ def status(iteration: int, *predicted_s: float, k: int = 1, overhead_s: float = 
     return {"iteration": iteration, "k": k, "expected": expected, "overhead_s": overhead_s}
 
 
-def test_iterations_are_spoken_for_by_the_next_status_that_predicts_something() -> None:
+def test_iterations_use_the_next_status_with_a_prediction() -> None:
     statuses = [status(4), status(8, 0.01, 0.02), status(8, 0.5, 0.5), status(10, 0.01, 0.04, k=2)]
     assert predicted_iteration_s(statuses) == pytest.approx((8 * 0.011 + 2 * 0.041) / 10)
 
 
-def test_a_prediction_after_the_last_iteration_is_one() -> None:
+def test_prediction_after_the_last_iteration_counts() -> None:
     assert predicted_iteration_s([status(22), status(22, 0.01)]) == pytest.approx(0.011)
 
 

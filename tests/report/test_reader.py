@@ -1,4 +1,4 @@
-"""A run's folder as data frames: finished, stopped, going on, or none at all."""
+"""A run's folder as data frames: finished, stopped, active, or no run at all."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def finished(path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_frame_has_the_columns_of_its_schema(tmp_path: Path, name: str) -> None:
+def test_frame_has_the_columns_of_its_schema(tmp_path: Path, name: str) -> None:
     frame = getattr(read(finished(tmp_path).path), name)
     columns = list(TABLES[name].columns())
     assert list(frame) == [one.name for one in columns]
@@ -37,7 +37,7 @@ def test_a_frame_has_the_columns_of_its_schema(tmp_path: Path, name: str) -> Non
     assert len({one.name for one in columns}) == len(columns), "a name is there twice"
 
 
-def test_metrics_are_the_lines_of_the_workers(tmp_path: Path) -> None:
+def test_metrics_are_the_workers_lines(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     metrics = read(tmp_path).metrics
     assert len(metrics) == 2 * 4 * 200
@@ -47,7 +47,7 @@ def test_metrics_are_the_lines_of_the_workers(tmp_path: Path) -> None:
     assert pd.isna(row.width) and pd.isna(row.account_entered), "what the workers did not say"
 
 
-def test_what_a_script_logged_is_a_row_for_each_number(tmp_path: Path) -> None:
+def test_each_logged_number_of_a_script_is_a_row(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     append(folder, 1, {"iteration": 7, "time": 3.5, "logged": {"top1": 0.5, "loss": None}})
     logged = read(tmp_path).logged
@@ -56,7 +56,7 @@ def test_what_a_script_logged_is_a_row_for_each_number(tmp_path: Path) -> None:
     assert len(read(tmp_path).metrics) == 2 * 4 * 200, "no iteration"
 
 
-def test_arrivals_say_who_was_first_and_who_is_in_the_sum(tmp_path: Path) -> None:
+def test_arrivals_give_the_order_and_the_members_of_the_sum(tmp_path: Path) -> None:
     two_trials(tmp_path)
     arrivals = read(tmp_path).arrivals
     first = arrivals[(arrivals.trial == "throughput") & (arrivals.iteration == 50)].sort_values("first_block_s")
@@ -66,7 +66,7 @@ def test_arrivals_say_who_was_first_and_who_is_in_the_sum(tmp_path: Path) -> Non
     assert (first.late == ~first.in_sum).all()
 
 
-def test_k_is_what_came_into_force(tmp_path: Path) -> None:
+def test_k_is_the_one_in_force(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     decision = {
         "time": 1.0,
@@ -95,7 +95,7 @@ def test_links_and_events_are_read(tmp_path: Path) -> None:
     assert run.events.values.tolist() == [["all", 1, 5.0, 9, "kill", "worker-2", ""]]
 
 
-def test_the_summary_is_that_of_the_run(tmp_path: Path) -> None:
+def test_summary_equals_the_runs(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     run = read(tmp_path)
     trials = summarise(folder.jobs[0], Config()).trials
@@ -105,7 +105,7 @@ def test_the_summary_is_that_of_the_run(tmp_path: Path) -> None:
     assert run.report is None
 
 
-def test_a_failed_run_is_not_ok(tmp_path: Path) -> None:
+def test_failed_run_is_not_ok(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["throughput", "all"])
     other = simulate()
     for line in other.lines[2]:
@@ -117,7 +117,7 @@ def test_a_failed_run_is_not_ok(tmp_path: Path) -> None:
     assert "replicas differ" in run.failures[0] and "replicas differ" in repr(run)
 
 
-def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+def test_active_run_is_read_up_to_its_last_complete_line(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["throughput", "all"])
     write(folder, [simulate(), simulate(iterations=20)])
     folder.update_record(finished=1)
@@ -134,7 +134,7 @@ def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     assert "1 of 2 trials ended" in run._repr_html_()
 
 
-def test_a_run_that_was_stopped_says_why(tmp_path: Path) -> None:
+def test_stopped_run_gives_its_reason(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     folder.update_record(finished=1, ended="stopped by SIGINT (Ctrl-C)")
     summarised(folder, [Config()], "stopped by SIGINT (Ctrl-C)")
@@ -144,7 +144,7 @@ def test_a_run_that_was_stopped_says_why(tmp_path: Path) -> None:
     assert "all (did not end)" in repr(run)
 
 
-def test_a_run_without_an_iteration_has_empty_frames(tmp_path: Path) -> None:
+def test_run_without_an_iteration_has_empty_frames(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     folder.write_record([Config()], driver="auto")
     folder.write_effective([Config()])
@@ -154,25 +154,25 @@ def test_a_run_without_an_iteration_has_empty_frames(tmp_path: Path) -> None:
     assert "<svg" not in run._repr_html_()
 
 
-def test_a_notebook_shows_table_and_figure(tmp_path: Path) -> None:
+def test_notebook_shows_table_and_figure(tmp_path: Path) -> None:
     page = read(finished(tmp_path).path)._repr_html_()
     assert "all (baseline)" in page and "gradients conserved" in page
     assert page.count("<svg") == 1
 
 
-def test_a_notebook_shows_the_table_without_plots(tmp_path: Path) -> None:
+def test_notebook_shows_the_table_without_plots(tmp_path: Path) -> None:
     folder = finished(tmp_path)
     run = without_extras(f"import kofn; print(kofn.read({str(folder.path)!r})._repr_html_())")
     assert "all (baseline)" in run.stdout, run.stderr
     assert "<svg" not in run.stdout
 
 
-def test_the_text_is_escaped(tmp_path: Path) -> None:
+def test_text_is_escaped(tmp_path: Path) -> None:
     path = tmp_path / "<b>"
     assert "&lt;b&gt;" in Run(finished(path).path)._repr_html_()
 
 
-def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+def test_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(KofnError, match=rf"^{tmp_path} is no run's folder: run\.json: No such file"):
         read(tmp_path)
     (tmp_path / "run.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""The comparison of trials: figures by hand, and every violation found and named."""
+"""The comparison of trials: figures checked by hand, and every violation found and named."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def one_trial(path: Path, fake: FakeTrial) -> Summary:
     return summarise(folder.jobs[0], Config())
 
 
-def test_a_good_run_has_no_failures_and_a_speedup(tmp_path: Path) -> None:
+def test_good_run_has_no_failures_and_a_speedup(tmp_path: Path) -> None:
     summary = summarise(two_trials(tmp_path).jobs[0], Config())
     assert summary.failures == []
     assert summary.speedup is not None
@@ -34,7 +34,7 @@ def test_a_good_run_has_no_failures_and_a_speedup(tmp_path: Path) -> None:
     assert summary.to_dict()["ok"] is True
 
 
-def test_figures_of_a_pass(tmp_path: Path) -> None:
+def test_figures_of_a_pass_are_correct(tmp_path: Path) -> None:
     fake = simulate(iterations=150)
     result = one_trial(tmp_path, fake).trials[0]
     reached = next(line for line in fake.lines[0] if line["accuracy"] >= 0.95)
@@ -46,12 +46,12 @@ def test_figures_of_a_pass(tmp_path: Path) -> None:
     assert result.k_iterations == {4: 150}
 
 
-def test_late_contributions_are_counted_for_each_worker(tmp_path: Path) -> None:
+def test_late_contributions_are_counted_by_worker(tmp_path: Path) -> None:
     result = one_trial(tmp_path, simulate(k=lambda i: 3)).trials[0]
     assert result.late_contributions == sum(result.late_by_worker) == 200
 
 
-def test_the_first_replica_that_differs_is_named(tmp_path: Path) -> None:
+def test_first_replica_that_differs_is_named(tmp_path: Path) -> None:
     fake = simulate()
     fake.lines[2][41]["params"] = "dead"
     fake.lines[3][90]["params"] = "beef"
@@ -60,14 +60,14 @@ def test_the_first_replica_that_differs_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_iterations_that_only_some_workers_have_are_compared_among_those(tmp_path: Path) -> None:
+def test_iterations_of_only_some_workers_are_compared_among_these(tmp_path: Path) -> None:
     fake = simulate()
     del fake.lines[0][41]
     fake.lines[2][41]["params"] = "dead"
     assert "iteration 42, workers 1 and 2" in one_trial(tmp_path, fake).failures[0]
 
 
-def test_a_gradient_that_got_lost_is_found(tmp_path: Path) -> None:
+def test_lost_gradient_is_found(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[1]["residual"][7] -= 1
     failures = one_trial(tmp_path, fake).failures
@@ -76,14 +76,14 @@ def test_a_gradient_that_got_lost_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_contribution_that_was_counted_twice_is_found(tmp_path: Path) -> None:
+def test_contribution_that_was_counted_twice_is_found(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += fake.sums[1]["aggregated"][5]
     assert "worker 3: 1 blocks, the first is 5, the results" in one_trial(tmp_path, fake).failures[0]
 
 
 def scattered() -> FakeTrial:
-    """Each block's sum comes to one worker in turn."""
+    """Return a trial in which each block's sum goes to one worker in turn."""
     fake = simulate()
     for rank, parts in enumerate(fake.sums):
         mine = np.arange(parts["results"].size) % len(fake.sums) == rank
@@ -92,7 +92,7 @@ def scattered() -> FakeTrial:
     return fake
 
 
-def test_of_sums_that_go_to_one_worker_its_own_are_checked(tmp_path: Path) -> None:
+def test_worker_checks_the_sums_that_go_to_it(tmp_path: Path) -> None:
     assert one_trial(tmp_path / "good", scattered()).failures == []
     fake = scattered()
     fake.sums[1]["results"][5] += 1
@@ -108,20 +108,20 @@ def test_missing_sums_are_a_failure(tmp_path: Path) -> None:
     assert "has no array aggregated" in one_trial(tmp_path, fake).failures[0]
 
 
-def test_a_missed_target_is_a_failure(tmp_path: Path) -> None:
+def test_missed_target_is_a_failure(tmp_path: Path) -> None:
     failures = one_trial(tmp_path, simulate(iterations=20)).failures
     assert len(failures) == 1
     assert failures[0].startswith("trial all: accuracy 95.0% was not reached in 20 iterations (best ")
 
 
-def test_a_worker_without_iterations_is_named(tmp_path: Path) -> None:
+def test_worker_without_iterations_is_named(tmp_path: Path) -> None:
     fake = simulate()
     fake.lines[2] = []
     with pytest.raises(ResultsError, match=r"worker 2 wrote no iteration; see .*worker-2.log"):
         one_trial(tmp_path, fake)
 
 
-def test_a_damaged_line_names_its_file(tmp_path: Path) -> None:
+def test_damaged_line_names_its_file(tmp_path: Path) -> None:
     folder = two_trials(tmp_path)
     folder.jobs[0].trials[1].metrics(2).write_text('{"iteration": "x"}\n')
     with pytest.raises(ResultsError, match=r"all/worker-2.jsonl: not a line of worker metrics"):
@@ -143,13 +143,13 @@ def without_worker_2(path: Path, fake: FakeTrial, story: str) -> Summary:
     return summarise(folder.jobs[0], Config())
 
 
-def test_a_worker_that_died_by_itself_is_missed(tmp_path: Path) -> None:
+def test_worker_that_died_by_itself_is_missing(tmp_path: Path) -> None:
     (failure,) = without_worker_2(tmp_path, simulate(), "").failures
     assert "worker 2 died and did not come back; its ledger is in" in failure
     assert "all/worker-2.ledger" in failure
 
 
-def test_when_all_were_killed_nothing_is_certain(tmp_path: Path) -> None:
+def test_killing_all_workers_leaves_conservation_unchecked(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [simulate()])
     (entry,) = folder.jobs[0].trials
@@ -159,7 +159,7 @@ def test_when_all_were_killed_nothing_is_certain(tmp_path: Path) -> None:
     assert "every worker was killed, for good" in summarise(folder.jobs[0], Config()).failures[0]
 
 
-def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path) -> None:
+def test_summary_names_the_unchecked_part_of_a_killed_worker(tmp_path: Path) -> None:
     summary = without_worker_2(tmp_path, simulate(), KILLED)
     assert summary.failures == []
     assert summary.trials[0].conservation_unchecked == "what was aggregated of worker 2, killed"
@@ -177,7 +177,7 @@ def test_of_a_worker_killed_for_good_is_said_what_was_not_checked(tmp_path: Path
         (0.0, 0.2, False, "20%"),
     ],
 )
-def test_gradients_that_do_not_fit_are_told(error: float, misfits: float, compresses: bool, told: str) -> None:
+def test_gradients_out_of_range_are_reported(error: float, misfits: float, compresses: bool, told: str) -> None:
     compressed = Compressed(
         wire_bytes=1,
         wire_ratio=1.0,
@@ -195,13 +195,13 @@ def test_gradients_that_do_not_fit_are_told(error: float, misfits: float, compre
 
 
 def left_early(path: Path, fake: FakeTrial, end: int, reason: str = "closed") -> Summary:
-    """Worker 2 has results of its iterations alone; the others have gone on."""
+    """Write a trial in which worker 2 has only the results of its iterations; the other workers have continued."""
     fake.lines[2], fake.reasons[2] = fake.lines[2][:end], reason
     fake.sums[2]["results"] -= 7
     return one_trial(path, fake)
 
 
-def test_a_worker_that_left_before_the_others_is_named_with_its_last_iteration(tmp_path: Path) -> None:
+def test_worker_that_left_early_is_named_with_its_last_iteration(tmp_path: Path) -> None:
     summary = left_early(tmp_path, simulate(), 160)
     assert summary.failures == []
     assert ["gradients conserved", "as far as known"] in summary.rows()
@@ -209,7 +209,7 @@ def test_a_worker_that_left_before_the_others_is_named_with_its_last_iteration(t
     assert "not checked: the results of worker 2, which left after iteration 160 of 200: fewer batches" in note
 
 
-def test_leaving_excuses_a_workers_own_results_alone(tmp_path: Path) -> None:
+def test_leaving_excuses_only_a_workers_own_results(tmp_path: Path) -> None:
     results = "the results it applied are not what all workers had aggregated"
     for name, end, reason in (("stopped", 160, "stopped"), ("whole", 200, "closed")):
         (failure,) = left_early(tmp_path / name, simulate(), end, reason).failures
@@ -222,7 +222,7 @@ def test_leaving_excuses_a_workers_own_results_alone(tmp_path: Path) -> None:
     assert "worker 1: 1 blocks, the first is 9" in left_early(tmp_path / "other", fake, 160).failures[0]
 
 
-def test_the_others_are_checked_without_a_killed_worker(tmp_path: Path) -> None:
+def test_other_workers_are_checked_without_a_killed_one(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += 1
     assert without_worker_2(tmp_path / "one", fake, KILLED).failures == [
@@ -236,7 +236,7 @@ def test_the_others_are_checked_without_a_killed_worker(tmp_path: Path) -> None:
     )
 
 
-def test_a_worker_that_was_never_started_has_nothing_to_be_counted(tmp_path: Path) -> None:
+def test_worker_that_was_never_started_has_nothing_to_count(tmp_path: Path) -> None:
     fake = simulate()
     fake.lines[2] = []
     for parts in fake.sums:
@@ -247,7 +247,7 @@ def test_a_worker_that_was_never_started_has_nothing_to_be_counted(tmp_path: Pat
     assert summary.trials[0].missed_events == ("worker-2 not started: no worker came so far",)
 
 
-def test_a_worker_that_came_back_is_one_worker(tmp_path: Path) -> None:
+def test_rejoined_worker_is_one_worker(tmp_path: Path) -> None:
     fake = simulate()
     first = {"summary": {"retransmissions": 40, "checksum_errors": 2, "peer_fetches": 3, "reason": "stopped"}}
     fake.lines[2] = [*fake.lines[2][:60], first, fake.lines[2][59], *fake.lines[2][70:]]
@@ -257,13 +257,13 @@ def test_a_worker_that_came_back_is_one_worker(tmp_path: Path) -> None:
     assert (result.retransmissions, result.checksum_errors, result.peer_fetches) == (46, 2, 3)
 
 
-def test_a_worker_that_came_back_as_another_replica_is_found(tmp_path: Path) -> None:
+def test_rejoined_worker_with_another_replica_is_found(tmp_path: Path) -> None:
     fake = simulate()
     fake.lines[2].insert(60, {**fake.lines[2][59], "params": "dead"})
     assert "first after iteration 60" in one_trial(tmp_path, fake).failures[0]
 
 
-def test_the_longest_stall_is_from_the_last_to_the_next_finished_iteration(tmp_path: Path) -> None:
+def test_longest_stall_is_between_two_finished_iterations(tmp_path: Path) -> None:
     fake = simulate()
     for worker in fake.lines:
         for line in worker[100:]:
@@ -272,7 +272,7 @@ def test_the_longest_stall_is_from_the_last_to_the_next_finished_iteration(tmp_p
     assert 7.0 < stall_s < 7.2
 
 
-def test_the_table_shows_each_pass(tmp_path: Path) -> None:
+def test_table_shows_each_pass(tmp_path: Path) -> None:
     console = Console(width=160, record=True, file=(tmp_path / "out").open("w"))
     console.print(summarise(two_trials(tmp_path / "run").jobs[0], Config()).table())
     console.file.close()
@@ -289,7 +289,7 @@ def test_merged_metrics_know_pass_and_worker(tmp_path: Path) -> None:
     assert (lines[-1]["trial"], lines[-1]["worker"], lines[-1]["summary"]["reason"]) == ("all", 3, "target")
 
 
-def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: Path) -> None:
+def test_sent_share_is_in_the_table_where_a_run_compresses(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [compress(simulate(iterations=100))])
     plain = summarise(folder.jobs[0], Config())
@@ -306,7 +306,7 @@ def test_what_was_sent_is_a_part_of_the_table_where_a_run_compresses(tmp_path: P
     assert stored(compressing, tmp_path) == compressing.trials
 
 
-def test_narrower_lanes_that_were_refused_are_a_row_of_their_own(tmp_path: Path) -> None:
+def test_refused_narrower_lanes_have_their_own_row(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     fake = compress(simulate(iterations=100))
     for lines in fake.lines:
@@ -325,7 +325,7 @@ def stored(summary: Summary, path: Path) -> tuple[TrialSummary, ...]:
     return stored_trials(path)
 
 
-def test_workers_that_do_not_say_what_they_sent_are_left_out(tmp_path: Path) -> None:
+def test_workers_without_sent_bytes_are_left_out(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [simulate()])
     summary = summarise(folder.jobs[0], Config(compress=CompressSection(codec="int8")))
@@ -333,7 +333,7 @@ def test_workers_that_do_not_say_what_they_sent_are_left_out(tmp_path: Path) -> 
     assert ["gradients sent", "-"] in summary.rows()
 
 
-def test_the_worker_that_keeps_most_is_shown(tmp_path: Path) -> None:
+def test_worker_with_the_most_memory_is_shown(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, ["all"])
     write(folder, [simulate()])
     assert "memory of a worker" not in dict(summarise(folder.jobs[0], Config()).rows())

@@ -1,4 +1,4 @@
-"""Tables where there is no terminal, and in one that is too narrow; figures of many workers."""
+"""Tables without a terminal and in one that is too narrow; tables of many workers."""
 
 import io
 from dataclasses import replace
@@ -15,21 +15,21 @@ WIDE = PlainTable(["name", *(f"column {number}" for number in range(12))], [["fi
 
 
 def printed(table: PlainTable, width: int | None) -> list[str]:
-    """Its lines in a terminal of this width, without padding; None: in a pipe."""
+    """Return the table's lines in a terminal of this width, without padding; None: in a pipe."""
     file = io.StringIO()
     console = make_console(file=file) if width is None else Console(file=file, width=width)
     console.print(table)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def test_a_pipe_sets_no_width() -> None:
+def test_pipe_sets_no_width() -> None:
     heading, row = printed(WIDE, None)
     assert len(row) > 100
     assert row.split("  ") == ["first", *["123.456 ms"] * 12]
     assert heading.endswith("column 11")
 
 
-def test_a_table_wider_than_the_terminal_goes_on_below() -> None:
+def test_table_wider_than_the_terminal_continues_below() -> None:
     lines = printed(WIDE, 80)
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines] == ["name", "first"] * 2
@@ -37,7 +37,7 @@ def test_a_table_wider_than_the_terminal_goes_on_below() -> None:
     assert [f"column {number}" in "".join(lines) for number in range(12)] == [True] * 12
 
 
-def test_texts_that_do_not_fit_are_cut_where_one_part_is_wanted() -> None:
+def test_long_texts_are_cut_where_one_part_is_requested() -> None:
     rows = [[f"run-{number}", "1.0 MB", "ok", "a, b", "kofn run " + "x" * 100] for number in range(24)]
     table = PlainTable(
         ("run", "size", "result", "trials", "command"), rows, texts=("result", "trials", "command"), cut=True
@@ -52,7 +52,7 @@ def test_texts_that_do_not_fit_are_cut_where_one_part_is_wanted() -> None:
     assert max(map(len, printed(table, 30))) <= 30
 
 
-def test_a_cell_wider_than_the_terminal_is_folded() -> None:
+def test_cell_wider_than_the_terminal_is_folded() -> None:
     lines = printed(PlainTable(["label", "all"], [["k used", ", ".join(f"{k} (100)" for k in range(64))]]), 40)
     assert max(map(len, lines)) <= 40
     assert not any("…" in line for line in lines)
@@ -61,7 +61,7 @@ def test_a_cell_wider_than_the_terminal_is_folded() -> None:
 
 
 @pytest.mark.parametrize("width", [80, None])
-def test_many_workers_leave_the_labels_as_they_are(width: int | None) -> None:
+def test_many_workers_leave_the_labels_unchanged(width: int | None) -> None:
     ranks = range(32)
     entry = replace(
         SUMMARY,

@@ -1,4 +1,4 @@
-"""Two folders of certificates, made once: ours, and somebody else's."""
+"""Two folders of certificates, made once: our own, and foreign ones."""
 
 from pathlib import Path
 

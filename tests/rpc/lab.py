@@ -1,4 +1,4 @@
-"""A server with every service of kofn.proto behind the guard, and clients of every kind of trustworthiness."""
+"""A server with every service of kofn.proto behind the guard, and clients with every kind of credentials."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ METHODS = [
 
 
 class Coordinator(kofn_pb2_grpc.CoordinatorServicer):
-    """Welcomes whoever shows the certificate of whom it says it is."""
+    """Welcomes a worker whose certificate matches its stated identity."""
 
     async def Attach(self, request_iterator: AsyncIterator[pb.WorkerMessage], context: Any) -> Any:  # noqa: N802
         async for message in request_iterator:
@@ -30,7 +30,7 @@ class Coordinator(kofn_pb2_grpc.CoordinatorServicer):
 
 
 class Inspector(kofn_pb2_grpc.InspectorServicer):
-    """Answers operators; watching is for workers of job 1 as well."""
+    """Answers operators; workers of job 1 may watch, too."""
 
     async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.Status:  # noqa: N802
         await permit(context, ("operator",))
@@ -43,7 +43,7 @@ class Inspector(kofn_pb2_grpc.InspectorServicer):
 
 @contextlib.asynccontextmanager
 async def listening(server: grpc.aio.Server, credentials: Credentials | None) -> AsyncIterator[str]:
-    """A server that goes on while the address is needed."""
+    """Serve while the address is needed."""
     port = add_port(server, "127.0.0.1:0", credentials)
     await server.start()
     try:
@@ -54,7 +54,7 @@ async def listening(server: grpc.aio.Server, credentials: Credentials | None) ->
 
 @contextlib.asynccontextmanager
 async def serving(credentials: Credentials | None) -> AsyncIterator[str]:
-    """All services at an address; what is not made here answers UNIMPLEMENTED."""
+    """Yield the address of all services; methods that are not implemented here answer UNIMPLEMENTED."""
     server = grpc_server(credentials)
     kofn_pb2_grpc.add_CoordinatorServicer_to_server(Coordinator(), server)
     kofn_pb2_grpc.add_InspectorServicer_to_server(Inspector(), server)  # type: ignore[abstract]  # on purpose
@@ -64,12 +64,12 @@ async def serving(credentials: Credentials | None) -> AsyncIterator[str]:
 
 
 def tokenless(credentials: Credentials, address: str, peer: str = CONTROLLER) -> grpc.aio.Channel:
-    """A channel with a good certificate that sends no token."""
+    """Return a channel with a good certificate that sends no token."""
     return channel(dataclasses.replace(credentials, tokens={}), address, peer)
 
 
 def intruders(own: Credentials, foreign: Credentials, address: str) -> Iterator[tuple[str, grpc.aio.Channel]]:
-    """Clients that must fail in the handshake, by what is wrong with them."""
+    """Yield clients that must fail in the handshake, by their fault."""
     yield "plaintext", channel(None, address, CONTROLLER)
     bare = grpc.ssl_channel_credentials(own.authority)
     yield "no certificate", grpc.aio.secure_channel(address, bare, options=NAME)
@@ -79,7 +79,7 @@ def intruders(own: Credentials, foreign: Credentials, address: str) -> Iterator[
 
 
 async def raw_call(line: grpc.aio.Channel, method: str, request: bytes = b"") -> list[bytes]:
-    """Call any method with one message of bytes and take all that it answers."""
+    """Call any method with one message of bytes and return all its answers."""
     ask: Any = line.stream_stream(method)
     call = ask(_once(request), timeout=10)
     return [answer async for answer in call]
@@ -90,7 +90,7 @@ async def _once(request: bytes) -> AsyncIterator[bytes]:
 
 
 def load(folder: Path, name: str, *jobs: int) -> Credentials:
-    """Credentials that are there."""
+    """Return credentials that must exist."""
     credentials = Credentials.load(folder, name, jobs)
     assert credentials is not None
     return credentials

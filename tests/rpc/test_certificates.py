@@ -1,4 +1,4 @@
-"""The folder that `kofn certs` makes, and what is said about one that cannot be used."""
+"""The folder that `kofn certs` makes, and the errors of an unusable one."""
 
 import datetime
 import logging
@@ -24,7 +24,7 @@ NAMES = [CONTROLLER, OPERATOR, *(worker_name(1, rank) for rank in range(3)), wor
 
 @pytest.fixture
 def copy(own: Path, tmp_path: Path) -> Path:
-    """A folder to spoil."""
+    """Return a copy of the folder, to spoil."""
     return Path(shutil.copytree(own, tmp_path / "copy"))
 
 
@@ -32,7 +32,7 @@ def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def test_everything_is_there_and_secrets_are_secret(own: Path) -> None:
+def test_all_files_exist_and_secrets_are_private(own: Path) -> None:
     files = {f"{name}.{kind}" for name in NAMES for kind in ("pem", "key")} | {"ca.pem", "job-1.token", "job-2.token"}
     assert {path.name for path in own.iterdir()} == files
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
@@ -45,7 +45,7 @@ def test_everything_is_there_and_secrets_are_secret(own: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_certificate_says_who_and_what_for(own: Path, name: str) -> None:
+def test_certificate_has_identity_and_purpose(own: Path, name: str) -> None:
     authority, found = certificate(own / "ca.pem"), certificate(own / f"{name}.pem")
     found.verify_directly_issued_by(authority)
     extension = found.extensions.get_extension_for_class
@@ -71,7 +71,7 @@ def test_only_the_authority_signs(own: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl")
-def test_openssl_finds_nothing_to_complain_about(own: Path) -> None:
+def test_openssl_accepts_the_certificates(own: Path) -> None:
     argv: list[str | Path] = [
         "openssl",
         "verify",
@@ -83,31 +83,31 @@ def test_openssl_finds_nothing_to_complain_about(own: Path) -> None:
     subprocess.run(argv, check=True, capture_output=True)
 
 
-def test_names_and_identities_are_each_others_inverse() -> None:
+def test_names_and_identities_are_inverse() -> None:
     assert [identity(host_name(name)) for name in NAMES] == [
         ("controller",), ("operator",), ("worker", 1, 0), ("worker", 1, 1), ("worker", 1, 2), ("worker", 2, 0),
     ]  # fmt: skip
-    for nobody in ("kofn", "worker-1.job-1", "worker-01.job-1.kofn", "worker-1.job-0.kofn", "xcontroller.kofn"):
-        assert identity(nobody) is None
+    for invalid in ("kofn", "worker-1.job-1", "worker-01.job-1.kofn", "worker-1.job-0.kofn", "xcontroller.kofn"):
+        assert identity(invalid) is None
     with pytest.raises(ValueError, match="'job-JOB-worker-RANK' are names of certificates"):
         host_name("job-1")
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+def test_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(SecurityError, match="is not empty"):
         make_certificates(tmp_path, {1: 1})
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+def test_empty_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "certs").mkdir()
     files = make_certificates(tmp_path / "certs", {1: 1})
     assert "job-1-worker-0.pem" in files
     assert [path.name for path in tmp_path.iterdir()] == ["certs"]
 
 
-def test_nothing_half_done_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_creation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(folder: Path, authority: object, name: str, usages: object, host: str) -> None:
         if name == worker_name(1, 1):
             raise OSError(28, "No space left on device")
@@ -118,7 +118,7 @@ def test_nothing_half_done_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_is_named(copy: Path) -> None:
+def test_missing_file_is_named(copy: Path) -> None:
     (copy / "operator.key").unlink()
     with pytest.raises(SecurityError, match=r"operator\.key: No such file or directory: `kofn certs DIR`"):
         Credentials.load(copy, OPERATOR)
@@ -135,13 +135,13 @@ def test_a_missing_file_is_named(copy: Path) -> None:
         ("job-1.token", "job-1.token holds no token: 32 hexadecimal digits are expected"),
     ],
 )
-def test_a_spoilt_file_is_named(copy: Path, file: str, words: str) -> None:
+def test_spoilt_file_is_named(copy: Path, file: str, words: str) -> None:
     (copy / file).write_text("something else\n")
     with pytest.raises(SecurityError, match=words):
         Credentials.load(copy, OPERATOR)
 
 
-def test_files_that_do_not_belong_together_are_named(copy: Path, foreign: Path) -> None:
+def test_files_that_do_not_fit_together_are_named(copy: Path, foreign: Path) -> None:
     shutil.copy(copy / "controller.key", copy / "operator.key")
     with pytest.raises(SecurityError, match=r"operator\.key is not the key of operator\.pem"):
         Credentials.load(copy, OPERATOR)
@@ -150,14 +150,14 @@ def test_files_that_do_not_belong_together_are_named(copy: Path, foreign: Path) 
         Credentials.load(copy, CONTROLLER)
 
 
-def test_an_expired_certificate_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_certificate_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "VALID", datetime.timedelta(minutes=-1))
     make_certificates(tmp_path / "certs", {1: 1})
     with pytest.raises(SecurityError, match=r"ca\.pem is valid from .* to .* UTC, not now: `kofn certs DIR`"):
         Credentials.load(tmp_path / "certs", OPERATOR)
 
 
-def test_secrets_that_others_can_read_are_only_warned_of(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_readable_secrets_give_a_warning_only(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert Credentials.load(copy, OPERATOR) is not None
         assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""Who may speak on the management network: every wrong kind of caller against real servers."""
+"""Access to the management network: every wrong kind of caller against real servers."""
 
 import asyncio
 import dataclasses
@@ -45,7 +45,7 @@ def test_every_method_of_the_protocol_is_known() -> None:
 
 
 @pytest.mark.parametrize("method", [*METHODS, "/kofn.Inspector/NoSuchMethod"])
-def test_without_a_token_every_method_is_unauthenticated_and_nothing_else(own: Path, method: str) -> None:
+def test_every_method_without_a_token_is_unauthenticated(own: Path, method: str) -> None:
     async def scenario(address: str) -> None:
         operator = load(own, OPERATOR)
         async with tokenless(operator, address) as line:
@@ -60,7 +60,7 @@ def test_without_a_token_every_method_is_unauthenticated_and_nothing_else(own: P
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_with_a_token_the_same_calls_pass_the_guard(own: Path, method: str) -> None:
+def test_same_calls_with_a_token_pass_the_guard(own: Path, method: str) -> None:
     async def scenario(address: str) -> None:
         async with channel(load(own, worker_name(1, 0), 1), address, CONTROLLER) as line:
             try:
@@ -71,16 +71,16 @@ def test_with_a_token_the_same_calls_pass_the_guard(own: Path, method: str) -> N
     with_server(own, scenario)
 
 
-def test_a_stream_is_refused_without_its_first_message(own: Path) -> None:
+def test_stream_is_refused_before_its_first_message(own: Path) -> None:
     async def scenario(address: str) -> None:
         async with tokenless(load(own, worker_name(1, 0), 1), address) as line:
-            call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)  # and nothing is written
+            call = kofn_pb2_grpc.CoordinatorStub(line).Attach(timeout=10)  # nothing is written
             assert (await failure(call.read())).code() is UNAUTHENTICATED
 
     with_server(own, scenario)
 
 
-def test_two_tokens_are_no_token(own: Path) -> None:
+def test_two_tokens_are_refused(own: Path) -> None:
     async def scenario(address: str) -> None:
         operator = load(own, OPERATOR, 1)
         async with channel(operator, address, CONTROLLER) as line:
@@ -92,7 +92,7 @@ def test_two_tokens_are_no_token(own: Path) -> None:
     with_server(own, scenario)
 
 
-def test_without_our_authoritys_certificate_the_handshake_fails(own: Path, foreign: Path) -> None:
+def test_handshake_without_our_authoritys_certificate_fails(own: Path, foreign: Path) -> None:
     async def scenario(address: str) -> None:
         for kind, line in intruders(load(own, OPERATOR), load(foreign, OPERATOR), address):
             async with line:
@@ -104,7 +104,7 @@ def test_without_our_authoritys_certificate_the_handshake_fails(own: Path, forei
     with_server(own, scenario)
 
 
-def test_the_server_must_be_who_it_should_be(own: Path, foreign: Path) -> None:
+def test_servers_identity_is_checked(own: Path, foreign: Path) -> None:
     async def scenario(address: str) -> None:
         operator = load(own, OPERATOR)
         async with channel(operator, address, worker_name(1, 0)) as line:
@@ -118,7 +118,7 @@ def test_the_server_must_be_who_it_should_be(own: Path, foreign: Path) -> None:
     with_server(own, scenario)
 
 
-def test_right_everything(own: Path) -> None:
+def test_correct_credentials_are_accepted(own: Path) -> None:
     async def scenario(address: str) -> None:
         async with channel(load(own, OPERATOR), address, CONTROLLER) as line:
             status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(job=7), timeout=10)
@@ -132,13 +132,13 @@ def test_right_everything(own: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "token", "words"),
     [
-        (worker_name(1, 1), 1, "your certificate is worker 1's of job 1: worker 2 of job 1 may ask this"),
-        (worker_name(2, 0), 2, "your certificate is worker 0's of job 2: worker 2 of job 1 may ask this"),
-        (worker_name(1, 2), 2, "your certificate is worker 2's of job 1, your token of job 2"),
-        (OPERATOR, 1, "your certificate is the operator's: worker 2 of job 1 may ask this"),
+        (worker_name(1, 1), 1, "the caller must be worker 2 of job 1, your certificate is worker 1's of job 1"),
+        (worker_name(2, 0), 2, "the caller must be worker 2 of job 1, your certificate is worker 0's of job 2"),
+        (worker_name(1, 2), 2, "your certificate is worker 2's of job 1, but your token is of job 2"),
+        (OPERATOR, 1, "the caller must be worker 2 of job 1, your certificate is the operator's"),
     ],
 )
-def test_a_worker_is_the_one_of_its_certificate(own: Path, name: str, token: int, words: str) -> None:
+def test_worker_must_be_the_one_of_its_certificate(own: Path, name: str, token: int, words: str) -> None:
     async def scenario(address: str) -> None:
         async with channel(load(own, name, token), address, CONTROLLER) as line:
             error = await failure(attach(line, job=1, rank=2))
@@ -147,22 +147,22 @@ def test_a_worker_is_the_one_of_its_certificate(own: Path, name: str, token: int
     with_server(own, scenario)
 
 
-def test_some_calls_are_for_some_callers(own: Path) -> None:
+def test_calls_are_restricted_to_their_callers(own: Path) -> None:
     async def scenario(address: str) -> None:
         async with channel(load(own, worker_name(1, 0), 1), address, CONTROLLER) as line:
             inspector = kofn_pb2_grpc.InspectorStub(line)
             watched: Any = inspector.WatchStatus(pb.StatusRequest(job=3), timeout=10)
             assert (await watched.read()).job == 3
             error = await failure(inspector.GetStatus(pb.StatusRequest(), timeout=10))
-            assert error.details() == "your certificate is worker 0's of job 1: the operator may ask this"
+            assert error.details() == "the caller must be the operator, your certificate is worker 0's of job 1"
         async with channel(load(own, worker_name(2, 0), 2), address, CONTROLLER) as line:
             error = await failure(kofn_pb2_grpc.InspectorStub(line).WatchStatus(pb.StatusRequest(), timeout=10).read())
-            assert error.details().endswith("a worker of job 1 or the operator may ask this")
+            assert error.details().startswith("the caller must be a worker of job 1 or the operator, ")
 
     with_server(own, scenario)
 
 
-def test_plaintext_where_there_are_no_credentials(own: Path) -> None:
+def test_server_without_credentials_uses_plaintext(own: Path) -> None:
     async def run() -> None:
         assert Credentials.load(None, OPERATOR) is None
         async with serving(None) as address:
@@ -175,7 +175,7 @@ def test_plaintext_where_there_are_no_credentials(own: Path) -> None:
     asyncio.run(run())
 
 
-def test_nobody_there_is_no_refused_handshake(own: Path) -> None:
+def test_absent_server_is_no_refused_handshake(own: Path) -> None:
     async def run() -> None:
         for credentials in (None, load(own, OPERATOR)):
             async with channel(credentials, "127.0.0.1:1", CONTROLLER) as line:

@@ -1,4 +1,6 @@
-"""The real services behind the guard: who may call each method of kofn.proto.  A new one must be added here."""
+"""The real services behind the guard: the permitted callers of each method of kofn.proto. A new method must be added
+here.
+"""
 
 import asyncio
 import re
@@ -28,12 +30,12 @@ ALLOWED: dict[str, tuple[Any, str]] = {
     "/kofn.Peer/FetchResults": (pb.ResultRange(job=1), worker_name(1, 1)),
     "/kofn.Peer/FetchState": (pb.StateRequest(job=1), worker_name(1, 1)),
 }
-"""A good request, and one who may make it."""
+"""A valid request for each method, and a permitted caller."""
 
 REFUSALS = {
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.UNAVAILABLE,  # the controller's certificate is a server's: no handshake
+    grpc.StatusCode.UNAVAILABLE,  # the controller's certificate is a server's, so the handshake fails
 }
 CALLERS = [(CONTROLLER, 1), (OPERATOR, 1), (worker_name(1, 0), 1), (worker_name(1, 1), 1), (worker_name(2, 0), 2)]
 
@@ -56,18 +58,18 @@ async def worker(folder: Path) -> AsyncIterator[str]:
 
 
 def place(method: str) -> tuple[Any, str]:
-    """Who serves a method, and under which name."""
+    """Return the service of a method, and its name."""
     return (worker, worker_name(1, 0)) if "/kofn.Peer/" in method else (controller, CONTROLLER)
 
 
 async def outcome(line: grpc.aio.Channel, method: str, request: Any) -> grpc.StatusCode:
-    """What the first answer, or the refusal, is."""
+    """Return the status of the first answer or of the refusal."""
     call: Any = line.stream_stream(method)(timeout=10)
     try:
         await call.write(request.SerializeToString())
         if method != "/kofn.Coordinator/Attach":
             await call.done_writing()
-        async with asyncio.timeout(0.3):  # an Attach that is accepted waits for the others
+        async with asyncio.timeout(0.3):  # an accepted Attach waits for the others
             await call.read()
             return grpc.StatusCode.OK
     except TimeoutError:
@@ -83,7 +85,7 @@ def test_every_method_has_its_callers() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_only_the_right_callers_are_served(own: Path, method: str) -> None:
+def test_only_permitted_callers_are_served(own: Path, method: str) -> None:
     async def run() -> None:
         served, name = place(method)
         request, allowed = ALLOWED[method]
@@ -98,7 +100,7 @@ def test_only_the_right_callers_are_served(own: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_without_a_token_nobody_is_served(own: Path, method: str) -> None:
+def test_no_caller_is_served_without_a_token(own: Path, method: str) -> None:
     async def run() -> None:
         served, name = place(method)
         request, allowed = ALLOWED[method]
@@ -108,7 +110,7 @@ def test_without_a_token_nobody_is_served(own: Path, method: str) -> None:
     asyncio.run(run())
 
 
-def test_another_ranks_hello_takes_no_seat(own: Path) -> None:
+def test_hello_of_another_rank_takes_no_seat(own: Path) -> None:
     async def run() -> None:
         session = setup(JobSection(id=1, workers=3))
         async with serving(session, credentials=load(own, CONTROLLER, 1)) as running:
@@ -118,7 +120,9 @@ def test_another_ranks_hello_takes_no_seat(own: Path) -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await call.read()
             assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert error.value.details() == "your certificate is worker 1's of job 1: worker 0 of job 1 may ask this"
+            assert (
+                error.value.details() == "the caller must be worker 0 of job 1, your certificate is worker 1's of job 1"
+            )
             async with channel(load(own, OPERATOR), running.address, CONTROLLER) as line:
                 status = await kofn_pb2_grpc.InspectorStub(line).GetStatus(pb.StatusRequest(), timeout=10)
             assert [worker.state for worker in status.worker] == ["absent"] * 3

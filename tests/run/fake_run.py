@@ -1,4 +1,4 @@
-"""Writes a run folder as the workers and the controller would, from a tiny simulation: no network, no waiting."""
+"""Writes a run folder like the workers and the controller would, from a tiny simulation: no network, no waiting."""
 
 import json
 from collections.abc import Callable
@@ -16,20 +16,20 @@ PARAMETERS = 50
 
 @dataclass
 class FakeTrial:
-    """What one trial did; change anything before write()."""
+    """The record of one trial; tests may change anything before write()."""
 
     workers: int
     lines: list[list[dict[str, Any]]]
     sums: list[dict[str, np.ndarray]]
     statuses: list[dict[str, Any]] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why a worker ended, where it is not the target."""
+    """Reason of a worker's end, if it is not the target."""
 
 
 def simulate(
     *, workers: int = 4, iterations: int = 200, k: Callable[[int], int] = lambda i: 4, seed: int = 1
 ) -> FakeTrial:
-    """A trial whose worker workers-1 is slow until half-way, and worker 1 after that; ends at 96 % accuracy."""
+    """Simulate a trial in which the last worker is slow until half-way, and then worker 1; it ends at 96 % accuracy."""
     random = np.random.default_rng(seed)
     clock, lines = 1_000.0, [list[dict[str, Any]]() for _ in range(workers)]
     for iteration in range(1, iterations + 1):
@@ -63,7 +63,7 @@ def simulate(
 
 
 def truth(rank: int, iteration: int, iterations: int, workers: int) -> float:
-    """The injected mean blocking time, s."""
+    """Return the injected mean blocking time in s."""
     slow = workers - 1 if iteration < iterations // 2 else 1
     return 0.06 if rank == slow else 0.001
 
@@ -118,7 +118,7 @@ def _statuses(lines: list[list[dict[str, Any]]], iterations: int) -> list[dict[s
 
 
 def compress(fake: FakeTrial, *, ratio: float = 0.25) -> FakeTrial:
-    """As if its workers had sent so much of each gradient, and said so; the error falls, the residual stays."""
+    """Add the metrics of workers that send `ratio` of each gradient; the error falls, the residual stays."""
     for rank, lines in enumerate(fake.lines):
         for line in lines:
             line |= {
@@ -134,7 +134,7 @@ def compress(fake: FakeTrial, *, ratio: float = 0.25) -> FakeTrial:
 
 
 def write(folder: RunFolder, trials: list[FakeTrial]) -> None:
-    """All files of all trials, and the configuration."""
+    """Write all files of all trials, and the configuration."""
     (job,) = folder.jobs
     folder.write_record([Config()], driver="netns")
     folder.update_record(finished=len(trials))
@@ -143,7 +143,7 @@ def write(folder: RunFolder, trials: list[FakeTrial]) -> None:
 
 
 def write_job(job: JobFolder, trials: list[FakeTrial]) -> None:
-    """One job's files of all trials."""
+    """Write one job's files of all trials."""
     job.config.write_text('[run]\nname = "fake"\n')
     for entry, fake in zip(job.trials, trials, strict=True):
         entry.status.write_text("".join(json.dumps(status) + "\n" for status in fake.statuses))
@@ -156,13 +156,13 @@ def write_job(job: JobFolder, trials: list[FakeTrial]) -> None:
 
 
 def two_trials(path: Path) -> RunFolder:
-    """A good run: 'throughput' with k = 3, then 'all'."""
+    """Write a good run: 'throughput' with k = 3, then 'all'."""
     folder = RunFolder.create(path, ["throughput", "all"])
     write(folder, [simulate(k=lambda i: 4 if i < 8 else 3), simulate()])
     return folder
 
 
 def append(folder: RunFolder, rank: int, *lines: dict[str, object], end: str = "\n") -> None:
-    """Lines of a worker of the first job's first trial, as they come."""
+    """Append lines to a worker's metrics in the first job's first trial."""
     with folder.jobs[0].trials[0].metrics(rank).open("a") as file:
         file.write("\n".join(map(json.dumps, lines)) + end)

@@ -1,6 +1,6 @@
-"""Three machines that share nothing but an IP network: switch and controller on one, two workers on each of the others.
+"""Three machines that share only an IP network: switch and controller on one, two workers on each of the others.
 
-Each has network and mount namespaces of its own, and its own certificates in an otherwise empty folder.
+Each has its own network and mount namespaces, and its own certificates in an otherwise empty folder.
 """
 
 import os
@@ -33,7 +33,7 @@ def ip(*arguments: str) -> None:
 
 @dataclass
 class Machine:
-    """`folder` is all that it sees of the test's files; it is mounted over the folder of all machines."""
+    """A machine; it sees only `folder` of the test's files, mounted over the folder of all machines."""
 
     address: str
     folder: Path
@@ -47,7 +47,7 @@ class Machine:
         program: str = "kofn",
         environment: Mapping[str, str] = {},
     ) -> "subprocess.Popen[bytes]":
-        """`PROGRAM ARGUMENTS`; what it says goes to the log, what it prints to `out`."""
+        """Start `PROGRAM ARGUMENTS`; its errors go to the log, its output to `out`."""
         script = 'mount --bind "$1" "$2" && cd "$2" && shift 2 && exec "$@"'
         place = ["ip", "netns", "exec", self.network, "unshare", "--mount", "bash", "-ec", script, "machine"]
         home = self.folder.parent
@@ -66,7 +66,7 @@ class Machine:
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[Machine]]:
-    """Behind a bridge, as behind an ordinary switch."""
+    """Yield the machines behind a bridge, as if behind an ordinary switch."""
     tag = f"kofn-{os.getpid()}"
     ip("netns", "add", f"{tag}-lan")
     ip("-n", f"{tag}-lan", "link", "add", "lan", "mtu", "1500", "type", "bridge")
@@ -107,7 +107,7 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
 
 
 def share_out(tmp_path: Path, machines: list[Machine]) -> None:
-    """The job's file for all; of the certificates to each machine its own."""
+    """Give the job's file to all machines, and each its own certificates."""
     certs = tmp_path / "certs"
     make_certificates(certs, {1: 4})
     own = (["controller"], ["job-1-worker-0", "job-1-worker-1"], ["job-1-worker-2", "job-1-worker-3"])
@@ -128,6 +128,6 @@ def accuracy(machine: Machine, rank: int) -> float:
 
 
 def lines(machine: Machine, rank: int) -> list[bytes]:
-    """Of its iterations."""
+    """Return the lines of a worker's iterations."""
     found = (machine.folder / f"worker-{rank}.jsonl").read_bytes().splitlines()
     return [line for line in found if b'"params"' in line]

@@ -1,7 +1,7 @@
-"""`kofn run` as a process in a network namespace of its own, and what is left of it afterwards.
+"""`kofn run` as a process in its own network namespace, and the check that it leaves nothing behind.
 
-The namespace stands for a whole machine: own ports, own interfaces.  Every process of the run inherits the environment
-variable KOFN_STATE_DIR, a path that nobody else has, and is found by it.
+The namespace stands for a whole machine, with its own ports and interfaces. Every process of the run inherits the
+environment variable KOFN_STATE_DIR, a unique path, by which it is found.
 """
 
 import contextlib
@@ -39,16 +39,16 @@ import os, signal, subprocess, sys
 signal.signal(signal.SIGHUP, lambda *_: None)
 sys.exit(subprocess.call(sys.argv[1:]))
 """
-"""A session's leader that waits for its child when the terminal is gone, as make does."""
+"""A session's leader that waits for its child when the terminal is gone, like make."""
 
 OWN_NETWORK = ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "bash"]
-"""What a command line follows that is to have a machine's network to itself."""
+"""The prefix of a command line that gets a machine's network to itself."""
 
 KOFN = "from kofn.cli.main import main; main()"
 
 
 class RealRun:
-    """A started `kofn run`; use as a context manager, everything is killed at the end whatever happened."""
+    """A started `kofn run`; as a context manager it kills everything at the end."""
 
     def __init__(
         self,
@@ -90,36 +90,36 @@ class RealRun:
 
     def __exit__(self, *error: object) -> None:
         for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):  # it ends with another one that was just killed
+            with contextlib.suppress(ProcessLookupError):  # it may end with another process that was just killed
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
         if self._namespace is not None:
             os.close(self._namespace)
 
     def kofn(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Another command on the same "machine"."""
+        """Run another command on the same "machine"."""
         command = [sys.executable, "-c", KOFN, *arguments]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
 
     def processes(self) -> list[int]:
-        """All living processes of the run."""
+        """Return all living processes of the run."""
         return processes(self.state)
 
     def pid(self, *words: str) -> int:
-        """The one process that has these arguments."""
+        """Return the one process that has these arguments."""
         wanted = {word.encode() for word in words}
         return next(pid for pid in self.processes() if wanted <= set(_read(Path(f"/proc/{pid}/cmdline")).split(b"\0")))
 
     def text(self) -> str:
-        """Everything it has printed."""
+        """Return everything that it has printed."""
         return self.stdout.read_text() + self.stderr.read_text()
 
     def lines(self, rank: int = 0, name: str = DEFAULT) -> int:
-        """How many iterations a worker has written."""
+        """Return the number of iterations that a worker has written."""
         return _read(self.out / name / f"worker-{rank}.jsonl").count(b"\n")
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-        """Wait for something that another process does."""
+        """Wait for an action of another process."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s:\n{self.text()}"
@@ -127,26 +127,26 @@ class RealRun:
             time.sleep(0.05)
 
     def until_up(self) -> None:
-        """Until the network is there; remembers the namespace to look into it afterwards."""
+        """Wait for the network, and remember its namespace for later checks."""
         self.until(lambda: any(self.out.glob("*/logs/switch.log")), "the network")
         self._namespace = os.open(f"/proc/{self.process.pid}/ns/net", os.O_RDONLY)
 
     def until_training(self) -> None:
-        """Until the workers have done some iterations."""
+        """Wait until the workers have done some iterations."""
         self.until_up()
         self.until(lambda: self.lines() > 3, "training")
         assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must be found"
         assert {"s1-eth1", "s1-eth2"} <= set(self._interfaces())
 
     def wait(self, timeout_s: float = 90.0) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait for the run's end and return its exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still there after {timeout_s} s: {self.leftovers()}\n{self.text()}") from None
 
     def leftovers(self) -> list[str]:
-        """Processes, interfaces and certificates that should not be there any more."""
+        """Return the processes, interfaces and certificates that should be gone."""
         certificates = [str(path) for path in self.out.glob("certs")]
         processes = [_read(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").decode() for pid in self.processes()]
         return certificates + processes + self._interfaces()
@@ -161,13 +161,13 @@ class RealRun:
 
 
 def processes(state: Path) -> list[int]:
-    """All living ones whose state folder this is."""
+    """Return all living processes with this state folder."""
     needle = f"KOFN_STATE_DIR={state}\0".encode()
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if needle in _read(entry / "environ")]
 
 
 def _read(path: Path) -> bytes:
-    """A file that may be gone before we read it."""
+    """Read a file, or nothing if it has just been removed."""
     try:
         return path.read_bytes()
     except OSError:

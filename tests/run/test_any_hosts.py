@@ -1,6 +1,7 @@
-"""Scripts in PyTorch on machines that share nothing (machines.py): torchrun, a rendezvous, a way to the switch."""
+"""Run the recipe of docs/howto/pytorch.md for machines that share nothing (machines.py), as the page has it."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -9,10 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography.fernet import Fernet
 
-from kofn.rpc.certificates import make_certificates
-from tests.run.machines import CONTROLLER, SWITCH, Machine, lines, machines
+from tests.docs.markdown import ROOT, blocks
+from tests.run.machines import Machine, lines, machines
 from tests.waiting import until
 
 __all__ = ["machines"]
@@ -25,67 +25,69 @@ pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: kofn/run/setup.sh torch"),
 ]
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
+EXAMPLES = ROOT / "examples" / "torch"
 
-RENDEZVOUS = f"{SWITCH}:29600"
+PAGE = {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / "pytorch.md") if block.note}
 
-JOB = """
-[run]
-max_iterations = {iterations}
-[job]
-workers = 2
-[policy]
-objective = "{objective}"
-[model]
-compute_ms = {compute_ms}
-[torch]
-script = "train.py"
-group = "{group}"
-"""
+JOB, ON_SWITCH, ON_WORKER, APART = (
+    PAGE[note] for note in ("job.toml", "on the switch's machine", "on a worker's machine", "a group for each worker")
+)
+
+GROUP_OF_EACH = {
+    "max_iterations = 200": "max_iterations = 500",
+    '"all"': '"fixed:1"',
+    "compute_ms = 0": "compute_ms = 40",
+    "[torch]": '[torch]\ngroup = "worker"',
+}
+"""The lines of the page's configuration that the second test replaces."""
 
 
-def start(machines: list[Machine], tmp_path: Path, script: str, **job: object) -> list["subprocess.Popen[bytes]"]:
-    """Everything: switch, controller and rendezvous on the first machine, a torchrun on each of the others."""
+def start(machines: list[Machine], script: str, job: str, on_worker: str) -> list["subprocess.Popen[bytes]"]:
+    """Start switch, controller and rendezvous on the first machine, and torchrun on each of the others."""
     server, *hosts = machines
-    key = Fernet.generate_key().decode()
-    known = {"KOFN_RENDEZVOUS": RENDEZVOUS, "KOFN_RENDEZVOUS_KEY": key}
-    make_certificates(server.folder / "certs", {1: len(hosts)})
     for machine in machines:
-        (machine.folder / "job.toml").write_text(JOB.format(**job))
-    server.start("switch", "--tunnels", str(len(hosts)))
-    server.start("controller", "job.toml", "--certs", "certs")
-    hand_out = ("-m", "kofn.torch.scripts.hand_out", "job.toml", "--controller", CONTROLLER, "--at", RENDEZVOUS)
-    server.start(*hand_out, "--certs", "certs", program="python", environment=known)
+        (machine.folder / "job.toml").write_text(job)
+    printed = server.folder / "printed"
+    for line in ON_SWITCH.splitlines():
+        program, *arguments = command(line)
+        process = server.start(*arguments, program=program, out=printed)
+        if arguments[0] == "certs":
+            assert process.wait(30) == 0, server.words()
+    until(lambda: "KOFN_RENDEZVOUS_KEY=" in printed.read_text())
+    known = dict(line.split("=", 1) for line in printed.read_text().splitlines() if line.startswith("KOFN_"))
     trainings = []
     for rank, host in enumerate(hosts):
         shutil.copy(EXAMPLES / script, host.folder / "train.py")
-        assert host.start("link", "job.toml", "--rank", str(rank), "--switch", SWITCH).wait(30) == 0, host.words()
-        (host.folder / "job.toml").unlink()  # the rendezvous has it
-        environment = known | own(rank, job["group"])
-        trainings.append(host.start(*torchrun(rank, job["group"]), program="torchrun", environment=environment))
+        text = on_worker.replace("$rank", str(rank)).replace("KEY=KEY", f"KEY={known['KOFN_RENDEZVOUS_KEY']}")
+        *_, link, torchrun = filter(None, map(command, text.splitlines()))
+        environment = exports(text)
+        assert known.items() <= environment.items()
+        assert host.start(*link[1:], program=link[0]).wait(30) == 0, host.words()
+        (host.folder / "job.toml").unlink()  # the rendezvous hands it out
+        trainings.append(host.start(*torchrun[1:], program=torchrun[0], environment=environment))
     return trainings
 
 
-def torchrun(rank: int, group: object) -> tuple[str, ...]:
-    together = ("--nnodes", "2", "--node-rank", str(rank), "--master-addr", "192.0.2.2", "--master-port", "29500")
-    each = ("--max-restarts", "1", "--master-port", "29500")
-    return (*(together if group == "job" else each), "--nproc-per-node", "1", "train.py")
+def command(line: str) -> list[str]:
+    """Return the words of a line that runs a program of .venv/bin; none for other lines."""
+    words = shlex.split(line, comments=True)
+    folder, _, program = words[0].rpartition("/") if words else ("", "", "")
+    return [program, *words[1:]] if folder == ".venv/bin" else []
 
 
-def own(rank: int, group: object) -> dict[str, str]:
-    """What its environment has beside the rendezvous; where torchrun gives no rank of the job, that."""
-    return {"GLOO_SOCKET_IFNAME": "eth0"} | ({"KOFN_RANK": str(rank)} if group == "worker" else {})
+def exports(text: str) -> dict[str, str]:
+    words = [shlex.split(line, comments=True) for line in text.splitlines()]
+    return dict(line[1].split("=", 1) for line in words if line[:1] == ["export"])
 
 
 def parameters(machines: list[Machine]) -> list[dict[int, str]]:
-    """Their fingerprints by iteration, of each worker."""
+    """Return the parameters' fingerprints by iteration, for each worker."""
     read = [map(msgspec.json.decode, lines(machine, rank)) for rank, machine in enumerate(machines[1:])]
     return [{line["iteration"]: line["params"] for line in each} for each in read]
 
 
-def test_one_process_group_of_all(machines: list[Machine], tmp_path: Path) -> None:
-    job = {"iterations": 200, "objective": "all", "compute_ms": 0, "group": "job"}
-    trainings = start(machines, tmp_path, "digits_ddp.py", **job)
+def test_recipe_trains_in_one_process_group(machines: list[Machine]) -> None:
+    trainings = start(machines, "digits_ddp.py", JOB, ON_WORKER)
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]
     first, second = parameters(machines)
     assert first == second and len(first) == 200
@@ -93,19 +95,23 @@ def test_one_process_group_of_all(machines: list[Machine], tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_one_that_is_killed_comes_back(machines: list[Machine], tmp_path: Path) -> None:
-    job = {"iterations": 500, "objective": "fixed:1", "compute_ms": 40, "group": "worker"}
-    trainings = start(machines, tmp_path, "digits_elastic.py", **job)
+def test_killed_worker_rejoins(machines: list[Machine]) -> None:
+    job = JOB
+    for line, other in GROUP_OF_EACH.items():
+        assert line in job
+        job = job.replace(line, other)
+    together = ON_WORKER.splitlines(keepends=True)
+    trainings = start(machines, "digits_elastic.py", job, "".join(together[:-1]) + APART)
     until(lambda: (machines[1].folder / "worker-0.jsonl").exists() and len(lines(machines[1], 0)) > 100, 100)
     os.kill(script_of(trainings[1]), signal.SIGKILL)
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]
     first, second = parameters(machines)
     assert len(first) == max(second) == 500
-    assert set(first) - set(second)  # the dead one missed some
+    assert set(first) - set(second), "the killed worker missed some iterations"
     assert all(first[iteration] == params for iteration, params in second.items())
 
 
 def script_of(torchrun: "subprocess.Popen[bytes]") -> int:
-    """The process of the training."""
+    """Return the id of torchrun's child that trains."""
     children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
     return next(int(each) for each in children if b"train.py" in Path(f"/proc/{each}/cmdline").read_bytes())

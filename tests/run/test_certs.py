@@ -1,4 +1,4 @@
-"""`kofn certs` as a person uses it."""
+"""`kofn certs` on the command line."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ def certs(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, ["certs", *map(str, arguments)])
 
 
-def test_the_default_is_one_job_of_four(tmp_path: Path) -> None:
+def test_default_is_one_job_of_four_workers(tmp_path: Path) -> None:
     result = certs(tmp_path / "certs")
     assert result.exit_code == 0, result.output
     assert "14 files, valid for 30 days" in result.output
@@ -29,7 +29,7 @@ def test_json_lists_the_files(tmp_path: Path) -> None:
     assert "job-7-worker-0.pem" in answer["files"]
 
 
-def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+def test_folder_in_use_is_refused(tmp_path: Path) -> None:
     certs(tmp_path / "certs")
     before = (tmp_path / "certs" / "ca.pem").read_bytes()
     result = certs(tmp_path / "certs")
@@ -50,14 +50,14 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         ("2:3", "'2:3': job 2 is there already"),
     ],
 )
-def test_what_is_allowed_is_said(tmp_path: Path, value: str, words: str) -> None:
+def test_invalid_job_is_refused_with_the_valid_form(tmp_path: Path, value: str, words: str) -> None:
     result = certs(tmp_path / "certs", "--job", "2:1", "--job", value)
     assert result.exit_code == 2
     assert words in result.output
     assert not (tmp_path / "certs").exists()
 
 
-def test_a_machine_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
+def test_machine_gets_exactly_the_files_it_needs(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     wanted = ("s=switch,controller", "a=0,2-3", "b=2:0,1", "desk=operator")
     options = [part for each in wanted for part in ("--machine", each)]
@@ -84,7 +84,7 @@ def test_a_machine_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     ("machine", "words"),
     [("a", "NAME=WHAT"), ("a=4", "workers 1:0-3 are there"), ("a=boss", "'boss'"), ("a=switch", "--p4runtime only")],
 )
-def test_a_machine_that_cannot_be_is_refused(tmp_path: Path, machine: str, words: str) -> None:
+def test_impossible_machine_is_refused(tmp_path: Path, machine: str, words: str) -> None:
     result = certs(tmp_path / "certs", "--machine", machine)
     assert result.exit_code == 2 and words in result.output
     assert not (tmp_path / "certs").exists()

@@ -1,4 +1,4 @@
-"""What every job.collective takes of a configuration, where its processes are, and what is said of its trials."""
+"""Each job.collective: supported configurations, places of its processes, and reports of its trials."""
 
 import json
 import os
@@ -63,7 +63,9 @@ def plan(tmp_path: Path, collective: str, rest: str = "", objectives: tuple[str,
         ("[[event]]\nat_iteration = 3\nstart = 'worker-1'", "event.start is 'worker-1'|job.start_workers"),
     ],
 )
-def test_what_workers_alone_cannot_do_is_refused(tmp_path: Path, collective: str, rest: str, words: str) -> None:
+def test_unsupported_options_of_peer_collectives_are_refused(
+    tmp_path: Path, collective: str, rest: str, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         plan(tmp_path, collective, rest)
 
@@ -77,13 +79,13 @@ def test_what_workers_alone_cannot_do_is_refused(tmp_path: Path, collective: str
         ("[[event]]\nat_iteration = 3\nobjective = 'all'", "event.objective must not be given, got 'all'"),
     ],
 )
-def test_what_a_server_cannot_do_is_refused(tmp_path: Path, rest: str, words: str) -> None:
+def test_unsupported_options_of_a_server_are_refused(tmp_path: Path, rest: str, words: str) -> None:
     with pytest.raises(ConfigError, match=f"job.collective is 'server', {words}"):
         plan(tmp_path, "server", rest)
 
 
-def test_what_they_can_do_is_not_refused(tmp_path: Path) -> None:
-    """And without trials there is one, as nothing chooses k."""
+def test_supported_options_are_accepted(tmp_path: Path) -> None:
+    """Without configured trials there is one, since k is not chosen."""
     story = "[[link]]\nworkers = [1]\nmbps = 10\nat_iteration = 9\n[[straggler]]\nworkers = [1]\nmean_ms = 9\n"
     for collective in ("ring", "gloo", "mpi", "server"):
         config = plan(tmp_path, collective, story + KILL.format("controller", "controller"))
@@ -120,7 +122,7 @@ def test_every_server_needs_a_host_and_a_port(tmp_path: Path) -> None:
         plan_jobs([one, other], target=None, driver=None, objectives=())
 
 
-def test_what_is_needed_is_asked_for_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirements_are_named_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"'gloo': it is PyTorch's, and .* has no module torch: pip install torch"):
         check_needs(plan(tmp_path, "gloo"))
@@ -129,14 +131,14 @@ def test_what_is_needed_is_asked_for_before_anything_starts(tmp_path: Path, monk
     check_needs(plan(tmp_path, "ring"))
     replaying = plan(tmp_path, "ring", "[model]\nreplay = 'mine'")
     assert replaying.model.replay == str(tmp_path / "mine"), "every process finds it, wherever its own TOML file is"
-    with pytest.raises(ConfigError, match=r"model.replay: .*mine: a folder with one or more .npy files is needed"):
+    with pytest.raises(ConfigError, match=r"model.replay: .*mine must be a folder with one or more .npy files"):
         check_needs(replaying)
     (tmp_path / "mine").mkdir()
     np.save(tmp_path / "mine" / "a.npy", np.ones(3, np.float32))
     check_needs(replaying)
 
 
-def test_what_is_not_simulated_is_refused(tmp_path: Path) -> None:
+def test_collectives_that_are_not_simulated_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"job.collective is 'ring', which is not simulated: 'switch' is"):
         check_simulated(plan(tmp_path, "ring"))
 
@@ -168,7 +170,7 @@ def training(tmp_path: Path, config: Config, objective: str) -> tuple[RunFolder,
 
 
 @pytest.mark.parametrize(("objective", "k"), [("all", "3"), ("fixed:2", "2")])
-def test_a_server_is_told_who_its_workers_are_and_workers_where_it_is(tmp_path: Path, objective: str, k: str) -> None:
+def test_server_and_workers_are_told_each_others_addresses(tmp_path: Path, objective: str, k: str) -> None:
     config = Config(job=JobSection(id=4, workers=3, slots=64, window=8, collective="server"))
     _, made = training(tmp_path, config, objective)
     program = made.programs.server(Commands(network=Settings(), topology=tmp_path, certificates=None))
@@ -181,14 +183,14 @@ def test_a_server_is_told_who_its_workers_are_and_workers_where_it_is(tmp_path: 
     assert made.programs._summed() == ["--service", "10.0.0.9"]
 
 
-def test_workers_of_a_ring_are_told_of_each_other(tmp_path: Path) -> None:
+def test_workers_of_a_ring_are_told_each_others_addresses(tmp_path: Path) -> None:
     _, made = training(tmp_path, Config(job=JobSection(workers=3, collective="ring")), "all")
     assert made.programs.server(Commands(network=Settings(), topology=tmp_path, certificates=None)) is None
     assert made.programs._summed() == ["--worker", "10.0.0.1", "--worker", "10.0.0.2", "--worker", "10.0.0.3"]
 
 
-def test_links_are_counted_from_one_moment_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job's own: those of its workers and of its server."""
+def test_link_bytes_are_counted_between_two_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the job's links count: those of its workers and of its server."""
     head = "Inter-|   Receive |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes ...\n"
     (tmp_path / "dev").write_text(
         head + "    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\ns1-eth1:700 3 0 0 0 0 0 0 90 1 0 0 0 0 0 0\n"
@@ -202,11 +204,11 @@ def test_links_are_counted_from_one_moment_to_another(tmp_path: Path, monkeypatc
     assert json.loads(folder.jobs[0].trials[0].links.read_text()) == {f"h{number}": [7, 3] for number in (1, 2, 3, 9)}
 
 
-# -- what is said of a trial
+# -- reports of a trial
 
 
 def spent(fake: FakeTrial) -> FakeTrial:
-    """As if its workers had said where their time went: the first iteration's is nonsense."""
+    """Add the times that workers would report; the first iteration's are nonsense."""
     for line in (line for worker in fake.lines for line in worker):
         first = line["iteration"] == 1
         parts = dict.fromkeys(TIME_PARTS, 9.0 if first else 0.01)
@@ -233,7 +235,7 @@ def row(summary: Summary, label: str) -> str:
     return next(cells[1] for cells in summary.rows() if cells[0] == label)
 
 
-def test_a_summary_says_where_the_time_and_the_bytes_went(tmp_path: Path) -> None:
+def test_summary_shows_where_time_and_bytes_went(tmp_path: Path) -> None:
     summary = told(tmp_path, Config(), spent(simulate()))
     (entry,) = summary.trials
     assert entry.times_s == pytest.approx(
@@ -245,8 +247,8 @@ def test_a_summary_says_where_the_time_and_the_bytes_went(tmp_path: Path) -> Non
     assert row(summary, "gradients conserved") == "exactly"
 
 
-def test_without_books_nothing_is_said_to_be_conserved(tmp_path: Path) -> None:
-    """Nor are packets, or what was sent again, that TCP alone knows."""
+def test_conservation_does_not_apply_without_a_ledger(tmp_path: Path) -> None:
+    """Neither do packets and retransmissions, which only TCP knows."""
     ring = Config(job=JobSection(collective="ring"))
     summary = told(tmp_path / "ring", ring, spent(simulate()), ledger=False)
     assert summary.failures == []
@@ -260,7 +262,7 @@ def test_without_books_nothing_is_said_to_be_conserved(tmp_path: Path) -> None:
     assert "conservation cannot be checked" in with_books.failures[0]
 
 
-def test_a_replay_has_no_target_to_miss(tmp_path: Path) -> None:
+def test_replay_has_no_target_to_miss(tmp_path: Path) -> None:
     fake = spent(simulate())
     for line in (line for worker in fake.lines for line in worker):
         line.update(accuracy=None, loss=None)
@@ -274,7 +276,7 @@ def test_a_replay_has_no_target_to_miss(tmp_path: Path) -> None:
     Console(width=40, file=None, quiet=True).print(summary.table())
 
 
-# -- the real thing
+# -- real runs
 
 ONE = """
 [run]
@@ -294,8 +296,8 @@ compute_ms = 8
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-def test_a_switch_a_server_and_a_ring_train_side_by_side(tmp_path: Path) -> None:
-    """Switch and server give the same bits; each one's time adds up to what the clock says."""
+def test_switch_server_and_ring_train_side_by_side(tmp_path: Path) -> None:
+    """Switch and server give the same bits. Each one's times add up to the clock's."""
     others = [ONE.format(id=number, collective=name) for number, name in ((2, "server"), (3, "ring"))]
     with RealRun(tmp_path, "--json", config=ONE.format(id=1, collective="switch"), others=others) as run:
         assert run.wait() == 0, run.text()
@@ -323,8 +325,8 @@ def test_a_switch_a_server_and_a_ring_train_side_by_side(tmp_path: Path) -> None
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 @pytest.mark.parametrize("collective", ["gloo", "mpi"])
-def test_others_collectives_train_in_the_emulated_network(tmp_path: Path, collective: str) -> None:
-    """Workers that are started one by one, each in its own host; their bytes pass the links."""
+def test_gloo_and_mpi_train_in_the_emulated_network(tmp_path: Path, collective: str) -> None:
+    """The workers are started one by one, each in its own host; their bytes pass the links."""
     if missing := load_collective(collective).missing():
         pytest.skip(missing)
     with RealRun(tmp_path, "--json", config=ONE.format(id=1, collective=collective)) as run:
@@ -342,10 +344,10 @@ def lines(out: Path, job: int, rank: int) -> list[dict[str, float]]:
 
 
 def check_times(worker: list[dict[str, float]]) -> None:
-    """All parts together, against the clock that says when each iteration begins.
+    """Check that all parts together equal the time between the starts of iterations.
 
-    In the median: a moment without the processor between two readings of the clock is in one iteration. On a busy
-    machine what no part has, an iteration's line and its report, takes longer than usual in all of them.
+    The median excludes iterations in which the worker was descheduled between two readings of the clock. The part that
+    is not measured, writing the iteration's line and its report, takes longer on a busy machine.
     """
     shares = [
         sum(one[part] for part in TIME_PARTS) / (other["started"] - one["started"]) for one, other in pairwise(worker)

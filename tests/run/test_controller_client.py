@@ -1,4 +1,4 @@
-"""A run keeps looking at its controller when that goes away and comes back, and hears a refusal as one."""
+"""A run follows its controller when it goes away and returns, and distinguishes a refusal from an absence."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from kofn.run.errors import RunError
 
 
 class FakeController(kofn_pb2_grpc.InspectorServicer):
-    """Answers with the number that it was given."""
+    """Answers with its number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -45,7 +45,7 @@ async def serve(number: int, port: int = 0, folder: Path | None = None) -> tuple
     return server, port
 
 
-def test_a_controller_that_goes_away_is_followed_when_it_is_back() -> None:
+def test_controller_is_followed_when_it_returns() -> None:
     async def run() -> None:
         server, port = await serve(1)
         seen: list[int | None] = []
@@ -65,7 +65,7 @@ def test_a_controller_that_goes_away_is_followed_when_it_is_back() -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_it_shows_the_operators_certificate(tmp_path: Path) -> None:
+def test_client_uses_the_operators_certificate(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     make_certificates(folder, {1: 1})
 
@@ -80,7 +80,7 @@ def test_it_shows_the_operators_certificate(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-def test_a_refusal_is_no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_is_no_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.controller_client.SET_S", 0.5)
 
     async def run() -> None:

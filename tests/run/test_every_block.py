@@ -1,4 +1,4 @@
-"""The whole system once more, with everything recorded: every block of every iteration against NumPy."""
+"""The whole system with everything recorded: every block of every iteration equals NumPy's."""
 
 import os
 from pathlib import Path
@@ -43,12 +43,12 @@ objective = "all"  # what was stashed until then is in a sum
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_sum_is_numpys_under_merge(tmp_path: Path, target: str) -> None:
+def test_every_sum_equals_numpys_under_merge(tmp_path: Path, target: str) -> None:
     check_sums(tmp_path, "merge", target)
 
 
 @pytest.mark.long
-def test_every_sum_is_numpys_under_stash(tmp_path: Path) -> None:
+def test_every_sum_equals_numpys_under_stash(tmp_path: Path) -> None:
     check_sums(tmp_path, "stash", os.environ.get("KOFN_TARGET", "embedded"))
 
 

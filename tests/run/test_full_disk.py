@@ -1,4 +1,4 @@
-"""A disk that fills while a run goes on: one line, and what there is can be shown later."""
+"""A disk that fills during a run gives one line, and the existing results can be reported later."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ KOFN = Path(sys.executable).parent / "kofn"
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces")
-def test_a_run_whose_disk_is_full_says_so_and_can_be_reported(tmp_path: Path) -> None:
+def test_run_on_a_full_disk_says_so_and_can_be_reported(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     environment = {**os.environ, "KOFN_STATE_DIR": str(tmp_path / "state")}
@@ -48,7 +48,7 @@ def test_a_run_whose_disk_is_full_says_so_and_can_be_reported(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_command_whose_disk_is_full_says_so(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_on_a_full_disk_says_so(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="1"), ending("report"):
         raise OSError(number, os.strerror(number))
     assert capsys.readouterr().err.startswith(f"kofn report: {os.strerror(number)}: free some of the disk")

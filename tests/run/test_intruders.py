@@ -1,4 +1,4 @@
-"""A whole run with somebody in it who should not get through: forged packets from a host, strangers at a gRPC port."""
+"""A whole run with an intruder: forged packets from a host, and strangers at a gRPC port."""
 
 import os
 import subprocess
@@ -58,8 +58,8 @@ with grpc.secure_channel("127.0.0.1:50052", tls, [("grpc.ssl_target_name_overrid
 """
 
 
-def test_forged_packets_and_strangers(tmp_path: Path) -> None:
-    """On one switch: reason by reason, tests/dataplane has them on both."""
+def test_forged_packets_and_strangers_change_nothing(tmp_path: Path) -> None:
+    """This uses one switch; tests/dataplane tests each reason on both."""
     with RealRun(
         tmp_path, "--target", os.environ.get("KOFN_TARGET", "embedded"), "--trial", DEFAULT, target=NEVER
     ) as run:

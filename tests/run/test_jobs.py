@@ -1,4 +1,4 @@
-"""Several jobs: what is shared, what must fit, and where each one's results go."""
+"""Several jobs: shared settings, jobs that do not fit together, and the place of each one's results."""
 
 import json
 from itertools import pairwise
@@ -33,7 +33,7 @@ def plan(tmp_path: Path, *texts: str, target: str | None = None, objectives: tup
     return [job.config for job in jobs]
 
 
-def test_run_and_network_are_the_first_ones(tmp_path: Path) -> None:
+def test_run_and_network_are_the_first_jobs(tmp_path: Path) -> None:
     one, other = plan(
         tmp_path,
         "[run]\nseed = 7\ntrials = ['all']\n[network]\ncontroller_port = 50099\n[model]\nbatch = 8",
@@ -63,17 +63,17 @@ def test_run_and_network_are_the_first_ones(tmp_path: Path) -> None:
         (("", "[job]\nid = 2\n[[event]]\nat_iteration = 3\nstart = 'switch'"), r"b.toml: event.start is 'switch'"),
     ],
 )
-def test_jobs_that_do_not_fit(tmp_path: Path, texts: tuple[str, ...], words: str) -> None:
+def test_jobs_that_do_not_fit_are_refused(tmp_path: Path, texts: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan(tmp_path, *texts)
 
 
-def test_the_command_line_is_checked_against_every_job(tmp_path: Path) -> None:
+def test_command_line_is_checked_against_every_job(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"b.toml: --trial must be .*, got 'fixed:3'"):
         plan(tmp_path, "", "[job]\nid = 2\nworkers = 2", objectives=("fixed:3",))
 
 
-def test_a_fault_that_the_command_lines_switch_cannot_do(tmp_path: Path) -> None:
+def test_fault_that_the_command_lines_switch_cannot_inject_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"fault.where must be 'host' with network.target = 'bmv2', got 'switch'"):
         plan(tmp_path, "[[fault]]\nwhere = 'switch'\ndrop = 0.1", target="bmv2")
 
@@ -95,7 +95,7 @@ def test_faults_at_the_ports_of_a_jobs_workers() -> None:
     assert "--fault-seed" not in commands.switch({"5": "s1-eth5"}), "BMv2 has no such flag"
 
 
-def test_what_is_to_be_seen_of_the_switch_is_its_flags(tmp_path: Path) -> None:
+def test_trace_and_pcap_become_flags_of_the_switch(tmp_path: Path) -> None:
     plain = Commands(network=NetworkSection(), topology=Path("t"), certificates=None).switch({"5": "s1-eth5"})
     assert not {"--trace", "--pcap"} & {word.partition("=")[0] for word in plain}
     seeing = Commands(network=NetworkSection(trace=3), topology=Path("t"), certificates=None)
@@ -113,7 +113,7 @@ def test_slots_are_aligned() -> None:
     assert slots_end([1024, 2]) == 1026
 
 
-def test_a_topology_has_a_host_for_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topology_must_have_a_host_for_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.runner.check_machine", lambda target: None)
     star = {
         "hosts": {"h1": {"ip": "10.0.0.1/24"}, "h2": {"ip": "10.0.0.2/24"}},
@@ -141,7 +141,7 @@ def test_each_job_has_its_own_folder_below_the_pass(tmp_path: Path) -> None:
     assert (folder.path / "all" / "job-7" / "logs").is_dir()
 
 
-def test_summary_and_report_of_two_jobs(tmp_path: Path) -> None:
+def test_summary_and_report_of_two_jobs_are_complete(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "out", ["all"], jobs=[1, 2])
     configs = plan(tmp_path, "", "[job]\nid = 2\nworkers = 3")
     folder.write_effective(configs)

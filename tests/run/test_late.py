@@ -1,4 +1,4 @@
-"""What becomes of late gradients: a job of each policy, all on one switch; the slow worker is killed and comes back."""
+"""Late gradients under each rule: one job a rule, all on one switch; the slow worker is killed and rejoins."""
 
 import json
 import os
@@ -52,14 +52,14 @@ start = "worker-1"
 
 
 def slow_workers(folder: Path) -> tuple[list[dict[str, Any]], dict[str, np.ndarray], dict[str, Any]]:
-    """The slow worker's lines and sums, and what the controller knew of it in the end."""
+    """Return the slow worker's lines and sums, and the controller's final view of it."""
     lines = [json.loads(line) for line in (folder / "worker-1.jsonl").read_text().splitlines()]
     status = json.loads((folder / "status.jsonl").read_text().splitlines()[-1])
     return lines[:-1], dict(np.load(folder / "worker-1.npz")), status["worker"][1]
 
 
 @pytest.mark.slow
-def test_every_rule_conserves_gradients_and_starves_nobody(tmp_path: Path) -> None:
+def test_every_rule_conserves_gradients_and_starves_no_worker(tmp_path: Path) -> None:
     first, *others = (JOB.format(id=number, rule=rule) for number, rule in enumerate(RULES, 1))
     with RealRun(tmp_path, *TARGET, config=first, others=others) as run:
         assert run.wait() == 0, run.text()

@@ -1,4 +1,4 @@
-"""kofn.run for scripts and notebooks: who hears the lines, and how a run ends that its caller gives up."""
+"""kofn.run for scripts and notebooks: the thread that gets the lines, and the end of a run that its caller abandons."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from kofn.run.signals import cancel_on_signal, stopped_by
 from tests.run.real_run import CONFIG, EASY, NEVER, OWN_NETWORK, processes
 
 
-def test_lines_are_heard_in_the_callers_thread() -> None:
+def test_lines_arrive_in_the_callers_thread() -> None:
     heard: list[tuple[str, bool]] = []
 
     def work(console: Console) -> None:
@@ -31,7 +31,7 @@ def test_lines_are_heard_in_the_callers_thread() -> None:
     assert heard == [("one", True), ("two " + "x" * 200, True)]
 
 
-def test_an_error_of_the_work_is_the_callers() -> None:
+def test_error_of_the_work_is_raised_in_the_caller() -> None:
     def work(console: Console) -> None:
         raise ConfigError("job.workers is 65")
 
@@ -40,7 +40,7 @@ def test_an_error_of_the_work_is_the_callers() -> None:
 
 
 class Slow:
-    """Work as a run does it: a loop that never ends, and takes a moment to clean up."""
+    """Work like a run's: an endless loop that takes a moment to clean up."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -62,9 +62,10 @@ class Slow:
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, InterruptedRun)])
-def test_a_signal_ends_the_work_before_it_is_raised(number: signal.Signals, error: type[BaseException]) -> None:
+def test_signal_ends_the_work_before_it_is_raised(number: signal.Signals, error: type[BaseException]) -> None:
     work = Slow()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    # shells start background processes with SIGINT ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(error) as caught:
             in_thread(work, lambda line: os.kill(os.getpid(), number))
@@ -75,7 +76,7 @@ def test_a_signal_ends_the_work_before_it_is_raised(number: signal.Signals, erro
     assert str(stopped_by(number)) in said
 
 
-def test_an_error_of_the_callers_function_ends_the_work() -> None:
+def test_error_of_the_callers_function_ends_the_work() -> None:
     work = Slow()
     with pytest.raises(ZeroDivisionError):
         in_thread(work, lambda line: 1 / 0)
@@ -85,7 +86,7 @@ def test_an_error_of_the_callers_function_ends_the_work() -> None:
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-def test_a_run_within_a_loop_is_ended_by_ctrl_c_and_another_one_begins(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run_within_a_loop_and_another_one_can_start(tmp_path: Path) -> None:
     text = CONFIG.format(target=NEVER, deadline_s=60)
     script = f"""
 import asyncio, json, kofn
@@ -119,7 +120,7 @@ asyncio.run(cell())
     assert processes(tmp_path / "state") == []
 
 
-def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_file_is_used_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("# mine\n")
     with planned([path], {}, out=tmp_path / "out") as plan:
@@ -128,7 +129,7 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
         assert plan.shared.run.seed == 4
 
 
-def test_errors_name_no_file_that_nobody_wrote() -> None:
+def test_errors_name_no_temporary_file() -> None:
     missing = {"model": {"workload": "no_such_module:Model"}}
     with (
         pytest.raises(ConfigError, match=r"^workload 'no_such_module:Model' cannot be loaded"),
@@ -137,6 +138,6 @@ def test_errors_name_no_file_that_nobody_wrote() -> None:
         pass
 
 
-def test_two_jobs_are_two_configurations() -> None:
+def test_two_jobs_need_two_ids() -> None:
     with pytest.raises(kofn.ConfigError, match=r"job\.id is 1, as in "):
         kofn.run({}, {}, progress=False)

@@ -1,4 +1,4 @@
-"""The live view merges what workers wrote with what the controller says."""
+"""The live view merges the workers' files with the controller's status."""
 
 import time
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def live(folder: RunFolder) -> Iterator[TrialView]:
     view.close()
 
 
-def test_before_the_first_iteration(live: TrialView) -> None:
+def test_view_before_the_first_iteration(live: TrialView) -> None:
     live.poll()
     assert live.headline().endswith("starting: loading the model (not attached yet: workers 0-3)")
     live.update(kofn_pb2.Status(worker=[{"rank": rank, "state": "absent"} for rank in range(4)]))
@@ -42,14 +42,14 @@ def test_before_the_first_iteration(live: TrialView) -> None:
     assert live.line().endswith("waiting for the workers' first iteration")
 
 
-def test_a_worker_that_has_trained_and_is_gone_is_absent(live: TrialView, folder: RunFolder) -> None:
+def test_worker_that_trained_and_is_gone_is_absent(live: TrialView, folder: RunFolder) -> None:
     append(folder, 0, simulate().lines[0][0])
     live.poll()
     live.update(kofn_pb2.Status(worker=[{"rank": rank, "state": "absent"} for rank in range(2)]))
     assert [worker.state for worker in live.workers[:2]] == ["absent", "starting"]
 
 
-def test_what_a_script_prints_at_worker_0_is_shown(folder: RunFolder, tmp_path: Path) -> None:
+def test_output_of_a_script_at_worker_0_is_shown(folder: RunFolder, tmp_path: Path) -> None:
     trial = folder.jobs[0].trials[0]
     view = TrialView(trial, 4, "all (1 of 1)", metric=None, script=Path("train.py"))
     log = trial.log("worker-0")
@@ -71,9 +71,7 @@ def test_what_a_script_prints_at_worker_0_is_shown(folder: RunFolder, tmp_path: 
         assert ("worker 0: step 1" in out.getvalue()) == (not quiet)
 
 
-def test_the_end_of_all_workers_is_no_stall(
-    live: TrialView, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_of_all_workers_is_no_stall(live: TrialView, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     for worker in live.workers:
         append(folder, worker.rank, simulate().lines[worker.rank][0])
     live.poll()
@@ -85,7 +83,7 @@ def test_the_end_of_all_workers_is_no_stall(
         assert len(live.news()) == said
 
 
-def test_waiting_is_said_once(live: TrialView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_is_printed_once(live: TrialView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.display.PLAIN_INTERVAL_S", 0.0)
     out = tmp_path / "out"
     with out.open("w") as file, Display(Console(file=file, width=80), [live], quiet=False) as display:
@@ -94,7 +92,7 @@ def test_waiting_is_said_once(live: TrialView, tmp_path: Path, monkeypatch: pyte
     assert len(out.read_text().splitlines()) == 1
 
 
-def test_lines_are_read_as_they_come_and_unfinished_ones_wait(live: TrialView, folder: RunFolder) -> None:
+def test_complete_lines_are_read_and_unfinished_ones_wait(live: TrialView, folder: RunFolder) -> None:
     fake = simulate(k=lambda i: 3)
     append(folder, 0, fake.lines[0][0], fake.lines[0][1])
     append(folder, 1, fake.lines[1][0], end="")
@@ -107,7 +105,7 @@ def test_lines_are_read_as_they_come_and_unfinished_ones_wait(live: TrialView, f
     assert live.workers[1].last is not None
 
 
-def test_who_is_absent_from_the_newest_sum(live: TrialView, folder: RunFolder) -> None:
+def test_workers_absent_from_the_newest_sum_are_named(live: TrialView, folder: RunFolder) -> None:
     line = simulate(k=lambda i: 3).lines[0][0]
     append(folder, 0, {**line, "members": [0, 1, 3]})
     live.poll()
@@ -131,13 +129,13 @@ def test_estimates_stand_beside_the_injected_truth(live: TrialView, folder: RunF
         assert words in text
 
 
-def test_the_last_line_says_why_a_worker_ended(live: TrialView, folder: RunFolder) -> None:
+def test_last_line_gives_the_reason_of_a_workers_end(live: TrialView, folder: RunFolder) -> None:
     append(folder, 0, simulate().lines[0][0], {"summary": {"reason": "target", "iterations": 1}})
     live.poll()
     assert live.workers[0].finished == "target"
 
 
-def test_the_latest_numbers_that_scripts_logged_are_shown_as_means(live: TrialView, folder: RunFolder) -> None:
+def test_latest_logged_numbers_are_shown_as_means(live: TrialView, folder: RunFolder) -> None:
     for rank, values in enumerate([(0.1, 0.5), (0.75,)]):
         append(folder, rank, simulate().lines[rank][0])
         append(folder, rank, *({"iteration": 1, "time": 2.0, "logged": {"top1": value}} for value in values))
@@ -147,7 +145,7 @@ def test_the_latest_numbers_that_scripts_logged_are_shown_as_means(live: TrialVi
     assert live.workers[0].iteration == 1, "no line of an iteration"
 
 
-def test_without_a_terminal_plain_lines_come_out(live: TrialView, folder: RunFolder, tmp_path: Path) -> None:
+def test_plain_lines_are_printed_without_a_terminal(live: TrialView, folder: RunFolder, tmp_path: Path) -> None:
     append(folder, 0, simulate().lines[0][0])
     out = tmp_path / "out"
     with out.open("w") as file, Display(Console(file=file, width=80), [live], quiet=False) as display:
@@ -164,7 +162,7 @@ def test_quiet_shows_nothing(live: TrialView, tmp_path: Path) -> None:
     assert out.read_text() == ""
 
 
-def test_a_stall_is_explained_and_its_end_is_said(
+def test_stall_and_its_end_are_reported(
     live: TrialView, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
@@ -191,14 +189,14 @@ def test_a_stall_is_explained_and_its_end_is_said(
     assert live.news() == ["round (1 of 1)     3.0 s  goes on after 3.0 s"]
 
 
-def test_nothing_stalls_where_nothing_is_to_move(live: TrialView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_stall_is_reported_where_no_progress_is_expected(live: TrialView, monkeypatch: pytest.MonkeyPatch) -> None:
     live.begin()
     monkeypatch.setattr("kofn.run.live.time.monotonic", lambda: live.last_news + 50.0)
     live.watch_stall(expected=False)
     assert live.news() == []
 
 
-def test_an_absent_controller_is_said_once(live: TrialView) -> None:
+def test_absent_controller_is_reported_once(live: TrialView) -> None:
     for status in (kofn_pb2.Status(), None, None, kofn_pb2.Status()):
         live.update(status)
     assert [line.partition(" s  ")[2] for line in live.news()] == [
@@ -207,7 +205,7 @@ def test_an_absent_controller_is_said_once(live: TrialView) -> None:
     ]
 
 
-def test_a_worker_that_trains_again_has_not_ended(live: TrialView, folder: RunFolder) -> None:
+def test_worker_that_trains_again_has_not_ended(live: TrialView, folder: RunFolder) -> None:
     lines = simulate().lines[0]
     append(folder, 0, lines[0], {"summary": {"reason": "stopped"}})
     live.poll()
@@ -217,7 +215,7 @@ def test_a_worker_that_trains_again_has_not_ended(live: TrialView, folder: RunFo
     assert live.workers[0].state == "training"
 
 
-def test_what_is_sent_is_said_where_a_run_compresses(folder: RunFolder, live: TrialView) -> None:
+def test_sent_share_is_shown_where_a_run_compresses(folder: RunFolder, live: TrialView) -> None:
     fake = compress(simulate())
     for rank in range(4):
         append(folder, rank, fake.lines[rank][1])
@@ -230,7 +228,7 @@ def test_what_is_sent_is_said_where_a_run_compresses(folder: RunFolder, live: Tr
 
 
 @pytest.mark.parametrize(("workers", "jobs"), [(4, 1), (32, 1), (64, 1), (32, 2)])
-def test_the_live_table_fits_80_columns_and_24_lines(tmp_path: Path, workers: int, jobs: int) -> None:
+def test_live_table_fits_80_columns_and_24_lines(tmp_path: Path, workers: int, jobs: int) -> None:
     folder = RunFolder.create(tmp_path / "many", ["progress"])
     line = simulate().lines[0][0] | {"iteration": 12345, "injected_mean_s": 0.06}
     for rank in range(workers):
@@ -261,7 +259,7 @@ def test_the_live_table_fits_80_columns_and_24_lines(tmp_path: Path, workers: in
         assert [row[0] for row in rows if row[-1] == "medians"] == ["others"] * jobs
 
 
-def test_a_line_about_many_workers_is_short(tmp_path: Path) -> None:
+def test_line_about_many_workers_is_short(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "many", ["progress"])
     account = {"entered": 9.0, "summed": 6.5, "waiting": 1.5, "discarded": 1.0}
     line = simulate().lines[0][0] | {"members": [0, 7], "injected_mean_s": 0.06, "late": True, "account": account}
@@ -273,7 +271,7 @@ def test_a_line_about_many_workers_is_short(tmp_path: Path) -> None:
     view.close()
 
 
-def test_a_terminal_breaks_lines_between_words_and_leaves_paths_whole() -> None:
+def test_terminal_breaks_lines_between_words_and_keeps_paths_whole() -> None:
     path = f"/tmp/{'long-' * 12}end"
     for terminal, lines in ((True, ["results of this run are", "in", path, "and nowhere else"]), (False, None)):
         file = StringIO()

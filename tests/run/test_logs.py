@@ -1,4 +1,4 @@
-"""The end of a log is shown when its process has failed."""
+"""The end of a failed process's log is shown."""
 
 from pathlib import Path
 
@@ -35,5 +35,5 @@ def test_the_tail_is_the_script_s_last_traceback_or_its_last_lines(
     assert tail(tmp_path / "log").splitlines() == [f"  {line}" for line in shown]
 
 
-def test_a_log_that_was_not_written_is_said(tmp_path: Path) -> None:
+def test_missing_log_is_reported(tmp_path: Path) -> None:
     assert tail(tmp_path / "none") == "  (no log was written)"

@@ -1,4 +1,4 @@
-"""A job on three machines that share nothing (machines.py), started by the commands of the docs."""
+"""A job on three machines that share nothing (machines.py), started with the documented commands."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def test_three_machines_train_to_the_target(machines: list[Machine], tmp_path: Path) -> None:
-    """Workers first, then the controller, the switch last; P4Runtime with mutual TLS."""
+    """The workers start first, then the controller, then the switch; P4Runtime uses mutual TLS."""
     share_out(tmp_path, machines)
     make_p4runtime_certificates(tmp_path / "p4runtime")
     for name in ("server", "client"):
@@ -48,7 +48,7 @@ def iterations(machine: Machine, rank: int) -> int:
 
 
 def again(machine: Machine, process: "subprocess.Popen[bytes]", start: Callable[[], "subprocess.Popen[bytes]"]) -> Any:
-    """Killed, and started with the same arguments; the new one."""
+    """Kill a process, start it with the same arguments and return the new one."""
     process.kill()
     process.wait()
     machine.running.remove(process)
@@ -56,7 +56,7 @@ def again(machine: Machine, process: "subprocess.Popen[bytes]", start: Callable[
 
 
 @pytest.mark.long
-def test_each_is_killed_and_started_again(machines: list[Machine], tmp_path: Path) -> None:
+def test_each_process_may_be_killed_and_restarted(machines: list[Machine], tmp_path: Path) -> None:
     long_job = JOB.replace("target = 0.9, max_iterations = 400", "target = 2.0, max_iterations = 1200")
     share_out(tmp_path, machines)
     for machine in machines:
@@ -88,7 +88,7 @@ def test_each_is_killed_and_started_again(machines: list[Machine], tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_certificate_of_another_authority_is_named(machines: list[Machine], tmp_path: Path) -> None:
+def test_certificate_of_another_authority_is_named(machines: list[Machine], tmp_path: Path) -> None:
     share_out(tmp_path, machines)
     shutil.rmtree(machines[1].folder / "certs")
     make_certificates(machines[1].folder / "certs", {1: 4})
@@ -98,7 +98,7 @@ def test_a_certificate_of_another_authority_is_named(machines: list[Machine], tm
     assert "the controller at 192.0.2.1:50052 refused" in machines[1].words()
 
 
-def test_a_link_that_is_too_narrow_is_named(machines: list[Machine], tmp_path: Path) -> None:
+def test_link_with_too_small_an_mtu_is_named(machines: list[Machine], tmp_path: Path) -> None:
     share_out(tmp_path, machines)
     ip("-n", machines[1].network, "link", "set", "eth0", "mtu", "1000")
     assert worker(machines[1], 0).wait(60) == 1
@@ -106,7 +106,7 @@ def test_a_link_that_is_too_narrow_is_named(machines: list[Machine], tmp_path: P
     assert words in machines[1].words().replace("\n", " ")
 
 
-def test_a_switch_without_a_name_is_named(machines: list[Machine], tmp_path: Path) -> None:
+def test_unknown_switch_name_is_named(machines: list[Machine], tmp_path: Path) -> None:
     share_out(tmp_path, machines)
     process = machines[1].start(
         *("worker", "job.toml", "--rank", "0", "--switch", "nowhere.invalid", "--controller", CONTROLLER)
@@ -114,8 +114,8 @@ def test_a_switch_without_a_name_is_named(machines: list[Machine], tmp_path: Pat
     assert process.wait(60) == 1 and "--switch nowhere.invalid: " in machines[1].words()
 
 
-def test_a_worker_s_certificate_does_not_program_the_switch(machines: list[Machine], tmp_path: Path) -> None:
-    """Nor does none: the switch goes without a program."""
+def test_workers_certificate_does_not_program_the_switch(machines: list[Machine], tmp_path: Path) -> None:
+    """Without a certificate it does not either: the switch has no program."""
     share_out(tmp_path, machines)
     make_p4runtime_certificates(tmp_path / "p4runtime")
     shutil.copytree(tmp_path / "p4runtime", machines[0].folder / "server")
@@ -130,7 +130,9 @@ def test_a_worker_s_certificate_does_not_program_the_switch(machines: list[Machi
 
 
 @pytest.mark.long
-def test_packets_of_eight_kilobytes_where_the_network_carries_them(machines: list[Machine], tmp_path: Path) -> None:
+def test_packets_of_eight_kilobytes_are_used_where_the_network_carries_them(
+    machines: list[Machine], tmp_path: Path
+) -> None:
     share_out(tmp_path, machines)
     for number, machine in enumerate(machines, 1):
         (machine.folder / "job.toml").write_text(JOB.replace("workers = 4", "workers = 4, words = 32"))

@@ -1,4 +1,4 @@
-"""The first run on a machine: everything is compiled once, and before a worker starts."""
+"""The first run on a machine compiles everything once, before a worker starts."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-def test_the_first_run_compiles_each_library_once_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_run_compiles_each_library_once_and_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, compiler = tmp_path / "cache", NotingCompiler(tmp_path)
     monkeypatch.setenv("KOFN_CACHE", str(cache))
     monkeypatch.setenv("CC", compiler.command)

@@ -1,4 +1,4 @@
-"""What the runner asks of boot.py, and how it waits for the answer; boot.py is a stand-in."""
+"""The runner's requests to boot.py, and its waits for answers; boot.py is a stand-in."""
 
 import asyncio
 import json
@@ -25,18 +25,18 @@ for line in sys.stdin:
         print(json.dumps({"event": "error", "message": "host 'h2' is unknown"}), flush=True)
 print(json.dumps({"event": "stopped"}), flush=True)
 """
-"""A boot.py that says yes, and writes down what it is asked."""
+"""A boot.py that accepts every request and writes it down."""
 
 
 @pytest.fixture(autouse=True)
 def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the runner's."""
+    """Replace the runner's boot.py."""
     stand_in = tmp_path / "boot.py"
     stand_in.write_text(BOOT)
     monkeypatch.setattr("kofn.run.network.BOOT", stand_in)
 
 
-def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path) -> None:
+def test_link_rate_is_changed_when_boot_confirms(tmp_path: Path) -> None:
     async def run() -> None:
         network = await NetworkClient.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         try:
@@ -53,7 +53,7 @@ def test_a_links_rate_is_changed_when_boot_says_so(tmp_path: Path) -> None:
     assert commands[:3] == [{"do": "shape", "host": "h1", "mbps": mbps} for mbps in (10.0, 10.0, None)]
 
 
-def test_a_signal_at_the_moment_of_an_answer_is_not_lost(tmp_path: Path) -> None:
+def test_signal_at_the_moment_of_an_answer_is_not_lost(tmp_path: Path) -> None:
     async def run() -> None:
         network = await NetworkClient.start(tmp_path, driver="auto", management="", log=tmp_path / "log")
         try:

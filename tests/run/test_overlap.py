@@ -1,4 +1,4 @@
-"""Training by a schedule, for real: the same parameters as without, whatever the order; a worker that is killed."""
+"""Real training by a schedule gives the same parameters as without one, in any order, also when a worker is killed."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def iterations(folder: Path, rank: int) -> list[dict[str, Any]]:
     return [line for line in lines if "summary" not in line]
 
 
-def test_the_parameters_are_those_without_a_schedule(tmp_path: Path) -> None:
+def test_parameters_equal_those_without_a_schedule(tmp_path: Path) -> None:
     same_parameters(tmp_path, "none", "auto", "killed")
 
 
@@ -70,7 +70,7 @@ def test_every_schedule_gives_the_same_parameters(tmp_path: Path, workload: str,
 
 
 def same_parameters(tmp_path: Path, *names: str, workload: str = "digits", hidden: str = "[40, 30]") -> None:
-    """A job of each, all on one switch; a worker of "killed" is killed in mid-run."""
+    """Run one job for each name on one switch; a worker of the job "killed" is killed during the run."""
     first, *others = (
         JOB.format(
             id=number,
@@ -94,7 +94,8 @@ def same_parameters(tmp_path: Path, *names: str, workload: str = "digits", hidde
             lines = iterations(run.out / "fixed-2" / f"job-{result['job']}", rank)
             assert any(line["timeline"] for line in lines) == (name != "none")
             in_force.add(lines[-1]["schedule"])
-            if name != "killed":  # while it is away k is 1, and what it misses it takes from the other one
+            # while the killed worker is away k is 1, and it takes the missed results from the other one
+            if name != "killed":
                 assert {line["iteration"] for line in lines} == {*range(1, 31)}
                 params.add(lines[-1]["params"])
         assert len(in_force) == 1, "all workers search together"
@@ -129,8 +130,8 @@ weight_ms = 2
 """
 
 
-def test_what_delays_one_layer_s_packets_delays_its_forward_pass_alone(tmp_path: Path) -> None:
-    """Of four layers of 8 blocks, the last one first: the third one's means come late."""
+def test_delay_of_one_layers_packets_delays_its_forward_pass_alone(tmp_path: Path) -> None:
+    """There are four layers of 8 blocks, the last one first; the third layer's means are late."""
     with RealRun(tmp_path, config=DELAYED + 4 * LAYER) as run:
         run.wait(120)
         assert run.leftovers() == []

@@ -1,4 +1,4 @@
-"""When a run has a page, and what is wrong is named before anything is made."""
+"""When a run has a page; errors are named before anything starts."""
 
 import re
 import signal
@@ -34,16 +34,18 @@ TERMINAL, PIPE = Console(force_terminal=True), Console(force_terminal=False)
         (True, 8080, PIPE, 8080),
     ],
 )
-def test_when_there_is_a_page(web: bool | None, port: int | None, console: Console, expected: int | None) -> None:
+def test_page_depends_on_option_and_terminal(
+    web: bool | None, port: int | None, console: Console, expected: int | None
+) -> None:
     assert page_port(web, port, console) == expected
 
 
-def test_a_port_for_no_page() -> None:
+def test_port_without_a_page_is_refused() -> None:
     with pytest.raises(ConfigError, match="--port 8080 and --no-web must not both be given"):
         page_port(False, 8080, PIPE)
 
 
-def test_a_port_that_is_taken() -> None:
+def test_port_in_use_is_named() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -52,20 +54,20 @@ def test_a_port_that_is_taken() -> None:
             check_ports(make_plan().shared.network, port)
 
 
-def test_no_run_to_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_without_a_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path))
     watched = CliRunner().invoke(main, ["watch", "--web"])
     assert watched.exit_code == 2
     assert "no run is going on: kofn watch --web FOLDER shows one that is over" in watched.stderr
 
 
-def test_a_folder_that_is_no_runs(tmp_path: Path) -> None:
+def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     watched = CliRunner().invoke(main, ["watch", "--web", str(tmp_path)])
     assert watched.exit_code == 2
     assert f"kofn watch: {tmp_path} is no run's folder" in watched.stderr
 
 
-def test_a_replay_until_ctrl_c(tmp_path: Path) -> None:
+def test_replay_serves_until_ctrl_c(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", trials=1)
     command = ["env", "--default-signal=INT", sys.executable, "-c", KOFN, "watch", "--web", str(folder.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watch:
@@ -77,7 +79,7 @@ def test_a_replay_until_ctrl_c(tmp_path: Path) -> None:
     assert watch.returncode == 0
 
 
-def test_a_folder_without_a_page(tmp_path: Path) -> None:
+def test_folder_without_web_is_refused(tmp_path: Path) -> None:
     watched = CliRunner().invoke(main, ["watch", str(tmp_path)])
     assert watched.exit_code == 2
     assert f"FOLDER {tmp_path} is for --web" in watched.stderr

@@ -1,4 +1,4 @@
-"""Plug-ins of every kind from a user's own folder: named in the configuration, and nothing else."""
+"""Plug-ins of every kind from a user's folder; only the configuration names them."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def broken(workers, rounding):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's: Python knows of it by the working directory alone."""
+    """Return the user's folder; Python finds it by the working directory only."""
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "narrow.py").write_text((ROOT / "examples" / "codecs" / "narrow.py").read_text())
     monkeypatch.chdir(tmp_path)
@@ -79,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("setting", "words"),
     [
         ("compress.codec=gone:Codec", "codec 'gone:Codec' cannot be loaded: ModuleNotFoundError"),
-        ("compress.codec=mine:NUMBER", "codec 'mine:NUMBER' is a int: a callable that returns a Codec is needed"),
+        ("compress.codec=mine:NUMBER", "codec 'mine:NUMBER' must be a callable that returns a Codec, got a int"),
         ("compress.codec=mine:broken", "codec 'mine:broken' failed: ValueError: no idea"),
         (
             "compress.codec=mine:family",
@@ -101,15 +101,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("model.workload=digit", "got 'digit': did you mean 'digits'?"),
         ("model.stragglers=gone:Late", "straggler 'gone:Late' cannot be loaded: ModuleNotFoundError"),
         ("model.stragglers=mine:Bowl", "is Bowl: a class derived from kofn.host.workload.straggler_source"),
-        ("model.stragglers=trace", "model.stragglers is 'trace': model.trace is needed"),
+        ("model.stragglers=trace", "model.trace must be given with model.stragglers = 'trace'"),
         ("run.trials=['gone:least']", "objective 'gone:least' cannot be loaded: ModuleNotFoundError"),
         ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' is a int: an Objective, or a callable"),
         ("run.trials=['best']", "run.trials must be all, progress, "),
     ],
 )
-def test_what_does_not_do_is_refused_before_anything_starts(
-    folder: Path, command: str, setting: str, words: str
-) -> None:
+def test_invalid_plug_in_is_refused_before_the_start(folder: Path, command: str, setting: str, words: str) -> None:
     result = CliRunner().invoke(main, [command, "--set", setting, "--out", "out"])
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
@@ -118,7 +116,7 @@ def test_what_does_not_do_is_refused_before_anything_starts(
     assert not (folder / "out").exists()
 
 
-def test_a_run_of_own_plug_ins_in_virtual_time(folder: Path) -> None:
+def test_own_plug_ins_run_in_virtual_time(folder: Path) -> None:
     config = written(folder, target=1.0, iterations=12)
     COSTS.save(folder / "costs.json")
     own = ("compress.codec=narrow:Narrow", "model.stragglers=mine:EveryFourth")
@@ -133,8 +131,8 @@ def test_a_run_of_own_plug_ins_in_virtual_time(folder: Path) -> None:
     assert {line["k"] for line in lines[-3:]} == {1}, "the fewest workers cost least"
 
 
-def test_an_own_workload_in_virtual_time(folder: Path) -> None:
-    """All replicas are the same, and so is the sum of what each worker gives."""
+def test_own_workload_runs_in_virtual_time(folder: Path) -> None:
+    """All replicas are equal, and so is the sum of each worker's gradients."""
     config = written(folder, target=1.0, iterations=5)
     COSTS.save(folder / "costs.json")
     arguments = ["--trial", "all", "--set", "model.workload=mine:Bowl", "--set", "model.momentum=0"]
@@ -168,7 +166,7 @@ compute_ms = 1
 @pytest.mark.parametrize(
     ("trial", "collective", "codec"), [("mine:least", "switch", "narrow:Narrow"), ("all", "mine:MyRing", "int32")]
 )
-def test_a_run_of_own_plug_ins(folder: Path, trial: str, collective: str, codec: str) -> None:
+def test_own_plug_ins_run_for_real(folder: Path, trial: str, collective: str, codec: str) -> None:
     (folder / "own.toml").write_text(CONFIG.format(trial=trial, collective=collective, codec=codec))
     command = [str(Path(sys.executable).parent / "kofn"), "run", "own.toml", "--out", "out", "--json", "--quiet"]
     environment = {**os.environ, "KOFN_STATE_DIR": str(folder / "state")}

@@ -1,4 +1,4 @@
-"""What is missing on a machine is said with what to do about it."""
+"""A missing requirement of a machine is named with its remedy."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def _root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def ports() -> Iterator[tuple[int, int]]:
-    """Two ports that nobody listens on."""
+    """Yield two ports without a listener."""
     with own_port() as one, own_port() as other:
         yield one, other
 
@@ -41,7 +41,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name in names else which(name))
 
 
-def test_a_good_machine(ports: tuple[int, int]) -> None:
+def test_good_machine_passes(ports: tuple[int, int]) -> None:
     check_machine("embedded")
     check_ports(NetworkSection(p4runtime_port=ports[0], controller_port=ports[1]))
 
@@ -52,7 +52,7 @@ def test_root_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
         check_machine("embedded")
 
 
-def test_a_port_in_use_names_its_process(ports: tuple[int, int]) -> None:
+def test_port_in_use_names_its_process(ports: tuple[int, int]) -> None:
     with (
         socket.create_server(("127.0.0.1", ports[1])),
         pytest.raises(RunError, match=rf"{ports[1]} \(network.controller_port\) is in use by pid {os.getpid()} \("),
@@ -60,7 +60,7 @@ def test_a_port_in_use_names_its_process(ports: tuple[int, int]) -> None:
         check_ports(NetworkSection(p4runtime_port=ports[0], controller_port=ports[1]))
 
 
-def test_a_port_that_a_connection_leaves_from_names_its_process(ports: tuple[int, int]) -> None:
+def test_local_port_of_a_connection_names_its_process(ports: tuple[int, int]) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as connection,
@@ -69,7 +69,7 @@ def test_a_port_that_a_connection_leaves_from_names_its_process(ports: tuple[int
         check_ports(NetworkSection(p4runtime_port=ports[0], controller_port=connection.getsockname()[1]))
 
 
-def test_a_process_with_line_breaks_in_its_arguments_stays_on_one_line(ports: tuple[int, int]) -> None:
+def test_process_with_line_breaks_in_its_arguments_stays_on_one_line(ports: tuple[int, int]) -> None:
     lines = ("import socket, sys", "with socket.create_server(('127.0.0.1', int(sys.argv[1]))):", " print(flush=True)")
     code = "\n".join([*lines, " sys.stdin.read()"])
     with subprocess.Popen([sys.executable, "-c", code, str(ports[0])], stdin=-1, stdout=-1) as process:
@@ -81,7 +81,7 @@ def test_a_process_with_line_breaks_in_its_arguments_stays_on_one_line(ports: tu
     assert "\n" not in owner
 
 
-def test_a_full_disk_is_named_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_space(tmp_path / "not" / "there")
     monkeypatch.setattr("kofn.run.preconditions.RESULT_BYTES", 1 << 62)
     with pytest.raises(RunError, match=rf"^{tmp_path} has \d+ MB left, the results in {tmp_path}/not/there need "):
@@ -90,26 +90,26 @@ def test_a_full_disk_is_named_before_anything_is_made(tmp_path: Path, monkeypatc
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as a run does")
-def test_a_management_network_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_management_network_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.preconditions.BOOT", BOOT)
     check_management(NetworkSection(management="198.18.7.0/24"))
     with pytest.raises(RunError, match=r"^network.management is 10.0.0.0/16: it overlaps h1's 10.0.0.1/24"):
         check_management(NetworkSection(management="10.0.0.0/16"))
 
 
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "cc", "gcc", "clang")
     with pytest.raises(RunError, match="apt-get install gcc"):
         check_machine("embedded")
 
 
-def test_no_bmv2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bmv2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "simple_switch_grpc")
     with pytest.raises(RunError, match=r"p4lang-bmv2 .* or use --target embedded"):
         check_machine("bmv2")
 
 
-def test_only_one_run_at_a_time(tmp_path: Path) -> None:
+def test_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
     with hold(tmp_path / "one"):
         assert (run := running()) is not None
         assert (run.pid, run.folder) == (os.getpid(), str(tmp_path / "one"))
@@ -121,7 +121,7 @@ def test_only_one_run_at_a_time(tmp_path: Path) -> None:
     assert running() is None
 
 
-def test_a_stale_record_is_nobody(tmp_path: Path) -> None:
+def test_stale_record_is_ignored(tmp_path: Path) -> None:
     with hold(tmp_path / "one"):
         text = (tmp_path / "state" / "running").read_text()
     started = start_time(os.getpid())
@@ -129,7 +129,7 @@ def test_a_stale_record_is_nobody(tmp_path: Path) -> None:
     assert running() is None
 
 
-def test_the_certificates_of_a_killed_run_are_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_certificates_of_a_killed_run_are_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "one" / "certs").mkdir(parents=True)
     (tmp_path / "one" / "summary.json").touch()
     with hold(tmp_path / "one"):
@@ -147,7 +147,7 @@ def test_pass_folders_are_distinct() -> None:
     assert trial_names(["throughput", "fixed:2", "throughput"]) == ["throughput", "fixed-2", "throughput-again-2"]
 
 
-def test_a_repeated_trial_has_its_objective_and_a_number_for_its_name(tmp_path: Path) -> None:
+def test_repeated_trial_is_named_by_objective_and_number(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", ["fixed:2", "mine:Mine", "fixed:2"])
     assert [entry.name for (entry,) in folder.trials] == ["fixed:2", "mine:Mine", "fixed:2-again-2"]
 

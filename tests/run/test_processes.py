@@ -1,4 +1,6 @@
-"""Whose end is a failure and whose is not; an event is carried out once, by the right process, and noted."""
+"""Ends of processes that are failures and ends that are not; an event is carried out once, on its
+process, and noted.
+"""
 
 import asyncio
 import json
@@ -23,7 +25,7 @@ from tests.run.fake_run import append, simulate
 
 
 class FakeNetwork:
-    """Ends processes when it is told to."""
+    """Ends processes when asked."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []
@@ -53,7 +55,7 @@ class FakeNetwork:
 
 
 class FakeInspector:
-    """Remembers the objectives."""
+    """Keeps the objectives that it is given."""
 
     def __init__(self, answer: str | None = None) -> None:
         self.objectives: list[tuple[int, str]] = []
@@ -79,7 +81,7 @@ def in_loop(test: Callable[[FakeNetwork, Processes], Coroutine[Any, Any, None]])
     asyncio.run(run())
 
 
-def test_a_good_end_is_no_failure_and_a_bad_one_is() -> None:
+def test_exit_code_0_is_no_failure_and_another_is() -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         await processes.launch(program("worker-0"))
         await processes.launch(program("worker-1"))
@@ -96,7 +98,7 @@ def test_a_good_end_is_no_failure_and_a_bad_one_is() -> None:
     in_loop(test)
 
 
-def test_a_controller_never_ends_well_by_itself() -> None:
+def test_controller_that_ends_is_always_a_failure() -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         await processes.launch(program("controller", endless=True))
         network.exit("controller", 0)
@@ -106,7 +108,7 @@ def test_a_controller_never_ends_well_by_itself() -> None:
     in_loop(test)
 
 
-def test_who_is_killed_is_missed_by_nobody_and_may_come_back() -> None:
+def test_killed_process_is_no_failure_and_may_be_restarted() -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         await processes.launch(program("switch", endless=True))
         await processes.kill("switch")
@@ -121,7 +123,7 @@ def test_who_is_killed_is_missed_by_nobody_and_may_come_back() -> None:
     in_loop(test)
 
 
-def test_a_process_that_does_not_die_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_of_a_process_that_does_not_die_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.run.processes.KILL_TIMEOUT_S", 0.01)
     monkeypatch.setattr(FakeNetwork, "kill", lambda self, name: asyncio.sleep(0))
 
@@ -157,7 +159,7 @@ async def started(
     return folder, training
 
 
-def test_a_story_is_carried_out(tmp_path: Path) -> None:
+def test_story_is_carried_out(tmp_path: Path) -> None:
     events = [
         EventSection(at_iteration=1, objective="fixed:2"),
         EventSection(at_iteration=2, kill="worker-0"),
@@ -197,7 +199,7 @@ def test_a_story_is_carried_out(tmp_path: Path) -> None:
     in_loop(test)
 
 
-def test_what_the_controller_notes_of_objectives_is_told(tmp_path: Path) -> None:
+def test_objective_changes_in_the_journal_are_reported(tmp_path: Path) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await started(tmp_path, network, processes)
         note = {"time": 1.0, "job": 1, "iteration": 7, "objective": "fixed:2"}
@@ -215,7 +217,7 @@ def test_what_the_controller_notes_of_objectives_is_told(tmp_path: Path) -> None
     in_loop(test)
 
 
-def test_links_get_another_rate_in_mid_run_and_their_first_one_at_the_start_of_a_pass(tmp_path: Path) -> None:
+def test_links_change_their_rate_during_a_run_and_start_each_pass_with_the_first(tmp_path: Path) -> None:
     links = (
         LinkSection(workers=(0, 2), mbps=10.0, at_iteration=2),
         LinkSection(workers=(2,), mbps=20.0, at_iteration=2, after_s=0.05),
@@ -260,7 +262,7 @@ async def killed_and_back(tmp_path: Path, network: FakeNetwork, processes: Proce
     return folder, training
 
 
-def test_who_comes_back_when_all_is_over_is_excused(tmp_path: Path) -> None:
+def test_worker_that_returns_after_the_end_is_excused(tmp_path: Path) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await killed_and_back(tmp_path, network, processes)
         for name, code in (("worker-1", 0), ("worker-2", 0), ("worker-0", 1)):
@@ -274,7 +276,7 @@ def test_who_comes_back_when_all_is_over_is_excused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["others train", "it has trained", "it was never killed"])
-def test_who_fails_otherwise_is_not_excused(tmp_path: Path, what: str) -> None:
+def test_other_failures_are_not_excused(tmp_path: Path, what: str) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await killed_and_back(tmp_path, network, processes)
         if what == "it has trained":
@@ -290,7 +292,7 @@ def test_who_fails_otherwise_is_not_excused(tmp_path: Path, what: str) -> None:
     in_loop(test)
 
 
-def test_nobody_is_started_when_all_is_over(tmp_path: Path) -> None:
+def test_no_worker_is_started_after_the_end(tmp_path: Path) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await started(tmp_path, network, processes, *KILL_AND_START)
         append(folder, 0, *simulate().lines[0][:2])
@@ -316,7 +318,7 @@ def test_nobody_is_started_when_all_is_over(tmp_path: Path) -> None:
         (EventSection(at_iteration=1, objective="all"), "objective all not set: the controller does not answer"),
     ],
 )
-def test_what_cannot_be_done_is_said(tmp_path: Path, event: EventSection, words: str) -> None:
+def test_impossible_event_is_reported(tmp_path: Path, event: EventSection, words: str) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await started(tmp_path, network, processes)
         training._schedule._waiting = [event]
@@ -331,7 +333,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, event: EventSection, words:
     in_loop(test)
 
 
-def test_an_objective_without_a_controller(tmp_path: Path) -> None:
+def test_objective_without_a_controller_is_not_set(tmp_path: Path) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await started(tmp_path, network, processes, EventSection(at_iteration=1, objective="all"))
         append(folder, 0, simulate().lines[0][0])
@@ -344,7 +346,7 @@ def test_an_objective_without_a_controller(tmp_path: Path) -> None:
     in_loop(test)
 
 
-def test_a_run_that_does_not_move_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_progress_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await started(tmp_path, network, processes)
         append(folder, 0, simulate().lines[0][0])

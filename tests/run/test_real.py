@@ -1,4 +1,4 @@
-"""The real thing from end to end, and every way to end it early: nothing may be left, and the reason must be said."""
+"""Real runs from end to end, and every early end: nothing is left behind, and the reason is printed."""
 
 import contextlib
 import json
@@ -24,13 +24,13 @@ pytestmark = [
 
 GRACE_S = 30.0
 REPORTED_S = 30.0
-"""With summary and report of what there is, on a busy machine."""
+"""Limit for ending with a summary and a report, on a busy machine."""
 TARGET = ("--target", os.environ.get("KOFN_TARGET", "embedded"))
-"""For the tests where the switch does not matter."""
+"""The target of tests in which the switch does not matter."""
 
 
 @pytest.mark.parametrize("target", ["embedded", on_bmv2(pytest.mark.long)])
-def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
+def test_two_passes_run_to_the_end(tmp_path: Path, target: str) -> None:
     seeing = ("--set", "network.pcap=true", *(("--set", "network.trace=1") if target == "embedded" else ()))
     with RealRun(tmp_path, "--target", target, "--json", *seeing) as run:
         run.until_training()
@@ -63,16 +63,16 @@ def test_two_passes_to_the_end(tmp_path: Path, target: str) -> None:
         pytest.param(signal.SIGHUP, marks=pytest.mark.long),
     ],
 )
-def test_a_signal_in_training_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_during_training_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until_training()
         begin = time.monotonic()
         run.process.send_signal(number)
-        run.process.send_signal(number)  # impatient people press twice
+        run.process.send_signal(number)  # impatient users press twice
         assert run.wait(REPORTED_S) == 130, run.text()
         assert time.monotonic() - begin < REPORTED_S
         assert run.leftovers() == []
-        if number != signal.SIGHUP:  # after a hang-up nobody reads what is said
+        if number != signal.SIGHUP:  # after a hang-up no terminal shows the output
             assert f"kofn run: stopped by {number.name}" in run.text()
             assert f"kept in {run.out}: logs and" in run.text()
         summary = json.loads((run.out / "summary.json").read_text())
@@ -81,7 +81,7 @@ def test_a_signal_in_training_ends_everything(tmp_path: Path, number: signal.Sig
         assert "<svg" in (run.out / "report.html").read_text()
 
 
-def test_a_signal_while_the_network_is_made(tmp_path: Path) -> None:
+def test_signal_while_the_network_is_created_ends_everything(tmp_path: Path) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until((run.out / "boot.log").exists, "the network's start")
         run.process.send_signal(signal.SIGINT)
@@ -109,7 +109,7 @@ def test_kill_9_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_closed_terminal_ends_a_run_whose_session_leader_waits(tmp_path: Path) -> None:
+def test_closed_terminal_ends_a_run_whose_session_leader_waits(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     with RealRun(tmp_path, *TARGET, target=NEVER, terminal=slave) as run:
         os.close(slave)
@@ -122,14 +122,14 @@ def test_a_closed_terminal_ends_a_run_whose_session_leader_waits(tmp_path: Path)
 
 
 def read_all(terminal: int) -> bool:
-    """Take what a terminal shows, so that writing to it does not block."""
+    """Read a terminal's output, so that writing to it does not block."""
     with contextlib.suppress(BlockingIOError):
         while os.read(terminal, 65536):
             continue
     return True
 
 
-def test_the_links_are_gone_after_the_death_of_boot(tmp_path: Path) -> None:
+def test_links_are_removed_after_the_death_of_boot(tmp_path: Path) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until_training()
         os.kill(run.pid("--driver", "auto"), signal.SIGKILL)
@@ -147,7 +147,7 @@ def test_the_links_are_gone_after_the_death_of_boot(tmp_path: Path) -> None:
         pytest.param("switch", ("--no-p4",), marks=pytest.mark.long),
     ],
 )
-def test_a_process_that_dies_is_named(tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
+def test_process_that_dies_is_named(tmp_path: Path, name: str, words: tuple[str, ...]) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until_training()
         os.kill(run.pid(*words), signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_a_process_that_dies_is_named(tmp_path: Path, name: str, words: tuple[st
         assert run.leftovers() == []
 
 
-def test_a_pass_that_takes_too_long(tmp_path: Path) -> None:
+def test_pass_beyond_its_deadline_ends(tmp_path: Path) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER, deadline_s=3) as run:
         run.until_up()
         assert run.wait() == 1
@@ -166,7 +166,7 @@ def test_a_pass_that_takes_too_long(tmp_path: Path) -> None:
         assert run.leftovers() == []
 
 
-def test_stop_ends_a_run_and_only_one_run_goes_on(tmp_path: Path) -> None:
+def test_stop_ends_a_run_and_only_one_run_is_active(tmp_path: Path) -> None:
     with RealRun(tmp_path, *TARGET, target=NEVER) as run:
         run.until_training()
         refused = run.kofn("clean")

@@ -1,4 +1,4 @@
-"""Real runs in which something is killed, started again or late, and two jobs on one switch."""
+"""Real runs in which a process is killed, restarted or late, and two jobs on one switch."""
 
 import json
 import os
@@ -36,7 +36,9 @@ compute_ms = {compute_ms}
 
 
 def story(*events: str, job: str = "", target: float = 0.93, compute_ms: int = 8) -> str:
-    """A training of some seconds, or with longer computing of more: a worker takes two and more to start."""
+    """Return a configuration of a training of some seconds, or more with longer computing; a worker starts in two or
+    more.
+    """
     tables = "\n".join(f"[[event]]\n{event}" for event in events)
     return BASE.format(target=target, job=job, compute_ms=compute_ms, events=tables)
 
@@ -51,7 +53,7 @@ def iterations(path: Path) -> list[int]:
     return [line["iteration"] for line in lines if "summary" not in line]
 
 
-def test_a_worker_joins_late_and_another_is_killed_and_comes_back(tmp_path: Path) -> None:
+def test_one_worker_joins_late_and_another_is_killed_and_rejoins(tmp_path: Path) -> None:
     events = story(
         "at_iteration = 10\nstart = 'worker-1'",
         "at_iteration = 20\nkill = 'worker-2'",
@@ -77,7 +79,7 @@ def test_a_worker_joins_late_and_another_is_killed_and_comes_back(tmp_path: Path
 
 
 @pytest.mark.long
-def test_two_jobs(tmp_path: Path) -> None:
+def test_two_jobs_train_on_one_switch(tmp_path: Path) -> None:
     other = "[job]\nid = 7\nworkers = 2\nwords = 2\nslots = 128\n[model]\nhidden = [16]\nlearning_rate = 0.02"
     with RealRun(tmp_path, *TARGET, "--json", config=story(target=0.85), others=[other]) as run:
         run.until(lambda: run.lines(1, "all/job-7") > 3, "training of the other job")
@@ -91,7 +93,7 @@ def test_two_jobs(tmp_path: Path) -> None:
     assert len(list((run.out / "all" / "job-7").glob("worker-*.npz"))) == 2
 
 
-def test_the_controller_is_killed_and_comes_back(tmp_path: Path) -> None:
+def test_controller_may_be_killed_and_restarted(tmp_path: Path) -> None:
     events = story("at_iteration = 20\nkill = 'controller'", "at_iteration = 20\nafter_s = 0.5\nstart = 'controller'")
     with RealRun(tmp_path, *TARGET, config=events) as run:
         run.until(lambda: "the controller is away" in run.text(), "the controller's absence")
@@ -107,10 +109,10 @@ def test_the_controller_is_killed_and_comes_back(tmp_path: Path) -> None:
     assert result["rejoins"] == 3, "every worker once"
 
 
-def test_a_stall_is_explained_while_it_lasts(tmp_path: Path) -> None:
+def test_stall_is_explained_while_it_lasts(tmp_path: Path) -> None:
     events = story("at_iteration = 20\nkill = 'switch'", target=NEVER)
     with RealRun(tmp_path, *TARGET, config=events) as run:
         answers = "the controller says: the switch does not answer"
-        run.until(lambda: answers in run.text(), "an explanation")  # (before that, the controller may not know yet)
+        run.until(lambda: answers in run.text(), "an explanation")  # earlier the controller may not know yet
         line = next(line for line in run.text().splitlines() if "no iteration for" in line and answers in line)
         assert "just before: switch killed at iteration 2" in line

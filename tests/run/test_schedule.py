@@ -1,4 +1,4 @@
-"""What is due when, in which order, what is left of it on paper, and stories that cannot be told."""
+"""Due times and order of events, their log, and impossible stories."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def event(what: str, name: str = "worker-2", missed: str = "") -> LoggedEvent:
     return LoggedEvent(time=1.0, iteration=40, action=what, name=name, missed=missed)
 
 
-def test_nothing_is_due_before_its_iteration() -> None:
+def test_no_event_is_due_before_its_iteration() -> None:
     schedule = Schedule([KILL])
     schedule.reached(39, 1.0)
     assert schedule.due(1e9) == []
@@ -29,7 +29,7 @@ def test_nothing_is_due_before_its_iteration() -> None:
     assert not schedule.waiting
 
 
-def test_a_delay_counts_from_the_first_worker_that_finished_the_iteration() -> None:
+def test_delay_counts_from_the_first_worker_that_finished_the_iteration() -> None:
     schedule = Schedule([START, KILL])
     schedule.reached(40, 10.0)
     schedule.reached(41, 11.0)
@@ -39,14 +39,14 @@ def test_a_delay_counts_from_the_first_worker_that_finished_the_iteration() -> N
     assert not schedule.starting
 
 
-def test_what_comes_due_together_is_done_in_order() -> None:
+def test_events_due_together_are_ordered_by_iteration() -> None:
     events = [EventSection(at_iteration=i, objective=f"fixed:{i}") for i in (3, 1, 2)]
     schedule = Schedule(events)
     schedule.reached(7, 1.0)
     assert [action(event)[1] for event in schedule.due(1.0)] == ["fixed:1", "fixed:2", "fixed:3"]
 
 
-def test_links_change_in_their_turn_and_start_nobody() -> None:
+def test_link_changes_are_due_in_turn_and_start_no_worker() -> None:
     slow, fast = (LinkSection(workers=(0, 2), mbps=mbps, at_iteration=40, after_s=mbps) for mbps in (2.5, 200.0))
     schedule = Schedule([fast, KILL, slow])
     schedule.reached(40, 10.0)
@@ -56,14 +56,14 @@ def test_links_change_in_their_turn_and_start_nobody() -> None:
     assert action(slow) == ("link", "worker-0, worker-2 (2.5 Mbit/s)")
 
 
-def test_equal_events_happen_each_once() -> None:
+def test_equal_events_happen_once_each() -> None:
     schedule = Schedule([KILL, KILL])
     schedule.reached(40, 1.0)
     assert schedule.due(1.0) == [KILL, KILL]
     assert not schedule.waiting
 
 
-def test_who_is_started_first_joins_late() -> None:
+def test_worker_whose_first_event_is_a_start_joins_late() -> None:
     events = [
         EventSection(at_iteration=9, kill="worker-1"),
         EventSection(at_iteration=5, start="worker-1"),
@@ -73,7 +73,7 @@ def test_who_is_started_first_joins_late() -> None:
     assert late_joiners(events) == {"worker-1"}
 
 
-def test_the_fate_of_each_process() -> None:
+def test_fate_of_each_process_follows_from_the_events() -> None:
     story = [event("kill"), event("start"), event("kill", "switch"), event("objective", "all")]
     assert killed_for_good(story) == {"switch"}
     assert restarts(story) == 1
@@ -89,7 +89,7 @@ def test_the_fate_of_each_process() -> None:
     assert never_started([event("kill"), event("start", missed="the training was over")]) == set()
 
 
-def test_happenings_survive_being_written_down(tmp_path: Path) -> None:
+def test_logged_events_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     assert read_event_log(path) == []
     story = [event("kill"), event("objective", "fixed:3")]
@@ -108,7 +108,7 @@ def test_happenings_survive_being_written_down(tmp_path: Path) -> None:
         (event("late", missed="it was over"), "worker-2 came too late: it was over"),
     ],
 )
-def test_words(entry: LoggedEvent, words: str) -> None:
+def test_logged_events_are_described(entry: LoggedEvent, words: str) -> None:
     assert entry.words == words
 
 
@@ -124,18 +124,21 @@ def test_words(entry: LoggedEvent, words: str) -> None:
             [EventSection(at_iteration=1, start="switch")],
             "event.start is 'switch' at iteration 1: it runs already then",
         ),
-        ([EventSection(at_iteration=1, start="worker-0")], "job.start_workers must be 1 to 3, got 4: worker-0 are started later"),
+        (
+            [EventSection(at_iteration=1, start="worker-0")],
+            "job.start_workers must be 1 to 3, got 4: worker-0 are started later",
+        ),
         (
             [EventSection(at_iteration=1, start=f"worker-{rank}") for rank in range(4)],
             "one must be there from the beginning",
         ),
     ],
 )
-def test_impossible_stories(events: list[EventSection], words: str) -> None:
+def test_impossible_stories_are_refused(events: list[EventSection], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_story(events, JobSection())
 
 
-def test_possible_stories() -> None:
+def test_possible_stories_are_accepted() -> None:
     check_story([START, KILL, EventSection(at_iteration=9, kill="controller")], JobSection())
     check_story([EventSection(at_iteration=1, start="worker-0")], JobSection(start_workers=3))

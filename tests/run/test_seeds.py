@@ -1,4 +1,4 @@
-"""run.seeds: every seed's own run, and means with intervals over them, paired by seed."""
+"""run.seeds gives each seed its own run, and means with intervals over the seeds, paired by seed."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ def kofn(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """Three seeds, from 4 on, of two trials each."""
+    """Simulate three seeds from 4 on, with two trials each."""
     path = tmp_path_factory.mktemp("seeds")
     costs = path / "costs.json"
     COSTS.save(costs)
@@ -32,7 +32,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     return path / "out", kofn("simulate", config, *settings, "--costs", costs, "--out", path / "out", "--json")
 
 
-def test_each_seed_is_a_run_of_its_own(simulated: tuple[Path, Result]) -> None:
+def test_each_seed_has_its_own_run(simulated: tuple[Path, Result]) -> None:
     out, done = simulated
     assert done.exit_code == 0, done.output
     for seed in (4, 5, 6):
@@ -73,7 +73,7 @@ def test_means_and_intervals_are_over_the_seeds_and_ratios_within_them(simulated
     assert drawn["5", "all"] == times[1, 1]
 
 
-def test_it_is_listed_and_reported_again(simulated: tuple[Path, Result]) -> None:
+def test_runs_are_listed_and_reported_again(simulated: tuple[Path, Result]) -> None:
     out, done = simulated
     (out / "report.html").unlink()
     again = kofn("report", out, "--json")
@@ -86,7 +86,7 @@ def test_it_is_listed_and_reported_again(simulated: tuple[Path, Result]) -> None
     assert "is 3 runs with a seed each" in refused.output
 
 
-def test_what_was_stopped_shows_the_seeds_that_there_are(simulated: tuple[Path, Result]) -> None:
+def test_stopped_run_shows_the_finished_seeds(simulated: tuple[Path, Result]) -> None:
     out, _ = simulated
     why = "stopped by SIGINT (Ctrl-C)"
     parent, cut = RunFolder.open(out), RunFolder.open(out / "seed-6")
@@ -101,7 +101,7 @@ def test_what_was_stopped_shows_the_seeds_that_there_are(simulated: tuple[Path, 
     assert [entry["against_baseline"]["n"] for entry in document["over_seeds"][0]["trials"]] == [3, 2]
 
 
-def test_one_value_has_no_bounds() -> None:
+def test_single_value_has_no_bounds() -> None:
     assert Interval.of([]) is None
     one = Interval.of([2.0])
     assert one is not None

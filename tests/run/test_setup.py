@@ -1,4 +1,4 @@
-"""Set-up and Makefile: what is pinned, what is offered."""
+"""Set-up and Makefile: pinned dependencies and offered targets."""
 
 import os
 import re
@@ -29,6 +29,7 @@ TARGETS = (
         "explore",
         "fuzz",
         "soak",
+        "results",
         "docs",
         "reference",
         "crd",
@@ -65,7 +66,7 @@ def test_targets_are_well_formed(target: str) -> None:
     subprocess.run(["make", "-C", ROOT, "--dry-run", target], capture_output=True, check=True)
 
 
-def test_setup_refuses_what_it_does_not_know() -> None:
+def test_setup_refuses_unknown_arguments() -> None:
     result = subprocess.run(
         [ROOT / "kofn" / "run" / "setup.sh", "everything"], capture_output=True, text=True, check=False
     )
@@ -73,12 +74,12 @@ def test_setup_refuses_what_it_does_not_know() -> None:
     assert "the argument must be none, 'dev', 'docs', 'torch' or 'shell', got 'everything'" in result.stderr
 
 
-def test_setup_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:
-    """Not that versions conflict, which is what pip says last."""
+def test_setup_names_an_unreachable_index(tmp_path: Path) -> None:
+    """pip's last line blames conflicting versions instead."""
     (tmp_path / "kofn" / "run").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "kofn/run/setup.sh"):
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "mn").touch(mode=0o755)  # nothing is to be installed on the machine
+    (tmp_path / "mn").touch(mode=0o755)  # so that nothing is installed on the machine
     own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1"}
     environment = own | nowhere | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -95,7 +96,7 @@ def test_setup_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:
     ("made", "code", "words"),
     [(True, 0, "is read-only: .venv is used as it is"), (False, 1, "must be writable, as it has no environment yet")],
 )
-def test_setup_leaves_a_read_only_folder_as_it_is(made: bool, code: int, words: str, tmp_path: Path) -> None:
+def test_setup_leaves_a_read_only_folder_unchanged(made: bool, code: int, words: str, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     (checkout / "kofn" / "run").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "kofn/run/setup.sh"):

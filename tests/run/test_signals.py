@@ -1,4 +1,4 @@
-"""Signals and terminals: what ends a run says so, and what is complete is not thrown away."""
+"""A signal that ends a run is named, and complete results are kept."""
 
 import asyncio
 import os
@@ -26,14 +26,14 @@ time.sleep(0.3)
 pathlib.Path(__file__).with_name("removed").touch()
 print(json.dumps({"event": "stopped"}), flush=True)
 """
-"""A boot.py whose removal takes its time."""
+"""A boot.py whose clean-up takes a while."""
 
 
 @pytest.mark.parametrize(
     ("number", "words"),
     [(signal.SIGINT, r"SIGINT \(Ctrl-C\)"), (signal.SIGTERM, r"SIGTERM \(kofn stop sends it\)")],
 )
-def test_a_signal_is_named(number: signal.Signals, words: str) -> None:
+def test_signal_is_named(number: signal.Signals, words: str) -> None:
     with pytest.raises(InterruptedRun, match=f"stopped by {words}"), interruptible():
         os.kill(os.getpid(), number)
         time.sleep(1)
@@ -48,8 +48,8 @@ def test_complete_results_are_compared_in_spite_of_a_signal() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_signal_passed_on_as_the_loop_is_closed_is_too_late() -> None:
-    """Who passes it on has found the thread's loop just before."""
+def test_signal_passed_on_while_the_loop_closes_is_ignored() -> None:
+    """The sender has looked up the thread's loop just before."""
     listeners: list[Callable[[int], object]] = []
 
     async def work() -> None:
@@ -64,11 +64,11 @@ def test_a_signal_passed_on_as_the_loop_is_closed_is_too_late() -> None:
     listeners[0](signal.SIGINT)
 
 
-def test_a_process_may_be_forked_while_its_terminal_is_watched() -> None:
+def test_process_may_be_forked_while_its_terminal_is_watched() -> None:
     master, slave = pty.openpty()
     code = (
         "import signal, threading; from kofn.forked import alone; from kofn.run.terminal import watched\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # nohup, which the tests may run under, has it ignored
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # the tests may run under nohup, which has it ignored
         "with watched(): print(threading.active_count(), alone())"
     )
     try:
@@ -80,7 +80,7 @@ def test_a_process_may_be_forked_while_its_terminal_is_watched() -> None:
 
 
 @pytest.mark.parametrize("close", [True, False])
-def test_a_terminal_that_is_closed_is_a_hang_up(monkeypatch: pytest.MonkeyPatch, close: bool) -> None:
+def test_closed_terminal_is_a_hang_up(monkeypatch: pytest.MonkeyPatch, close: bool) -> None:
     master, slave = pty.openpty()
     hangups: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda number, frame: hangups.append(number))
@@ -102,9 +102,7 @@ def test_a_terminal_that_is_closed_is_a_hang_up(monkeypatch: pytest.MonkeyPatch,
         os.close(master)
 
 
-def test_a_signal_does_not_interrupt_the_removal_of_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_does_not_interrupt_the_removal_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boot = tmp_path / "boot.py"
     boot.write_text(BOOT)
     monkeypatch.setattr("kofn.run.network.BOOT", boot)

@@ -1,4 +1,4 @@
-"""Blocking that is recorded, and replayed; and workers that get less of a processor."""
+"""Blocking is recorded and replayed, and workers may get less of a processor."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ def line(iteration: int, blocked_s: float | None) -> Iteration:
     return Iteration(iteration=iteration, time=0.0, params="", k=1, count=1, blocked_s=blocked_s)
 
 
-def test_an_iteration_that_was_missed_has_the_blocking_that_it_was_missed_by() -> None:
+def test_missed_iteration_has_the_blocking_that_made_it_missed() -> None:
     lines = (line(1, 0.001), line(2, 0.05), line(3, None), line(4, None), line(5, 0.0), line(6, None))
     worker = WorkerMetrics(rank=3, iterations=lines, totals=Totals())
     found = {iteration: time_s for (iteration, rank), time_s in blocked(worker, 9).items() if rank == 3}
@@ -35,7 +35,7 @@ def test_an_iteration_that_was_missed_has_the_blocking_that_it_was_missed_by() -
     assert blocked(WorkerMetrics(rank=0, iterations=(line(1, None),), totals=Totals()), 9) == {}
 
 
-def test_a_record_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+def test_record_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("")
     for path, jobs, words in (
         (tmp_path / "there.csv", 1, "there.csv is there: choose another name"),
@@ -54,7 +54,7 @@ def times(folder: Path) -> list[float]:
     return [trial["median_iteration_s"] for trial in json.loads((folder / "summary.json").read_text())["trials"]]
 
 
-def test_a_simulation_and_its_replay_take_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulation_and_its_replay_take_equally_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     COSTS.save(tmp_path / "costs.json")
     own = '\n[[straggler]]\nworkers = [1]\nlaw = "bursty"\nmean_ms = 9\nburst_share = 0.4\ncompute_ms = 9\n'
@@ -73,7 +73,7 @@ def test_a_simulation_and_its_replay_take_as_long(tmp_path: Path, monkeypatch: p
     assert times(tmp_path / "two") == pytest.approx(times(tmp_path / "one"), rel=1e-3)
 
 
-def test_less_of_a_processor_is_not_simulated(tmp_path: Path) -> None:
+def test_processor_shares_are_not_simulated(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["simulate", str(written(tmp_path, "[[cpu]]\nworkers = [1]\nshare = 0.5"))])
     assert result.exit_code == 2 and "cpu.share is not simulated" in result.stderr
 
@@ -87,7 +87,7 @@ def test_less_of_a_processor_is_not_simulated(tmp_path: Path) -> None:
         ("workers = [1]", r"cpu\[0\].share is missing"),
     ],
 )
-def test_what_share_of_whom_is_checked(text: str, words: str) -> None:
+def test_invalid_processor_shares_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Config.parse(f"[[cpu]]\n{text}")
 
@@ -96,13 +96,13 @@ BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True:
 
 
 def spent_s(pid: int) -> float:
-    """Processor time of a process."""
+    """Return a process's processor time in s."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def until(pids: list[int], total_s: float) -> list[float]:
-    """What each has spent, once all together have spent so much."""
+    """Wait until the processes have spent `total_s` together, and return each one's time."""
     deadline, before = time.monotonic() + 60, [spent_s(pid) for pid in pids]
     while True:
         spent = [spent_s(pid) - first for pid, first in zip(pids, before, strict=True)]
@@ -115,7 +115,7 @@ def until(pids: list[int], total_s: float) -> list[float]:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a load of high priority")
 @pytest.mark.parametrize("share", [0.2, 0.8])
-def test_a_load_leaves_a_process_its_share(share: float) -> None:
+def test_load_leaves_a_process_its_share(share: float) -> None:
     processor = str(min(os.sched_getaffinity(0)))
     busy, load = (
         subprocess.Popen([sys.executable, "-c", code, *words], start_new_session=True)
@@ -132,7 +132,7 @@ def test_a_load_leaves_a_process_its_share(share: float) -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a cgroup")
-def test_a_group_leaves_a_process_its_share_and_is_removed() -> None:
+def test_cgroup_leaves_a_process_its_share_and_is_removed() -> None:
     cgroup = next(cgroups(), None)
     if cgroup is None:
         pytest.skip("no cgroup for processors can be made here")
@@ -180,7 +180,7 @@ at_iteration = 15
 @pytest.mark.root
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-def test_a_worker_with_less_of_a_processor_is_recorded_as_blocked(tmp_path: Path) -> None:
+def test_worker_with_less_of_a_processor_is_recorded_as_blocked(tmp_path: Path) -> None:
     record = tmp_path / "blocking.csv"
     with RealRun(tmp_path, "--quiet", "--record-stragglers", str(record), target=1.0, config=CPU) as run:
         assert run.wait() == 1  # accuracy 1 is not reached

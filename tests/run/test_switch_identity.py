@@ -1,4 +1,4 @@
-"""A switch that only has another one's name is refused, by what it says itself."""
+"""A switch under another one's name is refused, by its own statement of its identity."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def named(folder: Path, script: str) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in front of the PATH."""
+    """Return a folder at the front of the PATH."""
     folder = tmp_path / "names"
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("KOFN_STATE_DIR", str(tmp_path / "state"))
@@ -61,7 +61,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def faked(path: Path) -> Path:
-    """BMv2's names are kofn-switch's."""
+    """Give kofn-switch BMv2's names."""
     make_names(path)
     return path
 
@@ -84,7 +84,7 @@ def test_kofn_switch_under_bmv2_s_name_is_not_bmv2(faked: Path) -> None:
         (compare, ["--quick"]),
     ],
 )
-def test_every_command_refuses_it_before_anything_is_made(
+def test_every_command_refuses_it_before_anything_starts(
     faked: Path, tmp_path: Path, command: object, arguments: list[str]
 ) -> None:
     out = tmp_path / "out"
@@ -102,7 +102,7 @@ def test_the_tests_refuse_it(faked: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["echo 1.15.5", "echo 1.15.0-7b4a5c2d"])
-def test_bmv2_prints_nothing_but_a_version(path: Path, script: str) -> None:
+def test_bmv2_prints_its_version_only(path: Path, script: str) -> None:
     named(path, f"#!/bin/sh\n{script}\n")
     assert bmv2() == SwitchIdentity("BMv2", script.removeprefix("echo "))
 
@@ -116,14 +116,14 @@ def test_bmv2_prints_nothing_but_a_version(path: Path, script: str) -> None:
         ("#!/nowhere/python\n", r"\[Errno 2\] No such file or directory"),
     ],
 )
-def test_what_another_program_says_is_told(path: Path, script: str, got: str) -> None:
+def test_output_of_another_program_is_quoted(path: Path, script: str, got: str) -> None:
     named(path, script)
     with pytest.raises(RunError, match=rf"^{BMV2} must be BMv2, got {got}.* \(from {path}/{BMV2} --version\)"):
         bmv2()
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_running_switch_tells_who_it_is(target: str, tmp_path: Path) -> None:
+def test_running_switch_tells_its_identity(target: str, tmp_path: Path) -> None:
     with running(target, tmp_path) as switch:
         until(lambda: listens(switch.port))
         assert asyncio.run(answering(target, switch.address)).name == {"embedded": NAME, "bmv2": "BMv2"}[target]
@@ -144,14 +144,14 @@ def test_a_running_switch_tells_who_it_is(target: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_running_switch_of_the_other_target_is_refused(target: str, other: str, words: str, tmp_path: Path) -> None:
+def test_running_switch_of_the_other_target_is_refused(target: str, other: str, words: str, tmp_path: Path) -> None:
     with running(target, tmp_path) as switch:
         until(lambda: listens(switch.port))
         with pytest.raises(RunError, match=rf"^the switch at {switch.address} {words}"):
             asyncio.run(answering(other, switch.address))
 
 
-def test_a_command_that_lies_about_its_version_is_found_out_by_the_switch_behind_it(path: Path, tmp_path: Path) -> None:
+def test_command_that_lies_about_its_version_is_exposed_by_its_switch(path: Path, tmp_path: Path) -> None:
     command = [str(named(path, WRAPPER))]
     assert bmv2() == SwitchIdentity("BMv2", "1.15.5")
     with own_port() as port:
@@ -167,7 +167,7 @@ def test_a_command_that_lies_about_its_version_is_found_out_by_the_switch_behind
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
-def test_a_run_with_such_a_command_trains_nothing(path: Path, tmp_path: Path) -> None:
+def test_run_with_a_lying_command_trains_nothing(path: Path, tmp_path: Path) -> None:
     named(path, WRAPPER)
     with RealRun(tmp_path, "--target", "bmv2") as real:
         assert real.wait() == 1

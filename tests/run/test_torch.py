@@ -1,4 +1,4 @@
-"""Scripts in PyTorch: torchrun at each host of a real run, through the switch; a worker that dies comes back."""
+"""Scripts in PyTorch: torchrun at each host of a real run, through the switch; a worker that dies rejoins."""
 
 import json
 import os
@@ -69,7 +69,7 @@ script = "{EXAMPLES / "zero.py"}"
 arguments = ["--steps", "40", "--freeze-step", "10", "--stage", "STAGE"]
 """
 
-ANEW = """
+RESTART = """
 [[event]]
 at_iteration = 15
 kill = "switch"
@@ -98,7 +98,7 @@ def trial(run: RealRun) -> dict[str, Any]:
     return dict(found)
 
 
-def test_ddp_in_one_process_group(tmp_path: Path) -> None:
+def test_ddp_trains_in_one_process_group(tmp_path: Path) -> None:
     with RealRun(tmp_path, "--torch", str(EXAMPLES / "digits_ddp.py"), config=TOGETHER) as run:
         assert run.wait() == 0, run.text()
         assert run.leftovers() == []
@@ -112,7 +112,7 @@ def test_ddp_in_one_process_group(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("stage", [1, 3])
-def test_an_optimizer_that_is_sharded_votes_on_three_of_four(stage: int, tmp_path: Path) -> None:
+def test_sharded_optimizer_votes_with_three_of_four(stage: int, tmp_path: Path) -> None:
     with RealRun(tmp_path, config=SHARDED.replace("STAGE", str(stage))) as run:
         assert run.wait(200) == 0, run.text()
         assert run.leftovers() == []
@@ -126,9 +126,9 @@ def test_an_optimizer_that_is_sharded_votes_on_three_of_four(stage: int, tmp_pat
 
 
 @pytest.mark.timeout(240)
-def test_a_switch_that_is_started_anew_ends_a_sharded_training_at_once(tmp_path: Path) -> None:
+def test_restarted_switch_ends_a_sharded_training_at_once(tmp_path: Path) -> None:
     config = SHARDED.replace("STAGE", "2").replace('"40"', '"100000"')
-    with RealRun(tmp_path, config=config + ANEW) as run:
+    with RealRun(tmp_path, config=config + RESTART) as run:
         assert run.wait(200) == 1, run.text()
         assert run.leftovers() == []
         logs = [next(run.out.glob(f"fixed*3/logs/worker-{rank}.log")).read_text() for rank in range(4)]
@@ -137,7 +137,7 @@ def test_a_switch_that_is_started_anew_ends_a_sharded_training_at_once(tmp_path:
 
 
 @pytest.mark.timeout(240)
-def test_a_worker_that_is_killed_is_started_again_by_torchrun(tmp_path: Path) -> None:
+def test_killed_worker_is_restarted_by_torchrun(tmp_path: Path) -> None:
     with RealRun(tmp_path, config=APART) as run:
         run.until(lambda: run.lines(2, "progress") > 100, "training", 120)
         os.kill(script(run, 2), signal.SIGKILL)
@@ -150,8 +150,8 @@ def test_a_worker_that_is_killed_is_started_again_by_torchrun(tmp_path: Path) ->
 
 
 @pytest.mark.timeout(300)
-def test_workers_that_know_a_rendezvous_alone(tmp_path: Path) -> None:
-    """Configuration, controller, switch, certificate and token come from there, also for one that is started again."""
+def test_workers_need_only_a_rendezvous(tmp_path: Path) -> None:
+    """Configuration, controller, switch, certificate and token come from it, also for a restarted worker."""
     key, address = Fernet.generate_key().decode(), f"{MANAGEMENT}:29600"
     train = tmp_path / "train.py"
     train.write_text(BY_RENDEZVOUS.format(address=address, key=key))
@@ -176,7 +176,7 @@ def test_workers_that_know_a_rendezvous_alone(tmp_path: Path) -> None:
 
 
 def script(run: RealRun, rank: int) -> int:
-    """The process of a worker's training, without its torchrun."""
+    """Return the process id of a worker's training, not of its torchrun."""
     for pid in run.processes():
         command, environment = (
             Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ")

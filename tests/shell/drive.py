@@ -1,6 +1,8 @@
-"""Run by p4runtime-shell's own Python: reads and changes the job's entry, and prints what it saw as JSON.
+"""Run by p4runtime-shell's Python: reads and changes the job's entry, and prints the results as JSON.
 
-python drive.py ADDRESS DEVICE_ID ELECTION_ID [K]      K: write it; without: only read
+python drive.py ADDRESS DEVICE_ID ELECTION_ID [K]
+
+With K it writes K; without, it only reads.
 """
 
 import json
@@ -8,7 +10,7 @@ import sys
 
 import p4runtime_sh.shell as sh  # type: ignore[import-not-found]
 
-JOBS = "jobs"  # the aliases of p4info: ingress.admission.jobs, and so on
+JOBS = "jobs"  # an alias of the P4Info: ingress.admission.jobs, and so on
 
 
 def job(number: int) -> "sh.TableEntry":

@@ -1,6 +1,6 @@
-"""p4runtime-shell can look into the switch and, when asked for, change it: beside a running controller.
+"""p4runtime-shell can read the switch and, on request, change it, beside a running controller.
 
-The shell has an environment of its own (`make shell`); the first run of this test makes it.
+The shell has its own environment (`make shell`); the first run of this test creates it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ def switch(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 async def drive(shell: Path, target: Target, *arguments: object) -> tuple[dict[str, Any], str]:
-    """What the script saw, and all that the shell printed."""
+    """Run the script; return its results, and the shell's whole output."""
     command = [shell, Path(__file__).parent / "drive.py", target.address, DEVICE_ID, *arguments]
     process = await asyncio.create_subprocess_exec(
         *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -56,7 +56,7 @@ async def k_in_switch(controller: fy.Switch) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_person_reads_beside_a_controller(shell: Path, switch: Target) -> None:
+def test_shell_reads_beside_a_controller(shell: Path, switch: Target) -> None:
     async def scenario() -> None:
         async with switch.client(**options()) as controller:
             seen, output = await drive(shell, switch, 1)
@@ -69,7 +69,7 @@ def test_a_person_reads_beside_a_controller(shell: Path, switch: Target) -> None
     asyncio.run(scenario())
 
 
-def test_a_person_writes_and_the_controller_gets_the_switch_back(shell: Path, switch: Target) -> None:
+def test_shell_writes_and_the_controller_regains_the_switch(shell: Path, switch: Target) -> None:
     async def scenario() -> None:
         async with switch.client(**options()):
             pass
@@ -85,7 +85,7 @@ def test_a_person_writes_and_the_controller_gets_the_switch_back(shell: Path, sw
     asyncio.run(scenario())
 
 
-def test_the_prompt_opens_as_make_shell_opens_it(shell: Path, switch: Target) -> None:
+def test_prompt_opens_like_make_shells(shell: Path, switch: Target) -> None:
     async def scenario() -> None:
         async with switch.client(**options()):
             command = [shell, "-m", "p4runtime_sh", "--grpc-addr", switch.address, "--device-id", str(DEVICE_ID)]

@@ -1,4 +1,4 @@
-"""Configurations and simulations for tests; CPU times are given, so that nothing depends on the machine."""
+"""Configurations and simulations for tests; CPU times are given, so that results do not depend on the machine."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,7 +57,7 @@ COSTS = Costs(
     decide_s=1e-3,
 )
 FREE = Costs(cores=0, wake_s=0, encode_s=0, packet_s=0, switch_s=0, apply_s=0, report_s=0, take_s=0, decide_s=0.02)
-"""Decisions take time: not every iteration has one, so that tests are short."""
+"""Decisions take time, so not every iteration has one, and tests are short."""
 
 
 def written(
@@ -71,7 +71,7 @@ def written(
     iterations: int = 60,
     target: float = 1.0,
 ) -> Path:
-    """A small configuration's file; `more` is appended to it."""
+    """Write a small configuration file and return its path; `more` is appended to it."""
     path = folder / "small.toml"
     age = {"weight": weight, "limit": limit}
     text = SMALL.format(objective=objective, rule=rule, iterations=iterations, target=target, **age)
@@ -83,7 +83,7 @@ class Trained:
     """A simulation with training, in the first trial's folder."""
 
     def __init__(self, config: Config, out: Path, costs: Costs = COSTS, *, other_scale: int = 0) -> None:
-        """`other_scale`: by how much less the last worker's values are scaled than everybody's."""
+        """Take `other_scale`: by how much less the last worker's values are scaled than the others'."""
         self.config = config = replace(config, policy=replace(config.policy, objective=config.run.trials[0]))
         (self.entry,) = RunFolder.create(out, config.run.trials[:1]).trials[0]
         self.learning = Learning(config)
@@ -100,7 +100,7 @@ class Trained:
         self.simulation = Simulation(config=config, models=self.models, costs=costs, clock=clock, journal=journal)
 
     def run(self) -> "Trained":
-        """To the end, and the files written."""
+        """Run to the end and write the files."""
         with ExitStack() as files:
             files.enter_context(self.simulation.journal)
             for model in self.models:
@@ -111,16 +111,16 @@ class Trained:
         return self
 
     def check(self) -> None:
-        """Replicas are identical, and nothing is lost or counted twice."""
+        """Check that replicas are identical, and that no gradient is lost or counted twice."""
         checked(self.entry, self.config.job.workers)
 
     def total(self, name: str) -> int:
-        """Of all workers' statistics."""
+        """Return the sum of a statistic over all workers."""
         return sum(getattr(worker.protocol.statistics, name) for worker in self.simulation.workers)
 
 
 def checked(entry: TrialFolder, workers: int) -> None:
-    """What must hold exactly."""
+    """Check what must hold exactly."""
     read = read_trial(entry, workers)
     assert identity(read) is None
     found = conservation(entry, workers)
@@ -129,5 +129,5 @@ def checked(entry: TrialFolder, workers: int) -> None:
 
 
 def times(config: Config, costs: Costs = FREE) -> SimulatedTimes:
-    """Of the first trial, without training."""
+    """Return the times of the first trial, without training."""
     return simulate_times(config, costs, Console(quiet=True))[0]

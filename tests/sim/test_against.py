@@ -1,4 +1,4 @@
-"""A finished run simulated again, and what is no such run."""
+"""A finished run simulated again, and folders that are no such run."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.sim.lab import COSTS, written
 
 
 def simulated(folder: Path, *more: str) -> dict[str, object]:
-    """The JSON that `kofn simulate` prints."""
+    """Return the JSON that `kofn simulate` prints."""
     COSTS.save(folder / "costs.json")
     arguments = ["--costs", str(folder / "costs.json"), "--json", "--quiet", *more]
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)
@@ -21,8 +21,8 @@ def simulated(folder: Path, *more: str) -> dict[str, object]:
     return document
 
 
-def test_a_simulation_against_itself_is_the_same(tmp_path: Path) -> None:
-    """Every figure's ratio is 1: the configuration and the trials are those of the folder."""
+def test_simulation_against_itself_has_ratio_1(tmp_path: Path) -> None:
+    """Configuration and trials are those of the folder."""
     config = written(tmp_path, iterations=30, target=0.3)
     simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--trial", "fixed:2", "--trial", "all")
     found = simulated(tmp_path, "--against", str(tmp_path / "first"), "--out", str(tmp_path / "second"))
@@ -34,7 +34,7 @@ def test_a_simulation_against_itself_is_the_same(tmp_path: Path) -> None:
             assert figures["real"] == figures["simulated"]
 
 
-def test_other_costs_are_another_time(tmp_path: Path) -> None:
+def test_other_costs_give_another_time(tmp_path: Path) -> None:
     config = written(tmp_path, iterations=30, target=0.3)
     simulated(tmp_path, str(config), "--out", str(tmp_path / "first"), "--trial", "all")
     slower = tmp_path / "slower.json"
@@ -57,7 +57,7 @@ def test_other_costs_are_another_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no JSON"])
-def test_what_is_no_finished_run_is_said(tmp_path: Path, content: str | None) -> None:
+def test_folder_that_is_no_finished_run_is_refused(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "summary.json").write_text(content)
     result = CliRunner().invoke(command, ["--against", str(tmp_path)])

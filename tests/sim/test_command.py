@@ -1,4 +1,4 @@
-"""`kofn simulate` as it is typed: what it prints and writes, what it refuses, its exit codes."""
+"""`kofn simulate` on the command line: its output and files, its refusals, its exit codes."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def costs(tmp_path: Path) -> Path:
-    """CPU times that are the same everywhere."""
+    """Return a file of CPU times that are the same on every machine."""
     path = tmp_path / "costs.json"
     COSTS.save(path)
     return path
@@ -36,7 +36,7 @@ def simulate(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
 
 
-def test_a_folder_like_that_of_a_run(tmp_path: Path, costs: Path) -> None:
+def test_folder_equals_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, target=0.94, iterations=500)
     out = tmp_path / "out"
     result = simulate(path, "--trial", "throughput", "--trial", "all", "--out", out, "--costs", costs, "--json")
@@ -60,7 +60,7 @@ def test_a_folder_like_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "results are never overwritten"
 
 
-def test_one_worker_alone_is_compared_with(tmp_path: Path, costs: Path) -> None:
+def test_one_worker_alone_is_compared(tmp_path: Path, costs: Path) -> None:
     path, out = written(tmp_path, target=0.9, iterations=500), tmp_path / "out"
     result = simulate(path, "--trial", "source", "--out", out, "--costs", costs, "--set", "run.alone=true", "--json")
     assert result.exit_code == 0, result.stderr
@@ -87,10 +87,10 @@ plan = make_plan(Path(config), out=Path(out), objectives=tuple(objectives))
 execute(plan, Console(quiet=True), lambda: Costs.load(Path(costs)), apart=True)
 print(processors())
 """
-"""In a process of its own: pytest's has threads, and is not forked."""
+"""Runs in a separate process: pytest's has threads and cannot fork."""
 
 
-def test_trials_at_the_same_time_are_as_in_turn(tmp_path: Path, costs: Path) -> None:
+def test_parallel_trials_equal_sequential_ones(tmp_path: Path, costs: Path) -> None:
     cores, objectives = len(os.sched_getaffinity(0)), ("throughput", "fixed:1", "all")
     if cores == 1:
         pytest.skip("one processor: trials are simulated in turn")
@@ -108,18 +108,18 @@ def test_trials_at_the_same_time_are_as_in_turn(tmp_path: Path, costs: Path) -> 
 
 
 def _trials(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of the only job."""
+    """Return the trials of the only job."""
     trials: list[dict[str, Any]] = summary["jobs"][0]["trials"] if "jobs" in summary else summary["trials"]
     return trials
 
 
-def test_a_target_that_is_not_reached_is_told_by_the_exit_code(tmp_path: Path, costs: Path) -> None:
+def test_missed_target_gives_exit_code_1(tmp_path: Path, costs: Path) -> None:
     result = simulate(written(tmp_path, iterations=5), "--out", tmp_path / "out", "--costs", costs)
     assert result.exit_code == 1
     assert (tmp_path / "out" / "summary.json").exists()
 
 
-def test_what_does_not_end_is_an_error(tmp_path: Path, costs: Path) -> None:
+def test_endless_simulation_is_an_error(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, "[[fault]]\ndrop = 1.0\n")
     path.write_text(path.read_text().replace("[run]", "[run]\ntrial_deadline_s = 2"))
     for more in (["--out", tmp_path / "out"], ["--times"]):
@@ -128,7 +128,7 @@ def test_what_does_not_end_is_an_error(tmp_path: Path, costs: Path) -> None:
         assert "was not over after 2 s of virtual time (run.trial_deadline_s)" in result.stderr
 
 
-def test_times_alone(tmp_path: Path, costs: Path) -> None:
+def test_times_without_training(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, iterations=50)
     result = simulate(path, "--times", "--json", "--trial", "fixed:2", "--trial", "all", "--costs", costs)
     assert result.exit_code == 0, result.stderr
@@ -143,7 +143,7 @@ def test_times_alone(tmp_path: Path, costs: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_cores_are_those_that_are_asked_for(tmp_path: Path, costs: Path) -> None:
+def test_cores_option_is_used(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, iterations=50)
     one, own = (
         json.loads(simulate(path, "--times", "--json", "--trial", "all", "--cores", cores, "--costs", costs).stdout)[0]
@@ -165,7 +165,7 @@ def test_cores_are_those_that_are_asked_for(tmp_path: Path, costs: Path) -> None
         ('{"cores": 2, "encode_s": -1e-3}', "encode_s"),
     ],
 )
-def test_a_bad_file_of_costs(tmp_path: Path, text: str | None, words: str) -> None:
+def test_invalid_file_of_costs_is_named(tmp_path: Path, text: str | None, words: str) -> None:
     bad = tmp_path / "bad.json"
     if text is not None:
         bad.write_text(text)
@@ -187,7 +187,7 @@ def test_a_bad_file_of_costs(tmp_path: Path, text: str | None, words: str) -> No
         ('[[fault]]\nwhere = "switch"\ndrop = 0.1\n', "fault.where is 'switch', which is not simulated"),
     ],
 )
-def test_what_is_not_simulated_is_refused(tmp_path: Path, costs: Path, more: str, words: str) -> None:
+def test_unsupported_configuration_is_refused(tmp_path: Path, costs: Path, more: str, words: str) -> None:
     result = simulate(written(tmp_path, more), "--out", tmp_path / "out", "--costs", costs)
     assert result.exit_code == 2
     assert words in result.stderr
@@ -201,7 +201,7 @@ def test_what_is_not_simulated_is_refused(tmp_path: Path, costs: Path, more: str
         ("[job]", '[network]\ntopology = "mine.json"\n[job]', "network.topology is not simulated"),
     ],
 )
-def test_what_else_is_not_simulated(tmp_path: Path, costs: Path, old: str, new: str, words: str) -> None:
+def test_further_unsupported_settings_are_refused(tmp_path: Path, costs: Path, old: str, new: str, words: str) -> None:
     path = written(tmp_path)
     path.write_text(path.read_text().replace(old, new))
     (tmp_path / "mine.json").write_text("{}")
@@ -211,7 +211,7 @@ def test_what_else_is_not_simulated(tmp_path: Path, costs: Path, old: str, new: 
 
 
 @pytest.mark.parametrize("codec", ["int32", "onebit"])
-def test_costs_of_this_machine_are_all_there(tmp_path: Path, codec: str) -> None:
+def test_costs_of_this_machine_are_complete(tmp_path: Path, codec: str) -> None:
     found = measure(Config.load(written(tmp_path, f'[compress]\ncodec = "{codec}"\n')))
     assert found.cores >= 1
     times_s = (found.encode_s, found.packet_s, found.apply_s, found.report_s, found.decide_s)
@@ -220,7 +220,7 @@ def test_costs_of_this_machine_are_all_there(tmp_path: Path, codec: str) -> None
     assert Costs.load(tmp_path / "costs.json") == found
 
 
-def test_a_training_that_diverges_ends_and_says_so(tmp_path: Path, costs: Path) -> None:
+def test_diverging_training_ends_and_says_so(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, target=0.94, iterations=300)
     out = tmp_path / "out"
     settings = ("--set", "model.learning_rate=1000", "--trial", "all")
@@ -234,7 +234,7 @@ def test_a_training_that_diverges_ends_and_says_so(tmp_path: Path, costs: Path) 
     assert "diverged" in (out / "report.html").read_text()
 
 
-def test_an_objective_that_fails_is_no_success(tmp_path: Path, costs: Path) -> None:
+def test_failing_objective_is_a_failure(tmp_path: Path, costs: Path) -> None:
     path = written(tmp_path, target=0.94, iterations=300)
     result = simulate(
         path, "--trial", "tests.controller.failing:costs", "--out", tmp_path / "out", "--costs", costs, "--json"

@@ -1,4 +1,4 @@
-"""Compressed blocks in virtual time: every codec trains, and what is exact stays exact under loss."""
+"""Compressed blocks in virtual time: every codec trains, and exact quantities stay exact under loss."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.sim.test_exact import EVENTS, FAULTS
 
 
 def trained(folder: Path, compress: str, more: str = "", words: int = 2, costs: Any = None, **given: Any) -> Trained:
-    """A small simulation to its end; `compress`: the section's lines."""
+    """Run a small simulation to its end; `compress`: the section's lines."""
     path = written(folder, f"{more}\n[compress]\n{compress}\n", **given)
     path.write_text(path.read_text().replace("words = 2", f"words = {words}"))
     run = Trained(Config.load(path), folder / "out", *([costs] if costs else []))
@@ -23,7 +23,7 @@ def trained(folder: Path, compress: str, more: str = "", words: int = 2, costs: 
 
 
 def lines(run: Trained, rank: int = 0, of: str = "width") -> list[dict[str, Any]]:
-    """A worker's lines that have this field: `width` is in those of iterations that it had a part in."""
+    """Return a worker's lines that have this field; `width` is in those of iterations in which it took part."""
     text = run.entry.metrics(rank).read_text().splitlines()[:-1]
     return [line for line in map(json.loads, text) if of in line]
 
@@ -41,7 +41,7 @@ CASES = {
 
 @pytest.mark.parametrize(("name", "rule"), list(zip(CASES, [*RULES] * 2, strict=False)))
 def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: str, rule: str) -> None:
-    """Packets are lost, repeated and reordered, k changes, and what the third worker sends is mostly too late."""
+    """Packets are lost, repeated and reordered, k changes, and the third worker's gradients are mostly late."""
     compress, words = CASES[name]
     run = trained(tmp_path, compress, FAULTS + EVENTS, words, rule=rule, iterations=35)
     run.check()
@@ -55,8 +55,8 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: st
     assert discarded.any() == ("thrown" in name) or rule == "drop"
 
 
-def test_votes_leave_as_their_answers_come(tmp_path: Path) -> None:
-    """These are three times as long: a link that is full of them would lose some, and delay all."""
+def test_votes_are_sent_at_the_pace_of_their_answers(tmp_path: Path) -> None:
+    """Answers are three times as long: a link full of them would lose some and delay all."""
     path = written(tmp_path, '[network]\nlink_mbps = 2\n[compress]\ncodec = "onebit"\n', objective="all", iterations=4)
     text = path.read_text().replace("hidden = [16]", "hidden = [640, 640]").replace("words = 2", "words = 1")
     path.write_text(text.replace("mean_ms = 20", "mean_ms = 2").replace("workers = 3", "workers = 4"))
@@ -69,7 +69,7 @@ def test_votes_leave_as_their_answers_come(tmp_path: Path) -> None:
 
 
 def iterations(tmp_path: Path, name: str, compress: str, words: int) -> int:
-    """To 90 %, at a rate that leaves room for what comes later than it should."""
+    """Return the iterations to 90 %, at a learning rate that tolerates late gradients."""
     folder = tmp_path / name
     folder.mkdir()
     path = written(folder, f"[compress]\n{compress}\n", objective="all", iterations=400, target=0.9)
@@ -103,8 +103,10 @@ after_s = 0.012
 """
 
 
-def test_the_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> None:
-    """In mid-iteration; what has not been sent then goes in narrower lanes, and the next iterations altogether."""
+def test_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> None:
+    """It drops in mid-iteration. The remaining blocks use narrower lanes, and so do all blocks of
+    the next iterations.
+    """
     seen = {}
     for name, compress in (("off", 'codec = "int32"'), ("on", 'codec = "auto"\nratio_control = "deliverable"')):
         folder = tmp_path / name
@@ -134,8 +136,8 @@ def test_the_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> Non
     assert took["on"] * 2 < took["off"]
 
 
-def test_lanes_stay_wider_that_would_leave_over_too_much(tmp_path: Path) -> None:
-    """A link at a tenth asks for 4-bit lanes; 8 bits it is, for all workers, and each says why."""
+def test_lanes_with_too_large_an_encoding_error_are_refused(tmp_path: Path) -> None:
+    """A link at a tenth asks for 4-bit lanes; all workers use 8 bits, and each gives the reason."""
     more = DROP.replace("mbps = 5", "mbps = 2") + "[network]\nlink_mbps = 20\n"
     path = written(
         tmp_path,
@@ -176,8 +178,8 @@ law = "constant"
 
 @pytest.mark.parametrize("compress", SELECTING)
 @pytest.mark.parametrize("rule", RULES)
-def test_what_was_not_selected_is_pending_and_never_late(tmp_path: Path, rule: str, compress: str) -> None:
-    """With k = 2 of 3, and a third worker that always comes too late."""
+def test_unselected_blocks_are_pending_and_never_late(tmp_path: Path, rule: str, compress: str) -> None:
+    """k = 2 of 3, and the third worker is always late."""
     given = {"objective": "fixed:2", "rule": rule, "weight": 0.5, "iterations": ITERATIONS}
     path = written(tmp_path, f"{LATE}[compress]\n{compress}\n", **given)  # type: ignore[arg-type]
     path.write_text(path.read_text().replace("words = 2", "words = 1").replace("hidden = [16]", "hidden = [64]"))
@@ -187,9 +189,9 @@ def test_what_was_not_selected_is_pending_and_never_late(tmp_path: Path, rule: s
     for rank in (0, 1):
         of, entered = lines(run, rank, "wire_bytes"), accounts[rank].entered
         late = sum(line["late"] for line in lines(run, rank, "late")) + max(0.0, entered - ITERATIONS)
-        planned = sum((line["blocks"] + 1) * WORD_BYTES for line in of if line["blocks"])  # and the summary block
+        planned = sum((line["blocks"] + 1) * WORD_BYTES for line in of if line["blocks"])  # with the summary block
         sent = sum(line["wire_bytes"] or 0 for line in of)
-        counted = rule in ("async", "batch-sync")  # the third worker's gradients count, or there are several of each
+        counted = rule in ("async", "batch-sync")  # the third worker's gradients count, or each worker has several
         assert sent <= (1.25 * max(1.0, entered / ITERATIONS) if counted else 1.1) * planned
         assert accounts[rank].discarded <= late, "nothing is discarded that was not late"
         assert late == 0 or counted

@@ -1,4 +1,6 @@
-"""What is exact in a simulation as in a run: ledger, replicas, sums; and that nothing depends on chance or machine."""
+"""Exact in a simulation as in a run: ledger, replicas, sums; and independent of the machine and of
+unseeded randomness.
+"""
 
 import json
 from collections.abc import Collection, Iterator
@@ -47,13 +49,13 @@ objective = "fixed:2"
 
 
 def trained(folder: Path, more: str = "", other_scale: int = 0, **given: Any) -> Trained:
-    """A small simulation, to its end."""
+    """Run a small simulation to its end."""
     folder.mkdir(exist_ok=True)
     return Trained(Config.load(written(folder, more, **given)), folder / "out", other_scale=other_scale).run()
 
 
 def lines(run: Trained, rank: int = 0) -> list[dict[str, object]]:
-    """A worker's lines without the last, which is its summary."""
+    """Return a worker's lines without the last, which is its summary."""
     return [json.loads(line) for line in run.entry.metrics(rank).read_text().splitlines()][:-1]
 
 
@@ -72,8 +74,8 @@ after_s = 0.01
 """
 
 
-def test_a_link_that_slows_down_slows_all_down_until_it_recovers(tmp_path: Path) -> None:
-    """A packet of two words lasts 12 ms at 0.4 Mbit/s, each way; the link's bucket passes the first at once."""
+def test_slow_link_slows_all_workers_until_it_recovers(tmp_path: Path) -> None:
+    """A packet of two words takes 12 ms at 0.4 Mbit/s each way; the link's bucket passes the first packets at once."""
     run = trained(tmp_path, LINKS, objective="all", iterations=40)
     run.check()
     took_s = {int(str(line["iteration"])): float(str(line["iteration_s"])) for line in lines(run)}
@@ -99,8 +101,8 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, rule: st
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, rule: str) -> None:
-    """And what the workers say that they have summed is what the sums say that is in them."""
+def test_nothing_is_discarded_where_old_gradients_keep_their_weight(tmp_path: Path, rule: str) -> None:
+    """The workers' accounts of summed gradients equal the weights of the sums."""
     run = trained(tmp_path, FAULTS + EVENTS, rule=rule)
     run.check()
     discarded = [dict(np.load(run.entry.sums(rank)))["discarded"].any() for rank in range(3)]
@@ -110,8 +112,8 @@ def test_nothing_is_discarded_where_old_gradients_weigh_as_much(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_workers_have_summed_what_sums_hold(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By weight, mean over the blocks."""
+def test_workers_have_summed_the_weight_of_the_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight is the mean over the blocks."""
     run = Trained(Config.load(written(tmp_path, FAULTS, rule=rule, weight=0.5)), tmp_path / "out")
     held: dict[int, float] = {}
     apply = run.learning.apply
@@ -135,7 +137,9 @@ mean_ms = 60
 
 
 def with_a_slow_one(folder: Path, rule: str, **given: Any) -> Trained:
-    """Four workers of which three are waited for, one with sixty times as much blocking; all to weigh the same."""
+    """Return a run of four workers with k = 3, of which one has sixty times the blocking; old gradients keep their
+    weight.
+    """
     folder.mkdir(exist_ok=True)
     text = written(folder, SLOW, rule=rule, objective="fixed:3", iterations=200, **given).read_text()
     text = text.replace("workers = 3", "workers = 4").replace("[0, 1]\nmean_ms = 2", "[0, 1, 2]\nmean_ms = 1")
@@ -144,7 +148,9 @@ def with_a_slow_one(folder: Path, rule: str, **given: Any) -> Trained:
 
 
 def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Will hold for how many iterations the oldest of a worker's gradients has waited since it was there, each time."""
+    """Return a list that will hold the ages in iterations of the worker's oldest waiting gradient,
+    at each iteration.
+    """
     model, entered, found = run.models[rank], dict[int, int](), list[int]()
     enter, settle = model.enter, model.encoder.settle
 
@@ -163,8 +169,8 @@ def waits(run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[int]
 
 
 @pytest.mark.parametrize("rule", ["merge", "async", "batch-sync", "abort"])
-def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that it computes, soon after it has: its share is its speed."""
+def test_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its gradients enter sums soon after their computation: its share is its speed."""
     run = with_a_slow_one(tmp_path, rule)
     waited = waits(run, 3, monkeypatch)
     run.run().check()
@@ -180,7 +186,7 @@ def test_a_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeyp
     assert in_time > 5 if rule == "async" else in_time == 0, "among the three, or beside them"
 
 
-def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -> None:
+def test_stashed_gradients_of_an_always_late_worker_are_in_no_sum(tmp_path: Path) -> None:
     run = with_a_slow_one(tmp_path, "stash").run()
     run.check()
     slow = run.models[3].encoder.ledger.accounts.account()
@@ -189,8 +195,8 @@ def test_a_stashed_gradient_of_who_is_always_late_is_in_no_sum(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("rule", ["merge", "stash"])
-def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
-    """The slow worker's gradients are older than three iterations when they come, but for one that was quick."""
+def test_too_old_gradients_are_in_no_sum(tmp_path: Path, rule: str) -> None:
+    """The slow worker's gradients are more than three iterations old when they come, except a quick one."""
     run = with_a_slow_one(tmp_path, rule, limit=3).run()
     run.check()
     slow = run.models[3].encoder.ledger.accounts.account()
@@ -199,13 +205,13 @@ def test_what_is_too_old_is_in_no_sum(tmp_path: Path, rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_slot_that_sums_at_another_scale_is_followed(tmp_path: Path, rule: str) -> None:
+def test_slot_with_another_scale_is_followed(tmp_path: Path, rule: str) -> None:
     run = trained(tmp_path, FAULTS, other_scale=3, rule=rule)
     run.check()
     assert run.total("refused") > 10
 
 
-def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> None:
+def test_blocks_of_overwritten_slots_come_from_peers(tmp_path: Path) -> None:
     few = FAULTS.replace("drop = 0.03", "drop = 0.15")
     path = written(tmp_path, few, objective="fixed:1", iterations=80)
     path.write_text(path.read_text().replace("words = 2", "words = 2\nslots = 16\nwindow = 8"))
@@ -215,7 +221,7 @@ def test_blocks_whose_slots_were_overwritten_come_from_peers(tmp_path: Path) -> 
     assert run.total("peer_fetches") > 0
 
 
-def test_the_same_again_is_the_same_to_the_byte(tmp_path: Path) -> None:
+def test_repeated_simulation_is_equal_to_the_byte(tmp_path: Path) -> None:
     first, second = (trained(tmp_path / name, FAULTS + EVENTS) for name in ("first", "second"))
     names = [path.name for path in sorted(first.entry.path.iterdir()) if path.is_file()]
     assert len(names) == 2 * 3 + 1
@@ -227,7 +233,7 @@ def test_the_same_again_is_the_same_to_the_byte(tmp_path: Path) -> None:
             assert (first.entry.path / name).read_bytes() == (second.entry.path / name).read_bytes(), name
 
 
-def test_another_seed_is_another_run(tmp_path: Path) -> None:
+def test_another_seed_gives_another_run(tmp_path: Path) -> None:
     path = written(tmp_path, iterations=10)
     first = lines(Trained(Config.load(path), tmp_path / "1").run())
     path.write_text(path.read_text().replace("[run]", "[run]\nseed = 7"))
@@ -235,8 +241,10 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("average", ["gradients", "contributors"])
-def test_everyones_training_is_numpys(tmp_path: Path, average: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """k = n: each average is that of all workers' gradients, and each step the optimizer's, from the same beginning."""
+def test_training_equals_numpys(tmp_path: Path, average: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With k = n each average is that of all workers' gradients, and each step the optimizer's, from the same
+    parameters.
+    """
     path = written(tmp_path, objective="all", iterations=40)
     path.write_text(path.read_text().replace("[model]", f'[model]\naverage = "{average}"'))
     run = Trained(Config.load(path), tmp_path / "out")
@@ -248,7 +256,7 @@ def test_everyones_training_is_numpys(tmp_path: Path, average: str, monkeypatch:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_who_is_late_computes_with_the_parameters_of_its_own_iteration(
+def test_late_worker_computes_with_the_parameters_of_its_own_iteration(
     tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Trained(Config.load(written(tmp_path, rule=rule, objective="fixed:2", iterations=50)), tmp_path / "out")
@@ -266,7 +274,7 @@ def test_who_is_late_computes_with_the_parameters_of_its_own_iteration(
 
 
 def averages(run: Trained, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """Will hold every iteration's average gradient as it was applied."""
+    """Return a list that will hold every iteration's average gradient as it was applied."""
     means: list[np.ndarray] = []
     apply = run.learning.apply
 
@@ -282,9 +290,9 @@ def averages(run: Trained, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 def replayed(
     run: Trained, means: list[np.ndarray], batches: int = 1
 ) -> Iterator[tuple[np.ndarray, list[tuple[float, np.ndarray]]]]:
-    """Each average, and everybody's loss and gradient with the parameters before it; all steps are taken here again.
+    """Yield each average with all workers' losses and gradients before it, repeating the steps here.
 
-    `batches`: of each worker, one after another.
+    `batches`: number of batches of each worker, one after another.
     """
     config = run.config
     model = Perceptron(config.model.hidden, config.run.seed)
@@ -299,11 +307,11 @@ def replayed(
 
 
 Key = tuple[int, int, int]
-"""A gradient: whose, of which iteration, and which one there."""
+"""A gradient: rank, iteration, and number within the iteration."""
 
 
 class Carried:
-    """Which of a worker's gradients are in which sum, where there is one block: an account of its own."""
+    """A separate account of a worker's gradients in each sum, for a model of one block."""
 
     def __init__(self, run: Trained, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
         model, drops = run.models[rank], RULES[run.config.policy.late_gradient].discards
@@ -351,10 +359,12 @@ class Carried:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("average", ["gradients", "contributors"])
-def test_an_average_is_that_of_the_gradients_in_its_sum(
+def test_average_is_that_of_the_gradients_in_its_sum(
     tmp_path: Path, average: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that its workers have computed since they were in one; or that over the number of those that count."""
+    """The sum has all gradients that its workers have computed since the last one; or it is divided by the counted
+    ones.
+    """
     k = 2 if rule == "batch-sync" else 1
     path = written(tmp_path, objective=f"fixed:{k}", rule=rule, iterations=50)
     text = path.read_text().replace("words = 2", "words = 32")  # one block
@@ -381,15 +391,15 @@ def test_an_average_is_that_of_the_gradients_in_its_sum(
     )
 
 
-def test_a_simulation_that_cannot_go_on_ends(tmp_path: Path) -> None:
+def test_simulation_without_progress_ends(tmp_path: Path) -> None:
     path = written(tmp_path, "[[fault]]\ndrop = 1.0\nworkers = [1]\n", objective="all")
     path.write_text(path.read_text().replace("[run]", "[run]\ntrial_deadline_s = 3"))
     with pytest.raises(RunError, match=r"trial 'all' was not over after 3 s of virtual time .* is in iteration 1"):
         Trained(Config.load(path), tmp_path / "out").run()
 
 
-def test_a_target_may_be_a_mean_over_iterations(tmp_path: Path) -> None:
-    """All workers end at the same iteration; a single good one is not enough."""
+def test_target_may_be_a_mean_over_iterations(tmp_path: Path) -> None:
+    """All workers end at the same iteration; a single good value does not suffice."""
     ends = {}
     for over in (1, 20):
         config = Config.load(written(tmp_path, iterations=300, target=0.8))

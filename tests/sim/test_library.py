@@ -14,7 +14,7 @@ from tests.sim.lab import COSTS, SMALL
 CONFIG = SMALL.format(objective="fixed:2", target=0.9, iterations=12, rule="merge", weight=0.5, limit=8)
 
 
-def test_the_results_are_those_of_the_command(tmp_path: Path) -> None:
+def test_results_equal_the_commands(tmp_path: Path) -> None:
     COSTS.save(tmp_path / "costs.json")
     lines: list[str] = []
     run = kofn.simulate(
@@ -36,9 +36,7 @@ def test_progress_false_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr() == ("", "")
 
 
-def test_elsewhere_than_in_a_notebook_progress_goes_to_stderr(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_goes_to_stderr_outside_of_notebooks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     COSTS.save(tmp_path / "costs.json")
     kofn.simulate(CONFIG, costs=tmp_path / "costs.json", out=tmp_path / "out")
     said = capsys.readouterr()
@@ -46,13 +44,13 @@ def test_elsewhere_than_in_a_notebook_progress_goes_to_stderr(
     assert "trial fixed:2" in said.err
 
 
-def test_what_is_not_simulated_is_an_error(tmp_path: Path) -> None:
+def test_unsupported_configuration_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(kofn.KofnError, match=r"^job\.start_workers is not simulated"):
         kofn.simulate(CONFIG, job={"start_workers": 2}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_ctrl_c_ends_it_and_what_there_is_can_be_read(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_simulation_and_its_results_can_be_read(tmp_path: Path) -> None:
     COSTS.save(tmp_path / "costs.json")
 
     def give_up(line: str) -> None:

@@ -25,13 +25,13 @@ from tests.sim.lab import FREE
 
 
 def ended(clock: VirtualClock, at: float) -> list[Any]:
-    """Let everything before a moment happen."""
+    """Let all events before a moment happen."""
     clock.after(at, clock.end)
     assert clock.run()
     return []
 
 
-def test_things_happen_in_order_and_at_one_moment_as_they_were_asked_for() -> None:
+def test_events_happen_in_order_and_simultaneous_ones_as_scheduled() -> None:
     clock, seen = VirtualClock(), list[tuple[str, float]]()
 
     def note(name: str) -> None:
@@ -46,7 +46,7 @@ def test_things_happen_in_order_and_at_one_moment_as_they_were_asked_for() -> No
     assert seen == [("a", 1.0), ("b", 2.0), ("past", 2.0), ("c", 3.0), ("d", 3.0)]
 
 
-def test_nothing_happens_after_the_end() -> None:
+def test_no_event_happens_after_the_end() -> None:
     clock, seen = VirtualClock(), list[int]()
     clock.call_at(2.0, seen.append, 2)
     clock.call_at(1.0, clock.end)
@@ -58,7 +58,7 @@ def test_nothing_happens_after_the_end() -> None:
     ("cores", "done"), [(0, [1.0, 1.0, 1.0, 1.0]), (1, [1.0, 2.0, 3.5, 4.5]), (2, [1.0, 1.0, 2.5, 2.5])]
 )
 def test_cores_do_one_thing_after_another(cores: int, done: list[float]) -> None:
-    """Third comes something of half a second that nobody waits for."""
+    """The third task takes half a second, and nothing waits for its end."""
     clock, seen = VirtualClock(), list[float]()
     machine = Machine(clock, cores)
     machine.work(1.0, lambda: seen.append(clock.time()))
@@ -75,7 +75,7 @@ PACKET_BYTES = HEADER_BYTES + 256 + FRAME_BYTES
 
 
 def link_of(clock: VirtualClock, mbps: float, seen: list[tuple[int, float]]) -> Link:
-    """Return a link without faults that notes each packet's block and when it comes."""
+    """Return a link without faults that notes each packet's block and arrival time."""
     faults = Faults((), rank=0, direction="send", seed=1)
     return Link(clock, mbps, faults, lambda header, values: seen.append((header.block, clock.time())))
 
@@ -118,10 +118,10 @@ def test_packet_that_finds_the_queue_full_is_lost() -> None:
     rates=st.lists(st.tuples(st.floats(1e-5, 0.01), st.floats(0.5, 50)), max_size=5),
     packets=st.integers(1, 200),
 )
-def test_a_transfer_takes_as_long_as_the_links_rates_say(
+def test_transfer_takes_as_long_as_the_links_rates_imply(
     first_mbps: float, rates: list[tuple[float, float]], packets: int
 ) -> None:
-    """A packet leaves when all bytes before it but the burst are paid, each at the rate of its time."""
+    """A packet leaves when all earlier bytes beyond the burst are paid, each at the rate of its time."""
     clock, seen = VirtualClock(), list[tuple[int, float]]()
     link = link_of(clock, first_mbps, seen)
     send(link, range(packets))
@@ -141,7 +141,7 @@ def test_a_transfer_takes_as_long_as_the_links_rates_say(
         assert carried * 1e6 / 8 == pytest.approx(max(0, block * PACKET_BYTES - BURST_BYTES), rel=1e-6, abs=1e-6)
 
 
-def test_packet_that_is_sent_after_a_change_waits_for_those_before() -> None:
+def test_packet_sent_after_a_rate_change_waits_for_earlier_ones() -> None:
     clock, seen, first = VirtualClock(), list[tuple[int, float]](), 200
     link, paid_s = link_of(clock, 8.0, seen), (first * PACKET_BYTES - BURST_BYTES) * 1e-6
     send(link, range(first))
@@ -153,8 +153,8 @@ def test_packet_that_is_sent_after_a_change_waits_for_those_before() -> None:
 
 
 @pytest.mark.parametrize(("fault", "arrive"), [({"drop": 1.0}, 0), ({"duplicate": 1.0}, 40), ({"corrupt": 1.0}, 0)])
-def test_faults_are_those_of_a_run(fault: dict[str, float], arrive: int) -> None:
-    """A damaged packet is dropped by its receiver."""
+def test_faults_equal_those_of_a_run(fault: dict[str, float], arrive: int) -> None:
+    """The receiver drops a damaged packet."""
     clock, seen = VirtualClock(), list[bytes]()
     faults = Faults((FaultSection(**fault),), rank=0, direction="receive", seed=1)  # type: ignore[arg-type]
     link = Link(clock, None, faults, lambda header, values: seen.append(values))
@@ -184,7 +184,7 @@ class Driven:
         self.controller.start()
 
     def report(self, iteration: int, at: float) -> None:
-        """One worker is slow."""
+        """Report an iteration; one worker is slow."""
         for rank in range(3):
             first_block_s = 0.2 if rank == 2 else 0.01
             self.clock.call_at(
@@ -204,7 +204,7 @@ def test_k_reaches_the_switch_after_decision_and_push() -> None:
     assert driven.controller.changes == 1
 
 
-def test_a_decision_is_followed_by_rest() -> None:
+def test_decision_is_followed_by_a_pause() -> None:
     driven, decided = Driven(decide_s=0.01), list[float]()
     choose = driven.controller.control_loop.choose
 
@@ -222,7 +222,7 @@ def test_a_decision_is_followed_by_rest() -> None:
 
 
 class _With:
-    """A control loop whose decisions are noted."""
+    """A control loop that notes its decisions."""
 
     def __init__(self, control_loop: ControlLoop, choose: Any) -> None:
         self._control_loop, self.choose = control_loop, choose
@@ -231,7 +231,7 @@ class _With:
         return getattr(self._control_loop, name)
 
 
-def test_an_objective_of_an_event_is_set_once_after_its_iteration() -> None:
+def test_objective_of_an_event_is_set_once_after_its_iteration() -> None:
     driven = Driven(EventSection(at_iteration=4, objective="fixed:1", after_s=0.1))
     for iteration in range(1, 9):
         driven.report(iteration, at=0.3 * iteration)

@@ -1,4 +1,4 @@
-"""`kofn simulate --times` of a configuration with [schedule]."""
+"""`kofn simulate --times` for a configuration with [schedule]."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from kofn.sim.schedules import simulate_schedules
 LAYER = {"elements": 50_000, "forward_ms": 10.0, "error_ms": 10.0, "weight_ms": 10.0}
 
 
-def test_the_times_are_those_of_the_layers_and_the_link() -> None:
+def test_times_are_those_of_the_layers_and_the_link() -> None:
     def config(mbps: float) -> Config:
         given = {"model": {"workload": "accelerator"}, "layer": [LAYER] * 4, "network": {"link_mbps": mbps}}
         return Config.of({**given, "schedule": {"family": "buckets", "threshold_kb": 1}})
@@ -24,7 +24,7 @@ def test_the_times_are_those_of_the_layers_and_the_link() -> None:
     assert [one.schedule.name for one in slow] == ["buckets", *FAMILIES]
     assert [one.configured for one in slow] == [True] + [False] * len(FAMILIES)
     by_name = {one.schedule.name: one for one in slow[1:]}
-    transfer_s = 4 * 50_000 * 32 / 50e6  # and headers
+    transfer_s = 4 * 50_000 * 32 / 50e6  # without headers
     assert by_name["sequential"].iteration_s == pytest.approx(0.11 + transfer_s, rel=0.1)
     assert by_name["priority"].iteration_s < by_name["buckets"].iteration_s <= slow[0].iteration_s
     assert all(one.iteration_s >= one.bound_s * (1 - 1e-9) for one in slow)
@@ -37,7 +37,7 @@ def test_layers_of_a_model_are_timed() -> None:
     assert all(0.0499 < one.iteration_s < 0.5 for one in found)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_command_prints_the_schedules_times(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("[schedule]\nfamily = 'late-front'\nfront = 1\n")
     shown = CliRunner().invoke(command, [str(path), "--times", "--json"])
@@ -47,7 +47,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "--times says what iterations take by it" in refused.output
 
 
-def test_a_workload_without_layers(tmp_path: Path) -> None:
+def test_workload_without_layers_is_refused(tmp_path: Path) -> None:
     config = Config.of({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}})
     with pytest.raises(ConfigError):
         simulate_schedules(config)

@@ -1,4 +1,6 @@
-"""Workers behind links of different rates: iteration times, what the controller learns of links, and the chosen k."""
+"""Workers behind links of different rates: iteration times, the controller's estimate of the links,
+and the chosen k.
+"""
 
 import json
 from pathlib import Path
@@ -58,14 +60,14 @@ def lines(trained: Trained) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("mbps", [5.0, 20.0])
 def test_iteration_takes_as_long_as_the_slowest_link_needs_for_a_gradient(tmp_path: Path, mbps: float) -> None:
-    """The link pays for what it carries; its burst does not come again before it is idle for long enough."""
+    """The link pays for all its bytes; its burst returns only after it has been idle for long enough."""
     assert mean_s(run(tmp_path, "all", (mbps, 1))) == pytest.approx(GRADIENT_BYTES * 8e-6 / mbps, rel=0.1)
 
 
 @pytest.mark.parametrize("objective", ["throughput", "progress"])
 @pytest.mark.parametrize("mbps", [5.0, 20.0])
 def test_worker_behind_a_slow_link_is_left_out(tmp_path: Path, mbps: float, objective: str) -> None:
-    """Until others have finished: then worker 3 alone goes on."""
+    """This ends when the others have finished and worker 3 continues alone."""
     trained = run(tmp_path, objective, (mbps, 12))
     last = trained.config.run.max_iterations
     changes = [change for change in trained.simulation.controller.control_loop.changes if change.iteration < last]
@@ -76,7 +78,7 @@ def test_worker_behind_a_slow_link_is_left_out(tmp_path: Path, mbps: float, obje
 
 @pytest.mark.parametrize("rule", ["stash", "merge", "drop", "async", "abort", "batch-sync"])
 def test_transfer_is_measured_under_every_rule(tmp_path: Path, rule: str) -> None:
-    """Worker 3's gradients are late; at 40 Mbit/s their last packets wait for what the bucket does not hold."""
+    """Worker 3's gradients are late; at 40 Mbit/s their last packets exceed the bucket and wait."""
     control_loop = run(tmp_path, f"{rule}:3", (40.0, 1)).simulation.controller.control_loop
     assert control_loop.transfers_s[:3].tolist() == [0, 0, 0]
     assert control_loop.transfers_s[3] > 3e-3
@@ -88,7 +90,7 @@ def test_equal_links_add_nothing(tmp_path: Path) -> None:
     assert control_loop.transfers_s.tolist() == [0, 0, 0, 0]
 
 
-def test_link_that_recovers_is_waited_for_again(tmp_path: Path) -> None:
+def test_link_that_recovers_is_awaited_again(tmp_path: Path) -> None:
     trained = run(tmp_path, "throughput", (10.0, 8), (200.0, 40), iterations=220)
     control_loop = trained.simulation.controller.control_loop
     ks = {change.iteration: change.k for change in control_loop.changes}

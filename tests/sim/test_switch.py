@@ -1,4 +1,4 @@
-"""The switch of a simulation answers as the slot model does, packet by packet, to whatever workers send."""
+"""A simulation's switch answers like the slot model, packet by packet, to any packets of workers."""
 
 from collections import Counter
 from operator import itemgetter
@@ -18,7 +18,7 @@ Said = list[tuple[int, KofnHeader, bytes]]
 
 
 def drawn(random: Random, lanes: int) -> KofnHeader:
-    """What a worker might send, mostly in these lanes; two slots see it all."""
+    """Return a packet that a worker might send, mostly in these lanes; two slots get all packets."""
     return KofnHeader(
         kind=random.choice([Kind.CONTRIBUTE, Kind.CONTRIBUTE, Kind.CONTRIBUTE, Kind.PULL]),
         worker=random.randrange(WORKERS),
@@ -39,7 +39,7 @@ def drawn(random: Random, lanes: int) -> KofnHeader:
 
 
 class Pair:
-    """Both, which hear the same."""
+    """Both switches, which get the same packets."""
 
     def __init__(self, k: int) -> None:
         self.clock, self.said, self.noted = VirtualClock(), Said(), list[tuple[int, int, bool]]()
@@ -74,7 +74,7 @@ class Pair:
         assert self.noted == self._digest(header, expected)
 
     def _digest(self, header: KofnHeader, answers: Said) -> list[tuple[int, int, bool]]:
-        """Of the first contribution that counts."""
+        """Return the digest of a packet: of a worker's first counted contribution in an iteration."""
         if header.kind != Kind.CONTRIBUTE or not header.count or header.iteration <= self.latest[header.worker]:
             return []
         self.latest[header.worker] = header.iteration
@@ -82,7 +82,7 @@ class Pair:
         return [(header.worker, header.iteration, late)]
 
 
-def test_answers_are_those_of_the_slot_model() -> None:
+def test_answers_equal_the_slot_models() -> None:
     random, kinds, shorts = Random(1), Counter[tuple[int, int]](), 0
     for game in range(GAMES):
         pair = Pair(k=random.randint(1, WORKERS))
@@ -98,8 +98,8 @@ def test_answers_are_those_of_the_slot_model() -> None:
     assert shorts > 100
 
 
-def test_the_switch_reports_the_first_contribution_that_counts() -> None:
-    """As p4src/measure.p4: of each worker and iteration once, whatever its block."""
+def test_switch_reports_the_first_counted_contribution() -> None:
+    """Like p4src/measure.p4, it reports once for each worker and iteration, whatever the block."""
     pair, noted = Pair(k=2), list[tuple[int, int, bool]]()
     for worker, block, count in ((0, 1, 0), (0, 1, 1), (0, 0, 1), (1, 1, 0), (2, 1, 1), (1, 1, 1), (1, 1, 0)):
         pair.send(KofnHeader(worker=worker, block=block, slot=block, count=count, part=1 - count), bytes(WORD_BYTES))

@@ -1,4 +1,4 @@
-"""Iteration times of a simulation in which only blocking takes time, against the process event by event; and costs."""
+"""Iteration times of a simulation in which only blocking takes time, against the event-by-event process; and costs."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.controller.slow import process, seen
 from tests.sim.lab import COSTS, FREE, times
 
 WAY_MS = 0.1
-"""There and back, with no time on the link."""
+"""A round trip, with no time on the link."""
 
 CONFIG = """
 [run]
@@ -36,7 +36,9 @@ compute_ms = {compute_ms}
 def blocked(
     folder: Path, means: list[float], *, objective: str, compute_ms: float = 40, iterations: int = 1000
 ) -> Config:
-    """Workers with these mean numbers of 1 ms events: on a coarser lattice much would happen at once."""
+    """Return a configuration of workers with these mean numbers of 1 ms events; a coarser unit
+    would cause many ties.
+    """
     stragglers = "".join(
         f"[[straggler]]\nworkers = [{rank}]\nmean_ms = {mean}\nevent_ms = 1\n" for rank, mean in enumerate(means)
     )
@@ -77,8 +79,8 @@ def test_iterations_take_as_long_as_in_the_process(
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_after_a_first_block_everyone_who_is_late_goes_on_meanwhile(tmp_path: Path, k: int) -> None:
-    """The mean of an iteration is that of the process with this overhead: apply_s, once each."""
+def test_late_workers_continue_during_the_overhead(tmp_path: Path, k: int) -> None:
+    """An iteration's mean is that of the process with this overhead: apply_s once each."""
     means, apply_s = [5.0, 20.0, 40.0, 80.0], 0.023
     costs = replace(FREE, apply_s=apply_s)
     found = times(blocked(tmp_path, means, objective=f"fixed:{k}"), costs)
@@ -88,7 +90,7 @@ def test_after_a_first_block_everyone_who_is_late_goes_on_meanwhile(tmp_path: Pa
 
 
 def test_all_wait_for_the_slowest_of_the_same_draws(tmp_path: Path) -> None:
-    """k = n, one worker blocked more than the others: the sum of the longest, iteration by iteration."""
+    """With k = n and one worker blocked more than the others, the time is the sum of the longest times."""
     config = blocked(tmp_path, [10.0, 20.0, 60.0], objective="all", iterations=200)
     blocking = [Drawn(config, rank) for rank in range(3)]
     longest = [max(worker.blocking_s(i) for worker in blocking) for i in range(1, 201)]
@@ -96,7 +98,7 @@ def test_all_wait_for_the_slowest_of_the_same_draws(tmp_path: Path) -> None:
     assert times(config).mean_iteration_s == pytest.approx(expected, abs=3e-4)
 
 
-def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
+def test_given_up_gradients_delay_no_worker(tmp_path: Path) -> None:
     config = blocked(tmp_path, [10.0, 10.0, 300.0], objective="fixed:2", iterations=400)
     blocking = [Drawn(config, rank) for rank in range(3)]
     second = [sorted(worker.blocking_s(i) for worker in blocking)[1] for i in range(1, 401)]
@@ -105,8 +107,8 @@ def test_given_up_gradients_hold_nobody_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rules_take_the_time_that_their_gradients_take(tmp_path: Path) -> None:
-    """Who finishes what is late begins late, who gives up begins with the others."""
+def test_rules_take_the_time_of_their_gradients(tmp_path: Path) -> None:
+    """A worker that finishes a late gradient begins late; one that gives up begins with the others."""
     config = blocked(tmp_path, [20.0, 40.0, 80.0, 80.0], objective="fixed:3", iterations=400)
     mean = {
         rule: times(replace(config, policy=replace(config.policy, late_gradient=rule))).mean_iteration_s
@@ -118,11 +120,12 @@ def test_rules_take_the_time_that_their_gradients_take(tmp_path: Path) -> None:
     assert mean["batch-sync"] < mean["abort"], "nor does anybody wait who could compute"
 
 
-def test_what_is_predicted_is_what_comes(tmp_path: Path) -> None:
+def test_prediction_equals_the_simulated_time(tmp_path: Path) -> None:
     for means in ([10.0, 10.0, 10.0, 120.0], [40.0] * 6):
         config = blocked(tmp_path, means, objective="fixed:2", iterations=500)
         found = times(config, replace(COSTS, cores=0, decide_s=0.02))
-        assert found.predicted_s == pytest.approx(found.mean_iteration_s, rel=0.15)  # the last window's
+        # the prediction is the last window's
+        assert found.predicted_s == pytest.approx(found.mean_iteration_s, rel=0.15)
 
 
 def test_costs_take_time_and_fewer_cores_take_more(tmp_path: Path) -> None:
@@ -147,21 +150,21 @@ def test_costs_take_time_and_fewer_cores_take_more(tmp_path: Path) -> None:
 
 
 def test_slow_link_sets_the_pace(tmp_path: Path) -> None:
-    """One packet an iteration takes longer than the 40 ms of its computation."""
+    """One packet an iteration takes longer than the 40 ms of computation."""
     config = blocked(tmp_path, [0.0, 0.0], objective="all", iterations=1000)
     slow = times(replace(config, network=replace(config.network, link_mbps=0.05)))
     assert slow.mean_iteration_s == pytest.approx((HEADER_BYTES + 256 + FRAME_BYTES) * 8e-6 / 0.05, rel=0.01)
 
 
-def test_one_iteration_and_one_worker(tmp_path: Path) -> None:
+def test_one_iteration_is_measured(tmp_path: Path) -> None:
     found = times(blocked(tmp_path, [10.0], objective="throughput", iterations=1))
     assert found.iterations == 1
     assert 0.040 < found.mean_iteration_s < 0.120
     assert found.predicted_s == pytest.approx(found.mean_iteration_s), "from one report"
 
 
-def test_many_decisions_take_the_time_that_they_may(tmp_path: Path) -> None:
-    """A decision of 50 ms leaves a second to the others."""
+def test_frequent_decisions_take_only_their_permitted_time(tmp_path: Path) -> None:
+    """A decision of 50 ms leaves a second to other tasks."""
     means = [2.0, 2.0, 2.0, 90.0]
     config = blocked(tmp_path, means, objective="throughput", iterations=300)
     quick, slow = (times(config, replace(FREE, decide_s=decide_s)) for decide_s in (0.001, 0.5))

@@ -1,6 +1,6 @@
-"""Small programs in p4c's JSON, made by hand: one action that assigns expressions to the fields of a second header.
+"""Small programs in p4c's JSON, written by hand: one action assigns expressions to the fields of a second header.
 
-And the definition of what they mean: `evaluate` computes with integers of any size, as BMv2 does.
+`evaluate` defines their meaning: it computes with integers of any size, as BMv2 does.
 """
 
 import json
@@ -44,7 +44,7 @@ def op(name: str, *operands: Tree) -> Tree:
 
 
 def evaluate(tree: Tree, fields: Mapping[str, int]) -> int:
-    """The value in integers of any size; Booleans are 0 and 1."""
+    """Return the value in integers of any size; Booleans are 0 and 1."""
     if tree["type"] == "hexstr":
         return int(tree["value"], 16)
     if tree["type"] == "field":
@@ -133,7 +133,7 @@ def document(
     primitives: Sequence[Any],
     **sections: Any,
 ) -> bytes:
-    """A program whose parser extracts the first header and whose ingress runs the primitives."""
+    """Return a program whose parser extracts the first header and whose ingress runs the primitives."""
     types = {"standard_metadata": STANDARD, **header_types}
     instances = {"standard_metadata": "standard_metadata", **headers}
     extract = {"op": "extract", "parameters": [{"type": "regular", "value": next(iter(headers))}]}

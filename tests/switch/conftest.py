@@ -10,7 +10,7 @@ from tests.switch.every_table import PROGRAM
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled programs that nobody needs again stay out of the user's cache; switches that tests start inherit it."""
+    """Keep compiled test programs out of the user's cache; switches that tests start inherit the setting."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KOFN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -18,7 +18,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def loaded() -> Engine:
-    """A switch with the program of every kind of table."""
+    """Return a switch with the program that has every kind of table."""
     engine = Engine({})
     engine.load(PROGRAM.read_bytes())
     return engine
@@ -26,6 +26,6 @@ def loaded() -> Engine:
 
 @pytest.fixture
 def engine(loaded: Engine) -> Engine:
-    """The same, as just loaded."""
+    """Return the same switch in the state after loading."""
     loaded.load(PROGRAM.read_bytes())
     return loaded

@@ -1,4 +1,6 @@
-"""The program of every kind of table, suite/programs/tables.p4: one switch that has it, and its packets and entries."""
+"""The program with every kind of table, suite/programs/tables.p4: a switch that runs it, and its
+packets and entries.
+"""
 
 from pathlib import Path
 
@@ -13,7 +15,7 @@ NUMBERS |= {"metered": 14, "cell_meter": 15, "aged": 16}
 
 
 def probe(engine: Engine, table: str, a: int = 0, b: int = 0, c: int = 0, wide: int = 0) -> tuple[int, int, int]:
-    """What became of a packet: result, after, colour."""
+    """Send a packet and return its result, after and colour."""
     fields = (NUMBERS[table], 1), (a, 1), (b, 2), (c, 4), (wide, 16), (0, 3)
     ((_, packet),) = engine.inject(0, b"".join(value.to_bytes(size, "big") for value, size in fields))
     return packet[24], packet[25], packet[26]

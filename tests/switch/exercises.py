@@ -1,4 +1,6 @@
-"""What to type at Mininet's prompt for each exercise of the p4lang tutorials, as its README says; what comes of it."""
+"""The lines to type at Mininet's prompt for each exercise of the p4lang tutorials, from its README,
+and their outcome.
+"""
 
 import re
 from collections.abc import Callable
@@ -11,43 +13,43 @@ random.seed(int(sys.argv[1]))
 del sys.argv[:2]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""A script of theirs, with the same random ports every time: `python3 seeded.py SEED SCRIPT ...`."""
+"""Runs one of the tutorials' scripts with the same random ports every time: `python3 seeded.py SEED SCRIPT ...`."""
 
 OUTER = re.compile(r"\bid *= (\d+).*?\bsrc *= (\d+\.\S+)", re.DOTALL)
-"""Identification and source of the first IPv4 header; scapy identifies its packets as 1, the kernel does not."""
+"""Identification and source of the first IPv4 header. Scapy identifies its packets as 1, the kernel does not."""
 
 
 @dataclass(frozen=True)
 class Exercise:
     pings: int
-    """The hosts' answers to `pingall`, with the solution and no controller."""
+    """The number of answers to `pingall`, with the solution and no controller."""
     lines: list[str]
     outcome: Callable[[Path], object] = lambda _logs: None
-    """What must be the same on both switches, of what the lines leave in the folder of logs."""
+    """Reads the log folder; the result must be the same on both switches."""
 
 
 def until(host: str, condition: str) -> str:
-    """Wait at the host, or in the shell (`sh`), for so long as someone at the prompt would."""
+    """Wait at the host, or in the shell (`sh`), for as long as a user at the prompt would."""
     return f"{host} timeout 60 sh -c 'until {condition}; do sleep 0.1; done'"
 
 
 def listen(host: str) -> list[str]:
-    """receive.py at the host, once it hears packets."""
+    """Start receive.py at the host and wait until it listens."""
     return [f"{host} python3 -u ./receive.py > logs/{host}.out &", until(host, "[ $(wc -l < /proc/net/packet) -gt 1 ]")]
 
 
 def send(*packets: str) -> list[str]:
-    """Each packet by a send.py with these arguments."""
+    """Run send.py once for each packet, with these arguments."""
     return [f"h1 python3 seeded.py {seed} send.py {packet} > /dev/null" for seed, packet in enumerate(packets)]
 
 
 def heard(count: int, sign: str = "src *= 10.0.1.1$") -> str:
-    """Wait for so many lines in what the receivers print."""
+    """Wait until the receivers have printed `count` lines."""
     return until("sh", f'[ $(cat logs/*.out | grep -c "{sign}") -ge {count} ]')
 
 
 def packets(logs: Path) -> dict[str, list[str]]:
-    """What each receive.py printed of the packets of h1's scripts, down to the checksums."""
+    """Return by host what receive.py printed of the packets of h1's scripts, except the checksums."""
     said = {log.stem: log.read_text().split("got a packet\n")[1:] for log in sorted(logs.glob("*.out"))}
     return {host: [packet for packet in heard if sent_by_h1(packet)] for host, heard in said.items()}
 
@@ -58,12 +60,12 @@ def sent_by_h1(packet: str) -> bool:
 
 
 def lines(name: str, pattern: str) -> Callable[[Path], list[str]]:
-    """The lines of a log that match, in the order of the alphabet."""
+    """Return the lines of a log that match, sorted."""
     return lambda logs: sorted(re.findall(pattern, (logs / name).read_text(), re.MULTILINE))
 
 
 def beside_iperf(seconds: int) -> list[str]:
-    """A packet a second to h2, beside iperf in its first half."""
+    """Send a packet a second to h2, with iperf in the first half."""
     return [
         *listen("h2"),
         "h22 iperf -s -u > /dev/null &",
@@ -77,7 +79,7 @@ def tos(logs: Path) -> list[int]:
 
 
 def depths(logs: Path) -> list[int]:
-    """The queue of s1, the last that a packet tells of, for it is the first that it went through."""
+    """Return s1's queue depth from each packet. Packets name it last, since s1 is their first switch."""
     said = [re.findall(r"swid *= 1\n.*qdepth *= (\d+)", packet) for packet in packets(logs)["h2"]]
     return [int(depth) for found in said for depth in found]
 
@@ -101,7 +103,7 @@ def iperf(client: str, server: str, address: str) -> str:
 
 
 def busy_links(logs: Path) -> list[str]:
-    """The ports that carried more than a tenth of the traffic of the port that carried most."""
+    """Return the ports that carried more than a tenth of the busiest port's traffic."""
     found: dict[str, float] = {}
     for port, rate in re.findall(r"(Switch \d+ - Port \d+): (\S+) Mbps", (logs / "h1.out").read_text()):
         found[port] = max(found.get(port, 0), float(rate))

@@ -1,4 +1,4 @@
-"""A machine of its own for the scripts of others: its network and processes end with it, `sudo` keeps the PATH."""
+"""A separate machine for other projects' scripts: its network and processes end with it, and `sudo` keeps the PATH."""
 
 import os
 import re
@@ -7,13 +7,13 @@ from pathlib import Path
 from kofn.switch.cli.names import make_names
 
 PTF_OUTCOME = re.compile(r"^(\S+) \.\.\..*?\b(ok|FAIL|ERROR)$", re.MULTILINE | re.DOTALL)
-"""A test of PTF's by name, and how it ended."""
+"""A PTF test's name and outcome."""
 
 OWN_MACHINE = ["unshare", "--net", "--pid", "--kill-child", "--mount-proc"]
 
 
 def path_with(folder: Path, *, ours: bool) -> str:
-    """The PATH on which BMv2's names are this switch's, or BMv2's.  The real sudo would look on a PATH of its own."""
+    """Return a PATH on which BMv2's names are this switch's, or BMv2's; it includes a `sudo` that keeps the PATH."""
     folder.mkdir(parents=True)
     if ours:
         make_names(folder)

@@ -31,7 +31,7 @@ ETH_P_ALL = 3
 
 
 def steps(text: str) -> Iterator[tuple[str, str]]:
-    """What to type ("commands") and what to run ("code"); consecutive commands together."""
+    """Yield the input ("commands") and the code to run ("code"); consecutive commands come together."""
     for number, part in enumerate(BLOCK.split(text)):
         if number % 2:
             yield "code", part
@@ -56,21 +56,21 @@ class Session:
         self._scope = vars(scapy) | {"sendp": self.send}
 
     def commands(self, lines: str) -> None:
-        """Type them, and print the answers."""
+        """Type the commands and print the answers."""
         if lines:
             typed = f"{lines}\n"
             told = subprocess.run("simple_switch_CLI", input=typed, stdout=subprocess.PIPE, text=True, check=False)
             print(lines, told.stdout, sep="\n")
 
     def code(self, code: str) -> None:
-        """Run it as the README's session does: after an exception the next goes on."""
+        """Run the code as the README's session does; the session continues after an exception."""
         try:
             exec(code, self._scope)
         except Exception as error:
             print(type(error).__name__, error)
 
     def send(self, packet: scapy.Packet, iface: str) -> None:
-        """Send it, and print what comes out of the other interfaces before all have been quiet for a while."""
+        """Send the packet, and print the packets from the other interfaces until all are quiet for a while."""
         scapy.sendp(packet, iface=iface, verbose=False)
         self._sent.add(id(packet))
         print("sent", iface, bytes(packet).hex())
@@ -81,7 +81,7 @@ class Session:
             print(name, frame)
 
     def send_rest(self, iface: str) -> None:
-        """The packets that the README defines and does not send."""
+        """Send the packets that the README defines and does not send."""
         for packet in [value for value in self._scope.values() if isinstance(value, scapy.Packet)]:
             if id(packet) not in self._sent:
                 self.send(packet, iface)
@@ -95,7 +95,7 @@ def _end(interface: str) -> socket.socket:
 
 
 def start(text: str, program: str) -> None:
-    """The switch that the README starts; it ends with the machine."""
+    """Start the README's switch; it ends with the machine."""
     ports = [part for port in sorted(set(PORT.findall(text))) for part in ("-i", port)]
     shell = "p4runtime_sh" in text
     name, what, listens = ("simple_switch_grpc", "--no-p4", 9559) if shell else ("simple_switch", program, 9090)
@@ -120,7 +120,7 @@ def main(readme: str, program: str) -> None:
         session.code(step) if kind == "code" else session.commands(step)
     session.send_rest("veth2" if "0@veth2" in text else "veth0")
     sys.stdout.flush()
-    os._exit(0)  # the shell's threads would not end
+    os._exit(0)  # since the shell's threads would not end
 
 
 if __name__ == "__main__":

@@ -11,17 +11,17 @@ from tests.switch.build import Arithmetic, Tree, const, field, op
 
 WIDTHS = (1, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 256, 1000, 2048, 8032)
 WITHOUT_CARRIES = int("7fffffffffffffff" * 32, 16)
-"""Leaves sums of limbs that fit a limb."""
+"""Clears the top bit of each limb, so that sums of limbs do not carry."""
 NEAR = settings(max_examples=60, deadline=None)
 
 
 def cut(tree: Tree, width: int) -> Tree:
-    """As p4c writes every operation that could overflow."""
+    """Cut to a width, as p4c does for every operation that could overflow."""
     return op("&", tree, const((1 << width) - 1))
 
 
 def operations(width: int) -> Iterator[tuple[int, bool, Tree]]:
-    """Each operator once, the data plane's lane sum, and what p4c makes of concatenation and slices."""
+    """Yield each operator once, the data plane's lane sum, and p4c's forms of concatenation and slices."""
     a, b, s = field("in", "a"), field("in", "b"), field("in", "s")
     for name in "+-*&|^":
         yield width, False, cut(op(name, a, b), width)
@@ -67,7 +67,7 @@ def signed_operations(width: int) -> Iterator[tuple[int, bool, Tree]]:
 
 
 def numbers(width: int, signed: bool) -> st.SearchStrategy[int]:
-    """Any, with the ends and what carries far more often."""
+    """Draw any number; bounds and numbers without carries are frequent."""
     low, high = (-(1 << (width - 1)), (1 << (width - 1)) - 1) if signed else (0, (1 << width) - 1)
     corners = [value for value in (0, 1, -1, low, high, high - 1, high >> 1, high >> 1 << 1) if low <= value <= high]
     every = st.integers(low, high)
@@ -91,7 +91,7 @@ def loaded(program: Arithmetic) -> Engine:
 
 @pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_operator(width: int, signed: bool) -> None:
+def test_every_operator_equals_pythons(width: int, signed: bool) -> None:
     if signed and width < 2:
         return  # BMv2 needs two bits for a signed field
     results = list(signed_operations(width) if signed else operations(width))
@@ -110,7 +110,7 @@ WIDE = (40, 64, 130, 2048)
 
 
 def trees() -> st.SearchStrategy[Tree]:
-    """Expressions over fields of several widths, cut after each operation as p4c does."""
+    """Draw expressions over fields of several widths, cut after each operation as p4c does."""
     leaf = st.sampled_from([field("in", f"f{width}") for width in WIDE]) | st.integers(0, 1 << 70).map(const)
 
     def grow(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
@@ -130,10 +130,10 @@ def trees() -> st.SearchStrategy[Tree]:
 
 
 @pytest.mark.slow
-# Every example is a compilation: what fails is shown as found, not shrunk.
+# An example is a compilation, so a failing one is shown as found, not shrunk.
 @settings(max_examples=10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.lists(st.tuples(st.sampled_from(WIDE), trees()), min_size=12, max_size=12), st.data())
-def test_nested_expressions(results: list[tuple[int, Tree]], data: st.DataObject) -> None:
+def test_nested_expressions_equal_pythons(results: list[tuple[int, Tree]], data: st.DataObject) -> None:
     inputs = [(f"f{width}", width, False) for width in WIDE]
     program = Arithmetic(inputs=inputs, results=[(width, False, tree) for width, tree in results])
     engine = loaded(program)

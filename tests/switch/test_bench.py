@@ -1,4 +1,4 @@
-"""The benchmarks and the soak of the switch, in short; how fast it is is no matter here."""
+"""The switch's benchmarks and its soak test in short form; their speed does not matter here."""
 
 import json
 import re
@@ -22,15 +22,15 @@ def result(*words: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
     return found
 
 
-def test_a_packets_time_is_told_by_stage() -> None:
+def test_time_of_a_packet_is_given_by_stage() -> None:
     row = printed("bench.packet_time", "--ports", "2", "--values", "2048", "--rounds", "1").splitlines()[-1]
     assert row.split()[:3] == ["2", "|", "2048"]
     receive, program, checksum, send, whole, *reflector = map(float, row.split("|")[2].split())
     assert min(receive, program, send, *reflector) > 0
-    assert receive + program + checksum + send == pytest.approx(whole, abs=0.03)  # each is rounded
+    assert receive + program + checksum + send == pytest.approx(whole, abs=0.03)  # each value is rounded
 
 
-def test_packets_arrive_behind_an_lpm_entry() -> None:
+def test_packets_arrive_through_an_lpm_entry() -> None:
     lines = printed("bench.forwarding", "--rounds", "1").splitlines()
     counts = re.fullmatch(r"embedded: ([\d,]+) packets a second of ([\d,]+) sent", lines[0])
     assert counts is not None
@@ -40,7 +40,8 @@ def test_packets_arrive_behind_an_lpm_entry() -> None:
 def test_every_case_has_rates_and_ratios() -> None:
     targets = ["--target", "embedded", "--target", "reflector"]
     few = ["--rounds", "2", "--seconds", "0.05", "--ports", "3"]
-    found = result("bench.switch_loop", *targets, *few, codes=(0, 1))  # 1: a goal is missed, which may be here
+    # exit code 1: a goal is missed, which is no failure here
+    found = result("bench.switch_loop", *targets, *few, codes=(0, 1))
     assert [(case["ports"], case["values"]) for case in found["cases"]] == [(3, 256), (3, 2048)]
     for case in found["cases"]:
         assert set(case["ratios"]) == {"reflector"}
@@ -49,7 +50,7 @@ def test_every_case_has_rates_and_ratios() -> None:
             assert all(turn["results"] > 0 and turn["rate"] > 0 for turn in turns)
 
 
-def test_votes_beside_int8() -> None:
+def test_votes_are_measured_beside_int8() -> None:
     few = ["--target", "embedded", "--rounds", "1", "--seconds", "0.05", "--ports", "5", "--values", "256"]
     found = result("bench.switch_loop", *few, "--lanes", "int8", "--lanes", "onebit")
     assert [case["lanes"] for case in found["cases"]] == ["int8", "onebit"]
@@ -63,7 +64,7 @@ def test_votes_beside_int8() -> None:
 def test_sums_are_right_while_tables_are_updated() -> None:
     found = result(
         "bench.soak", "--seconds", "2", "--ports", "3", codes=(0, 1)
-    )  # 1: updates are late, which may be here
+    )  # exit code 1: updates are late, which is no failure here
     assert (found["turn"]["wrong"], found["turn"]["lost"], found["differences"]) == (0, 0, [])
     assert found["turn"]["results"] > 0
     assert found["updates"] > 0

@@ -1,4 +1,4 @@
-"""simple_switch_CLI: each command on a running engine, the client as a process, its names in a folder."""
+"""simple_switch_CLI: each command on a running engine, the client as a process, and its names in a folder."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from kofn.switch.commands.session import CommandError, Session
 from kofn.switch.commands.values import value
 from kofn.switch.engine.engine import Engine
 from kofn.switch.errors import SwitchError
-from kofn.switch.state.entries import Count
+from kofn.switch.state.entries import CloneSession, Count, Replica
 from tests.switch.build import document
 from tests.switch.every_table import NOTHING, probe
 
@@ -36,11 +36,11 @@ def session() -> Session:
 
 
 def say(session: Session, *lines: str) -> list[str]:
-    """The lines of all answers."""
+    """Return the lines of all answers."""
     return [said for line in lines for said in answer(session, line).splitlines()]
 
 
-def test_an_entry_is_added_shown_changed_and_deleted(session: Session) -> None:
+def test_entry_is_added_shown_changed_and_deleted(session: Session) -> None:
     assert say(session, "table_add exacts send 0x05 => 300") == [
         "Adding entry to exact match table exacts",
         "match key:           EXACT-05",
@@ -83,7 +83,7 @@ def test_every_kind_of_match_is_understood(session: Session) -> None:
     ]
 
 
-def test_the_lower_priority_number_wins(session: Session) -> None:
+def test_lower_priority_number_wins(session: Session) -> None:
     rows = ("table_add patterns tag 0&&&0 0->255 0&&&0 => 1 20", "table_add patterns tag 0&&&0 0->255 0&&&0 => 2 10")
     say(session, *rows)
     first, second = session.engine.entries("TestIngress.patterns")
@@ -109,7 +109,7 @@ def test_cells_are_read_and_written(session: Session) -> None:
     ]
 
 
-def test_multicast_groups_are_made_of_nodes(session: Session) -> None:
+def test_multicast_groups_consist_of_nodes(session: Session) -> None:
     say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_create 8 2")
     say(session, "mc_node_associate 5 0", "mc_node_associate 5 1")
     assert [(one.port, one.instance) for one in session.engine.group(5)] == [(1, 9), (3, 9), (2, 8)]
@@ -120,7 +120,57 @@ def test_multicast_groups_are_made_of_nodes(session: Session) -> None:
     assert session.engine.groups() == {}
 
 
-def test_a_node_is_in_one_multicast_group(session: Session) -> None:
+def test_groups_and_sessions_of_commands_outlive_a_pushed_program(session: Session) -> None:
+    """p4lang's tutorials run a topology's commands before the controller pushes its program; BMv2 keeps these, too."""
+    say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_associate 5 0", "mirroring_add 7 2")
+    session.engine.set_group(6, [Replica(port=1)])
+    session.engine.set_session(8, CloneSession(group=6))
+    for _ in range(2):
+        session.engine.load(PROGRAM.read_bytes())
+        assert session.engine.groups() == {5: (Replica(port=1, instance=9), Replica(port=3, instance=9))}
+        assert session.engine.sessions() == {7: CloneSession(replicas=(Replica(port=2),))}
+    say(session, "mc_mgrp_destroy 5", "mirroring_delete 7")
+    session.engine.set_group(5, [Replica(port=1)])
+    session.engine.set_session(7, CloneSession(group=5))
+    session.engine.load(PROGRAM.read_bytes())
+    assert (session.engine.groups(), session.engine.sessions()) == ({}, {})
+
+
+def test_replaced_group_or_session_does_not_last(session: Session) -> None:
+    say(session, "mc_mgrp_create 5", "mc_node_create 9 1 3", "mc_node_associate 5 0", "mirroring_add 7 2")
+    assert (session.engine.groups(lasting=False), session.engine.sessions(lasting=False)) == ({}, {})
+    session.engine.set_group(5, [Replica(port=1)])
+    session.engine.set_session(7, CloneSession(group=5))
+    session.engine.load(PROGRAM.read_bytes())
+    assert (session.engine.groups(), session.engine.sessions()) == ({}, {})
+
+
+def test_numbers_may_have_zeros_before_them(session: Session) -> None:
+    said = say(session, "register_write cells 007 010", "register_read cells 0x7", "mirroring_add 05 02")
+    assert said == ["cells[7]= 10"]
+    assert session.engine.sessions() == {5: CloneSession(replicas=(Replica(port=2),))}
+    say(session, "table_add prefixes tag 10.0.0.0/08 => 1")
+    assert len(session.engine.entries("TestIngress.prefixes")) == 1
+
+
+def test_entry_is_found_by_its_handle_at_once() -> None:
+    """No other client is answered meanwhile."""
+    engine, entries = Engine({}), 3000
+    root = json.loads(document(header_types={"h_t": [["a", 32, False]]}, headers={"h": "h_t"}, primitives=[]))
+    (table,) = root["pipelines"][0]["tables"]
+    table.update(key=[{"match_type": "exact", "name": "h.a", "target": ["h", "a"], "mask": None}], max_size=entries)
+    engine.load(json.dumps(root).encode())
+    session = Session(engine)
+    say(session, *(f"table_add t a {value} =>" for value in range(entries)))
+    before = time.process_time()
+    say(session, *(f"table_delete t {handle}" for handle in range(entries)))
+    assert engine.entries("t") == []
+    assert time.process_time() - before < 5
+    for wrong in (-1, entries - 1, entries, 1 << 32, 1 << 64):
+        assert say(session, f"table_dump_entry t {wrong}") == ["Error: Invalid table operation (INVALID_HANDLE)"]
+
+
+def test_node_is_in_one_multicast_group(session: Session) -> None:
     say(session, "mc_mgrp_create 5", "mc_mgrp_create 6", "mc_node_create 9 1", "mc_node_associate 5 0")
     for group in (5, 6):
         (said,) = say(session, f"mc_node_associate {group} 0")
@@ -128,14 +178,14 @@ def test_a_node_is_in_one_multicast_group(session: Session) -> None:
     assert [one.port for one in session.engine.group(5)] == [1]
 
 
-def test_bytes_of_a_key_have_colons_and_parameters_no_zeros_before_them(session: Session) -> None:
+def test_key_bytes_have_colons_and_parameters_no_leading_zeros(session: Session) -> None:
     said = say(session, "table_add prefixes tag 10.0.0.0/8 => 0", "table_dump_entry prefixes 0")
     assert said[1] == "match key:           LPM-0a:00:00:00/8"
     assert said[-1] == "Action entry: TestIngress.tag - 00"
 
 
-def test_bits_beyond_a_prefix_are_shown_as_they_were_typed(session: Session) -> None:
-    """BMv2 does the same and masks them only when it matches; bits outside of a mask are shown in the echo alone."""
+def test_bits_beyond_a_prefix_are_shown_as_typed(session: Session) -> None:
+    """BMv2 masks them only when it matches, too. Bits outside of a mask are shown in the echo only."""
     said = say(session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add prefixes tag 10.1.2.3/0 => 7")
     assert [line for line in said if "LPM" in line] == [
         "match key:           LPM-0a:01:02:03/8",
@@ -151,7 +201,7 @@ def test_bits_beyond_a_prefix_are_shown_as_they_were_typed(session: Session) -> 
     assert "0a000000/8" in say(session, "table_dump_entry prefixes 0")[2]
 
 
-def test_an_entry_is_found_by_its_key(session: Session) -> None:
+def test_entry_is_found_by_its_key(session: Session) -> None:
     say(
         session, "table_add prefixes tag 10.1.2.3/8 => 9", "table_add patterns tag 0xabcd&&&0xff 3->8 1&&&0x1ff => 1 10"
     )
@@ -215,7 +265,7 @@ def test_action_profiles_and_meters_are_reset(engine: Engine) -> None:
     assert probe(engine, "selected", a=1)[0] == NOTHING and engine.read_meter(name, 0) is None
 
 
-def test_value_sets_are_listed_and_outlive_a_reset() -> None:
+def test_value_sets_are_listed_and_survive_a_reset() -> None:
     engine = Engine({})
     engine.load((PROGRAM.parents[1] / "suite" / "programs" / "value_sets.json").read_bytes())
     session = Session(engine)
@@ -226,7 +276,7 @@ def test_value_sets_are_listed_and_outlive_a_reset() -> None:
     assert engine.value_set(names[0]) == (1,)
 
 
-def test_the_switch_tells_its_numbers_and_times() -> None:
+def test_switch_reports_its_counters_and_times() -> None:
     engine = Engine({})
     assert answer(Session(engine, 3, 9091), "switch_info").splitlines()[:3] == [
         "device_id                : 3",
@@ -238,7 +288,7 @@ def test_the_switch_tells_its_numbers_and_times() -> None:
     assert abs(int(answer(Session(engine), "get_time_since_epoch")) / 1e6 - time.time()) < 60
 
 
-def test_mirroring_sessions(session: Session) -> None:
+def test_mirroring_sessions_are_created_shown_and_removed(session: Session) -> None:
     say(session, "mirroring_add 5 3", "mirroring_add_mc 6 1")
     assert say(session, "mirroring_get 5") == ["MirroringSessionConfig(port=3, mgid=None)"]
     assert session.engine.sessions()[6].group == 1
@@ -246,7 +296,7 @@ def test_mirroring_sessions(session: Session) -> None:
     assert say(session, "mirroring_get 5") == ["Error: Invalid mirroring operation (SESSION_NOT_FOUND)"]
 
 
-def test_members_and_groups_of_action_profiles(engine: Engine) -> None:
+def test_members_and_groups_of_action_profiles_are_written_and_shown(engine: Engine) -> None:
     session = Session(engine)
     assert say(session, "act_prof_create_member chosen answer 7", "act_prof_create_member chosen answer 8") == [
         "Member has been created with handle 0",
@@ -260,9 +310,12 @@ def test_members_and_groups_of_action_profiles(engine: Engine) -> None:
     assert say(session, "act_prof_dump_member chosen 2") == ["Error: Invalid table operation (INVALID_MBR_HANDLE)"]
     say(session, "act_prof_remove_member_from_group chosen 0 0", "act_prof_delete_member chosen 0")
     assert say(session, "act_prof_dump chosen")[-1] == "Members: [1]"
+    assert say(session, "act_prof_remove_member_from_group chosen 0 0") == [
+        "Error: Invalid table operation (MBR_NOT_IN_GRP)"
+    ]
 
 
-def test_entries_of_indirect_tables(engine: Engine) -> None:
+def test_entries_of_indirect_tables_are_written_and_shown(engine: Engine) -> None:
     session = Session(engine)
     say(session, "act_prof_create_member shared answer 3", "table_indirect_add indirect 1 => 0")
     assert probe(engine, "indirect", a=1)[0] == 3
@@ -276,6 +329,8 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     ]
     say(session, "act_prof_modify_member shared answer 0 4")
     assert probe(engine, "indirect", a=1)[0] == 4
+    say(session, "act_prof_modify_member shared answer 0 => 5")
+    assert probe(engine, "indirect", a=1)[0] == 5
     assert say(session, "table_indirect_add indirect 1 =>") == [
         "Error: an indirect entry needs => and a handle after its match fields"
     ]
@@ -283,8 +338,8 @@ def test_entries_of_indirect_tables(engine: Engine) -> None:
     assert engine.entries("Tables.indirect") == []
 
 
-def test_a_register_is_read_and_reset_whole(engine: Engine) -> None:
-    """In cells of any width, of several copies."""
+def test_register_is_read_and_reset_as_a_whole(engine: Engine) -> None:
+    """Its cells have any width, and several copies."""
     session = Session(engine)
     for register in session.program.registers:
         last = (1 << register.width) - 1
@@ -296,7 +351,7 @@ def test_a_register_is_read_and_reset_whole(engine: Engine) -> None:
         assert engine.registers(register.name) == [0] * register.size
 
 
-def test_a_counter_of_millions_of_cells_is_reset_at_once() -> None:
+def test_counter_of_millions_of_cells_is_reset_quickly() -> None:
     """No other client is answered meanwhile."""
     cells, engine = 1 << 22, Engine({})
     counter = {"name": "c", "id": 0, "size": cells, "is_direct": False}
@@ -317,10 +372,10 @@ def test_a_counter_of_millions_of_cells_is_reset_at_once() -> None:
         (("0.0000001", "0.0000004"), ("1e-07", "4e-07"), (1, 1)),
     ],
 )
-def test_meters_have_rates_in_units_a_microsecond(
+def test_meter_rates_are_given_per_microsecond(
     told: tuple[str, str], shown: tuple[str, str], bursts: tuple[int, int], engine: Engine
 ) -> None:
-    """Also below one a second."""
+    """Rates may be below one a second."""
     session = Session(engine)
     name = session.program.meters[0].name
     say(session, f"meter_set_rates {name} 0 {told[0]}:{bursts[0]} {told[1]}:{bursts[1]}")
@@ -337,7 +392,7 @@ def test_all_cells_of_a_direct_meter_are_configured_together(engine: Engine) -> 
     session = Session(engine)
     say(session, "table_add metered metered_answer 1 => 7", "table_add metered metered_answer 2 => 7")
     assert say(session, "meter_array_set_rates entry_meter 0.5:10 1:20") == []
-    say(session, "table_delete metered 1", "table_add metered metered_answer 3 => 7")  # an entry that comes later
+    say(session, "table_delete metered 1", "table_add metered metered_answer 3 => 7")  # an entry added later
     say(session, "table_add metered metered_answer 4 => 7")
     for handle in (0, 1, 2):
         assert say(session, f"meter_get_rates entry_meter {handle}")[1] == "1: info rate = 1.0, burst size = 20"
@@ -362,12 +417,12 @@ def test_addresses_are_read_as_bmv2_reads_them(text: str, width: int, found: int
     ("text", "width"),
     [("0:0:0:0:1", 48), ("0:0:0:0:0:100", 48), ("1.2.3", 32), ("1.2.3.256", 32), ("1.2.3.4.5", 32), ("1.2.3.x", 32)],
 )
-def test_what_is_no_address_is_refused(text: str, width: int) -> None:
+def test_invalid_address_is_refused(text: str, width: int) -> None:
     with pytest.raises(CommandError, match="not a number, nor an address"):
         value(text, width)
 
 
-def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:
+def test_direct_meter_has_its_own_name(engine: Engine) -> None:
     session = Session(engine)
     say(session, "table_add metered metered_answer 1 => 7", "meter_set_rates entry_meter 0 0.5:10 1:20")
     assert say(session, "meter_get_rates entry_meter 0")[0] == "0: info rate = 0.5, burst size = 10"
@@ -408,13 +463,15 @@ def test_a_direct_meter_has_its_own_name(engine: Engine) -> None:
         ("set_queue_depth 4294967296", "Error: nb_pkts 4294967296 is not in 0..2147483647"),
         ("set_queue_depth 1 1 1", "Error: priority (of --priority-queues) 1 is not in 0..0"),
         ("table_dump", "Error: Invalid number of args, expected 1 but got 0"),
+        ("register_read cells 0x" + "f" * 5000, "Error: index must have at most 3000 characters, got 5002"),
+        ("register_write cells 0 0x" + "f" * 2998, "Error: register TestIngress.cells has cells of bit<32>; 0xffff"),
     ],
 )
 def test_mistakes_are_answered(session: Session, line: str, words: str) -> None:
     assert any(words in said for said in say(session, line))
 
 
-def test_every_command_says_how_it_is_used(session: Session) -> None:
+def test_every_command_prints_its_usage(session: Session) -> None:
     for name in COMMANDS:
         (line,) = say(session, f"help {name}")
         assert f"{name} " in f"{line} ", line
@@ -427,7 +484,7 @@ def free_port() -> int:
 
 
 def said_by(engine: Engine, typed: bytes, *client: str, cwd: Path | None = None) -> str:
-    """Return what a client, a program with its first arguments, prints of these lines."""
+    """Return the output of a client, a program with its first arguments, for these lines."""
     port = free_port()
 
     async def scenario() -> str:
@@ -440,7 +497,7 @@ def said_by(engine: Engine, typed: bytes, *client: str, cwd: Path | None = None)
     return asyncio.run(scenario())
 
 
-def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> None:
+def test_client_runs_under_its_bmv2_name(session: Session, tmp_path: Path) -> None:
     make_names(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
     typed = b"register_write cells 1 5\nregister_read cells 1\n"
@@ -448,9 +505,7 @@ def test_the_client_under_its_bmv2_name(session: Session, tmp_path: Path) -> Non
     assert said == f"{INTRO}\n{PROMPT}{PROMPT}cells[1]= 5\n{PROMPT}\n"
 
 
-def test_the_client_writes_the_program_to_its_own_folder_and_runs_shell_commands(
-    session: Session, tmp_path: Path
-) -> None:
+def test_client_writes_the_program_to_its_own_folder_and_runs_shell_commands(session: Session, tmp_path: Path) -> None:
     typed = b"write_config_to_file program.json\nshell ls | wc -l\nwrite_config_to_file absent/x\n"
     said = said_by(session.engine, typed, sys.executable, "-m", "kofn.switch.commands.client", cwd=tmp_path)
     refused = "Error: absent/x cannot be written: No such file or directory"
@@ -460,7 +515,7 @@ def test_the_client_writes_the_program_to_its_own_folder_and_runs_shell_commands
 
 @pytest.mark.root
 @pytest.mark.parametrize("flags", ["", "--thrift-port 9091"])
-def test_under_a_bmv2_name_the_switch_serves_its_client_untold(flags: str, tmp_path: Path) -> None:
+def test_switch_under_a_bmv2_name_serves_its_client_by_default(flags: str, tmp_path: Path) -> None:
     make_names(tmp_path)
     script = f"""
         ip link set lo up
@@ -476,8 +531,8 @@ def test_under_a_bmv2_name_the_switch_serves_its_client_untold(flags: str, tmp_p
 
 
 @pytest.mark.root
-def test_several_start_side_by_side_as_in_a_mininet_topology(tmp_path: Path) -> None:
-    """BMv2's simple_switch has no P4Runtime, whose port only one of them could have."""
+def test_several_switches_start_side_by_side_as_in_a_mininet_topology(tmp_path: Path) -> None:
+    """BMv2's simple_switch has no P4Runtime, whose port only one of the switches could take."""
     make_names(tmp_path)
     script = f"""
         ip link set lo up
@@ -509,14 +564,14 @@ def test_names_work_wherever_python_lies(tmp_path: Path, monkeypatch: pytest.Mon
         assert "usage: " in said.lower()
 
 
-def test_the_folder_of_names_is_told_in_the_shells_words(tmp_path: Path) -> None:
+def test_folder_of_names_is_printed_in_shell_syntax(tmp_path: Path) -> None:
     folder = tmp_path / "a folder ü"
     command = [sys.executable, "-m", "kofn.switch", "--make-names", str(folder)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told == f"export PATH='{folder}':$PATH\n"
 
 
-def test_without_a_switch_the_client_says_so() -> None:
+def test_client_reports_an_absent_switch() -> None:
     command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(free_port())]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr[:43]) == (1, "Could not connect to the switch on port " + command[-1][:3])
@@ -529,7 +584,7 @@ def test_without_a_switch_the_client_says_so() -> None:
         (b"\x00\x00\x06\x04\xfe\n", "is none of kofn's: its answer is no line of JSON"),
     ],
 )
-def test_who_is_no_switch_or_leaves_is_told(said: bytes, words: str) -> None:
+def test_client_reports_a_server_that_is_no_switch_or_leaves(said: bytes, words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", str(port)]
@@ -546,8 +601,8 @@ def test_who_is_no_switch_or_leaves_is_told(said: bytes, words: str) -> None:
     assert client.returncode == 1
 
 
-def test_a_switch_that_does_not_answer_is_not_waited_for_without_end() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:  # whose connections nobody takes
+def test_client_waits_for_an_answer_for_a_limited_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # without accepting connections
         port = str(listening.getsockname()[1])
         command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port", port, "--timeout", "0.1"]
         run = subprocess.run(command, input="show_tables\n", capture_output=True, text=True, timeout=30, check=False)
@@ -563,14 +618,16 @@ def test_a_switch_that_does_not_answer_is_not_waited_for_without_end() -> None:
         ("--thrift-port 70000", "'70000' is not a TCP or UDP port, 1 to 65535"),
     ],
 )
-def test_flags_of_the_client_that_are_not_possible(flags: str, words: str) -> None:
+def test_impossible_client_flags_are_refused(flags: str, words: str) -> None:
     command = [sys.executable, "-m", "kofn.switch.commands.client", *flags.split()]
     run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (run.returncode, words in run.stderr) == (2, True)
 
 
-def test_answers_that_nobody_reads_end_the_client_without_a_word() -> None:
-    """As `simple_switch_CLI | head -1`."""
+def test_client_ends_silently_when_its_output_is_closed() -> None:
+    """This happens in `simple_switch_CLI
+    head -1`.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         command = [sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
         client = subprocess.Popen(
@@ -593,9 +650,9 @@ def test_answers_that_nobody_reads_end_the_client_without_a_word() -> None:
     assert client.returncode == 128 + signal.SIGPIPE
 
 
-def test_ctrl_c_ends_the_client_without_a_word() -> None:
+def test_ctrl_c_ends_the_client_silently() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        # where the tests were started in the background SIGINT is ignored, in what they start as well
+        # tests started in the background ignore SIGINT, and so would their processes
         command = ["env", "--default-signal=INT", sys.executable, "-m", "kofn.switch.commands.client", "--thrift-port"]
         client = subprocess.Popen(
             [*command, str(listening.getsockname()[1])], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -610,7 +667,7 @@ def test_ctrl_c_ends_the_client_without_a_word() -> None:
     assert client.returncode == 130
 
 
-def test_a_command_that_is_too_long_is_answered(session: Session) -> None:
+def test_command_that_is_too_long_is_answered(session: Session) -> None:
     async def scenario(port: int) -> tuple[bytes, bytes]:
         async with serving_commands(session.engine, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -623,7 +680,7 @@ def test_a_command_that_is_too_long_is_answered(session: Session) -> None:
     assert (json.loads(said), rest) == ("Error: a command of more than 65536 bytes\n", b"")
 
 
-def test_a_port_that_is_taken_is_told(session: Session) -> None:
+def test_port_in_use_is_reported(session: Session) -> None:
     async def scenario(port: int) -> None:
         async with serving_commands(session.engine, port):
             pass

@@ -1,6 +1,7 @@
-"""What bounds copies of packets, and what the switch itself is told: sessions, the drop port, priorities.
+"""Limits of packet copies, and the settings for them: sessions, the drop port, priorities.
 
-What the copies are is in suite/programs/copies.stf; `op` and `session` of its program are the first bytes of a packet.
+suite/programs/copies.stf tests the copies themselves; `op` and `session` of its program are the first bytes of a
+packet.
 """
 
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def to(*replicas: int) -> tuple[Replica, ...]:
     return tuple(Replica(port=port) for port in replicas)
 
 
-def test_sessions_are_made_replaced_and_removed(engine: Engine) -> None:
+def test_sessions_are_created_replaced_and_removed(engine: Engine) -> None:
     assert ports(engine, packet(CLONE)) == [1]
     engine.set_session(5, CloneSession(replicas=to(2, 3, 2)))
     assert ports(engine, packet(CLONE)) == [2, 3, 2, 1]
@@ -64,7 +65,7 @@ def test_sessions_are_made_replaced_and_removed(engine: Engine) -> None:
         engine.delete_session(5)
 
 
-def test_a_session_cuts_its_clones(engine: Engine) -> None:
+def test_session_truncates_its_clones(engine: Engine) -> None:
     for length in (1, 17, 18, 20, 28, 99):
         engine.set_session(5, CloneSession(replicas=to(2, 3), length=length))
         sent = engine.inject(1, packet(CLONE))
@@ -77,8 +78,8 @@ def test_a_session_cuts_its_clones(engine: Engine) -> None:
     ("number", "session", "words"),
     [
         (1 << 15, CloneSession(), "clone session 32768 is not in 0..32767"),
-        (5, CloneSession(replicas=to(1), group=2), "clone session 5 must have a multicast group or replicas, got both"),
-        (5, CloneSession(group=1 << 16), "group 0..65535"),
+        (5, CloneSession(replicas=to(1), group=2), "clone session 5 must not have both a multicast group and replicas"),
+        (5, CloneSession(group=1 << 16), "group must be 0..65535"),
         (5, CloneSession(length=-1), "length 0..4294967295"),
         (5, CloneSession(replicas=to(512)), "port 0..511"),
     ],
@@ -96,20 +97,20 @@ def test_loading_forgets_sessions(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("op", [15, 0x29], ids=["resubmitted", "recirculated"])
-def test_a_packet_without_end_is_ended(engine: Engine, op: int) -> None:
+def test_endless_packet_is_dropped(engine: Engine, op: int) -> None:
     before = dropped(engine, "too many passes")
     assert ports(engine, packet(op)) == []
     assert dropped(engine, "too many passes") == before + 1
     assert ports(engine, packet(0)) == [1]
 
 
-def test_headers_that_a_packet_took_away_are_not_left_to_its_copies(engine: Engine) -> None:
+def test_removed_headers_are_not_left_to_copies(engine: Engine) -> None:
     engine.set_session(5, CloneSession(replicas=to(2)))
     assert [(port, data[18:27]) for port, data in engine.inject(1, packet(16))] == [(2, bytes(9)), (1, bytes(9))]
 
 
-def test_too_many_copies_at_a_time_are_dropped(engine: Engine) -> None:
-    """Each of 40 clones is cloned 40 times, and each of these again as far as they can wait."""
+def test_copies_beyond_the_queue_are_dropped(engine: Engine) -> None:
+    """Each of 40 clones is cloned 40 times, and each of these 40 times as long as the queue has room."""
     engine.set_session(5, CloneSession(replicas=to(*range(2, 42))))
     before = dropped(engine, "copy queue full")
     sent = len(engine.inject(1, packet(0x26)))
@@ -119,7 +120,7 @@ def test_too_many_copies_at_a_time_are_dropped(engine: Engine) -> None:
     assert ports(engine, packet(0)) == [1]
 
 
-def test_a_packet_that_grows_too_long_is_dropped(engine: Engine) -> None:
+def test_packet_that_grows_too_long_is_dropped(engine: Engine) -> None:
     room = (1 << 17) - 18
     assert len(engine.inject(1, packet(GROWS, rest=bytes(room - 16)))[0][1]) == 18 + room
     before = dropped(engine, "received too long")
@@ -127,7 +128,7 @@ def test_a_packet_that_grows_too_long_is_dropped(engine: Engine) -> None:
     assert dropped(engine, "received too long") == before + 1
 
 
-def test_another_drop_port() -> None:
+def test_drop_port_can_be_changed() -> None:
     engine = Engine({}, drop_port=1, priority_queues=2)
     engine.load(PROGRAM)
     engine.set_session(5, CloneSession(replicas=to(2)))

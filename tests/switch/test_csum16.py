@@ -1,4 +1,4 @@
-"""The Internet checksum over random lists of fields, headers missing, against laying all bits out and adding words."""
+"""The Internet checksum over random lists of fields, with headers missing, equals the sum of the bits in words."""
 
 import random
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ HEAD_BYTES = 1 + 2 * SUMS
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """A program that writes SUMS checksums into its first header: which fields each covers, and whether payload."""
+    """A program that writes SUMS checksums into its first header, with the fields of each and whether it covers the
+    payload.
+    """
 
     types: dict[str, list[list[Any]]]
     inputs: list[list[tuple[str, str]]]
@@ -27,7 +29,7 @@ class Sums:
 
     @classmethod
     def of(cls, seed: int) -> "Sums":
-        """Sums 0 and 1 are over whole headers of whole words, the others over anything in any order."""
+        """Return random sums. Sums 0 and 1 cover whole headers of whole words, the others any fields in any order."""
         pick = random.Random(seed)
         types: dict[str, list[list[Any]]]
         types = {name: [[f"f{i}", pick.choice(WIDTHS), False] for i in range(pick.randint(1, 6))] for name in SINGLE}
@@ -46,7 +48,7 @@ class Sums:
         head = [*bits, *[[f"c{i}", 16, False] for i in range(SUMS)]]
         kinds = {"head": head, **{f"{name}_t": self.types[name] for name in SINGLE}, "word": self.types["s[0]"]}
         headers = {"in": "head", **{name: f"{name}_t" for name in SINGLE}, **dict.fromkeys(STACK, "word")}
-        first = 2 + len(SINGLE)  # standard_metadata and in are before
+        first = 2 + len(SINGLE)  # after standard_metadata and in
         stack = {"name": "s", "id": 0, "header_type": "word", "size": len(STACK)}
         return document(
             header_types=kinds,
@@ -69,7 +71,9 @@ class Sums:
 
     @staticmethod
     def _states() -> list[dict[str, Any]]:
-        """start, then for each optional header one that looks at its bit and one that extracts it."""
+        """Return the parser's states: start, then for each optional header one that reads its bit and one that extracts
+        it.
+        """
 
         def state(name: str, extracts: str | None, key: list[Any], *transitions: tuple[str | None, str | None]) -> Any:
             ops = [{"op": "extract", "parameters": [{"type": "regular", "value": extracts}]}] if extracts else []
@@ -87,7 +91,7 @@ class Sums:
         return states
 
     def expected(self, number: int, values: dict[tuple[str, str], int], payload: bytes) -> int:
-        """`values` has the fields of valid headers."""
+        """Return a checksum; `values` has the fields of valid headers."""
         bits = ""
         for header, name in self.inputs[number]:
             width = next(one[1] for one in self.types[header] if one[0] == name)
@@ -102,7 +106,7 @@ class Sums:
 
 
 def packet(sums: Sums, pick: random.Random) -> tuple[bytes, dict[tuple[str, str], int], bytes]:
-    """(packet, fields of its headers, payload); now and then nothing but zeros or ones."""
+    """Return (packet, fields of its headers, payload); some packets are all zeros or ones."""
     present = [pick.random() < 0.7 for _ in OPTIONAL]
     fill = pick.choice((None, None, None, 0, -1))
     values: dict[tuple[str, str], int] = {}
@@ -117,7 +121,7 @@ def packet(sums: Sums, pick: random.Random) -> tuple[bytes, dict[tuple[str, str]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_is_what_adding_words_gives(seed: int) -> None:
+def test_checksum_equals_the_sum_of_words(seed: int) -> None:
     sums, pick, engine = Sums.of(seed), random.Random(seed), Engine({})
     engine.load(sums.program())
     for _ in range(150):

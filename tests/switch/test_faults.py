@@ -1,5 +1,6 @@
-"""Injected faults at real ports: as often, as late and as reproducible as kofn/switch/engine/faults.py and
-host/transport/fault_injection.py say."""
+"""Injected faults at real ports have the documented rates, delays and reproducibility (kofn/switch/engine/faults.py and
+host/transport/fault_injection.py).
+"""
 
 import resource
 import signal
@@ -24,7 +25,7 @@ QUIET_S = 0.15
 
 
 class Lab:
-    """Two hosts at ports 1 and 2 of a switch with faults; nothing but the test's frames is on the wire."""
+    """Two hosts at ports 1 and 2 of a switch with faults; the wire carries the test's frames only."""
 
     def __init__(self, *rules: str, seed: int = 1, udp_port: int = 0) -> None:
         self.one, self.two = self._hosts()
@@ -40,12 +41,12 @@ class Lab:
         return links(2)
 
     def send(self, numbers: Iterable[int], size: int = 100) -> None:
-        """Frames from port 1 to port 2."""
+        """Send frames from port 1 to port 2."""
         for number in numbers:
             self.one.send(request(0x23, 2, rest=number.to_bytes(4, "big") + bytes(size)))
 
     def frames(self) -> list[tuple[float, bytes]]:
-        """(when, frame) of all that port 2's host gets until nothing comes for a while."""
+        """Return (time, frame) of all frames at port 2's host until none comes for a while."""
         got = []
         self.two.settimeout(QUIET_S)
         try:
@@ -81,7 +82,7 @@ def in_network(body: Callable[[], None]) -> Callable[[], None]:
 
 
 @in_network
-def test_rates_are_those_asked_for_and_counted() -> None:
+def test_rates_are_the_configured_ones_and_counted() -> None:
     lab = Lab("port=2,direction=out,drop=0.1,duplicate=0.2")
     lab.send(range(3000))
     copies = Counter(lab.numbers())
@@ -94,7 +95,7 @@ def test_rates_are_those_asked_for_and_counted() -> None:
 
 
 @in_network
-def test_the_same_seed_decides_the_same() -> None:
+def test_same_seed_decides_the_same() -> None:
     first = fates("port=1,direction=in,drop=0.3", count=300)
     assert fates("port=1,direction=in,drop=0.3", count=300) == first
     assert fates("port=1,direction=in,drop=0.3", count=300, seed=2) != first
@@ -117,7 +118,7 @@ def test_corruption_flips_one_bit_anywhere() -> None:
 
 
 @in_network
-def test_a_delayed_frame_comes_later_and_in_order() -> None:
+def test_delayed_frames_arrive_later_and_in_order() -> None:
     lab = Lab("port=1,direction=in,delay-ms=40", "port=2,delay-ms=30")
     begun = time.monotonic()
     lab.send(range(200))
@@ -128,21 +129,21 @@ def test_a_delayed_frame_comes_later_and_in_order() -> None:
 
 
 @in_network
-def test_jitter_reorders() -> None:
+def test_jitter_reorders_frames() -> None:
     got = fates("port=1,direction=in,jitter-ms=20", count=200)
     assert sorted(got) == list(range(200))
     assert got != sorted(got)
 
 
 @in_network
-def test_a_reordered_frame_comes_after_the_next_one() -> None:
+def test_reordered_frame_arrives_after_the_next_one() -> None:
     assert fates("port=1,direction=in,packets=2,reorder=1", count=5) == [0, 2, 1, 3, 4]
     assert fates("port=2,direction=out,packets=2,reorder=1", "port=2,delay-ms=5", count=5) == [0, 2, 1, 3, 4]
     assert fates("port=2,direction=out,reorder=1", count=5) == [1, 0, 3, 2, 4]
 
 
 @in_network
-def test_a_reordered_frame_does_not_wait_for_ever() -> None:
+def test_reordered_frame_does_not_wait_for_ever() -> None:
     lab = Lab("port=1,direction=in,reorder=1")
     begun = time.monotonic()
     lab.send([7])
@@ -151,7 +152,7 @@ def test_a_reordered_frame_does_not_wait_for_ever() -> None:
 
 
 @in_network
-def test_rules_hold_for_their_frames_direction_and_time() -> None:
+def test_rules_apply_to_their_direction_and_time() -> None:
     assert fates("port=1,direction=in,packets=3+4,drop=1", count=6) == [0, 1, 4, 5]
     assert fates("port=1,direction=in,packets=3,duplicate=1", count=4) == [0, 1, 2, 2, 3]
     assert fates("port=1,direction=out,drop=1", "port=2,direction=in,drop=1", count=3) == [0, 1, 2]
@@ -163,7 +164,7 @@ def test_rules_hold_for_their_frames_direction_and_time() -> None:
 
 
 @in_network
-def test_other_traffic_is_left_alone_where_faults_are_for_one_udp_port() -> None:
+def test_faults_for_one_udp_port_leave_other_traffic_alone() -> None:
     lab = Lab("port=1,direction=in,drop=1,packets=2+3", "port=2,delay-ms=120", udp_port=19278)
     ipv4_udp = b"\0\0\0\x08\0\x45" + bytes(8) + b"\x11\0"  # the program's 128-bit field, as if Ethernet were before it
     for number in range(8):
@@ -176,7 +177,7 @@ def test_other_traffic_is_left_alone_where_faults_are_for_one_udp_port() -> None
 
 
 @in_network
-def test_what_waits_is_bounded_and_given_back() -> None:
+def test_delay_queue_is_bounded() -> None:
     lab = Lab("port=1,direction=in,delay-ms=1000")
     lab.send(range(9000), size=0)
     time.sleep(0.9)
@@ -198,19 +199,19 @@ def test_what_waits_is_bounded_and_given_back() -> None:
 
 
 @in_network
-def test_a_packet_of_the_controller_wakes_the_switch_in_time() -> None:
+def test_packet_of_the_controller_is_delayed_correctly() -> None:
     lab = Lab("port=2,direction=out,delay-ms=20")
     lab.engine.stop()
     lab.engine = Engine({1: "s1", 2: "s2"}, cpu_port=255, faults=[parse_rule("port=2,delay-ms=20")])
     lab.engine.load(PROGRAM)
     lab.engine.start()
-    time.sleep(0.1)  # the packet thread sleeps
+    time.sleep(0.1)  # until the packet thread sleeps
     lab.engine.send(request(0x23, 2, rest=bytes(4)))
     assert lab.numbers() == [0]
 
 
 @in_network
-def test_the_switch_says_at_its_end_what_it_injected() -> None:
+def test_switch_reports_injected_faults_at_its_end() -> None:
     one, _ = Lab._hosts()
     command = [sys.executable, "-m", "kofn.switch", "--no-p4", "-i", "1@s1", "--fault", "port=1,direction=in,drop=1"]
     address = ["--", "--grpc-server-addr", "127.0.0.1:50051"]
@@ -243,18 +244,18 @@ def test_the_switch_says_at_its_end_what_it_injected() -> None:
         ("port=1,drop=1,from-s=2,until-s=1", "until-s must be more than from-s = 2, got 1"),
     ],
 )
-def test_a_rule_that_cannot_be_followed_is_refused(text: str, message: str) -> None:
+def test_impossible_rule_is_refused(text: str, message: str) -> None:
     with pytest.raises(FaultError, match=message) as refused:
         parse_rule(text)
     assert str(refused.value).startswith(f"--fault {text}: ")
 
 
-def test_a_rule_for_a_port_that_is_not_there_is_refused() -> None:
+def test_rule_for_a_missing_port_is_refused() -> None:
     with pytest.raises(FaultError, match=r"fault port=3,drop=0\.5: there is no port 3; there are 1, 2"):
         Engine({1: "s1", 2: "s2"}, faults=[FaultRule(port=3, drop=0.5)])
 
 
-def test_a_rule_reads_back_what_it_writes() -> None:
+def test_rule_is_parsed_from_its_own_text() -> None:
     rule = FaultRule(port=3, direction="in", drop=0.1, corrupt=1e-05, delay_ms=2.5, until_s=5.0, packets=(3, 40))
     assert str(rule) == "port=3,direction=in,drop=0.1,corrupt=1e-05,delay-ms=2.5,until-s=5.0,packets=3+40"
     assert parse_rule(str(rule)) == rule

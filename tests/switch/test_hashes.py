@@ -1,4 +1,4 @@
-"""Hash algorithms that p4c has no name for, and long inputs; the values are those of BMv2 and of published examples."""
+"""Hash algorithms without a name in p4c, and long inputs; the values are BMv2's and those of published examples."""
 
 import zlib
 
@@ -25,7 +25,7 @@ VALUES = {
 
 
 def hashed(algorithms: list[str]) -> bytes:
-    """Each algorithm's value of its input, in the result header."""
+    """Return each algorithm's hash of its input, from the result header."""
     inputs = {name: field("in", "short" if VALUES.get(name, (SHORT,))[0] == SHORT else "long") for name in algorithms}
     return document(
         header_types={
@@ -46,7 +46,7 @@ def into(target: Tree, calculation: str) -> Tree:
     return {"op": "modify_field_with_hash_based_offset", "parameters": arguments}
 
 
-def test_values() -> None:
+def test_hashes_equal_known_values() -> None:
     engine = Engine({})
     engine.load(hashed(list(VALUES)))
     [(_, packet)] = engine.inject(1, SHORT + LONG)
@@ -56,6 +56,6 @@ def test_values() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["random", "round_robin", "round_robin_consistent"])
-def test_refused(algorithm: str) -> None:
+def test_unknown_algorithm_is_refused(algorithm: str) -> None:
     with pytest.raises(ProgramError, match=rf"hash algorithm {algorithm} \(of csum16, .*xxh64"):
         Engine({}).load(hashed([algorithm]))

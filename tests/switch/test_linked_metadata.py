@@ -1,4 +1,4 @@
-"""Programs whose `mcast_grp` and the like are fields of intrinsic_metadata, as P4_14 has them."""
+"""Programs in which `mcast_grp` and similar fields belong to intrinsic_metadata, as in P4_14."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ QUEUEING = ("enq_qdepth", "deq_timedelta")
 
 
 def in_p4_14() -> bytes:
-    """The program with these fields in headers of their own."""
+    """Return the program with these fields in separate headers."""
     root = json.loads(PROGRAM)
     kinds = {kind["name"]: kind for kind in root["header_types"]}
     (standard,) = (item for item in root["headers"] if item["name"] == "standard_metadata")
@@ -38,7 +38,7 @@ def in_p4_14() -> bytes:
     return json.dumps(moved(root)).encode()
 
 
-def test_they_are_fields_of_standard_metadata() -> None:
+def test_linked_fields_are_those_of_standard_metadata() -> None:
     wanted, found = read_program(PROGRAM), read_program(in_p4_14())
     assert found.headers.keys() == wanted.headers.keys()
     kinds = [program.headers["standard_metadata"].type.fields for program in (wanted, found)]
@@ -46,7 +46,7 @@ def test_they_are_fields_of_standard_metadata() -> None:
     assert found.actions == wanted.actions and found.ingress == wanted.ingress and found.egress == wanted.egress
 
 
-def test_a_packet_goes_to_its_multicast_group() -> None:
+def test_packet_reaches_its_multicast_group() -> None:
     sent = []
     for document in (PROGRAM, in_p4_14()):
         engine = Engine({})

@@ -1,4 +1,4 @@
-"""Meters and idle timeouts of entries."""
+"""Meters and the idle timeouts of entries."""
 
 from ctypes import c_uint64
 
@@ -35,7 +35,7 @@ def test_direct_meters_colour_hits(engine: Engine) -> None:
     assert [probe(engine, "metered", a=9)[2] for _ in range(6)] == [0] * 6
 
 
-def test_meters_of_bytes(engine: Engine) -> None:
+def test_meters_of_bytes_count_packet_sizes(engine: Engine) -> None:
     size = 27  # of the packet
     engine.write_meter(
         "Tables.cell_meter",
@@ -47,8 +47,8 @@ def test_meters_of_bytes(engine: Engine) -> None:
     assert probe(engine, "cell_meter", a=200)[2] == 0, "beyond the end the target stays"
 
 
-def test_tokens_come_back(engine: Engine) -> None:
-    fast = 10**12  # bytes a second: more between two packets than they have
+def test_tokens_are_replenished(engine: Engine) -> None:
+    fast = 10**12  # bytes a second: the tokens replenish completely between two packets
     engine.write_meter(
         "Tables.cell_meter", 3, MeterConfig(committed_rate=fast, committed_burst=30, peak_rate=fast, peak_burst=30)
     )
@@ -56,12 +56,12 @@ def test_tokens_come_back(engine: Engine) -> None:
     assert colours.count(0) > 1, "a burst is one packet"
 
 
-def test_the_largest_rate_lasts(engine: Engine) -> None:
+def test_largest_rate_lasts(engine: Engine) -> None:
     most = (1 << 63) - 1
     config = MeterConfig(committed_rate=most, committed_burst=27, peak_rate=most, peak_burst=27)
     engine.write_meter("Tables.cell_meter", 3, config)
     for _ in range(3):
-        engine.take_idle(0.15)  # in which more tokens are given than a counter holds
+        engine.take_idle(0.15)  # more tokens are given meanwhile than a counter holds
         assert [probe(engine, "cell_meter", a=3)[2] for _ in range(4)].count(0) > 2
 
 
@@ -72,13 +72,13 @@ def test_the_largest_rate_lasts(engine: Engine) -> None:
         (MeterConfig(committed_rate=-1, committed_burst=1, peak_rate=1, peak_burst=1), "rates and bursts of meter"),
     ],
 )
-def test_refused_configurations(engine: Engine, config: MeterConfig, message: str) -> None:
+def test_invalid_configurations_are_refused(engine: Engine, config: MeterConfig, message: str) -> None:
     with pytest.raises(InvalidEntry, match=message):
         engine.write_meter("Tables.cell_meter", 0, config)
     assert engine.read_meter("Tables.cell_meter", 0) is None
 
 
-def test_meters_that_are_not_there(engine: Engine) -> None:
+def test_missing_meters_are_refused(engine: Engine) -> None:
     with pytest.raises(InvalidEntry, match=r"meter Tables.cell_meter has cells 0..15, not 16"):
         engine.read_meter("Tables.cell_meter", 16)
     with pytest.raises(InvalidEntry, match=r"no meter Tables.entry_meter; it has Tables.cell_meter"):
@@ -101,7 +101,7 @@ def aged(value: int, timeout_ns: int) -> Entry:
     )
 
 
-def test_entries_without_hits_are_reported_again_and_again(engine: Engine) -> None:
+def test_idle_entries_are_reported_repeatedly(engine: Engine) -> None:
     short, long, never = aged(1, 1_000_000), aged(2, 3_600_000_000_000), aged(3, 0)
     for one in (short, long, never):
         engine.insert(one)
@@ -111,7 +111,7 @@ def test_entries_without_hits_are_reported_again_and_again(engine: Engine) -> No
     assert engine.take_idle(0) == []
 
 
-def test_a_hit_starts_the_time_anew(engine: Engine) -> None:
+def test_hit_restarts_the_idle_time(engine: Engine) -> None:
     one = aged(1, 0)
     engine.insert(one)
     engine.take_idle(0.05)  # time passes
@@ -126,7 +126,7 @@ def test_a_hit_starts_the_time_anew(engine: Engine) -> None:
     assert any(hit() < before for _ in range(100))
 
 
-def test_idle_timeouts_by_a_clock() -> None:
+def test_idle_timeouts_follow_the_clock() -> None:
     now = [1000]
     idle, hits = IdleTimeouts(lambda: now[0]), [c_uint64(), c_uint64()]
     idle.watch(aged(1, 100_000), 0, hits[0])
@@ -152,7 +152,7 @@ def test_idle_timeouts_by_a_clock() -> None:
     assert idle.wait_s() is None
 
 
-def test_many_changes_of_an_entry_leave_one_time_to_look() -> None:
+def test_many_changes_of_an_entry_leave_one_deadline() -> None:
     now = [0]
     idle, hit = IdleTimeouts(lambda: now[0]), c_uint64()
     for step in range(1000):
@@ -165,7 +165,7 @@ def test_many_changes_of_an_entry_leave_one_time_to_look() -> None:
     assert idle.take() == [aged(1, 5_000_000)]
 
 
-def test_timeouts_where_there_are_none(engine: Engine) -> None:
+def test_timeouts_of_tables_without_them_are_refused(engine: Engine) -> None:
     with pytest.raises(InvalidEntry, match="idle_timeout_ns must be set to 0"):
         engine.insert(Entry(table="Tables.by_part", key=exact(0), action="Tables.miss", idle_timeout_ns=1))
     with pytest.raises(InvalidEntry, match=r"0 .none. or more, not -1 ns"):

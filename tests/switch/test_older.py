@@ -1,4 +1,4 @@
-"""Programs in the form of p4c-bm, which BMv2 takes as well as p4c's: each runs in the engine and in the reference."""
+"""Programs in the form of p4c-bm, which BMv2 accepts like p4c's: each runs in the engine and in the reference."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tests.switch.reference import ReferenceEngine
 A, B, C, NARROW, WIDE = (field("h", name) for name in ("a", "b", "c", "narrow", "wide"))
 TYPES = {"h_t": [["a", 32], ["b", 32], ["c", 32], ["narrow", 8], ["wide", 96]]}
 STRUCT = (4, 4, 4, 1, 12)
-"""Bytes of the fields."""
+"""Sizes of the fields in bytes."""
 
 KEY = [{"match_type": "exact", "target": ["h", "a"], "mask": None}]
 TABLE: dict[str, Any] = {
@@ -33,7 +33,7 @@ def header(name: str) -> Tree:
 
 
 def older(primitives: Sequence[Any], **sections: Any) -> bytes:
-    """Return a program without what p4c-bm does not write; `sections` replace its own."""
+    """Return a program without the parts that p4c-bm does not write; `sections` replace its own."""
     root = json.loads(document(header_types=TYPES, headers={"h": "h_t", "g": "h_t"}, primitives=primitives))
     root |= sections
     for name in ("__meta__", "errors", "parse_vsets", "extern_instances", "header_unions", "header_union_stacks"):
@@ -77,7 +77,7 @@ def packed(*values: int) -> bytes:
         (primitive("subtract_from_field", WIDE, const(10)), 4, (1 << 96) - 1),
     ],
 )
-def test_primitives_of_older_compilers_cut_their_result_to_the_field(
+def test_primitives_of_older_compilers_truncate_their_result(
     statement: dict[str, Any], changed: int, value: int
 ) -> None:
     arrived = [0xFFFFFFFF, 5, 1, 7, 9]
@@ -151,7 +151,7 @@ def test_table_declares_its_action_profile_itself() -> None:
 
 @pytest.mark.parametrize("stack", [False, True])
 def test_header_type_gives_the_length_of_its_variable_field(stack: bool) -> None:
-    """The text has `length` - 1 bytes, and the fixed header after it begins where it ends."""
+    """The text has `length` - 1 bytes; the fixed header follows it."""
     bits = op("*", op("-", {"type": "local", "value": 1}, const(1)), const(8))
     kinds = [
         {"name": "standard_metadata", "id": 0, "fields": json.loads(older([]))["header_types"][0]["fields"]},

@@ -1,9 +1,9 @@
-"""jafingerhut/p4-guide's PTF tests and demos, unmodified, with this switch under BMv2's name on the PATH.
+"""PTF tests and demos of jafingerhut/p4-guide, unmodified, with this switch under BMv2's name on the PATH.
 
-KOFN_P4_GUIDE names a checkout of github.com/jafingerhut/p4-guide.  What its scripts call has to be there: p4c, ptf,
-p4runtime-shell and scapy for the python3 of ptf.  Each script has a machine of its own.  All of its tests pass here;
-where BMv2 is on the PATH as well, those that pass there.  What the README of a demo types and sends is done on both,
-and the same packets come out, and the same cells and groups are read.
+KOFN_P4_GUIDE names a checkout of github.com/jafingerhut/p4-guide. Its scripts need p4c, and ptf, p4runtime-shell and
+scapy for ptf's python3. Each script runs on a separate machine, and all its tests pass here; if BMv2 is on the PATH,
+those that pass there. Demos are run on both switches with their README's input: the same packets come out, and the same
+cells and groups are read.
 """
 
 import os
@@ -33,7 +33,7 @@ for port in $(seq 0 2 {2 * PORTS - 2}); do
 done
 exec "$@"
 """
-"""What p4-guide's veth_setup.sh makes."""
+"""The interfaces that p4-guide's veth_setup.sh creates."""
 
 pytestmark = [
     pytest.mark.root,
@@ -60,11 +60,11 @@ DEMOS = [
     ("v1model-special-ops/README-p414.md", P4_14.format("special-ops.p4c-2019-01-18")),
     ("v1model-special-ops/README-p414.md", P4_14.format("multicast-bmv2.p4c-2019-01-25")),
 ]
-"""READMEs with commands, and the program of each; of those in P4_14 what p4c once made."""
+"""READMEs with commands, and each one's program; for those in P4_14 the earlier output of p4c."""
 
 
 def run(command: list[str], folder: Path, path: str) -> str:
-    """What the command says on a machine of its own."""
+    """Run the command on a separate machine and return its output."""
     result = subprocess.run(
         [*OWN_MACHINE, "bash", "-ec", MACHINE, "machine", *command],
         cwd=folder,
@@ -78,7 +78,7 @@ def run(command: list[str], folder: Path, path: str) -> str:
 
 
 def outcomes(script: str, folder: Path, *, ours: bool) -> dict[str, str]:
-    """How each of its tests ends, in a copy of the checkout."""
+    """Return the outcome of each of a script's tests, in a copy of the checkout."""
     shutil.copytree(CHECKOUT, folder / "checkout", symlinks=True)
     place = folder / "checkout" / script
     said = run(["bash", place.name], place.parent, path_with(folder / "names", ours=ours))
@@ -88,7 +88,7 @@ def outcomes(script: str, folder: Path, *, ours: bool) -> dict[str, str]:
 
 
 def seen(readme: str, program: str, folder: Path, *, ours: bool) -> list[str]:
-    """The packets, cells and groups that the README has shown."""
+    """Return the packets, cells and groups that the README has shown."""
     path, compiled = path_with(folder / "names", ours=ours), CHECKOUT / program
     if compiled.suffix == ".p4":
         info = ["--p4runtime-files", f"{compiled.stem}.p4info.txtpb"] if "p4runtime_sh" in read(readme) else []
@@ -106,7 +106,7 @@ def read(readme: str) -> str:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_what_passes_with_bmv2_passes(script: str, tmp_path: Path) -> None:
+def test_tests_that_pass_with_bmv2_pass(script: str, tmp_path: Path) -> None:
     found = outcomes(script, tmp_path / "ours", ours=True)
     wanted = outcomes(script, tmp_path / "theirs", ours=False) if bmv2() else dict.fromkeys(found, "ok")
     assert {test for test, end in wanted.items() if end == "ok"} <= {test for test, end in found.items() if end == "ok"}
@@ -114,7 +114,7 @@ def test_what_passes_with_bmv2_passes(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("readme", "program"), DEMOS)
-def test_a_demo_shows_what_it_shows_on_bmv2(readme: str, program: str, tmp_path: Path) -> None:
+def test_demo_shows_the_same_as_on_bmv2(readme: str, program: str, tmp_path: Path) -> None:
     found = seen(readme, program, tmp_path / "ours", ours=True)
     if bmv2():
         assert found == seen(readme, program, tmp_path / "theirs", ours=False)

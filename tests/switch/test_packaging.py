@@ -1,4 +1,4 @@
-"""The switch as a distribution of its own: it has every package of the switch, and nothing of the rest of kofn."""
+"""The switch's own distribution has every package of the switch, and no other package of kofn."""
 
 import tomllib
 from pathlib import Path
@@ -9,13 +9,13 @@ ALONE = tomllib.loads((SWITCH / "pyproject.toml").read_text())
 WHOLE = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_every_package_is_in_it() -> None:
+def test_distribution_has_every_package_of_the_switch() -> None:
     folders = [path.parent.relative_to(SWITCH) for path in SWITCH.rglob("__init__.py")]
     packages = {".".join(["kofn", "switch", *folder.parts]) for folder in folders}
     assert set(ALONE["tool"]["setuptools"]["packages"]) == packages | {"kofn.nativebuild"}
 
 
-def test_it_is_described_as_the_whole_is() -> None:
+def test_distribution_has_the_version_and_python_of_the_whole() -> None:
     for key in ("version", "requires-python"):
         assert ALONE["project"][key] == WHOLE["project"][key]
     assert set(ALONE["project"]["dependencies"]) <= set(WHOLE["project"]["dependencies"])

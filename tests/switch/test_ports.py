@@ -1,4 +1,4 @@
-"""The packet thread over real interfaces: veth pairs in a network namespace that dies with the test's process."""
+"""The packet thread on real interfaces: veth pairs in a network namespace that ends with the test's process."""
 
 import gc
 import multiprocessing
@@ -30,10 +30,10 @@ MTU = 9000
 
 
 def alone(body: Callable[[], None]) -> None:
-    """Run `body` in a process of its own with a network namespace of its own."""
+    """Run `body` in a separate process with its own network namespace."""
 
     def enter() -> None:
-        gc.freeze()  # what other tests have left belongs to threads that a fork does not have
+        gc.freeze()  # objects of other tests belong to threads that a fork does not have
         os.unshare(CLONE_NEWNET) if hasattr(os, "unshare") else _unshare()
         without_ipv6()
         body()
@@ -53,13 +53,13 @@ def _unshare() -> None:
 
 
 def without_ipv6() -> None:
-    """The kernel sends nothing of its own on this namespace's interfaces."""
+    """Turn IPv6 off, so that the kernel sends no packets on this namespace's interfaces."""
     for scope in ("all", "default"):
         Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
 
 
 def links(count: int) -> list[socket.socket]:
-    """veth pairs s1-h1, s2-h2, ...; returns sockets at the h ends."""
+    """Create veth pairs s1-h1, s2-h2, ... and return sockets at the h ends."""
     for number in range(1, count + 1):
         pair = f"ip link add s{number} mtu {MTU} type veth peer name h{number} mtu {MTU}"
         for command in (pair, f"ip link set s{number} up", f"ip link set h{number} up"):
@@ -77,7 +77,7 @@ def host(interface: str) -> socket.socket:
 
 
 def receive(opened: socket.socket) -> bytes:
-    """The next packet."""
+    """Return the next packet."""
     return opened.recv(65536)
 
 
@@ -89,7 +89,7 @@ def switch(ports: int, *, qdisc_bypass: bool = False, take_outgoing: bool = Fals
     return engine
 
 
-def test_packets_cross() -> None:
+def test_packets_cross_the_switch() -> None:
     def body() -> None:
         one, two = links(2)
         engine = switch(2)
@@ -110,7 +110,7 @@ def test_packets_cross() -> None:
 
 
 @pytest.mark.parametrize("bypass", [False, True])
-def test_a_burst_is_multicast_whole_and_in_order(bypass: bool) -> None:
+def test_burst_is_multicast_completely_and_in_order(bypass: bool) -> None:
     def body() -> None:
         one, two = links(2)
         engine = switch(2, qdisc_bypass=bypass)
@@ -128,7 +128,7 @@ def test_a_burst_is_multicast_whole_and_in_order(bypass: bool) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_what_others_send_out_of_an_interface_comes_in_where_it_is_asked_for(taken: bool) -> None:
+def test_outgoing_packets_of_an_interface_are_taken_on_request(taken: bool) -> None:
     def body() -> None:
         one, two = links(2)
         engine = switch(2, take_outgoing=taken)
@@ -148,9 +148,9 @@ def test_vlan_tags_are_kept() -> None:
         tagged = request(0x23, 2)[:12] + b"\x81\x00\x20\x07\x08\x00" + bytes(50)
         expected = engine.inject(1, tagged)
         one.send(tagged)
-        two.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)  # as a host sees it, the tag is beside the packet
+        two.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)  # a host gets the tag beside the packet
         data, ancillary = b"", list[Any]()
-        while not data.startswith(b"\x23"):  # the kernel's own come, too
+        while not data.startswith(b"\x23"):  # skips the kernel's packets
             data, ancillary, _, _ = two.recvmsg(65536, 256)
         assert len(expected[0][1]) == len(tagged)
         assert engine.stats().ports[2].sent_bytes == len(tagged)
@@ -160,12 +160,12 @@ def test_vlan_tags_are_kept() -> None:
 
 
 def pcap_packets(path: Path) -> list[bytes]:
-    """As another library reads them."""
+    """Return the file's packets as another library reads them."""
     with RawPcapReader(str(path)) as reader:
         return [data for data, _ in reader]
 
 
-def test_captures_hold_what_goes_through_the_interfaces(tmp_path: Path) -> None:
+def test_captures_hold_the_interfaces_packets(tmp_path: Path) -> None:
     tagged = request(0x23, 2)[:12] + b"\x81\x00\x20\x07\x08\x00" + bytes(50)
 
     def body() -> None:
@@ -175,7 +175,7 @@ def test_captures_hold_what_goes_through_the_interfaces(tmp_path: Path) -> None:
         engine.start()
         for packet in (tagged, request(0x23, 2), request(0x23, 9)):
             one.send(packet)
-        until = [receive(two) for _ in range(4)][-1]  # each one twice, the tag beside the packet
+        until = [receive(two) for _ in range(4)][-1]  # each packet twice, with its tag
         assert until == request(0x23, 3)
         engine.stop()
         ours = [data for data in pcap_packets(tmp_path / "s1_in.pcap") if data[0] == 0x23]
@@ -187,7 +187,7 @@ def test_captures_hold_what_goes_through_the_interfaces(tmp_path: Path) -> None:
     alone(body)
 
 
-def test_a_capture_without_room_ends_and_packets_go_on(tmp_path: Path) -> None:
+def test_capture_without_room_ends_and_packets_continue(tmp_path: Path) -> None:
     def body() -> None:
         one, two = links(2)
         engine = Engine({1: "s1", 2: "s2"}, pcap=tmp_path)
@@ -204,7 +204,7 @@ def test_a_capture_without_room_ends_and_packets_go_on(tmp_path: Path) -> None:
     alone(body)
 
 
-def test_what_cannot_be_sent_is_counted() -> None:
+def test_send_failures_are_counted() -> None:
     def body() -> None:
         (one,) = links(1)
         engine = switch(1)
@@ -221,7 +221,7 @@ def test_what_cannot_be_sent_is_counted() -> None:
 
 
 @pytest.mark.parametrize(("bypass", "shaped"), [(False, True), (True, False)])
-def test_only_a_bypass_goes_past_the_shaping(bypass: bool, shaped: bool) -> None:
+def test_only_a_bypass_avoids_traffic_shaping(bypass: bool, shaped: bool) -> None:
     def body() -> None:
         one, two = links(2)
         for command in (
@@ -238,12 +238,12 @@ def test_only_a_bypass_goes_past_the_shaping(bypass: bool, shaped: bool) -> None
         shown = subprocess.run(show, check=True, capture_output=True, text=True).stdout
         engine.stop()
         packets = int(shown.split(" bytes ")[1].split(" pkt ")[0])
-        assert (packets >= 20) == shaped, shown  # the kernel's own are among them
+        assert (packets >= 20) == shaped, shown  # the kernel's packets are among them
 
     alone(body)
 
 
-def test_cpu_port() -> None:
+def test_cpu_port_has_packet_headers() -> None:
     def body() -> None:
         one, two = links(2)
         engine = switch(2)
@@ -256,7 +256,7 @@ def test_cpu_port() -> None:
 
 
 @pytest.mark.parametrize("command", ["ip link del s2", "ip link set s2 down"])
-def test_without_an_interface_the_other_ports_go_on(command: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_ports_continue_when_an_interface_disappears(command: str, caplog: pytest.LogCaptureFixture) -> None:
     def body() -> None:
         one, _, three = links(3)
         engine = switch(3)
@@ -276,7 +276,7 @@ def test_without_an_interface_the_other_ports_go_on(command: str, caplog: pytest
     alone(body)
 
 
-def test_an_interface_that_is_not_there() -> None:
+def test_missing_interface_is_named() -> None:
     def body() -> None:
         engine = Engine({1: "nothing0"})
         with pytest.raises(PortError, match=r"port 1: interface nothing0 .*: No such device"):

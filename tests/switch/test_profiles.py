@@ -1,4 +1,6 @@
-"""Action profiles and selectors: members, groups, action sets, who may not go, what is chosen."""
+"""Action profiles and selectors: members, groups, action sets, what must stay, and the choice of a member."""
+
+import time
 
 import pytest
 
@@ -33,7 +35,7 @@ def action_set(*results: int) -> ActionSet:
 
 
 def crc16(data: bytes) -> int:
-    """CRC-16/ARC."""
+    """Return CRC-16/ARC."""
     crc = 0
     for byte in data:
         crc ^= byte
@@ -70,13 +72,13 @@ def test_tables_share_the_members_of_a_profile(engine: Engine) -> None:
     assert engine.default("Tables.indirect") is None
 
 
-def test_an_action_that_leaves_does_so_from_a_member(engine: Engine) -> None:
+def test_exit_works_in_a_members_action(engine: Engine) -> None:
     engine.insert_member(Member(profile="Tables.shared", id=1, action="Tables.leave"))
     engine.insert(Entry(table="Tables.indirect_too", key=(Lpm(value=0, prefix_length=0),), via=MemberRef(member=1)))
     assert probe(engine, "indirect_too") == (NOTHING, 0, 0), "what follows a hit is left out, too"
 
 
-def test_members_in_use_stay(engine: Engine) -> None:
+def test_used_members_cannot_be_deleted(engine: Engine) -> None:
     engine.insert_member(member(1, 1))
     engine.insert_member_group(group(5, 1))
     with pytest.raises(StillUsed, match=r"member 1 of action profile Tables.chosen is used by groups or entries"):
@@ -99,7 +101,7 @@ def test_members_in_use_stay(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("profile", ["shared", "chosen"])
-def test_a_profile_holds_its_size(engine: Engine, profile: str) -> None:
+def test_profile_holds_its_size(engine: Engine, profile: str) -> None:
     size = {"shared": 4, "chosen": 32}[profile]
     for number in range(1, size + 1):
         engine.insert_member(member(number, number, profile))
@@ -112,8 +114,8 @@ def test_a_profile_holds_its_size(engine: Engine, profile: str) -> None:
 # Selectors
 
 
-def test_the_hash_chooses_from_a_group_by_weight(engine: Engine) -> None:
-    for number, result in ((4, 40), (3, 30), (2, 20)):  # the order of their places, not of their ids
+def test_hash_chooses_from_a_group_by_weight(engine: Engine) -> None:
+    for number, result in ((4, 40), (3, 30), (2, 20)):  # in the order of their places, not of their ids
         engine.insert_member(member(number, result))
     engine.insert_member_group(group(1, 2, (4, 3), 3))
     engine.insert(entry("selected", 1, GroupRef(group=1)))
@@ -128,13 +130,28 @@ def test_the_hash_chooses_from_a_group_by_weight(engine: Engine) -> None:
     engine.delete_member("Tables.chosen", 4)
 
 
-def test_an_empty_group_does_nothing(engine: Engine) -> None:
+def test_the_members_of_thousands_of_groups_are_counted_at_once(engine: Engine) -> None:
+    """Each group that a controller writes asks for the count."""
+    groups = 2000
+    for number in (1, 2):
+        engine.insert_member(member(number, number))
+    for number in range(1, groups + 1):
+        engine.insert_member_group(group(number, 1, (2, 3)))
+    before = time.process_time()
+    assert {engine.profile_use("Tables.chosen") for _ in range(20_000)} == {(2 * groups, 4 * groups)}
+    assert time.process_time() - before < 3
+    for number in range(1, groups + 1):
+        engine.delete_member_group("Tables.chosen", number)
+    assert engine.profile_use("Tables.chosen") == (0, 0)
+
+
+def test_empty_group_does_nothing(engine: Engine) -> None:
     engine.insert_member_group(group(1))
     engine.insert(entry("selected", 1, GroupRef(group=1)))
     assert probe(engine, "selected", a=1) == (NOTHING, 0, 0)
 
 
-def test_an_action_set_has_members_of_its_own(engine: Engine) -> None:
+def test_action_set_has_its_own_members(engine: Engine) -> None:
     engine.insert(entry("selected", 1, action_set(10, 20, 20)))
     engine.insert(entry("selected", 2, action_set(30)))
     for b in range(20):
@@ -149,13 +166,13 @@ def test_an_action_set_has_members_of_its_own(engine: Engine) -> None:
     for a in (1, 2):
         engine.delete("Tables.selected", exact(a))
     assert engine.profile_use("Tables.chosen") == (0, 0)
-    for _ in range(3):  # what they held is free again
+    for _ in range(3):  # the members of deleted entries make room
         engine.insert(entry("selected", 1, action_set(*range(32))))
         engine.delete("Tables.selected", exact(1))
     engine.insert(entry("selected", 1, action_set(*range(20))))
     with pytest.raises(TableFull, match=r"Tables.chosen is full: 32 members"):
         engine.insert(entry("selected", 2, action_set(*range(13))))
-    engine.modify(entry("selected", 1, action_set(*range(30))))  # what is replaced makes room
+    engine.modify(entry("selected", 1, action_set(*range(30))))  # the replaced members make room
     engine.delete("Tables.selected", exact(1))
     engine.insert_member(member(1, 1))
     with pytest.raises(InvalidEntry, match="has members of its own: no action sets beside them"):
@@ -193,7 +210,7 @@ BAD_ENTRIES = [
 
 
 @pytest.mark.parametrize(("bad", "error", "message"), [*BAD_MEMBERS, *BAD_GROUPS, *BAD_ENTRIES])
-def test_refused_without_a_trace(
+def test_refused_writes_change_nothing(
     engine: Engine, bad: Member | MemberGroup | Entry, error: type[SwitchError], message: str
 ) -> None:
     engine.insert_member(member(1, 1))
@@ -212,7 +229,7 @@ def test_refused_without_a_trace(
     engine.delete_member("Tables.chosen", 1)
 
 
-def test_what_is_fixed_of_a_group_and_of_an_indirect_table(engine: Engine) -> None:
+def test_fixed_properties_of_groups_and_indirect_tables_stay(engine: Engine) -> None:
     engine.insert_member_group(group(1, max_size=3))
     with pytest.raises(InvalidEntry, match="max_size of group 1 must stay 3, got 4"):
         engine.modify_member_group(group(1, max_size=4))

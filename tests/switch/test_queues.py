@@ -1,4 +1,4 @@
-"""The queues before egress: rates, depths and priorities that are set, and interfaces that do not take packets."""
+"""The queues before egress: rates, depths and priorities, and interfaces that are slow or full."""
 
 import contextlib
 import subprocess
@@ -14,7 +14,7 @@ from tests.switch.test_copies import PRIORITY, packet
 from tests.switch.test_ports import alone, links
 
 PROGRAMS = Path(__file__).parent / "suite" / "programs"
-DEPTHS, OUT = 6, 2  # op of metadata.p4: egress writes enq_qdepth + deq_qdepth; the port by which all leaves
+DEPTHS, OUT = 6, 2  # op of metadata.p4: egress writes enq_qdepth + deq_qdepth; the port of all outputs
 RATE_PPS = 100
 
 
@@ -27,7 +27,7 @@ def depths(frame: bytes) -> int:
 
 
 def sent(folder: Path) -> list[tuple[float, bytes]]:
-    """When each frame left, and its bytes."""
+    """Return when each frame left, with its bytes."""
     with RawPcapReader(str(folder / "b_out.pcap")) as reader:
         return [(about.sec + about.usec / 1e6, bytes(frame)) for frame, about in reader]
 
@@ -48,25 +48,26 @@ def wait_for(folder: Path, count: int) -> list[tuple[float, bytes]]:
     return found
 
 
-def test_packets_do_not_wait_where_nothing_holds_them_up(tmp_path: Path) -> None:
+def test_packets_do_not_wait_without_a_limit(tmp_path: Path) -> None:
     with running(tmp_path, "metadata.json") as engine:
         for _ in range(200):
             engine.receive(1, ask(DEPTHS))
         assert [depths(frame) for _, frame in sent(tmp_path)] == [0] * 200
 
 
-def test_a_rate_spaces_packets_and_a_depth_limits_those_that_wait(tmp_path: Path) -> None:
+def test_rate_spaces_packets_and_depth_limits_waiting_ones(tmp_path: Path) -> None:
     with running(tmp_path, "metadata.json") as engine:
         engine.set_queue(OUT, depth=4, rate_pps=RATE_PPS)
         for _ in range(10):
             engine.receive(1, ask(DEPTHS))
         found = wait_for(tmp_path, 5)
-        assert [depths(frame) for _, frame in found] == [0, 3, 3, 3, 3]  # those before it and those behind it
-        assert found[-1][0] - found[0][0] > 2 / RATE_PPS  # four times its inverse, if the first was not held up itself
+        assert [depths(frame) for _, frame in found] == [0, 3, 3, 3, 3]  # waiting packets before it and behind it
+        # four times the rate's inverse, if the first was not delayed itself
+        assert found[-1][0] - found[0][0] > 2 / RATE_PPS
         assert engine.stats().drops["queue full"] == 5
 
 
-def test_each_priority_has_a_queue_of_its_own(tmp_path: Path) -> None:
+def test_each_priority_has_its_own_queue(tmp_path: Path) -> None:
     with running(tmp_path, "copies.json", priorities=2) as engine:
         engine.set_queue(priority=1, depth=0)
         engine.receive(1, packet(0))
@@ -75,7 +76,7 @@ def test_each_priority_has_a_queue_of_its_own(tmp_path: Path) -> None:
         assert engine.stats().drops["queue full"] == 1
 
 
-def test_a_new_program_finds_empty_queues(tmp_path: Path) -> None:
+def test_new_program_finds_empty_queues(tmp_path: Path) -> None:
     with running(tmp_path, "metadata.json") as engine:
         engine.set_queue(OUT, rate_pps=1)
         for _ in range(3):
@@ -100,7 +101,7 @@ def test_packets_wait_where_the_interface_is_slow() -> None:
         seen = list[int]()
         while len(seen) < 100:
             frame = second.recv(65536)
-            if len(frame) >= 1400:  # the kernel's own are shorter
+            if len(frame) >= 1400:  # the kernel's packets are shorter
                 seen.append(depths(frame))
         engine.stop()
         assert seen[0] == 0

@@ -1,4 +1,4 @@
-"""What is not executed is refused when the program is loaded, with its name and its place in the P4 source."""
+"""A program with an unsupported construct is refused at loading, with its name and its place in the P4 source."""
 
 import json
 import re
@@ -72,7 +72,10 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
             changed(lambda root: root["header_types"][1]["fields"].append(["w", 16392, False])),
             "16392 bits; at most 16384",
         ),
-        (changed(lambda root: state(root).update(transition_key=[op("+", const(1), const(2))])), "select on something"),
+        (
+            changed(lambda root: state(root).update(transition_key=[op("+", const(1), const(2))])),
+            "select on an expression other than",
+        ),
         (changed(lambda root: state(root)["transitions"].insert(0, MASKED)), "a select case of kind parse_vset"),
         (changed(with_variable_field), "extract of a header of type h_t without a length"),
         (
@@ -106,23 +109,23 @@ MASKED = {"type": "parse_vset", "value": "v", "mask": "0x0f", "next_state": None
         (b"{}", "not p4c's BMv2 JSON: it has no pipelines"),
     ],
 )
-def test_refused(document: bytes, message: str) -> None:
+def test_unsupported_construct_is_refused(document: bytes, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         Engine({}).load(document)
 
 
-def test_what_is_executed_loads() -> None:
+def test_supported_constructs_load() -> None:
     Engine({}).load(program(assigned(op("+", field("h", "a"), const(1)))))
 
 
-def test_a_string_may_have_any_bytes() -> None:
-    """BMv2 reads any bytes in the name of a source and in the text of a log message."""
+def test_string_may_have_any_bytes() -> None:
+    """BMv2 reads any bytes in a source's name and in a log message."""
     document = changed(lambda root: root.update(program="here"))
     Engine({}).load(document.replace(b'"here"', b'"a\tb\x01 caf\xe9"'))
 
 
-def test_what_older_compilers_wrote() -> None:
-    """Cases of a select that do not tell their kind, and errors numbered from 1."""
+def test_output_of_older_compilers_loads() -> None:
+    """Cases of a select lack their kind, and errors are numbered from 1."""
     root = json.loads(program(primitive("assign", field("h", "b"), field("standard_metadata", "parser_error"))))
     root["errors"] = [["NoError", 1], ["PacketTooShort", 2]]
     more = state(root) | {"name": "more", "id": 1, "transition_key": [], "transitions": []}
@@ -139,21 +142,21 @@ def test_what_older_compilers_wrote() -> None:
     assert engine.inject(1, bytes(8)) == [(0, b"\0\0\0\0\0\0\0\2")]
 
 
-def test_drop_without_metadata() -> None:
-    """What older compilers made of mark_to_drop."""
+def test_drop_works_without_metadata() -> None:
+    """Older compilers wrote this primitive for mark_to_drop."""
     engine = Engine({})
     engine.load(program(primitive("drop")))
     assert engine.inject(1, bytes(8)) == []
     assert engine.stats().drops["ingress"] == 1
 
 
-def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(CompilerMissing, match=r"no-such-compiler.*apt install gcc"):
         compile_program("int x;")
 
 
-def test_a_cache_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unusable_cache_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("KOFN_CACHE", str(tmp_path / "file"))
     with pytest.raises(
@@ -162,7 +165,7 @@ def test_a_cache_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         compile_program("int x;")
 
 
-def test_the_cache_is_used_once_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_is_used_after_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KOFN_CACHE", str(tmp_path))
     first = compile_program("int answer = 42;")
     stamp = first.stat().st_mtime_ns
@@ -174,7 +177,7 @@ def test_the_cache_is_used_once_compiled(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"], "nothing half-made is left"
 
 
-def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_keeps_the_most_recently_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KOFN_CACHE", str(tmp_path))
     monkeypatch.setenv("KOFN_KEEP_C", "1")
     monkeypatch.setattr("kofn.nativebuild.library.KEPT", 2)

@@ -35,7 +35,7 @@ def pcap(*packets: tuple[int, bytes]) -> bytes:
 
 
 def written(path: Path) -> list[bytes]:
-    """The packets of a file, as another library reads them."""
+    """Return a file's packets as another library reads them."""
     if path.stat().st_size == 0:
         return []  # BMv2 writes even the header with the first packet
     with RawPcapReader(str(path)) as reader:
@@ -44,7 +44,7 @@ def written(path: Path) -> list[bytes]:
 
 @contextlib.contextmanager
 def running(target: str, folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """A switch that works in `folder`, with files for ports 1 and 2."""
+    """Start a switch in `folder` with files for ports 1 and 2."""
     command = [*switch_command(target), *arguments, "-i", "1@one", "-i", "2@two", str(JSON)]
     command += ["--", "--grpc-server-addr", f"unix:{folder}/p4runtime.sock"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -57,7 +57,9 @@ def running(target: str, folder: Path, *arguments: str) -> Iterator["subprocess.
 
 
 def until(count: int, path: Path) -> list[bytes]:
-    """The file's packets once there are so many: a switch writes each one at once, and goes on until it is ended."""
+    """Return the file's packets once it has `count`: a switch writes each one at once, and
+    continues until it is ended.
+    """
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:
         with contextlib.suppress(FileNotFoundError, EOFError):
@@ -68,7 +70,7 @@ def until(count: int, path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_packets_of_all_files_go_in_by_their_times(target: str, tmp_path: Path) -> None:
+def test_packets_of_all_files_enter_in_order_of_time(target: str, tmp_path: Path) -> None:
     long = request(0x23, 0, rest=bytes(range(256)) * 80)
     (tmp_path / "one_in.pcap").write_bytes(
         pcap((1, request(WRITE, 2, 5)), (3, request(READ, 2)), (4, b"!"), (4, long), (9, request(READ, 2)))
@@ -84,13 +86,13 @@ def test_packets_of_all_files_go_in_by_their_times(target: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_files_may_be_pipes_that_are_written_later(target: str, tmp_path: Path) -> None:
+def test_files_may_be_pipes_that_are_written_later(target: str, tmp_path: Path) -> None:
     inputs = [tmp_path / f"{name}_in.pcap" for name in ("one", "two")]
     for path in inputs:
         os.mkfifo(path)
     with running(target, tmp_path, "--use-files", "0") as process:
         with inputs[0].open("wb", buffering=0) as one:
-            one.write(HEADER)  # BMv2 reads it before it opens the next one
+            one.write(HEADER)  # BMv2 reads it before it opens the next file
             two = inputs[1].open("wb", buffering=0)
             two.write(HEADER)
             one.write(record(2, request(WRITE, 1, 5)))
@@ -104,7 +106,7 @@ def test_the_files_may_be_pipes_that_are_written_later(target: str, tmp_path: Pa
     assert (process.returncode, errors) == (0, "") or target == "bmv2"
 
 
-def test_traces_and_counts_are_said_when_asked_for_and_counts_at_the_end(tmp_path: Path) -> None:
+def test_traces_and_counts_are_printed_on_request_and_counts_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "one_in.pcap").write_bytes(pcap((1, request(0x21)), (2, request(0x23, 9)), (3, request(0x23, 2))))
     (tmp_path / "two_in.pcap").write_bytes(HEADER)
     expected = [
@@ -125,7 +127,7 @@ def test_traces_and_counts_are_said_when_asked_for_and_counts_at_the_end(tmp_pat
     assert process.returncode == 0
 
 
-def test_a_missing_file_is_named_before_anything_starts(tmp_path: Path) -> None:
+def test_missing_file_is_named_before_the_start(tmp_path: Path) -> None:
     (tmp_path / "one_in.pcap").write_bytes(HEADER)
     with running("embedded", tmp_path, "--use-files", "0") as process:
         _, errors = process.communicate(timeout=TIMEOUT_S)
@@ -133,7 +135,7 @@ def test_a_missing_file_is_named_before_anything_starts(tmp_path: Path) -> None:
     assert errors == "switch: port 2: two_in.pcap cannot be read: No such file or directory\n"
 
 
-def test_a_damaged_file_ends_the_switch(tmp_path: Path) -> None:
+def test_damaged_file_ends_the_switch(tmp_path: Path) -> None:
     (tmp_path / "one_in.pcap").write_bytes(pcap((1, request(0x23, 0)))[:-1])
     (tmp_path / "two_in.pcap").write_bytes(HEADER)
     with running("embedded", tmp_path, "--use-files", "0") as process:
@@ -154,7 +156,7 @@ def test_a_damaged_file_ends_the_switch(tmp_path: Path) -> None:
         (pcap((0, b"cut"))[:-3], "ends inside packet 1"),
     ],
 )
-def test_damage_is_told(content: bytes, words: str, tmp_path: Path) -> None:
+def test_damage_of_a_file_is_named(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "x_in.pcap").write_bytes(content)
     with pytest.raises(PcapError) as error:
         list(opened(tmp_path)[0].packets())
@@ -199,7 +201,7 @@ def test_packets_wait_for_the_program_then_as_long_as_asked(tmp_path: Path) -> N
     assert engine.stats().drops["no program"] == 0
 
 
-def test_what_the_controller_sends_is_in_the_files_too(tmp_path: Path) -> None:
+def test_packets_of_the_controller_are_in_the_files(tmp_path: Path) -> None:
     engine = Engine({1: str(tmp_path / "x")}, files=True, cpu_port=255)
     engine.load(PROGRAM)
     engine.start()
@@ -216,7 +218,7 @@ def test_what_the_controller_sends_is_in_the_files_too(tmp_path: Path) -> None:
     assert stats.drops["unknown port"] == 1
 
 
-def test_a_file_without_room_is_no_silent_loss(tmp_path: Path) -> None:
+def test_file_without_room_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x_out.pcap").symlink_to("/dev/full")
     engine = Engine({1: str(tmp_path / "x")}, files=True)
     with pytest.raises(Exception, match=r"port 1: .*x_out.pcap cannot be written: No space left on device"):

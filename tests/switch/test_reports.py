@@ -1,4 +1,4 @@
-"""What programs write to the log, and what becomes of packets for which an assertion fails: programs/reports.p4."""
+"""Programs write to the log, and a failed assertion drops its packet: programs/reports.p4."""
 
 import logging
 from pathlib import Path
@@ -31,7 +31,7 @@ def said(engine: Engine, data: bytes) -> list[str]:
     return [report.text for report in engine.take_reports(0) if not report.failed]
 
 
-def test_messages(engine: Engine) -> None:
+def test_log_messages_have_their_values(engine: Engine) -> None:
     assert said(engine, packet(0)) == ["plain"]
     assert said(engine, packet(1, 200, -3)) == ["200 and -3 {not this} 1"]
     assert said(engine, packet(2, wide=(1 << 72) - 1, wide_signed=-(1 << 99))) == [
@@ -46,7 +46,7 @@ def test_messages(engine: Engine) -> None:
     assert said(engine, packet(0x11)) == ["port 1"]
 
 
-def test_a_failed_assertion_drops_the_packet_and_says_where(engine: Engine) -> None:
+def test_failed_assertion_drops_the_packet_and_names_its_place(engine: Engine) -> None:
     before = engine.stats().drops["assertion failed"]
     lines = {0x51: "assert(hdr.ask.op != 0x51", 0x53: "assert(hdr.ask.op != 0x53)"}
     for op, fragment in lines.items():
@@ -61,7 +61,7 @@ def test_a_failed_assertion_drops_the_packet_and_says_where(engine: Engine) -> N
     assert said(engine, packet(0x51, small=1)) == []
 
 
-def test_messages_that_nobody_takes_are_dropped_and_counted(engine: Engine) -> None:
+def test_unread_messages_are_dropped_and_counted(engine: Engine) -> None:
     engine.set_group(1, [Replica(port=port) for port in range(500)])
     dropped = engine.stats().drops["log ring full"]
     while engine.stats().drops["log ring full"] == dropped:
@@ -72,7 +72,7 @@ def test_messages_that_nobody_takes_are_dropped_and_counted(engine: Engine) -> N
     assert said(engine, packet(0)) == ["plain"]
 
 
-def test_the_log_has_them_and_counts_those_that_are_missing(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_the_messages_and_counts_the_missing_ones(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     engine = Engine({})
     engine.load(PROGRAM)
@@ -93,7 +93,7 @@ def test_the_log_has_them_and_counts_those_that_are_missing(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize(("text", "count"), [("{} {}", 1), ("none", 1), (r"\{\}", 1), ("{}", 0)])
-def test_a_message_for_other_values_than_it_is_given_is_refused(text: str, count: int) -> None:
+def test_message_with_a_wrong_number_of_values_is_refused(text: str, count: int) -> None:
     values = {"type": "parameters_vector", "value": [field("h", "a")] * count}
     primitive = {"op": "log_msg", "parameters": [{"type": "string", "value": text}, values]}
     program = document(header_types={"h_t": [["a", 32, False]]}, headers={"h": "h_t"}, primitives=[primitive])
@@ -101,7 +101,7 @@ def test_a_message_for_other_values_than_it_is_given_is_refused(text: str, count
         Engine({}).load(program)
 
 
-def test_a_constant_can_be_logged() -> None:
+def test_constant_can_be_logged() -> None:
     values = {"type": "parameters_vector", "value": [const(1 << 80), {"type": "bool", "value": True}]}
     primitive = {"op": "log_msg", "parameters": [{"type": "string", "value": "{} {}"}, values]}
     engine = Engine({})

@@ -1,4 +1,4 @@
-"""Tables of every kind and the rules of the pipeline, through programs/rules.p4 (compiled beside it)."""
+"""Tables of every kind and the rules of the pipeline, through programs/rules.p4; its JSON is committed."""
 
 import binascii
 import struct
@@ -64,7 +64,7 @@ def exact(value: int, wide: int) -> Key:
 BIG = (1 << 127) + 5
 
 
-def test_exact(engine: Engine) -> None:
+def test_exact_table_matches_whole_keys(engine: Engine) -> None:
     engine.insert(entry("by_exact", exact(5, BIG), 50))
     assert ask(engine, 1, 5, BIG)[1].result == 50
     assert ask(engine, 1, 5, BIG)[1].op == 0x81
@@ -76,7 +76,7 @@ def test_exact(engine: Engine) -> None:
     assert ask(engine, 1, 5, BIG)[1].result == 1
 
 
-def test_table_size_and_errors(engine: Engine) -> None:
+def test_table_has_its_size_and_reports_errors(engine: Engine) -> None:
     for value in range(4):
         engine.insert(entry("by_exact", exact(value, 0), value + 10))
     with pytest.raises(TableFull, match=r"ingress\.by_exact is full: 4"):
@@ -112,7 +112,7 @@ def test_table_size_and_errors(engine: Engine) -> None:
         (Entry(table="ingress.by_exact", key=exact(1, 1), action="ingress.result"), "takes .value: bit<32>."),
     ],
 )
-def test_refused_entries(engine: Engine, bad: Entry, message: str) -> None:
+def test_invalid_entries_are_refused(engine: Engine, bad: Entry, message: str) -> None:
     with pytest.raises(InvalidEntry, match=message):
         engine.insert(bad)
 
@@ -128,7 +128,7 @@ def test_unknown_names_list_the_choices(engine: Engine) -> None:
         Engine({}).entries("t")
 
 
-def test_defaults(engine: Engine) -> None:
+def test_default_actions_run_on_a_miss(engine: Engine) -> None:
     assert engine.default("ingress.by_exact") == ("ingress.result", (1,))
     engine.set_default("ingress.by_exact", "ingress.result", (9,))
     assert ask(engine, 1)[1].result == 9
@@ -160,7 +160,7 @@ def test_ternary_takes_the_highest_priority(engine: Engine) -> None:
     assert ask(engine, 3, 1, BIG)[1].result == 3
 
 
-def test_range_optional_and_const_entries(engine: Engine) -> None:
+def test_range_optional_and_const_entries_match(engine: Engine) -> None:
     engine.insert(entry("by_range", (Range(low=10, high=20), Exact(value=4)), 1, priority=1))
     engine.insert(entry("by_range", (Range(low=20, high=0xFFFFFFFF), Exact(value=4)), 2, priority=2))
     assert [ask(engine, 4, v)[1].result for v in (9, 10, 19, 20, 0xFFFFFFFF)] == [0, 1, 1, 2, 2]
@@ -171,7 +171,7 @@ def test_range_optional_and_const_entries(engine: Engine) -> None:
     assert len(engine.entries("ingress.constant")) == 3
 
 
-def test_action_run_and_exit(engine: Engine) -> None:
+def test_action_run_and_exit_control_the_flow(engine: Engine) -> None:
     one, two = (Exact(value=1),), (Exact(value=2),)
     engine.insert(Entry(table="ingress.by_action", key=one, action="ingress.drop"))
     engine.insert(Entry(table="ingress.by_action", key=two, action="ingress.wide_result", parameters=(BIG,)))
@@ -183,7 +183,7 @@ def test_action_run_and_exit(engine: Engine) -> None:
     assert (left.result, left.value, left.op) == (77, 3, 1), "nothing after the exit"
 
 
-def test_direct_counters(engine: Engine) -> None:
+def test_direct_counters_count_hits(engine: Engine) -> None:
     engine.insert(entry("by_exact", exact(5, 0), 50))
     for rest in (b"", b"12345"):
         ask(engine, 1, 5, 0, rest)
@@ -197,7 +197,7 @@ def test_direct_counters(engine: Engine) -> None:
         engine.default_count("ingress.by_lpm")
 
 
-def test_registers_and_counters_out_of_range(engine: Engine) -> None:
+def test_registers_and_counters_out_of_range_have_no_effect(engine: Engine) -> None:
     ask(engine, 0x10, 3, 0x1ABC)
     ask(engine, 0x10, 4, 0xFFF)
     assert [engine.read_register("ingress.cells", i) for i in range(4)] == [0, 0, 0, 0xABC]
@@ -212,7 +212,7 @@ def test_registers_and_counters_out_of_range(engine: Engine) -> None:
     assert engine.read_counter("ingress.counts", 2) == Count(packets=0, bytes=0)
 
 
-def test_digest_has_what_the_fields_held(engine: Engine) -> None:
+def test_digest_has_the_fields_values(engine: Engine) -> None:
     ask(engine, 0x15, 6, BIG)
     assert engine.take_digests(0) == [Digest(name="seen_t", fields=(6, BIG, 7))]
     ask(engine, 0x15, 6, BIG)
@@ -220,7 +220,7 @@ def test_digest_has_what_the_fields_held(engine: Engine) -> None:
     assert engine.take_digests(0) == [], "those of the program before are gone"
 
 
-def test_multicast_copies_are_apart(engine: Engine) -> None:
+def test_multicast_copies_are_independent(engine: Engine) -> None:
     engine.set_group(3, [Replica(port=1, instance=11), Replica(port=2, instance=12), Replica(port=7, instance=13)])
     copies = ask(engine, 0x20, 3, 9, b"payload")
     assert set(copies) == {1, 2}, "egress drops the copy to where the packet came from"
@@ -236,14 +236,14 @@ def test_multicast_copies_are_apart(engine: Engine) -> None:
     assert ask(engine, 0x20, 3) == {}
 
 
-def test_thousands_of_copies(engine: Engine) -> None:
+def test_thousands_of_copies_are_sent(engine: Engine) -> None:
     engine.set_group(1, [Replica(port=1, instance=number) for number in range(3000)])
     out = engine.inject(7, request(0x20, 1, 1, bytes(50)))
     assert [answer(data).result & 0xFFFF for _, data in out] == list(range(3000))
     assert {answer(data).wide for _, data in out} == {2}
 
 
-def test_dropping_and_ports(engine: Engine) -> None:
+def test_dropped_packets_and_ports_follow_the_program(engine: Engine) -> None:
     assert ask(engine, 0x21) == {}, "mark_to_drop clears the multicast group"
     assert set(ask(engine, 0x22)) == {5}, "a port set later wins over mark_to_drop"
     assert set(ask(engine, 0x23, 0)) == {0}
@@ -251,7 +251,7 @@ def test_dropping_and_ports(engine: Engine) -> None:
     assert engine.stats().drops["ingress"] == 2
 
 
-def test_headers(engine: Engine) -> None:
+def test_headers_are_added_and_removed(engine: Engine) -> None:
     added = ask(engine, 0x24, rest=b"ab")[6]
     assert (added.rest, added.result) == (b"\0\0ab", LENGTH + 4)
     ask(engine, 0x50, rest=b"xyz")
@@ -259,14 +259,14 @@ def test_headers(engine: Engine) -> None:
     assert ask(engine, 0x50, rest=b"xyz")[1].rest == b"z"
 
 
-def test_stacks(engine: Engine) -> None:
+def test_stacks_are_pushed_and_popped(engine: Engine) -> None:
     three = bytes([0, 1, 0, 2, 1, 3])
     assert ask(engine, 0x41, rest=three + b"p")[1].rest == bytes([0, 2, 1, 3]) + b"p"
     assert ask(engine, 0x42, rest=three[2:] + b"p")[1].rest == bytes([0, 9, 0, 2, 1, 3]) + b"p"
     assert [ask(engine, 0x43, value, rest=three)[1].result for value in (0, 1, 2, 3, 1000)] == [1, 2, 3, 0, 0]
 
 
-def test_parser_errors_keep_what_was_extracted(engine: Engine) -> None:
+def test_parser_errors_keep_the_extracted_headers(engine: Engine) -> None:
     overflow = ask(engine, 0x43, rest=bytes([0, 1, 0, 2, 0, 3, 0, 4]))[1]
     assert (overflow.result, overflow.rest) == (100, bytes([0, 1, 0, 2, 0, 3, 0, 4]))
     short = ask(engine, 0x50, rest=b"x")[1]
@@ -275,7 +275,7 @@ def test_parser_errors_keep_what_was_extracted(engine: Engine) -> None:
     assert engine.inject(7, b"abc") == [(1, b"abc")]
 
 
-def test_hash_random_truncate_assert(engine: Engine) -> None:
+def test_hash_random_truncate_and_assert_follow_the_specification(engine: Engine) -> None:
     data = struct.pack(">I", 0x01020304)
     assert ask(engine, 0x26, 0x01020304)[1].result == binascii.crc32(data)
     crc = 0
@@ -292,7 +292,7 @@ def test_hash_random_truncate_assert(engine: Engine) -> None:
     assert engine.stats().drops["assertion failed"] == 1
 
 
-def test_no_packet_is_too_long_for_the_controllers_ring() -> None:
+def test_longest_packet_fits_the_controllers_ring() -> None:
     engine = Engine({}, cpu_port=255)
     engine.load(PROGRAM)
     engine.send(request(0x23, 255, rest=bytes(400_000)))
@@ -305,7 +305,7 @@ def test_metadata_starts_as_zero(engine: Engine) -> None:
     assert [ask(engine, 0x60, value)[1].result for value in (1, 0, 1, 0)] == [5, 0, 5, 0]
 
 
-def test_a_refused_program_leaves_the_old_one(engine: Engine) -> None:
+def test_refused_program_leaves_the_old_one(engine: Engine) -> None:
     engine.insert(entry("by_exact", exact(5, 0), 50))
     with pytest.raises(ProgramError):
         engine.load(PROGRAM.replace(b'"op" : "register_write"', b'"op" : "register_melt"'))

@@ -1,4 +1,4 @@
-"""The prototype of the data plane, step by step against NumPy."""
+"""The prototype of the data plane against NumPy, step by step."""
 
 import struct
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def as_bytes(values: NDArray[np.int64]) -> bytes:
     return values.astype(">i4").tobytes()
 
 
-def test_the_script(engine: Engine, values: list[NDArray[np.int64]]) -> None:
+def test_script_of_packets_gives_the_expected_answers(engine: Engine, values: list[NDArray[np.int64]]) -> None:
     v = [as_bytes(one) for one in values]
     total = values[0] + values[1]
     assert send(engine, 0, packet(CONTRIBUTE, 0, 1, v[0])) == {}
@@ -119,7 +119,9 @@ def test_the_script(engine: Engine, values: list[NDArray[np.int64]]) -> None:
     assert send(engine, 1, packet(CONTRIBUTE, 0, 3, v[1])) == {}, "worker 0 at port 1"
 
 
-def test_fewer_words_and_truncated_packets(engine: Engine, values: list[NDArray[np.int64]]) -> None:
+def test_fewer_words_and_truncated_packets_are_summed_or_dropped(
+    engine: Engine, values: list[NDArray[np.int64]]
+) -> None:
     v = [as_bytes(one) for one in values]
     send(engine, 0, packet(CONTRIBUTE, 0, 3, v[0][:256]))
     answer = send(engine, 1, packet(CONTRIBUTE, 1, 3, v[1][:256]))[0]
@@ -132,7 +134,7 @@ def test_fewer_words_and_truncated_packets(engine: Engine, values: list[NDArray[
 
 
 @pytest.mark.parametrize(("lanes", "kind"), [(0, ">i4"), (1, ">i2"), (2, "i1")])
-def test_lane_widths(engine: Engine, lanes: int, kind: str) -> None:
+def test_lanes_of_every_width_are_summed(engine: Engine, lanes: int, kind: str) -> None:
     random = np.random.default_rng(lanes)
     size = np.dtype(kind).itemsize
     values = random.integers(-(1 << 6), 1 << 6, (2, 1024 // size)).astype(kind)

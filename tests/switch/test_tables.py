@@ -1,4 +1,4 @@
-"""Look-ups of ordered tables at random: the best entry wins, whatever came and went."""
+"""Random look-ups in ordered tables: the best entry wins after any inserts and deletes."""
 
 import json
 from random import Random
@@ -16,19 +16,19 @@ STEPS, PACKETS = 60, 40
 
 
 def lpm(draw: Random, width: int) -> Match:
-    """Of the first three bits."""
+    """Draw a match on the first three bits."""
     length = draw.randint(0, 3)
     return Lpm(value=draw.randrange(1 << length) << (width - length), prefix_length=length)
 
 
 def ternary(draw: Random) -> Match:
-    """Of the last three bits."""
+    """Draw a match on the last three bits."""
     mask = draw.randrange(8)
     return Ternary(value=draw.randrange(8) & mask, mask=mask)
 
 
 def wide_ternary(draw: Random) -> Match:
-    """Bits on both sides of the middle."""
+    """Draw a match on bits on both sides of the middle."""
     mask = draw.choice([0, 1, 3 << 63, 1 << 127])
     return Ternary(value=draw.choice([0, mask, 1 << 63]) & mask, mask=mask)
 
@@ -69,9 +69,9 @@ def holds(match: Match, value: int, width: int) -> bool:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("table", FIELDS)
-def test_the_best_entry_wins_whatever_came_and_went(engine: Engine, table: str, seed: int) -> None:
+def test_best_entry_wins_after_any_changes(engine: Engine, table: str, seed: int) -> None:
     draw, full = Random(seed), f"Tables.{table}"
-    rows: dict[tuple[Key, int], int] = {}  # to the result
+    rows: dict[tuple[Key, int], int] = {}  # by key: the result
     for number in range(1, STEPS + 1):
         key, priority = draw_key(draw, table), 0 if table == "by_lpm" else draw.randint(1, 4)
         if (key, priority) not in rows:
@@ -87,7 +87,7 @@ def test_the_best_entry_wins_whatever_came_and_went(engine: Engine, table: str, 
 
 
 def best(table: str, rows: dict[tuple[Key, int], int], fields: dict[str, int]) -> set[int]:
-    """The results of the entries that may win: the order of equally good ones is not promised."""
+    """Return the results of the entries that may win; the order of equally good ones is unspecified."""
     names = FIELDS[table]
     hits = [
         (priority or sum(match.prefix_length for match in key if isinstance(match, Lpm)), result)
@@ -98,12 +98,12 @@ def best(table: str, rows: dict[tuple[Key, int], int], fields: dict[str, int]) -
     return {result for rank, result in hits if rank == top} or {MISS}
 
 
-def test_a_miss_does_nothing_where_the_program_says_nothing() -> None:
+def test_miss_does_nothing_without_a_default_action() -> None:
     program = json.loads(PROGRAM.read_bytes())
     tables = {table["name"]: table for table in program["pipelines"][0]["tables"]}
     exact, part = tables["Tables.by_exact"], tables["Tables.by_part"]
     del exact["default_entry"], part["default_entry"]
-    exact["base_default_next"] = exact["next_tables"]["Tables.answer"]  # as after a hit
+    exact["base_default_next"] = exact["next_tables"]["Tables.answer"]  # the same as after a hit
     silent = Engine({})
     silent.load(json.dumps(program).encode())
     assert silent.default("Tables.by_part") is None

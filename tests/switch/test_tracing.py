@@ -1,4 +1,4 @@
-"""The ways of packets as text, and the generated C with its P4 lines, of programs/rules.p4."""
+"""Traces of packets as text, and the generated C with its P4 lines, of programs/rules.p4."""
 
 import logging
 import re
@@ -28,7 +28,7 @@ class Traced:
     path: Path
 
     def way(self, packet: bytes) -> list[str]:
-        """The lines about one packet; nothing else may be written."""
+        """Return the trace of one packet; nothing else may be written."""
         before = len(self.path.read_text())
         self.engine.inject(7, packet)
         return self.path.read_text()[before:].splitlines()
@@ -43,7 +43,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         yield Traced(engine=engine, path=path)
 
 
-def test_a_packets_way_from_parser_to_port(traced: Traced) -> None:
+def test_packet_is_traced_from_parser_to_port(traced: Traced) -> None:
     lines = traced.way(request(0x23, 2, 0xAB, b"rest"))
     assert re.fullmatch(r"packet \d+ at port 7, 29 bytes", lines[0])
     assert lines[1:6] == [
@@ -63,7 +63,7 @@ def test_a_packets_way_from_parser_to_port(traced: Traced) -> None:
     assert lines[-2:] == ["out of port 2, 29 bytes", ""]
 
 
-def test_tables_say_key_entry_and_action(traced: Traced) -> None:
+def test_tables_trace_key_entry_and_action(traced: Traced) -> None:
     traced.engine.insert(entry("by_exact", exact(5, BIG), 50))
     key = (Ternary(value=4, mask=0xFC), Ternary(value=0, mask=0))
     traced.engine.insert(entry("by_ternary", key, 60, priority=1))
@@ -86,7 +86,7 @@ def test_tables_say_key_entry_and_action(traced: Traced) -> None:
     assert f"  table ingress.by_range: {between}" in traced.way(request(4, 18))
 
 
-def test_registers_and_counters_say_cell_and_value(traced: Traced) -> None:
+def test_registers_and_counters_trace_cell_and_value(traced: Traced) -> None:
     assert "    rules.p4:110 register_write ingress.cells[0x3] = 0xabc" in traced.way(request(0x10, 3, 0xABC))
     assert "    rules.p4:113 register_read ingress.cells[0x3] cell_0 = 0xabc" in traced.way(request(0x11, 3))
     long = (0x11 << 120) + 7
@@ -95,7 +95,7 @@ def test_registers_and_counters_say_cell_and_value(traced: Traced) -> None:
     assert "    rules.p4:118 count ingress.counts[0x2]" in traced.way(request(0x14, 2))
 
 
-def test_what_becomes_of_packets(traced: Traced) -> None:
+def test_fate_of_packets_is_traced(traced: Traced) -> None:
     traced.engine.set_group(5, [Replica(port=3), Replica(port=7), Replica(port=4)])
     lines = traced.way(request(0x20, 5))
     assert [line for line in lines if line.startswith(("multicast", "egress_port", "dropped", "out"))] == [
@@ -114,7 +114,7 @@ def test_what_becomes_of_packets(traced: Traced) -> None:
     assert "  parser error ParserInvalidArgument" in traced.way(request(0xFF))
 
 
-def test_so_many_packets_and_no_more(tmp_path: Path) -> None:
+def test_trace_ends_after_the_requested_packets(tmp_path: Path) -> None:
     with (tmp_path / "trace.txt").open("wb") as file:
         engine = Engine({}, trace=Trace(packets=2, file=file.fileno()))
         engine.load(PROGRAM)
@@ -124,7 +124,7 @@ def test_so_many_packets_and_no_more(tmp_path: Path) -> None:
     assert heads == ["packet 1 at port 7, 25 bytes", "packet 2 at port 7, 25 bytes"]
 
 
-def test_only_packets_to_one_udp_port(tmp_path: Path) -> None:
+def test_trace_of_one_udp_port(tmp_path: Path) -> None:
     def udp(port: int, *, protocol: int = 17) -> bytes:
         ip = bytes([0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, *bytes(10)])
         return bytes(12) + b"\x08\x00" + ip + (7).to_bytes(2) + port.to_bytes(2) + bytes(4)
@@ -139,7 +139,7 @@ def test_only_packets_to_one_udp_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_program_of_the_suite_does_the_same_when_traced(script: Path, tmp_path: Path) -> None:
+def test_traced_programs_of_the_suite_behave_the_same(script: Path, tmp_path: Path) -> None:
     statements = parse(script.read_text())
     with (tmp_path / "trace.txt").open("wb") as file:
         engine = Engine({}, trace=Trace(packets=1000, file=file.fileno()))
@@ -149,7 +149,7 @@ def test_every_program_of_the_suite_does_the_same_when_traced(script: Path, tmp_
     assert len(heads) == sum(isinstance(statement, Packet) for statement in statements)
 
 
-def test_a_trace_that_cannot_be_written_stops_no_packet() -> None:
+def test_unwritable_trace_stops_no_packet() -> None:
     with Path("/dev/full").open("wb") as file:
         engine = Engine({}, trace=Trace(packets=9, file=file.fileno()))
         engine.load(PROGRAM)
@@ -172,6 +172,6 @@ def test_generated_c_has_its_p4_lines_beside_it(tmp_path: Path, caplog: pytest.L
     assert caplog.messages == [f"generated C:\n{text}"]
 
 
-def test_a_dump_that_cannot_be_written_is_said_to_be(tmp_path: Path) -> None:
+def test_unwritable_dump_is_named(tmp_path: Path) -> None:
     with pytest.raises(SwitchError, match=r"cannot be written: Is a directory$"):
         Engine({}, dump_c=tmp_path).load(PROGRAM)

@@ -1,9 +1,9 @@
 """The p4lang tutorials' exercises, unmodified, with this switch under BMv2's name on the PATH.
 
-KOFN_TUTORIALS names a checkout of github.com/p4lang/tutorials.  Their own requirements have to be there: p4c-bm2-ss,
-Mininet, iperf, the P4Runtime packages for python3.  Each exercise's solution is run by its own `make run`, its hosts
-ping each other, and its scripts are run as its README says; with BMv2 on the PATH as well, with the same results.
-Where there is p4c's driver and ptf, so are the exercises' PTF tests.
+KOFN_TUTORIALS names a checkout of github.com/p4lang/tutorials. The exercises need p4c-bm2-ss, Mininet, iperf, and the
+P4Runtime packages for python3. Each exercise's solution runs by its own `make run`, its hosts ping each other, and its
+scripts are run as its README says; if BMv2 is on the PATH, also with BMv2, with the same results. If p4c's driver and
+ptf are installed, the exercises' PTF tests run, too.
 """
 
 import os
@@ -33,7 +33,7 @@ pytestmark = [
 
 
 def solved(exercise: str, folder: Path) -> Path:
-    """A copy of the exercise with its solution in the place of its skeleton."""
+    """Return a copy of the exercise in which its solution replaces the skeleton."""
     for shared in ("bin", "utils"):
         shutil.copytree(CHECKOUT / shared, folder / shared)
     copy = Path(shutil.copytree(CHECKOUT / "exercises" / exercise, folder / "exercises" / exercise))
@@ -43,7 +43,9 @@ def solved(exercise: str, folder: Path) -> Path:
 
 
 def made(exercise: Path, target: str, lines: list[str], path: str) -> str:
-    """What `make` says to the lines.  Mininet's prompt reads each as soon as it is there, and ends with its input."""
+    """Run `make` with these input lines and return its output. Mininet's prompt reads the lines and ends with its
+    input.
+    """
     command = [*OWN_MACHINE, "sh", "-c", f"ip link set lo up; exec make {target}"]
     environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
     log = exercise / "make.log"
@@ -63,7 +65,7 @@ def made(exercise: Path, target: str, lines: list[str], path: str) -> str:
 
 
 def outcome(exercise: str, folder: Path, *, ours: bool) -> object:
-    """What the scripts of the exercise made of its packets."""
+    """Return what the exercise's scripts received."""
     task = EXERCISES[exercise]
     copy = solved(exercise, folder)
     said = made(copy, "run", ["pingall", *task.lines], path_with(folder / "names", ours=ours))
@@ -77,7 +79,7 @@ def test_every_exercise_is_known() -> None:
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
-def test_a_solution_runs_as_on_bmv2(exercise: str, tmp_path: Path) -> None:
+def test_solution_runs_as_on_bmv2(exercise: str, tmp_path: Path) -> None:
     found = outcome(exercise, tmp_path / "ours", ours=True)
     if bmv2():
         assert found == outcome(exercise, tmp_path / "theirs", ours=False)

@@ -1,4 +1,4 @@
-"""What the control plane may put into value sets; what they mean to packets is in the suite's value_sets.stf."""
+"""Keys that the control plane may put into value sets; the suite's value_sets.stf tests their effect on packets."""
 
 import json
 from pathlib import Path
@@ -24,15 +24,15 @@ def path(engine: Engine, twelve: int) -> int:
     return packet[3]
 
 
-def test_what_is_written_is_read(engine: Engine) -> None:
+def test_written_keys_are_read_back(engine: Engine) -> None:
     assert engine.value_set(ONE) == ()
     engine.set_value_set(ONE, [7, 3, 7])
     assert engine.value_set(ONE) == (7, 3)
     assert engine.value_set(TWO) == ()
 
 
-def test_a_set_of_unknown_size_takes_many() -> None:
-    """Compilers before value_set(size) wrote none."""
+def test_set_of_unknown_size_takes_many_keys() -> None:
+    """Compilers before value_set(size) wrote no size."""
     root = json.loads(PROGRAM.read_text())
     for item in root["parse_vsets"]:
         del item["max_size"]
@@ -51,7 +51,7 @@ def test_a_set_of_unknown_size_takes_many() -> None:
         (ONE, [-1], InvalidEntry, r"bit<12>"),
     ],
 )
-def test_what_does_not_fit_changes_nothing(
+def test_keys_that_do_not_fit_change_nothing(
     engine: Engine, name: str, keys: list[int], error: type[Exception], message: str
 ) -> None:
     engine.set_value_set(ONE, [9])

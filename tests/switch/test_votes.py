@@ -1,4 +1,4 @@
-"""kofn's program in the embedded switch counts votes as NumPy does, for every number of workers: each count, ties."""
+"""kofn's program in the embedded switch counts votes as NumPy does, for every number of workers, count and tie."""
 
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ def insert(engine: Engine, table: str, key: tuple[int, ...], action: str, *param
 
 @cache
 def engine() -> Engine:
-    """Job n has n workers, who all speak from port 1."""
+    """Return a switch on which job n has n workers, which all send from port 1."""
     engine = Engine({})
     engine.load(PROGRAM.read_bytes())
     engine.set_group(1, [Replica(port=port) for port in PORTS])
@@ -49,7 +49,7 @@ def engine() -> Engine:
 
 
 def contribute(header: KofnHeader, values: bytes) -> list[tuple[KofnHeader, bytes]]:
-    """What the ports get."""
+    """Send a contribution and return the packets at the ports."""
     datagram = encode(header, values)
     lengths = (28 + len(datagram)).to_bytes(2, "big"), (8 + len(datagram)).to_bytes(2, "big")
     ip = b"\x45\0" + lengths[0] + bytes.fromhex("0000 0000 4011 0000 0a000001 0a0000fe")
@@ -66,13 +66,13 @@ def contribute(header: KofnHeader, values: bytes) -> list[tuple[KofnHeader, byte
 
 
 def votes_of(workers: int, words: int) -> np.ndarray:
-    """Shape (workers, elements): every count occurs."""
+    """Return votes, shape (workers, elements), in which every count occurs."""
     random, elements = np.random.default_rng(workers), words * WORD_BYTES * 8
     return np.arange(workers)[:, None] < random.integers(0, workers + 1, elements)
 
 
 @pytest.mark.parametrize("workers", range(1, 65))
-def test_votes_of_any_number_of_workers(workers: int) -> None:
+def test_votes_of_any_number_of_workers_are_counted(workers: int) -> None:
     planes = workers.bit_length()
     for block, words in enumerate((1, VOTE_WORDS, 6)):
         votes = votes_of(workers, min(words, VOTE_WORDS))

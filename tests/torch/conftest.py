@@ -1,4 +1,4 @@
-"""PyTorch's tests: skipped where it is not installed; workers are threads, and sockets need namespaces."""
+"""Fixtures of PyTorch's tests, which are skipped without PyTorch; workers are threads, and sockets need namespaces."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package", autouse=True)
 def _switch() -> Iterator[None]:
-    """One for all crews of this process; each worker has one thread."""
+    """Start one switch for all crews of this process; each worker has one thread."""
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)

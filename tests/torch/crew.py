@@ -1,6 +1,6 @@
-"""Trainings in PyTorch beneath a real switch: each worker a thread, with a socket in a namespace of its own.
+"""Trainings in PyTorch at a real switch: each worker is a thread with a socket in its own namespace.
 
-Each model has a process group of one, so that all that the workers hear of each other goes through the switch.
+Each model has a process group of one, so that workers communicate only through the switch.
 """
 
 import copy
@@ -75,7 +75,7 @@ class SwitchedJob:
 
 
 class Crew(Nobody):
-    """All workers' jobs; they end together with the crew, so that late ones can ask."""
+    """All workers' jobs; they end together with the crew, so that late workers can ask the others."""
 
     def __init__(self, place: Place, iterations: int, folder: Path, workers: int, give_up_s: float) -> None:
         self.first = place.first_iteration
@@ -95,7 +95,7 @@ class Crew(Nobody):
         return max((job.replica.state() for job in self.jobs), key=lambda state: state.iteration if state else 0)
 
     def all(self, work: Callable[[SwitchedJob], T]) -> list[T]:
-        """What comes of it, by rank; each in a thread."""
+        """Run the work for each job in a thread and return the results by rank."""
         with ThreadPoolExecutor(len(self.jobs)) as pool:
             return list(pool.map(work, self.jobs))
 
@@ -129,29 +129,29 @@ def copied(model: torch.nn.Module) -> Any:
 
 
 def loaded(model: torch.nn.Module) -> Any:
-    """A copy that was saved."""
+    """Return a copy that was saved and loaded."""
     kept = io.BytesIO()
     torch.save(model, kept)
     return torch.load(io.BytesIO(kept.getvalue()), weights_only=False)
 
 
 def ddp(make: Callable[[], torch.nn.Module], **given: Any) -> DistributedDataParallel:
-    """With the same parameters in each thread; in a group of one, where no other is given."""
+    """Return a DDP model with the same parameters in each thread, in a group of one unless another is given."""
     with _making:
         group_of_one()
         torch.manual_seed(0)
         module = make()
-    return DistributedDataParallel(module, **given)  # which may wait for other threads
+    return DistributedDataParallel(module, **given)  # may wait for other threads
 
 
 def group_of_one() -> None:
-    """For every model of this process that has no other group."""
+    """Create the group of one for all models of this process without another group."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 
 
 def gloo_group(store: dist.Store, rank: int, size: int) -> Any:
-    """A thread's process group, among those of other threads; as init_process_group() would make it for a process."""
+    """Return a thread's process group among those of other threads, like init_process_group()'s for a process."""
     group_of_one()
     group: Any = dist.ProcessGroup(store, rank, size)
     backend = dist.ProcessGroup.BackendType.GLOO

@@ -1,7 +1,7 @@
-"""PyTorch's own tests of a process group (torch.testing), on the backend "kofn": each rank a process, as there.
+"""PyTorch's own tests of a process group (torch.testing) on the backend "kofn"; each rank is a process, as in PyTorch.
 
-They are those that PyTorch runs for gloo.  Communicators go through a real switch; gloo goes over loopback.  What fails
-on gloo itself cannot tell anything about another backend.
+They are the tests that PyTorch runs for gloo. Communicators go through a real switch; gloo goes over loopback. A test
+that fails on gloo says nothing about another backend.
 """
 
 import multiprocessing
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ.update(BACKEND="gloo", WORLD_SIZE="3", TEMP_DIR="/tmp", INIT_METHOD="file://", MASTER_ADDR="127.0.0.1")
-# which is read when it is imported
+# read when the module is imported
 
 import torch
 import torch.distributed as dist
 
-with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
+with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.testing._internal import common_utils
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.distributed import distributed_test
@@ -35,19 +35,19 @@ BY_NAME = {
     "test_monitored_barrier_gloo": "PyTorch allows monitored_barrier() to a backend called gloo",
     "test_monitored_barrier_gloo_subgroup": "PyTorch allows monitored_barrier() to a backend called gloo",
 }
-"""Tests for which the name must be gloo."""
+"""Tests that require the name gloo."""
 
 LIMIT_S = 100.0
-"""Of one test."""
+"""Time limit of one test."""
 
 
 class OnKofn(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
-    """One rank's."""
+    """The tests of one rank."""
 
     def call_dist_op(
         self, title: str, is_async: bool, op: Any, *given: Any, secondary_op_call: Any = None, **named: Any
     ) -> None:
-        """Without the profiler, which looks for gloo's events."""
+        """Call without the profiler, which looks for gloo's events."""
         for ours in ("expect_event", "profile_cuda", "tensor_shapes"):
             named.pop(ours, None)
         works = [op(*given, **named), *([secondary_op_call()] if secondary_op_call else [])]
@@ -60,7 +60,7 @@ def names() -> list[str]:
 
 
 def judge(name: str, place: Place, folder: Path) -> str:
-    """What a test came to: "passed", "skipped: ..." or "failed: ..."."""
+    """Run a test and return its outcome: "passed", "skipped: ..." or "failed: ..."."""
     if name in BY_NAME:
         return f"skipped: {BY_NAME[name]}"
     outcome = run(name, "kofn", place, folder / "kofn")
@@ -70,7 +70,7 @@ def judge(name: str, place: Place, folder: Path) -> str:
 
 
 def run(name: str, backend: str, place: Place, folder: Path) -> str:
-    """The same, of one backend; each rank's log is in the folder."""
+    """Run a test on one backend and return its outcome; each rank's log is in the folder."""
     for part in ("barrier", "test_dir", "init_dir"):
         (folder / part).mkdir(parents=True)
     context = multiprocessing.get_context("forkserver")
@@ -143,6 +143,6 @@ def _tried(name: str, rank: int) -> str:
 
 
 def _reason(skipped: BaseException) -> str:
-    """PyTorch ends a rank's process with a code for each reason."""
+    """Return the reason of a skip; PyTorch ends a rank's process with a code for each."""
     known = {str(skip.exit_code): skip.message for skip in TEST_SKIPS.values()}
     return known.get(str(skipped), str(skipped))

@@ -1,4 +1,4 @@
-"""Elastic trainings through a real switch: slow workers, schedulers, clipping, averages; replicas equal to the bit."""
+"""Elastic trainings through a real switch: slow workers, schedulers, clipping, averages; replicas equal bit for bit."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ ITERATIONS, SLOW = 60, 2
 
 
 class Trained:
-    """A worker's training, whose gradients take `slow_s` longer at worker SLOW."""
+    """A worker's training; gradients take `slow_s` longer at worker SLOW."""
 
     def __init__(self, job: SwitchedJob, make: Callable[[Any], torch.optim.Optimizer], **options: Any) -> None:
         self.job, self.model, self.own = job, ddp(layers, bucket_cap_mb=0.01, **options), 0
@@ -69,13 +69,13 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_slow_worker_ends_with_the_others(name: str, tmp_path: Path) -> None:
+def test_slow_worker_ends_with_the_others(name: str, tmp_path: Path) -> None:
     made, _ = trained(tmp_path, lambda job: Trained(job, OPTIMIZERS[name]).run())
     assert [job.left for job in made.jobs] == ["iterations"] * HOSTS
     assert [len(path.read_text().splitlines()) for path in sorted(tmp_path.glob("*.jsonl"))] == [ITERATIONS + 1] * HOSTS
 
 
-def test_the_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
+def test_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> Trained:
         worker = Trained(job, OPTIMIZERS["SGD"], gradient_as_bucket_view=True)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(worker.optimizer, 0.1, total_steps=ITERATIONS + 1)
@@ -96,7 +96,7 @@ def test_before_step_sets_the_rate_of_every_iteration(tmp_path: Path) -> None:
     assert rates == [0.1 / (ITERATIONS + 1)] * HOSTS
 
 
-def test_a_chained_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
+def test_chained_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> Trained:
         worker = Trained(job, OPTIMIZERS["SGD"])
         warm_up = torch.optim.lr_scheduler.LinearLR(worker.optimizer, 0.1, total_iters=ITERATIONS)
@@ -107,7 +107,7 @@ def test_a_chained_scheduler_steps_in_every_iteration(tmp_path: Path) -> None:
         assert each.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.9**ITERATIONS)
 
 
-def test_clipping_and_a_moving_average_are_of_every_iteration(tmp_path: Path) -> None:
+def test_clipping_and_a_moving_average_apply_to_every_iteration(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> Trained:
         worker = Trained(job, OPTIMIZERS["AdamW"])
         worker.average = average = AveragedModel(worker.model.module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
@@ -124,8 +124,8 @@ def images() -> nn.Module:
     return convolutions.to(memory_format=torch.channels_last)
 
 
-def test_parameters_in_another_memory_format(tmp_path: Path) -> None:
-    """All workers have the same data, so that the means are a worker's own gradients; a replica is restored, too."""
+def test_parameters_in_another_memory_format_train_and_are_restored(tmp_path: Path) -> None:
+    """All workers have the same data, so the means are a worker's own gradients. A replica is restored, too."""
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
         optimizer.zero_grad()
@@ -157,8 +157,8 @@ def test_parameters_in_another_memory_format(tmp_path: Path) -> None:
         )
 
 
-def test_another_worker_can_go_on_from_a_replica(tmp_path: Path) -> None:
-    """What a peer is given after some iterations, and restored in a model that has begun anew."""
+def test_another_worker_can_continue_from_a_replica(tmp_path: Path) -> None:
+    """A peer's state after some iterations is restored in a fresh model."""
 
     def train(job: SwitchedJob) -> Trained:
         worker = Trained(job, OPTIMIZERS["AdamW"])

@@ -1,4 +1,4 @@
-"""One gradient after another through an agent: no network, no switch."""
+"""Gradients pass through an agent one after another; no network, no switch."""
 
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -18,8 +18,8 @@ from kofn.host.compression.job_coding import JobCoding
 from kofn.torch.exchange import GradientExchange
 
 
-def test_a_gradient_whose_mean_is_known_may_wait_for_no_other() -> None:
-    """It is contributed late, and does not count: no iteration ends meanwhile."""
+def test_gradient_with_a_known_mean_does_not_wait() -> None:
+    """It is contributed late and does not count, and no iteration ends meanwhile."""
     coding = JobCoding.of(JobSection(), CompressSection(), 4)
     agent: Any = SimpleNamespace(iteration=2, all_reduce=lambda given, missed: Exchange(handed_s=1.0, age=1))
     exchange = GradientExchange(agent, coding, 9)

@@ -1,4 +1,4 @@
-"""The communication hook against PyTorch's own all-reduce by gloo, with all that DDP offers, through a real switch."""
+"""The communication hook against PyTorch's all-reduce by gloo, with all of DDP's options, through a real switch."""
 
 import time
 import tracemalloc
@@ -33,7 +33,7 @@ BATCH, STEPS = 16, 12
 
 
 class Branches(nn.Module):
-    """Of which a forward pass uses one."""
+    """A model with two branches; a forward pass uses one of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Branches(nn.Module):
 
 
 class Scaled(nn.Sequential):
-    """With a parameter of no dimensions, and some of no elements."""
+    """A model with a parameter of no dimensions, and some of no elements."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
@@ -61,7 +61,7 @@ class Scaled(nn.Sequential):
 
 
 class Differentiated(nn.Module):
-    """With a checkpoint, and an input's gradient that is differentiated again where checkpoints allow it."""
+    """A model with a checkpoint, and with an input gradient that is differentiated again where checkpoints permit."""
 
     def __init__(self, *, reentrant: bool) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def layers() -> nn.Module:
 
 @dataclass(frozen=True)
 class Case:
-    """A way to use DDP; `accumulate`: batches a step; `more`: further batches by rank, in join()."""
+    """A use of DDP; `accumulate`: batches a step; `more`: further batches by rank, in join()."""
 
     make: Callable[[], nn.Module] = layers
     options: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Case:
     more: int = 0
 
     def train(self, model: DistributedDataParallel, rank: int, attach: Callable[[], Any]) -> list[float]:
-        """All losses."""
+        """Train and return all losses."""
         attach()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         data, losses = torch.Generator().manual_seed(rank), []
@@ -130,7 +130,7 @@ CASES = {
 
 
 def compared(case: Case, folder: Path) -> None:
-    """The same training by gloo and by the switch: losses as near as the case says, and replicas equal to the bit."""
+    """Train by gloo and by the switch. Losses agree within the case's tolerance, and replicas are equal bit for bit."""
     stores = dist.HashStore(), dist.HashStore()
 
     def make() -> nn.Module:
@@ -157,13 +157,13 @@ def compared(case: Case, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_training_is_that_of_gloo(name: str, tmp_path: Path) -> None:
+def test_training_equals_gloos(name: str, tmp_path: Path) -> None:
     compared(CASES[name], tmp_path)
 
 
 @pytest.mark.parametrize("factor", [1e-9, 1e-4, 1e4, 65536.0])
-def test_a_loss_of_any_size_trains_as_by_gloo(factor: float, tmp_path: Path) -> None:
-    """A GradScaler, or a division by tokens, multiplies the loss; the optimizer takes the factor back."""
+def test_loss_of_any_scale_trains_as_by_gloo(factor: float, tmp_path: Path) -> None:
+    """A GradScaler, or a division by tokens, scales the loss; the optimizer divides by the factor."""
     store = dist.HashStore()
 
     def train(job: SwitchedJob) -> tuple[list[float], list[float], bytes]:
@@ -197,8 +197,8 @@ def copied(model: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize("copy", [copied, loaded])
-def test_a_copy_of_a_model_has_no_session(copy: Callable[[nn.Module], Any], tmp_path: Path) -> None:
-    """As of a moving average, of the whole DistributedDataParallel, while the training goes on."""
+def test_copy_of_a_model_has_no_session(copy: Callable[[nn.Module], Any], tmp_path: Path) -> None:
+    """The copy is of the whole DistributedDataParallel during training, as for a moving average."""
 
     def train(job: SwitchedJob) -> tuple[bytes, bytes]:
         model, images = ddp(layers), torch.ones(BATCH, 64)
@@ -210,7 +210,7 @@ def test_a_copy_of_a_model_has_no_session(copy: Callable[[nn.Module], Any], tmp_
                 for each in other.parameters():
                     each.zero_()
             model(images).square().mean().backward()
-        for _ in range(3):  # nothing is left of it where it has ended
+        for _ in range(3):  # after the training the copy has no trace of it either
             model.module(images).square().mean().backward()
         return parameters_of(model), parameters_of(ddp(layers))
 
@@ -219,9 +219,9 @@ def test_a_copy_of_a_model_has_no_session(copy: Callable[[nn.Module], Any], tmp_
     assert [job.left for job in made.jobs] == ["iterations"] * HOSTS
 
 
-@pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
-def test_of_a_compiled_model_nothing_of_the_session_is_compiled(tmp_path: Path) -> None:
-    """Which took a graph for each value of a norm, up to PyTorch's limit."""
+@pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
+def test_session_of_a_compiled_model_is_not_compiled(tmp_path: Path) -> None:
+    """Otherwise each value of a norm would take a graph, up to PyTorch's limit."""
     graphs = list[Any]()
 
     def count(graph: Any, given: Any) -> Any:
@@ -249,10 +249,12 @@ def statistics() -> nn.Module:
     [(layers, {}), (layers, {"static_graph": True}), (statistics, {})],
     ids=["buckets are rebuilt", "static graph", "buffers are broadcast"],
 )
-def test_a_late_worker_does_not_wait_for_workers_that_wait_for_it(
+def test_late_worker_does_not_wait_for_workers_that_wait_for_it(
     make: Callable[[], nn.Module], options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Where DDP makes all workers meet, a gradient that counts in a later iteration cannot wait for that one's end."""
+    """If DDP makes all workers meet, a gradient that counts in a later iteration must not wait for that iteration's
+    end.
+    """
     store = dist.HashStore()
 
     def train(job: SwitchedJob) -> bytes:
@@ -273,12 +275,12 @@ def test_a_late_worker_does_not_wait_for_workers_that_wait_for_it(
     assert trained == trained[:1] * HOSTS
 
 
-def test_two_hundred_steps_are_those_of_gloo(tmp_path: Path) -> None:
+def test_two_hundred_steps_equal_gloos(tmp_path: Path) -> None:
     compared(Case(steps=200), tmp_path)
 
 
-def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
-    """The backward pass of the first layer waits for the mean of the last one."""
+def test_bucket_is_averaged_while_backward_continues(tmp_path: Path) -> None:
+    """The first layer's backward pass waits for the last layer's mean."""
 
     def train(job: SwitchedJob) -> list[float]:
         model = ddp(layers, bucket_cap_mb=0.01)
@@ -286,7 +288,7 @@ def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
         last, waited = model.module[-1].bias, list[float]()
 
         def wait(module: nn.Module, *gradients: Any) -> None:
-            if session.iteration >= crewed.first:  # buckets are made anew after the first iteration
+            if session.iteration >= crewed.first:  # DDP rebuilds its buckets after the first iteration
                 stream = session._exchange._stream
                 waited.append(float(stream.wait(0, last.numel(), 10).sum()))
 
@@ -306,15 +308,15 @@ def test_a_bucket_is_averaged_while_backward_goes_on(tmp_path: Path) -> None:
     assert {round(each, 3) for one in waited for each in one} == wanted
 
 
-def test_a_fingerprint_is_of_all_parameters_however_they_lie_in_memory() -> None:
+def test_fingerprint_covers_all_parameters_in_any_memory_layout() -> None:
     model = nn.ParameterDict({"apart": torch.arange(6.0)[::2], "across": torch.arange(6.0).view(2, 3).t()})
     layout = ParameterLayout(model)
     assert layout.values().tolist() == [0, 2, 4, 0, 3, 1, 4, 2, 5]
     assert fingerprint(*layout.each()) == fingerprint(layout.values())
 
 
-def test_no_iteration_takes_memory_for_its_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Means are where the bucket's values were, and an iteration takes less than half a gradient at each worker."""
+def test_iterations_allocate_no_memory_for_gradient_and_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means take the place of the bucket's values. An iteration takes less than half a gradient at each worker."""
 
     def reduce(session: kofn.torch.Session, bucket: dist.GradBucket) -> Any:
         values = bucket.buffer()
@@ -342,8 +344,8 @@ def test_no_iteration_takes_memory_for_its_gradient_and_means(tmp_path: Path, mo
     assert all(means.data_ptr() == values.data_ptr() for means, values in places)
 
 
-def test_without_elastic_a_slow_worker_gets_every_mean_in_order(tmp_path: Path) -> None:
-    """k = 2 of 3: what it has missed is there for its next backward passes."""
+def test_slow_worker_without_elastic_gets_every_mean_in_order(tmp_path: Path) -> None:
+    """With k = 2 of 3, the means that it missed are ready for its next backward passes."""
 
     def train(job: SwitchedJob) -> bytes:
         model = ddp(layers)

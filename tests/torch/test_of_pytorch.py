@@ -1,6 +1,6 @@
-"""PyTorch's own tests of a process group on the backend "kofn", each rank a process, through a real switch.
+"""PyTorch's own tests of a process group on the backend "kofn"; each rank is a process, through a real switch.
 
-`make torch-tests` runs all of them and says which do not apply, and why.
+`make torch-tests` runs all of them, and prints which do not apply and why.
 """
 
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ FEW = {f"test_{name}" for name in ("all_reduce_sum_async", "all_gather", "barrie
 @pytest.mark.parametrize(
     "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.long) for name in suite.names()]
 )
-def test_of_pytorch(name: str, tmp_path: Path) -> None:
+def test_pytorchs_own_test_passes(name: str, tmp_path: Path) -> None:
     outcome = suite.judge(name, started(EMBEDDED).place(addresses(HOSTS)), tmp_path)
     if outcome.startswith("skipped: "):
         pytest.skip(outcome.removeprefix("skipped: "))

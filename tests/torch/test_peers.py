@@ -1,4 +1,4 @@
-"""The hook where workers sum among themselves: what the switch is compared with, and nothing but a way to sum."""
+"""The hook with workers that sum among themselves: the comparison for the switch, which differs only in how it sums."""
 
 import json
 from collections.abc import Callable
@@ -39,7 +39,7 @@ STEPS = 5
 
 @dataclass
 class PeerJob:
-    """A TorchJob without a controller, whose workers sum as `connect` says."""
+    """A TorchJob without a controller, whose workers sum through `connect`."""
 
     config: Config
     rank: int
@@ -47,14 +47,14 @@ class PeerJob:
     connect: Callable[[], BucketSum]
 
     def join(self, coding: JobCoding, replica: ModelReplica, group: Any) -> PeerReducer:
-        nobody: Any = None
+        absent: Any = None
         reducer, self.loop = PeerReducer(self.connect, coding.planner.first()), EventLoop()
-        self.loop.run(reducer.join_first(1, 0, nobody))
+        self.loop.run(reducer.join_first(1, 0, absent))
         self.reducer = reducer
         return reducer
 
     def report(self, report: kofn_pb2.Report) -> None:
-        """Nobody wants to hear it."""
+        """Do nothing: no controller takes the report."""
 
     def fail(self, error: HostError) -> None:
         self.reducer.fail(error)
@@ -83,7 +83,7 @@ def train(model: Any, rank: int, session: kofn.torch.Session | None = None) -> b
 
 
 @pytest.mark.parametrize("collective", ["gloo", "ring"])
-def test_a_training_is_that_of_ddp_alone(collective: str, tmp_path: Path) -> None:
+def test_training_equals_that_of_ddp_alone(collective: str, tmp_path: Path) -> None:
     there, stores = addresses(HOSTS), (dist.HashStore(), dist.HashStore())
     config = Config.of(
         {
@@ -119,13 +119,13 @@ def test_a_training_is_that_of_ddp_alone(collective: str, tmp_path: Path) -> Non
     assert all(line["wait_s"] > 0 for line in lines)
 
 
-def test_no_iteration_takes_memory_for_its_gradient_and_means() -> None:
-    """As through the switch, or the comparison is not fair."""
+def test_iterations_allocate_no_memory_for_gradient_and_means() -> None:
+    """The switch allocates none either, so the comparison is fair."""
     group_of_one()
-    nobody: Any = None
+    absent: Any = None
     coding = JobCoding.of(JobSection(), CompressSection(), 4)
     reducer, loop = PeerReducer(lambda: GroupSum(dist.group.WORLD), coding.planner.first()), EventLoop()
-    loop.run(reducer.join_first(1, 0, nobody))
+    loop.run(reducer.join_first(1, 0, absent))
     exchange = PeerExchange(reducer, 4, 1)
     places = set()
     for iteration in (1, 2):
@@ -138,7 +138,7 @@ def test_no_iteration_takes_memory_for_its_gradient_and_means() -> None:
     loop.close()
 
 
-def test_a_gradient_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+def test_non_finite_gradient_is_refused(tmp_path: Path) -> None:
     config = Config.of(
         {"job": {"workers": 1, "collective": "gloo"}, "model": {"compute_ms": 0}, "torch": {"script": "train.py"}}
     )
@@ -153,12 +153,12 @@ def test_a_gradient_that_is_not_finite_is_refused(tmp_path: Path) -> None:
 
 def test_gloo_needs_a_group_of_all_workers(tmp_path: Path) -> None:
     config = Config.of({"job": {"workers": HOSTS, "collective": "gloo"}, "torch": {"script": "train.py"}})
-    nobody: Any = None
+    absent: Any = None
     with pytest.raises(TorchError, match=r"job.collective is 'gloo', and WORLD_SIZE is 1"):
-        kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", nobody))
+        kofn.torch.ddp_hook(ddp(layers), job=PeerJob(config, 0, tmp_path / "worker-0.jsonl", absent))
 
 
-def test_the_model_that_is_compared_has_as_many_elements_as_said() -> None:
+def test_compared_model_has_the_stated_number_of_elements() -> None:
     assert sum(each.numel() for each in gpt.GPT().parameters()) == GPT_ELEMENTS
     text, wanted = next(gpt.batches(0))
     assert gpt.GPT()(text).shape == (*wanted.shape, gpt.BYTES)

@@ -1,4 +1,4 @@
-"""The backend "kofn" over exact sums of a real switch: which calls go through it, and what trains on it."""
+"""The backend "kofn" over exact sums of a real switch: the calls that use it, and trainings on it."""
 
 import math
 import subprocess
@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.multi_threaded_pg import _install_threaded_pg, _uninstall_threaded_pg
 
-with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
+with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn.torch
@@ -38,7 +38,7 @@ from kofn.torch.process_group import GATHERED
 from tests.host.collectives.crews import addresses
 from tests.host.collectives.switched import EMBEDDED, HOSTS, started
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
 
 Join = Callable[[int], Communicator]
 
@@ -47,7 +47,7 @@ Layout = Callable[[torch.Tensor], torch.Tensor]
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """Each rank is a thread, with process groups of its own."""
+    """Make each rank a thread with its own process groups."""
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     _install_threaded_pg()
     yield
@@ -57,7 +57,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture
 def join() -> Join:
-    """A communicator through the switch, by rank."""
+    """Return a function from a rank to its communicator through the switch."""
     place = started(EMBEDDED).place(addresses(HOSTS))
     return lambda rank: place.join(rank, 20.0)
 
@@ -65,7 +65,7 @@ def join() -> Join:
 def in_a_group(
     join: Join, work: Callable[[int], Any], backend: str = "kofn"
 ) -> tuple[list[Any], Counter[tuple[str, str]]]:
-    """What comes of it by rank, and rank 0's calls."""
+    """Run the work in a group; return the results by rank, and rank 0's calls."""
     store = dist.HashStore()
 
     def one(rank: int) -> tuple[Any, Counter[tuple[str, str]]]:
@@ -108,8 +108,8 @@ def test_sums_and_copies_of_every_dtype_go_through_the_switch(dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_statistics_of_any_magnitudes_are_summed_beside_each_other(dtype: torch.dtype, join: Join) -> None:
-    """As of a loss beside a number of tokens, or of one that is not finite."""
+def test_statistics_of_any_magnitudes_are_summed_independently(dtype: torch.dtype, join: Join) -> None:
+    """For example, a loss beside a number of tokens, or beside a non-finite one."""
 
     def work(rank: int) -> tuple[list[float], list[float], float]:
         given = [2.0**14 if dtype == torch.float16 else 2.0**40, 0.5 + rank, 2.0**-12, -0.0]
@@ -130,8 +130,8 @@ def test_statistics_of_any_magnitudes_are_summed_beside_each_other(dtype: torch.
     assert calls["kofn", "allreduce"] == 3
 
 
-def test_what_follows_a_call_may_wait_for_other_calls(join: Join) -> None:
-    """As PowerSGD's hook does in its callbacks, for each bucket."""
+def test_callback_of_a_call_may_wait_for_other_calls(join: Join) -> None:
+    """PowerSGD's hook does this in its callbacks, for each bucket."""
 
     def work(rank: int) -> list[float]:
         group = dist.new_group(timeout=timedelta(seconds=5))
@@ -141,7 +141,7 @@ def test_what_follows_a_call_may_wait_for_other_calls(join: Join) -> None:
             found: torch.Tensor = dist.all_reduce(summed, group=group, async_op=True).get_future().wait()[0]
             return found
 
-        time.sleep(0.3 * (rank == 2))  # at the others the calls are not done when they are followed
+        time.sleep(0.3 * (rank == 2))  # at the other ranks the calls are not done when callbacks are added
         given = [torch.full((100,), 1.0 * number) for number in range(6)]
         begun = [dist.all_reduce(each, group=group, async_op=True) for each in given]
         followed = [each.get_future().then(again) for each in begun]
@@ -150,8 +150,8 @@ def test_what_follows_a_call_may_wait_for_other_calls(join: Join) -> None:
     assert in_a_group(join, work)[0] == [[9.0 * number for number in range(6)]] * HOSTS
 
 
-def test_a_process_ends_while_calls_are_under_way() -> None:
-    """PyTorch's own groups abort it then."""
+def test_process_ends_while_calls_are_in_flight() -> None:
+    """With PyTorch's own groups it would be aborted."""
     ((host, _, port),) = [each.rpartition(":") for each in addresses(1)]
     script = f"""
 import torch, torch.distributed as dist, kofn.torch
@@ -166,8 +166,8 @@ for _ in range(20):
         assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_what_waits_in_vain_for_a_call_ends_with_the_groups_limit(join: Join) -> None:
-    """A future of a future is PyTorch's own, which nothing relieves."""
+def test_wait_for_a_call_that_never_ends_fails_after_the_groups_limit(join: Join) -> None:
+    """A future of a future is PyTorch's own, and nothing else would end its wait."""
 
     def work(rank: int) -> None:
         group = dist.new_group(timeout=timedelta(seconds=1))
@@ -186,8 +186,8 @@ def test_what_waits_in_vain_for_a_call_ends_with_the_groups_limit(join: Join) ->
     assert time.monotonic() - begun_s < 10
 
 
-def test_a_group_of_all_ranks_in_another_order_goes_over_gloo(join: Join) -> None:
-    """Of which rank 1 has the place that it has in the communicator."""
+def test_group_of_all_ranks_in_another_order_uses_gloo(join: Join) -> None:
+    """Rank 1 has the same place as in the communicator."""
 
     def work(rank: int) -> tuple[list[float], float]:
         group, rows, given = dist.new_group([2, 1, 0], sort_ranks=False), torch.empty(3), torch.tensor([float(rank)])
@@ -200,7 +200,7 @@ def test_a_group_of_all_ranks_in_another_order_goes_over_gloo(join: Join) -> Non
     assert calls["kofn", "broadcast"] == 0
 
 
-def test_an_output_of_another_size_is_named(join: Join) -> None:
+def test_output_of_another_size_is_named(join: Join) -> None:
     def work(rank: int) -> None:
         with pytest.raises(kofn.torch.TorchError, match="the output must have 6 elements, got 7"):
             dist.all_gather_single(torch.empty(7), torch.ones(2))
@@ -214,7 +214,7 @@ def test_an_output_of_another_size_is_named(join: Join) -> None:
     in_a_group(join, work)
 
 
-def test_what_a_switch_cannot_sum_goes_over_gloo(join: Join) -> None:
+def test_unsupported_sums_use_gloo(join: Join) -> None:
     def work(rank: int) -> tuple[float, ...]:
         most, double, pair = torch.tensor(rank), torch.ones(HOSTS, dtype=torch.float64), torch.ones(3)
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
@@ -242,7 +242,7 @@ def negated(values: torch.Tensor) -> torch.Tensor:
 
 
 def every_call(rank: int, laid_out: Layout, dtype: torch.dtype, elements: int) -> dict[str, torch.Tensor]:
-    """Make each call once on tensors that `laid_out` has made; return their values afterwards."""
+    """Make each call once on tensors made by `laid_out`; return their values afterwards."""
 
     def own(number: int = 0) -> torch.Tensor:
         return laid_out(torch.arange(elements * HOSTS, dtype=dtype) + 10 * rank + 100 * number)
@@ -292,7 +292,7 @@ def every_call(rank: int, laid_out: Layout, dtype: torch.dtype, elements: int) -
 def test_every_call_takes_tensors_of_any_layout(
     laid_out: Layout, elements: int, dtype: torch.dtype, join: Join
 ) -> None:
-    """Through the switch and over gloo: the values are those of contiguous tensors."""
+    """The values are those of contiguous tensors, through the switch and over gloo."""
 
     def work(rank: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         return every_call(rank, laid_out, dtype, elements), every_call(rank, torch.clone, dtype, elements)
@@ -306,7 +306,7 @@ def test_every_call_takes_tensors_of_any_layout(
     assert ("gloo", "allreduce") in calls
 
 
-def test_a_tensor_whose_elements_share_memory_is_read_and_never_written(join: Join) -> None:
+def test_tensor_with_shared_elements_is_read_and_never_written(join: Join) -> None:
     def work(rank: int) -> list[float]:
         for dtype in (torch.float32, torch.float64):
             with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
@@ -319,8 +319,8 @@ def test_a_tensor_whose_elements_share_memory_is_read_and_never_written(join: Jo
 
 
 @pytest.mark.parametrize("backend", ["cpu:kofn,cuda:gloo", "cuda:gloo,cpu:kofn"])
-def test_beside_a_backend_for_another_device(backend: str, join: Join) -> None:
-    """No such device is here; what calls would take where is asked of the group."""
+def test_group_works_beside_a_backend_for_another_device(backend: str, join: Join) -> None:
+    """The machine has no such device; the group tells which backend a call would use."""
 
     def work(rank: int) -> tuple[float, list[str], bool]:
         summed = torch.full((3,), float(rank))
@@ -337,7 +337,7 @@ def test_beside_a_backend_for_another_device(backend: str, join: Join) -> None:
     assert ("gloo", "allreduce") not in calls
 
 
-def test_fsdp_and_ddp_train_on_it(join: Join) -> None:
+def test_fsdp_and_ddp_train_on_the_backend(join: Join) -> None:
     def work(rank: int) -> tuple[float, float]:
         sharded, whole = nn.Linear(8, 8), nn.Linear(8, 8)
         for each in (sharded, whole):
@@ -354,8 +354,8 @@ def test_fsdp_and_ddp_train_on_it(join: Join) -> None:
     assert calls["kofn", "allreduce"] >= 1
 
 
-def test_layers_that_are_sharded_and_an_optimizer_that_is(join: Join) -> None:
-    """FSDP2 layer by layer, and ZeRO's first stage: the parameters of plain training on all batches."""
+def test_sharded_layers_and_a_sharded_optimizer_train_as_usual(join: Join) -> None:
+    """FSDP2 layer by layer and ZeRO's first stage give the parameters of plain training on all batches."""
 
     alone = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     initial = deepcopy(alone)
@@ -392,8 +392,8 @@ def test_layers_that_are_sharded_and_an_optimizer_that_is(join: Join) -> None:
     assert calls["kofn", "broadcast"] > 0
 
 
-def test_a_tensor_that_is_nowhere_in_main_memory_is_refused(join: Join) -> None:
-    """As one of a GPU would be; the group goes on."""
+def test_tensor_outside_of_main_memory_is_refused(join: Join) -> None:
+    """A GPU's tensor would be refused, too; the group continues."""
 
     def work(rank: int) -> tuple[str, float]:
         with pytest.raises(RuntimeError) as caught:
@@ -406,7 +406,7 @@ def test_a_tensor_that_is_nowhere_in_main_memory_is_refused(join: Join) -> None:
     assert all("device type meta" in words and summed == 9 for words, summed in found)
 
 
-def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
+def test_group_needs_a_communicator_of_its_rank(join: Join) -> None:
     def init(rank: int) -> None:
         dist.init_process_group("kofn", rank=rank, world_size=HOSTS, store=dist.HashStore())
 
@@ -424,12 +424,12 @@ def test_a_group_needs_a_communicator_of_its_rank(join: Join) -> None:
 
 
 @pytest.mark.parametrize("given", [None, Communicator])
-def test_what_is_no_communicator_is_refused(given: Any) -> None:
+def test_object_that_is_no_communicator_is_refused(given: Any) -> None:
     with pytest.raises(kofn.torch.TorchError, match=f"the communicator is a {type(given).__name__}: a kofn.Commun"):
         kofn.torch.use(given)
 
 
-def test_a_call_that_a_rank_leaves_out_fails_after_the_groups_limit(join: Join) -> None:
+def test_call_that_a_rank_leaves_out_fails_after_the_groups_limit(join: Join) -> None:
     def work(rank: int) -> float:
         group, begun_s = dist.new_group(timeout=timedelta(seconds=1)), time.monotonic()
         if rank != 2:

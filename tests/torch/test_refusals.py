@@ -1,4 +1,4 @@
-"""What cannot be done with a model, an optimizer or an environment: a clear error, and never a training that hangs."""
+"""Unsupported models, optimizers and environments give a clear error, and never a training that hangs."""
 
 import re
 import time
@@ -46,7 +46,7 @@ ENVIRONMENT = {
 
 @pytest.fixture
 def alone(tmp_path: Path) -> SwitchedJob:
-    """A job that nobody joins."""
+    """Return a job that no other worker joins."""
     config = Config.of({"job": {"workers": HOSTS}})
     place: Any = None
     peers: Any = None
@@ -73,12 +73,12 @@ def line() -> nn.Module:
         (lambda: nn.Linear(2, 2).requires_grad_(False), "the model has no parameters that are trained"),
     ],
 )
-def test_models_that_cannot_be_summed(module: Callable[[], nn.Module], words: str) -> None:
+def test_models_that_cannot_be_summed_are_refused(module: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(kofn.torch.TorchError, match=words):
         ParameterLayout(module())
 
 
-def test_what_is_no_ddp_or_has_a_hook(alone: SwitchedJob) -> None:
+def test_model_without_ddp_or_with_a_hook_is_refused(alone: SwitchedJob) -> None:
     plain: Any = line()
     with pytest.raises(kofn.torch.TorchError, match="the model is a Linear: a DistributedDataParallel is needed"):
         ddp_hook(plain, job=alone)
@@ -88,7 +88,7 @@ def test_what_is_no_ddp_or_has_a_hook(alone: SwitchedJob) -> None:
         ddp_hook(model, job=alone)
 
 
-def test_a_world_of_another_size(alone: SwitchedJob) -> None:
+def test_world_of_another_size_is_refused(alone: SwitchedJob) -> None:
     store = dist.HashStore()
 
     def train(rank: int) -> str:
@@ -101,7 +101,7 @@ def test_a_world_of_another_size(alone: SwitchedJob) -> None:
         assert all(words.startswith("WORLD_SIZE is 2, job.workers is 3") for words in pool.map(train, range(2)))
 
 
-def test_a_process_group_of_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_group_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.toml").write_text("[job]\nworkers = 3\n")
     for name, value in {**ENVIRONMENT, "KOFN_CONFIG": str(tmp_path / "job.toml")}.items():
         monkeypatch.setenv(name, value)
@@ -109,7 +109,7 @@ def test_a_process_group_of_another_size(tmp_path: Path, monkeypatch: pytest.Mon
         GroupJob(1, 2)
 
 
-def test_a_second_hook_of_ours(tmp_path: Path) -> None:
+def test_second_hook_is_refused(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         model = ddp(line)
         with closing(kofn.torch.ddp_hook(model, job=job)):
@@ -117,7 +117,7 @@ def test_a_second_hook_of_ours(tmp_path: Path) -> None:
                 kofn.torch.ddp_hook(model, job=job)
             with pytest.raises(kofn.torch.TorchError, match="must have no communication hook yet"):
                 kofn.torch.elastic(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
-            model(SEED).sum().backward()  # the first one goes on
+            model(SEED).sum().backward()  # the first hook still works
 
     with crew(tmp_path, 1) as made:
         made.all(run)
@@ -143,7 +143,7 @@ def reduced_in_python() -> Any:
         (reduced_in_python, 'optimize_ddp must be True or False, got "python_reducer"'),
     ],
 )
-def test_gradients_that_no_hook_gets(make: Callable[[], Any], words: str, alone: SwitchedJob) -> None:
+def test_gradients_without_a_hook_are_refused(make: Callable[[], Any], words: str, alone: SwitchedJob) -> None:
     with pytest.raises(kofn.torch.TorchError, match=words):
         ddp_hook(make(), job=alone)
 
@@ -161,7 +161,7 @@ def test_unused_parameters_need_all_workers_in_one_group(alone: SwitchedJob) -> 
         ({}, torch.optim.SGD, torch.optim.lr_scheduler.ReduceLROnPlateau, "got ReduceLROnPlateau, which needs each"),
     ],
 )
-def test_what_is_not_elastic(
+def test_unsupported_elastic_training_is_refused(
     alone: SwitchedJob, options: dict[str, Any], optimizer: Any, scheduler: Any, words: str
 ) -> None:
     model = ddp(line, **options)
@@ -177,7 +177,9 @@ def test_what_is_not_elastic(
         (lambda model: torch.optim.SGD(model.parameters()), "cosine", "the scheduler is a str: one of torch.optim.lr_"),
     ],
 )
-def test_what_is_no_optimizer_or_scheduler(alone: SwitchedJob, optimizer: Any, scheduler: Any, words: str) -> None:
+def test_objects_that_are_no_optimizer_or_scheduler_are_refused(
+    alone: SwitchedJob, optimizer: Any, scheduler: Any, words: str
+) -> None:
     model: Any = line()
     for train, given in ((kofn.torch.elastic, ddp(line)), (kofn.torch.schedule, model)):
         with pytest.raises(kofn.torch.TorchError, match=words):
@@ -190,12 +192,12 @@ def test_what_is_no_optimizer_or_scheduler(alone: SwitchedJob, optimizer: Any, s
 
 
 @pytest.mark.parametrize("name", ENVIRONMENT)
-def test_a_variable_that_is_missing(name: str) -> None:
+def test_missing_variable_is_named(name: str) -> None:
     with pytest.raises(kofn.torch.TorchError, match=f"{name} is not set: .* is needed"):
         JobPlace.find((0, 1), {**ENVIRONMENT, name: ""})
 
 
-def test_ranks_that_differ_or_are_no_numbers() -> None:
+def test_ranks_that_differ_or_are_no_numbers_are_refused() -> None:
     assert JobPlace.find((0, 1), ENVIRONMENT).rank == JobPlace.find((1, 3), ENVIRONMENT).rank == 1
     with pytest.raises(kofn.torch.TorchError, match="KOFN_RANK is 1, the process group's rank is 2"):
         JobPlace.find((2, 3), ENVIRONMENT)
@@ -213,14 +215,14 @@ def controlled(tmp_path: Path) -> ControlledJob:
     )
 
 
-def test_a_second_model_in_a_process(controlled: ControlledJob, tmp_path: Path) -> None:
+def test_second_model_in_a_process_is_refused(controlled: ControlledJob, tmp_path: Path) -> None:
     with closing(udp_socket("", PORT, "lo")), pytest.raises(kofn.torch.TorchError) as caught:
         ddp_hook(ddp(line), job=controlled)
     assert str(caught.value).startswith("worker 1 must be one model's, in one process: its way to 127.0.0.1 cannot be")
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"], "no ledger is left"
 
 
-def test_packets_leave_by_the_interface_that_the_environment_says(
+def test_packets_leave_by_the_interface_of_the_environment(
     controlled: ControlledJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(service: str, **given: Any) -> None:
@@ -231,16 +233,16 @@ def test_packets_leave_by_the_interface_that_the_environment_says(
         ddp_hook(ddp(line), job=controlled)
 
 
-# -- while it trains
+# -- during training
 
 
 def errors(made: Crew, train: Callable[[SwitchedJob, Any], object], limit_s: float = 12.0) -> list[str]:
-    """With what each worker's session ends; it is the same at every later call."""
+    """Return the error that ends each worker's session; every later call raises it again."""
 
     def run(job: SwitchedJob) -> str:
         model = ddp(line)
         begun_s = time.monotonic()
-        with suppress(RuntimeError), pytest.raises(HostError):  # what DDP makes of it, without its type
+        with suppress(RuntimeError), pytest.raises(HostError):  # DDP's form of the error, without its type
             train(job, model)
         with pytest.raises(HostError) as caught:
             model(SEED)
@@ -251,12 +253,12 @@ def errors(made: Crew, train: Callable[[SwitchedJob, Any], object], limit_s: flo
 
 
 def missing(error: str) -> set[str]:
-    """The ranks that were missing when a worker gave up; on a busy machine others come late too."""
+    """Return the ranks that were missing when a worker gave up; on a busy machine other ranks may be late, too."""
     found = re.search(r"workers? (.*) missing", error)
     return set(found[1].split(" and ")) if found else set()
 
 
-def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
+def test_non_finite_gradient_is_refused(tmp_path: Path) -> None:
     def train(job: SwitchedJob, model: Any) -> None:
         kofn.torch.ddp_hook(model, job=job)
         model(SEED * (float("nan") if job.rank == 1 else 1)).sum().backward()
@@ -269,8 +271,8 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), 3e6])
-def test_a_gradient_out_of_range_is_named_where_it_is_made(value: float, tmp_path: Path) -> None:
-    """The backward pass raises it under its own type."""
+def test_gradient_out_of_range_is_named_where_it_is_computed(value: float, tmp_path: Path) -> None:
+    """The backward pass raises it with its own type."""
 
     def run(job: SwitchedJob) -> list[str]:
         model = ddp(line)
@@ -284,7 +286,7 @@ def test_a_gradient_out_of_range_is_named_where_it_is_made(value: float, tmp_pat
             assert note.startswith("parameter weight: a smaller loss") or note.startswith("parameter bias, weight: ")
 
 
-def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:
+def test_worker_that_contributes_nothing_is_named(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> str:
         model = ddp(line)
         kofn.torch.ddp_hook(model, job=job)
@@ -301,7 +303,7 @@ def test_a_worker_that_gives_nothing(tmp_path: Path) -> None:
 
 
 def _transposed() -> nn.Module:
-    """The same values in another order of memory, as DDP's buckets would have them."""
+    """Return a layer with the same values in another memory order, in which DDP's buckets would have them."""
     made = nn.Linear(8, 8)
     made.weight = nn.Parameter(made.weight.detach().t().contiguous().t())
     return made
@@ -315,7 +317,7 @@ def _transposed() -> nn.Module:
         (lambda: nn.Linear(8, 8).apply(nn.init.ones_), "began with other parameters"),
     ],
 )
-def test_another_model_at_one_worker(other: Any, words: str, tmp_path: Path) -> None:
+def test_another_model_at_one_worker_is_an_error(other: Any, words: str, tmp_path: Path) -> None:
     def ones(module: nn.Module) -> None:
         if isinstance(module, nn.Linear):
             nn.init.ones_(module.weight)
@@ -357,7 +359,9 @@ def unscale(optimizer: torch.optim.Optimizer) -> None:
         ),
     ],
 )
-def test_what_would_part_the_replicas(between: Callable[..., Any], words: str, tmp_path: Path) -> None:
+def test_calls_that_would_part_the_replicas_are_refused(
+    between: Callable[..., Any], words: str, tmp_path: Path
+) -> None:
     def run(job: SwitchedJob) -> None:
         model = ddp(line)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -388,7 +392,7 @@ class Counting(nn.Linear):
         return super().forward(values)
 
 
-def test_steps_without_gradients_and_a_buffer_that_changes(tmp_path: Path) -> None:
+def test_steps_without_gradients_and_changed_buffers_are_refused(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         model = ddp(Counting)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -408,13 +412,13 @@ def test_steps_without_gradients_and_a_buffer_that_changes(tmp_path: Path) -> No
 
 
 def of_the_module(model: Any) -> None:
-    """As of a loss that is given model.module."""
+    """Train with the loss of model.module."""
     for _ in range(2):
         model.module(SEED).sum().backward()
 
 
 def converted(model: Any) -> None:
-    """DDP's hooks are on parameters of the dtype before."""
+    """Train after a conversion: DDP's hooks are on parameters of the earlier dtype."""
     model.double().float()
     for _ in range(2):
         model(SEED).sum().backward()
@@ -428,8 +432,10 @@ def several_forward_passes(model: Any) -> None:
 
 @pytest.mark.parametrize("train", [of_the_module, converted, several_forward_passes])
 @pytest.mark.parametrize("before", [0, 2])
-def test_gradients_that_ddp_does_not_reduce(train: Callable[[Any], None], before: int, tmp_path: Path) -> None:
-    """PyTorch says nothing, and the replicas part."""
+def test_gradients_that_ddp_does_not_reduce_are_refused(
+    train: Callable[[Any], None], before: int, tmp_path: Path
+) -> None:
+    """PyTorch reports nothing, and the replicas part."""
 
     def run(job: SwitchedJob) -> None:
         model = ddp(line)
@@ -443,7 +449,7 @@ def test_gradients_that_ddp_does_not_reduce(train: Callable[[Any], None], before
         made.all(run)
 
 
-def test_a_penalty_of_the_parameters_may_have_a_pass_of_its_own(tmp_path: Path) -> None:
+def test_penalty_of_the_parameters_may_have_its_own_pass(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> float:
         model = ddp(lambda: nn.Linear(8, 8, bias=False))
         with closing(kofn.torch.ddp_hook(model, job=job)):
@@ -457,7 +463,7 @@ def test_a_penalty_of_the_parameters_may_have_a_pass_of_its_own(tmp_path: Path) 
         assert made.all(run) == [5.0] * HOSTS
 
 
-def test_a_static_graph_that_begins_in_no_sync(tmp_path: Path) -> None:
+def test_static_graph_that_begins_in_no_sync_is_refused(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         model = ddp(line, static_graph=True)
         kofn.torch.ddp_hook(model, job=job)
@@ -488,7 +494,7 @@ def frozen(model: Any) -> None:
     [(unfrozen, "0.weight is trained, and was"), (replaced, "1.weight is trained, and was"), (frozen, "1.weight was")],
 )
 @pytest.mark.parametrize("attach", ["ddp_hook", "elastic"])
-def test_other_parameters_that_are_trained_by_now(
+def test_later_change_of_the_trained_parameters_is_refused(
     attach: str, change: Callable[[Any], None], words: str, tmp_path: Path
 ) -> None:
     def run(job: SwitchedJob) -> None:
@@ -507,7 +513,7 @@ def test_other_parameters_that_are_trained_by_now(
         made.all(run)
 
 
-def test_more_iterations_than_the_job_has(tmp_path: Path) -> None:
+def test_more_iterations_than_the_job_has_are_refused(tmp_path: Path) -> None:
     def train(job: SwitchedJob, model: Any) -> None:
         session = kofn.torch.ddp_hook(model, job=job)
         for _ in range(2):

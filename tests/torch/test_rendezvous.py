@@ -1,4 +1,4 @@
-"""What a worker is handed out by a rendezvous: all that it needs of its job, and nothing without the key."""
+"""A rendezvous gives a worker everything that it needs of its job, and nothing without the key."""
 
 import stat
 import threading
@@ -27,7 +27,7 @@ GIVEN = {"KOFN_CONTROLLER": "127.0.0.1:50052", "KOFN_SERVICE": "10.0.0.7", "KOFN
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a worker that knows the rendezvous and nothing else."""
+    """Yield the environment of a worker that knows only the rendezvous."""
     config = tmp_path / "job.toml"
     config.write_text("[job]\nid = 3\nworkers = 2\n")
     make_certificates(tmp_path / "certs", {3: 2})
@@ -37,7 +37,7 @@ def asked(tmp_path: Path) -> Iterator[dict[str, str]]:
         server.shutdown()
 
 
-def test_a_worker_gets_its_own_place_and_certificate(asked: dict[str, str]) -> None:
+def test_worker_gets_its_own_place_and_certificate(asked: dict[str, str]) -> None:
     place = JobPlace.find((1, 2), asked)
     assert (place.rank, place.controller, place.service) == (1, "127.0.0.1:50052", "10.0.0.7")
     assert (place.address, place.workers) == ("127.0.0.1", ("10.0.0.1", "10.0.0.2"))
@@ -52,7 +52,7 @@ def test_a_worker_gets_its_own_place_and_certificate(asked: dict[str, str]) -> N
     ("controller", "at", "wrong"),
     [("abc", "127.0.0.1:1", "abc"), ("127.0.0.1:1", "abc", "abc"), ("127.0.0.1:1", "127.0.0.1:65536", ".*:65536")],
 )
-def test_an_address_that_is_none_is_not_handed_out(
+def test_invalid_address_is_not_handed_out(
     controller: str, at: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["hand_out", "job.toml", "--controller", controller, "--at", at])
@@ -60,14 +60,14 @@ def test_an_address_that_is_none_is_not_handed_out(
         main()
 
 
-def test_what_a_worker_knows_itself_stays(asked: dict[str, str]) -> None:
+def test_workers_own_settings_are_kept(asked: dict[str, str]) -> None:
     place = JobPlace.find(
         (0, 1), {**asked, "KOFN_RANK": "1", "KOFN_METRICS": "mine.jsonl", "KOFN_ADDRESS": "127.9.9.9"}
     )
     assert (place.rank, place.metrics, place.address) == (1, Path("mine.jsonl"), "127.9.9.9")
 
 
-def test_nothing_without_the_key_or_for_another_rank(asked: dict[str, str]) -> None:
+def test_wrong_key_or_rank_gets_nothing(asked: dict[str, str]) -> None:
     other = Fernet.generate_key().decode()
     with pytest.raises(TorchError, match="KOFN_RENDEZVOUS_KEY is not the one that the rendezvous"):
         JobPlace.find((1, 2), {**asked, "KOFN_RENDEZVOUS_KEY": other})
@@ -77,6 +77,6 @@ def test_nothing_without_the_key_or_for_another_rank(asked: dict[str, str]) -> N
         fetch(5, asked, 0.5)
 
 
-def test_an_address_that_is_none() -> None:
+def test_invalid_address_is_refused() -> None:
     with pytest.raises(TorchError, match="an address must be HOST:PORT, with a port up to 65535, got 'here'"):
         JobPlace.find((0, 2), {"KOFN_RENDEZVOUS": "here"})

@@ -1,4 +1,4 @@
-"""Replicas are equal in their whole state_dict(): frozen parameters and buffers too."""
+"""Replicas are equal in their whole state_dict(), including frozen parameters and buffers."""
 
 import json
 from collections.abc import Callable
@@ -41,11 +41,11 @@ OTHER: dict[str, Callable[[nn.Module], object]] = {
     "buffer that is not persistent": lambda model: model.get_buffer("cache").add_(1),
     "buffer of bfloat16": lambda model: model.get_buffer("narrow").add_(1),
 }
-"""How a model can be another one without another parameter that is trained."""
+"""Changes that make a model another one without another trained parameter."""
 
 
 class Adapted(nn.Sequential):
-    """A frozen layer and one that is trained, and buffers of several dtypes, one strided."""
+    """A frozen layer and a trained one, and buffers of several dtypes, one of them strided."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 4))
@@ -61,7 +61,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def attached(how: str, job: SwitchedJob, change: Callable[[nn.Module], object]) -> Callable[[], object]:
-    """Return what makes an iteration with a model that worker 1 has changed."""
+    """Return a function that makes an iteration with a model that worker 1 has changed."""
     model = ddp(Adapted)
     if job.rank == 1:
         change(model.module)
@@ -80,7 +80,7 @@ def attached(how: str, job: SwitchedJob, change: Callable[[nn.Module], object]) 
         kofn.torch.ddp_hook(model, job=job)
 
     def step() -> None:
-        with suppress(RuntimeError):  # DDP's, without the type
+        with suppress(RuntimeError):  # DDP's error, without its type
             model(BATCH).square().mean().backward()
         optimizer.step()
         model(BATCH)
@@ -90,7 +90,7 @@ def attached(how: str, job: SwitchedJob, change: Callable[[nn.Module], object]) 
 
 @pytest.mark.parametrize("other", OTHER)
 @pytest.mark.parametrize("how", ["elastic", "ddp_hook", "schedule"])
-def test_another_state_at_one_worker_is_an_error_at_all(how: str, other: str, tmp_path: Path) -> None:
+def test_another_state_at_one_worker_is_an_error_at_all_workers(how: str, other: str, tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> str:
         step = attached(how, job, OTHER[other])
         with pytest.raises(TorchError) as caught:
@@ -104,7 +104,7 @@ def test_another_state_at_one_worker_is_an_error_at_all(how: str, other: str, tm
         assert words.startswith(f"worker {1 if rank != 1 else 0} began with other parameters or buffers")
 
 
-def test_other_shapes_of_what_is_frozen_are_another_model(tmp_path: Path) -> None:
+def test_other_shapes_of_frozen_state_are_another_model(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> str:
         step = attached("elastic", job, lambda model: model.register_buffer("more", torch.zeros(2)))
         with pytest.raises(TorchError) as caught:
@@ -116,7 +116,7 @@ def test_other_shapes_of_what_is_frozen_are_another_model(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["ring", "gloo"])
-def test_another_state_is_found_without_a_switch(kind: str, tmp_path: Path) -> None:
+def test_another_state_is_detected_without_a_switch(kind: str, tmp_path: Path) -> None:
     config = Config.of({"job": {"workers": HOSTS, "collective": kind}, "torch": {"script": "train.py"}})
     there, store = addresses(HOSTS), dist.HashStore()
 
@@ -138,7 +138,7 @@ def test_another_state_is_found_without_a_switch(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["ring", "gloo"])
-def test_a_sharded_training_begins_with_worker_0s_state(kind: str, stage: int) -> None:
+def test_sharded_training_begins_with_worker_0s_state(kind: str, stage: int) -> None:
     store, models = dist.HashStore(), [Adapted(), Adapted()]
     begins = models[0][0].weight.tolist()
 
@@ -166,7 +166,7 @@ def test_a_sharded_training_begins_with_worker_0s_state(kind: str, stage: int) -
     assert (found[0]["count"], found[0]["scale"][1], found[0]["cache"]) == (3, [4, 5, 6, 7], [1, 1])
 
 
-def test_a_replica_of_another_worker_has_its_buffers_and_frozen_parameters(tmp_path: Path) -> None:
+def test_replica_of_another_worker_has_its_buffers_and_frozen_parameters(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> None:
         model = ddp(Adapted)
         optimizer = optimizer_of(model)
@@ -186,7 +186,7 @@ def test_a_replica_of_another_worker_has_its_buffers_and_frozen_parameters(tmp_p
     assert all(torch.equal(each, wanted[name]) for name, each in model.module.state_dict().items())
 
 
-def test_what_parts_later_is_in_the_check_of_replicas(tmp_path: Path) -> None:
+def test_later_differences_are_in_the_check_of_replicas(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> list[str]:
         model = ddp(Adapted)
         with closing(kofn.torch.ddp_hook(model, job=job)):
@@ -203,8 +203,8 @@ def test_what_parts_later_is_in_the_check_of_replicas(tmp_path: Path) -> None:
     assert first[1] != second[1]
 
 
-def test_a_cache_that_one_worker_makes_anew_is_no_difference(tmp_path: Path) -> None:
-    """As of the angles of positions, for a longer text."""
+def test_cache_that_one_worker_rebuilds_is_no_difference(tmp_path: Path) -> None:
+    """For example, the angles of positions, for a longer text."""
 
     def run(job: SwitchedJob) -> list[str]:
         model = ddp(Adapted)
@@ -248,7 +248,7 @@ def test_statistics_of_a_workers_own_batches_are_refused(layer: Callable[[], nn.
                 attempt()
 
 
-def test_statistics_that_stay_or_are_none_are_allowed() -> None:
+def test_fixed_or_missing_statistics_are_accepted() -> None:
     with threads("ring", 1) as workers:
         for layer in (nn.BatchNorm1d(8).eval(), nn.BatchNorm1d(8, track_running_stats=False)):
             kofn.torch.zero(nn.Sequential(nn.Linear(8, 8), layer), bits=32, job=Job(workers.communicators[0]))
@@ -256,7 +256,7 @@ def test_statistics_that_stay_or_are_none_are_allowed() -> None:
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_ddp_synchronises_statistics_in_a_group_of_all_workers(changed: bool, tmp_path: Path) -> None:
-    """All but these must be equal after every iteration."""
+    """All other state must be equal after every iteration."""
     config = Config.of(
         {"job": {"workers": HOSTS, "collective": "gloo"}, "run": {"max_iterations": 3}, "torch": {"script": "train.py"}}
     )
@@ -280,7 +280,7 @@ def test_ddp_synchronises_statistics_in_a_group_of_all_workers(changed: bool, tm
 
 
 @pytest.mark.parametrize("how", [kofn.torch.elastic, kofn.torch.schedule])
-def test_an_optimizer_has_no_parameter_that_the_model_has_not(how: Any, tmp_path: Path) -> None:
+def test_optimizer_has_only_the_models_parameters(how: Any, tmp_path: Path) -> None:
     loss_weight = nn.Parameter(torch.ones(3))
     with crew(tmp_path, 1) as made:
         scheduled(made, **({"family": "priority"} if how is kofn.torch.schedule else {}))

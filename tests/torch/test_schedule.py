@@ -1,4 +1,4 @@
-"""Backward passes in two parts, and trainings by every schedule: the bits of the usual ones."""
+"""Backward passes in two parts, and trainings by every schedule, give the same bits as usual ones."""
 
 import copy
 import threading
@@ -31,7 +31,7 @@ STEPS = 6
 
 
 class Words(nn.Module):
-    """Of kinds that are split and others, some of which read parameters of modules that they never call."""
+    """A model with layers that are split and others, some of which read parameters of modules that they never call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def made(name: str) -> nn.Module:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("family", [*FAMILIES])
-def test_gradients_are_those_of_the_usual_backward_pass(name: str, family: str) -> None:
+def test_gradients_equal_those_of_the_usual_backward_pass(name: str, family: str) -> None:
     usual = made(name)
     split = copy.deepcopy(usual)
     layers, computed = layers_of(split), list[int]()
@@ -110,8 +110,8 @@ def test_gradients_are_those_of_the_usual_backward_pass(name: str, family: str) 
     assert all("forward" not in layer.module.__dict__ for layer in layers)
 
 
-def test_an_input_that_requires_no_gradient_and_frozen_layers() -> None:
-    """Nothing is computed for them, and everything for the others."""
+def test_frozen_layers_and_inputs_without_gradients_cost_nothing() -> None:
+    """They are not computed; all other gradients are."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].requires_grad_(False)
     model[2].bias.requires_grad_(False)
@@ -124,7 +124,7 @@ def test_an_input_that_requires_no_gradient_and_frozen_layers() -> None:
 
 
 def scheduled(made: Crew, **section: Any) -> None:
-    """All jobs of a crew have this [schedule]."""
+    """Give all jobs of a crew this [schedule]."""
     for job in made.jobs:
         given = msgspec.structs.replace(job.config.schedule, **section)
         job.config = msgspec.structs.replace(job.config, schedule=given)
@@ -140,7 +140,7 @@ def train(name: str, job: SwitchedJob, **options: Any) -> tuple[ScheduledSession
         given, labels = batch(name, data)
         session.backward(nn.functional.cross_entropy(model(given), labels))
         with torch.no_grad():
-            model(given)  # an evaluation waits for all means
+            model(given)  # the model's evaluation waits for all means
     return session, model
 
 
@@ -161,7 +161,7 @@ def trained(folder: Path, name: str, family: str, **options: Any) -> bytes:
 
 
 def by_hand(name: str) -> bytes:
-    """Without kofn: the mean of all workers' gradients, in fixed point as theirs."""
+    """Return the parameters without kofn: from the mean of all workers' gradients in the same fixed point."""
     model = made(name)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     data = [torch.Generator().manual_seed(rank) for rank in range(HOSTS)]
@@ -205,7 +205,7 @@ def test_clipping_by_the_global_norm_waits_for_all_layers(tmp_path: Path) -> Non
 
 
 class Read(nn.Module):
-    """A model that reads parameters in another way than by one call of their layer, or makes them of others."""
+    """A model that reads parameters otherwise than by one call of their layer, or computes them from others."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -278,11 +278,11 @@ EQUAL = (
 )
 
 
-@pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
+@pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
 @pytest.mark.parametrize("family", ["wait-free", "late-front"])
 @pytest.mark.parametrize("kind", EQUAL)
-def test_parameters_that_are_read_elsewhere_train_as_usual(kind: str, family: str, tmp_path: Path) -> None:
-    """All workers have the same data, so that the means are a worker's own gradients."""
+def test_parameters_read_elsewhere_train_as_usual(kind: str, family: str, tmp_path: Path) -> None:
+    """All workers have the same data, so the means are a worker's own gradients."""
     torch.manual_seed(0)
     usual = Read(kind)
     initial = copy.deepcopy(usual.state_dict())
@@ -323,8 +323,8 @@ BETWEEN: dict[str, Between] = {
 
 
 @pytest.mark.parametrize("name", BETWEEN)
-def test_a_script_does_between_steps_what_it_does_elsewhere(name: str, tmp_path: Path) -> None:
-    """The optimizer's step of an iteration is that of its end, though it is made later."""
+def test_calls_between_steps_work_as_usual(name: str, tmp_path: Path) -> None:
+    """An iteration's optimizer step has the settings at the iteration's end, though it runs later."""
 
     def small() -> tuple[nn.Module, torch.optim.Optimizer]:
         model = made("small")
@@ -359,7 +359,7 @@ def test_a_script_does_between_steps_what_it_does_elsewhere(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("copy", [copied, loaded])
-def test_a_copy_of_a_model_is_a_usual_one(copy: Callable[[nn.Module], Any], tmp_path: Path) -> None:
+def test_copy_of_a_model_is_a_usual_one(copy: Callable[[nn.Module], Any], tmp_path: Path) -> None:
     given = torch.ones(2, 8)
 
     def run(job: SwitchedJob) -> None:
@@ -379,7 +379,7 @@ def test_a_copy_of_a_model_is_a_usual_one(copy: Callable[[nn.Module], Any], tmp_
 
 
 @pytest.mark.parametrize("kind", ["function", "detached", "penalty first", "function of a layer that is not split"])
-def test_parameters_that_are_read_before_their_layers_call_are_refused(kind: str, tmp_path: Path) -> None:
+def test_parameters_read_before_their_layers_call_are_refused(kind: str, tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> str:
         model = Read(kind)
         model.late = nn.GroupNorm(2, 8)
@@ -398,7 +398,7 @@ def test_parameters_that_are_read_before_their_layers_call_are_refused(kind: str
             assert name in words or kind == "penalty first"
 
 
-def test_a_gradient_that_gets_another_part_later_is_refused() -> None:
+def test_gradient_with_a_later_part_is_refused() -> None:
     torch.manual_seed(0)
     model = Read("tied")
     split = SplitBackward(layers_of(model), lambda at: None, lambda *ended: None)
@@ -412,7 +412,7 @@ def refused(folder: Path, model: nn.Module, words: str, *, optimizer: Any = torc
     section = {"family": "priority", **{key: given.pop(key) for key in ("family", "front") if key in given}}
     job = SwitchedJob(
         msgspec.structs.replace(Config.of({"job": {"workers": HOSTS}}), schedule=ScheduleSection(**section)),
-        *(0, folder / "worker-0.jsonl", None, None, 1.0),  # type: ignore[arg-type]  # nobody joins
+        *(0, folder / "worker-0.jsonl", None, None, 1.0),  # type: ignore[arg-type]  # no worker joins
     )
     with pytest.raises(kofn.torch.TorchError, match=words):
         kofn.torch.schedule(model, optimizer(model.parameters(), lr=0.1), job=job, **given)
@@ -425,7 +425,7 @@ class Tied(nn.Module):
         self.other.weight = self.one.weight
 
 
-def test_what_cannot_be_scheduled(tmp_path: Path) -> None:
+def test_models_that_cannot_be_scheduled_are_refused(tmp_path: Path) -> None:
     line = nn.Linear(4, 4)
     refused(tmp_path, line, "schedule.family is not given: one of sequential", family=None)
     refused(tmp_path, line, "schedule.family is 'auto'", family="auto")
@@ -452,15 +452,15 @@ def test_what_cannot_be_scheduled(tmp_path: Path) -> None:
         ("line", "a gradient was changed after backward()"),
     ],
 )
-def test_what_shows_while_it_trains(name: str, words: str, tmp_path: Path) -> None:
-    """Errors at all workers, in one line."""
+def test_problems_during_training_are_errors_at_all_workers(name: str, words: str, tmp_path: Path) -> None:
+    """The error is one line."""
     with crew(tmp_path, STEPS, give_up_s=5.0) as workers:
         scheduled(workers, family="priority")
 
         def spoil(job: SwitchedJob) -> str:
             model = made(name)
             session = kofn.torch.schedule(model, torch.optim.SGD(model.parameters(), lr=0.1), job=job)
-            model(torch.ones(2, 8))  # what has no backward pass counts for nothing
+            model(torch.ones(2, 8))  # a forward pass without a backward pass does not count
             with pytest.raises(kofn.torch.TorchError) as caught:
                 session.backward(model(torch.ones(2, 8)).sum())
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -489,7 +489,7 @@ AMISS: dict[str, Callable[[Any, torch.optim.Optimizer], object]] = {
 
 
 @pytest.mark.parametrize("words", AMISS)
-def test_what_a_script_does_amiss_is_named(words: str, tmp_path: Path) -> None:
+def test_misuse_by_a_script_is_named(words: str, tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> str:
         model = made("small")
         model[0].requires_grad_(False)

@@ -1,4 +1,4 @@
-"""ZeRO-3's parameters between passes: whatever reads or writes them is refused by name, whatever a layer returns."""
+"""ZeRO-3's parameters between passes: reading or writing them is refused by name, whatever a layer returns."""
 
 import copy
 import io
@@ -45,7 +45,7 @@ def sharded(communicator: Any, model: nn.Module, stage: int = 3) -> ShardedOptim
 
 
 class Writes(nn.Linear):
-    """A layer that changes its weight in place, which no shard would get."""
+    """A layer that changes its weight in place, which no shard would see."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -106,7 +106,7 @@ def test_reading_or_writing_a_parameter_without_memory_is_refused(read: str) -> 
             READS[read](model)
 
 
-def test_a_layer_that_writes_its_parameter_is_refused() -> None:
+def test_layer_that_writes_its_parameter_is_refused() -> None:
     model = layers()
     model[0] = Writes(64, 64)
     with threads("ring", 1) as crew:
@@ -124,7 +124,7 @@ def test_loading_a_state_is_refused_by_the_names_of_the_parameters() -> None:
         step(model, optimizer)
 
 
-def test_what_needs_no_values_is_allowed() -> None:
+def test_properties_without_values_are_available() -> None:
     model = layers()
     with threads("ring", 1) as crew:
         optimizer = sharded(crew.communicators[0], model)
@@ -139,8 +139,8 @@ def test_what_needs_no_values_is_allowed() -> None:
         assert "in_features=64" in repr(model)
 
 
-@pytest.mark.filterwarnings("ignore")  # PyTorch's of what it does not compile
-def test_a_compiled_model_trains() -> None:
+@pytest.mark.filterwarnings("ignore")  # PyTorch warns about what it does not compile
+def test_compiled_model_trains() -> None:
     model = layers()
     before = [each.tolist() for each in model.parameters()]
     with threads("ring", 1) as crew:
@@ -150,8 +150,8 @@ def test_a_compiled_model_trains() -> None:
             assert [each.tolist() for each in model.parameters()] != before
 
 
-def test_what_was_read_in_whole_parameters_stays() -> None:
-    """A state_dict() is saved afterwards, and loads where kofn is not there."""
+def test_values_read_in_whole_parameters_stay() -> None:
+    """A state_dict() may be saved afterwards, and loads without kofn."""
     model, usual = layers(), layers()
     usual.load_state_dict(model.state_dict())
     adam, out = torch.optim.Adam(usual.parameters(), lr=0.01), io.BytesIO()
@@ -177,7 +177,7 @@ def test_what_was_read_in_whole_parameters_stays() -> None:
 
 
 def in_data(model: nn.Sequential) -> None:
-    """As weights are clipped in a Wasserstein GAN."""
+    """Clip a weight through its data, as in a Wasserstein GAN."""
     model[2].weight.data.clamp_(-0.01, 0.01)
 
 
@@ -196,7 +196,7 @@ def elsewhere(model: nn.Sequential) -> None:
 )
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_values_that_the_shards_do_not_get_are_refused(stage: int, write: Callable[[nn.Module], object]) -> None:
-    """A step would take them back, or no step would come to them."""
+    """A step would undo them, or no step would apply to them."""
     model = layers()
     with threads("ring", 1) as crew:
         optimizer = sharded(crew.communicators[0], model, stage)
@@ -216,7 +216,7 @@ def test_values_that_the_shards_do_not_get_are_refused(stage: int, write: Callab
         (lambda model: model[2].requires_grad_(False), "2.weight was frozen after"),
     ],
 )
-def test_other_parameters_that_are_trained_by_now(
+def test_later_change_of_the_trained_parameters_is_refused(
     change: Callable[[nn.Sequential], object], words: str, stage: int
 ) -> None:
     model = layers()
@@ -230,8 +230,8 @@ def test_other_parameters_that_are_trained_by_now(
 
 
 @pytest.mark.parametrize("take", [copied, loaded])
-def test_a_copy_of_whole_parameters_is_a_usual_model(take: Callable[[nn.Module], Any]) -> None:
-    """It gathers nothing: one worker evaluates it alone."""
+def test_copy_of_whole_parameters_is_a_usual_model(take: Callable[[nn.Module], Any]) -> None:
+    """It gathers nothing: one worker can evaluate it alone."""
     model, given = layers(), torch.ones(1, 64)
     wanted = model(given)
 
@@ -252,7 +252,7 @@ class Output:
 
 
 class Block(nn.Module):
-    """Returns what `wrap` makes of a product of its own parameters."""
+    """A layer that returns a product of its own parameters, through `wrap`."""
 
     def __init__(self, wrap: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Blocks(nn.Module):
         self.kind, self.first, self.second, self.last = kind, Block(wrap), Block(wrap), nn.Linear(64, 2)
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        values = values.requires_grad_()  # or a reentrant checkpoint gives no gradients
+        values = values.requires_grad_()  # a reentrant checkpoint would give no gradients otherwise
         for block in (self.first, self.second):
             if "checkpoint" in self.kind:
                 found = checkpoint(block, values, use_reentrant="reentrant" in self.kind)
@@ -286,7 +286,7 @@ class Blocks(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["view", "dataclass", "checkpoint", "reentrant checkpoint"])
-def test_whatever_a_layer_returns_it_trains_as_usual(kind: str) -> None:
+def test_layers_with_any_return_value_train_as_usual(kind: str) -> None:
     model = Blocks(kind)
     usual = copy.deepcopy(model)
     adam = torch.optim.Adam(usual.parameters(), lr=0.01)

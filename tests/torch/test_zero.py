@@ -1,4 +1,4 @@
-"""Sharded optimizers: against PyTorch's own over the same sums, and in few bits by the slots' rules."""
+"""Sharded optimizers against PyTorch's own over the same sums, and in few bits by the slots' rules."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.multi_threaded_pg import _install_threaded_pg, _uninstall_threaded_pg
 
-with warnings.catch_warnings(action="ignore"):  # PyTorch's of itself
+with warnings.catch_warnings(action="ignore"):  # PyTorch warns about itself
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import kofn.torch
@@ -48,7 +48,7 @@ from tests.host.collectives.switched import MODEL as SLOTS
 from tests.host.zero.crews import all_of, beneath_a_switch
 from tests.torch.crew import gloo_group
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's of itself
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ WORKERS, STEPS = 3, 20
 
 @dataclass
 class Job:
-    """A ZeroJob of a communicator that is there."""
+    """A ZeroJob of an existing communicator."""
 
     communicator: Communicator
     shared: list[bytes] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Job:
 
 
 class Residual(nn.Module):
-    """Parameters beside its children's, an activation in place, and a layer that is used twice."""
+    """A model with parameters beside its children's, an in-place activation, and a layer that is used twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def flat(parameters: Any) -> torch.Tensor:
 
 
 def trained(job: ZeroJob, rank: int, steps: int = STEPS, **given: Any) -> tuple[torch.Tensor, Any]:
-    """The parameters, and the optimizer."""
+    """Return the parameters and the optimizer after training."""
     model = deepcopy(MODEL)
     optimizer = kofn.torch.zero(model, lr=0.01, job=job, **given)
     for step in range(steps):
@@ -113,7 +113,7 @@ def trained(job: ZeroJob, rank: int, steps: int = STEPS, **given: Any) -> tuple[
 
 @pytest.fixture
 def _threads() -> Iterator[None]:
-    """Each rank is a thread, with process groups of its own."""
+    """Make each rank a thread with its own process groups."""
     torch._C._distributed_c10d._set_thread_isolation_mode(True)
     _install_threaded_pg()
     yield
@@ -130,8 +130,8 @@ def _threads() -> Iterator[None]:
         *(pytest.param(*each, marks=pytest.mark.long) for each in (("ring", 2), (SLOTS, 1), (SLOTS, 3))),
     ],
 )
-def test_32_bits_are_pytorchs_own_sharded_optimizers(kind: str, stage: int) -> None:
-    """ZeroRedundancyOptimizer's and fully_shard's parameters; the sums of both are a ring's, or a switch's."""
+def test_32_bits_equal_pytorchs_own_sharded_optimizers(kind: str, stage: int) -> None:
+    """Compared are ZeroRedundancyOptimizer's and fully_shard's parameters; the sums are a ring's, or a switch's."""
 
     def of_pytorch(rank: int) -> torch.Tensor:
         model = deepcopy(MODEL)
@@ -173,7 +173,7 @@ def test_32_bits_are_pytorchs_own_sharded_optimizers(kind: str, stage: int) -> N
     ("stage", "bits"),
     [(1, 1), (3, 1), *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, 1), (1, 8), (2, 8), (3, 8)))],
 )
-def test_few_bits_train_and_keep_workers_alike(stage: int, bits: int) -> None:
+def test_few_bits_train_and_keep_workers_equal(stage: int, bits: int) -> None:
     settings = ZeroSettings(stage=stage, bits=bits)
     average, columns = elastic_calls([ELEMENTS], settings).average, ELEMENTS if stage > 1 else 0
     with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], average=average, columns=columns) as crew:
@@ -192,8 +192,8 @@ def test_few_bits_train_and_keep_workers_alike(stage: int, bits: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [4, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 8))])
-def test_memory_is_as_the_formulas_have_it(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`kofn experiment zero --memory`, of a small perceptron."""
+def test_memory_follows_the_formulas(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory is that of `kofn experiment zero --memory` for a small perceptron."""
     monkeypatch.setattr(memory, "WORKERS", (workers,))
     monkeypatch.setattr(memory, "WIDTH", 128)
     monkeypatch.setattr(memory, "BLOCK", 2048)
@@ -204,7 +204,7 @@ def test_memory_is_as_the_formulas_have_it(workers: int, monkeypatch: pytest.Mon
     assert f"yes  {workers} workers: every kind within 10% of its formula" in shown
 
 
-def test_a_learning_rate_scheduler_steps_it() -> None:
+def test_learning_rate_scheduler_steps_the_optimizer() -> None:
     with threads("ring", 1) as crew:
         model = nn.Linear(8, 4)
         optimizer = kofn.torch.zero(model, lr=1.0, bits=32, job=Job(crew.communicators[0]))
@@ -219,8 +219,8 @@ def test_a_learning_rate_scheduler_steps_it() -> None:
     assert torch.equal(before[1], before[2])
 
 
-def test_a_layer_is_held_for_its_passes_alone() -> None:
-    """ZeRO-3: of four equal layers two are there at most, the one that computes and the next one."""
+def test_layer_is_in_memory_for_its_passes_alone() -> None:
+    """With ZeRO-3 at most two of four equal layers are in memory: the one that computes and the next one."""
     with threads("ring", 1) as crew:
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
         optimizer = kofn.torch.zero(model, stage=3, bits=32, job=Job(crew.communicators[0]))
@@ -259,7 +259,7 @@ def errors(run: Callable[[int, Communicator], object], workers: int = 2) -> list
         ({"through": "gloo", "bits": 8}, "there is no process group"),
     ],
 )
-def test_settings_that_are_not_allowed(given: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(given: dict[str, Any], words: str) -> None:
     if dist.is_initialized() and given.get("through") == "gloo":
         pytest.skip("another test has made a process group")
     with pytest.raises(kofn.torch.TorchError, match=words):
@@ -267,7 +267,7 @@ def test_settings_that_are_not_allowed(given: dict[str, Any], words: str) -> Non
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_parameter_without_a_gradient_is_named(stage: int) -> None:
+def test_parameter_without_a_gradient_is_named(stage: int) -> None:
     def run(rank: int, communicator: Communicator) -> None:
         model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
         optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=Job(communicator))
@@ -277,7 +277,7 @@ def test_a_parameter_without_a_gradient_is_named(stage: int) -> None:
     assert errors(run, 1)[0].startswith("TorchError: unused.weight has no gradient: every parameter")
 
 
-def test_another_model_or_other_settings_at_one_worker() -> None:
+def test_another_model_or_other_settings_at_one_worker_are_an_error() -> None:
     def model(rank: int, communicator: Communicator) -> None:
         kofn.torch.zero(nn.Linear(2, 2 + rank), bits=32, job=Job(communicator))
 
@@ -314,8 +314,8 @@ def test_clipping_a_gradient_that_has_left_is_refused(stage: int, clip: Callable
     assert error.startswith("TorchError: the gradient of 0.weight has left in backward(): in stages 2 and 3 gradients")
 
 
-def test_stage_1_clips_and_adds_up() -> None:
-    """Gradients of two batches, clipped, are those of one optimizer."""
+def test_stage_1_clips_and_accumulates() -> None:
+    """Clipped gradients of two batches equal those of one optimizer."""
     with threads("ring", 1) as crew:
         model, own = nn.Linear(8, 4), nn.Linear(8, 4)
         own.load_state_dict(model.state_dict())
@@ -328,7 +328,7 @@ def test_stage_1_clips_and_adds_up() -> None:
     assert (flat(model.parameters()) - flat(own.parameters())).abs().max() < 1e-7
 
 
-def test_models_that_cannot_be_sharded() -> None:
+def test_models_that_cannot_be_sharded_are_refused() -> None:
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
     for model, stage, words in (
@@ -341,8 +341,8 @@ def test_models_that_cannot_be_sharded() -> None:
             kofn.torch.zero(model, stage=stage)
 
 
-def test_shards_come_alone_where_blocks_and_slots_allow_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Else all means come to all; where slots are the reason that is said."""
+def test_shards_are_scattered_where_blocks_and_slots_permit(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise all workers get all means; if slots are the reason, it is logged."""
 
     def rows(stage: int, elements: int, slots: int = 256) -> BlockRows | None:
         job = JobSection(workers=4, words=4, slots=slots)
@@ -363,7 +363,7 @@ def test_shards_come_alone_where_blocks_and_slots_allow_it(caplog: pytest.LogCap
     )
 
 
-def test_what_pytorchs_optimizers_can_and_it_cannot() -> None:
+def test_unsupported_optimizer_calls_are_refused() -> None:
     with threads("ring", 1) as crew:
         optimizer = kofn.torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
         with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be saved yet"):
@@ -376,7 +376,7 @@ def test_what_pytorchs_optimizers_can_and_it_cannot() -> None:
             optimizer.step(lambda: 0.0)
 
 
-def test_residuals_are_the_scripts_or_the_configurations() -> None:
+def test_residuals_may_be_set_in_the_script_or_the_configuration() -> None:
     def compress(script: compression.Residual, configured: compression.Residual) -> compression.CompressSection:
         config = Config.of({"job": {"words": 4}, "compress": {"residual": configured}})
         return elastic_calls([10], ZeroSettings(residual=script)).compress(config)
@@ -406,7 +406,7 @@ def test_over_gloo_it_trains_as_over_a_ring_without_a_warning(stage: int) -> Non
 
 
 class Branches(nn.Module):
-    """Whose order of branches is another one at worker 1."""
+    """A model whose branches have another order at worker 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -434,7 +434,7 @@ def branched(job: ZeroJob, rank: int, stage: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_over_gloo_another_order_of_layers_is_refused(stage: int) -> None:
-    """A call of gloo's is that of the others that has its number, whatever it is of."""
+    """Gloo matches calls by number, whatever they contain."""
 
     def run(job: GroupZero, rank: int) -> None:
         with pytest.raises(kofn.torch.TorchError, match="worker 1 has called its layers in another order than worker"):
@@ -452,7 +452,7 @@ def test_gradients_leave_in_any_order() -> None:
     assert (found - wanted).abs().max() < 1e-7
 
 
-def test_in_stage_3_another_order_of_layers_is_explained() -> None:
+def test_another_order_of_layers_in_stage_3_is_explained() -> None:
     def run(one: Communicator) -> str:
         with pytest.raises(HostError) as caught:
             branched(Job(one), one.rank, 3)
@@ -464,8 +464,8 @@ def test_in_stage_3_another_order_of_layers_is_explained() -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_learning_rate_of_one_worker_is_not_hidden(stage: int) -> None:
-    """Each worker's shard has its own, so that the parameters are alike."""
+def test_different_learning_rates_of_workers_are_detected(stage: int) -> None:
+    """Each worker applies its rate to its own shard, so the parameters would be equal everywhere."""
 
     def step(model: nn.Module, job: ZeroJob, rank: int) -> None:
         optimizer = kofn.torch.zero(model, lr=0.1 * (rank + 1), stage=stage, bits=32, job=job)
@@ -493,7 +493,7 @@ def test_a_learning_rate_of_one_worker_is_not_hidden(stage: int) -> None:
         ({"lr": float("nan")}, "lr must be a finite number, 0 or more, got nan"),
     ],
 )
-def test_what_the_group_cannot_say(given: dict[str, Any], words: str) -> None:
+def test_unsupported_group_settings_are_refused(given: dict[str, Any], words: str) -> None:
     def run(rank: int, communicator: Communicator) -> None:
         model = nn.Linear(8, 4)
         optimizer = kofn.torch.zero(model, bits=32, job=Job(communicator))
@@ -505,8 +505,8 @@ def test_what_the_group_cannot_say(given: dict[str, Any], words: str) -> None:
     assert errors(run, 1) == ["nothing is wrong: None"]
 
 
-def test_no_thread_of_gloo_is_left_when_its_group_has_ended() -> None:
-    """While Python ends such a thread would abort the process."""
+def test_gloo_leaves_no_thread_after_its_group() -> None:
+    """Such a thread would abort the process when Python ends."""
     script = """
 from pathlib import Path
 import torch, torch.distributed as dist, kofn.torch
@@ -526,7 +526,7 @@ print(any("gloo" in name for name in before), any("runloop" in name for name in 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("value", ["nan", "inf"])
-def test_a_gradient_that_is_not_finite_is_refused_however_it_would_leave(stage: int, value: str) -> None:
+def test_non_finite_gradient_is_refused_in_every_stage(stage: int, value: str) -> None:
     def run(job: GroupZero | Job, rank: int) -> str:
         model = nn.Linear(2, 2)
         optimizer = kofn.torch.zero(model, stage=stage, bits=32, job=job)

@@ -1,4 +1,4 @@
-"""Chromium without a screen, driven by Selenium: Debian's chromium and chromium-driver, nothing is downloaded."""
+"""Chromium without a screen, driven by Selenium: Debian's chromium and chromium-driver; nothing is downloaded."""
 
 import base64
 import contextlib
@@ -17,7 +17,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 MISSING = next((f"{name} is not on the PATH" for name in ("chromium", "chromedriver") if not shutil.which(name)), "")
-"""Why there is no browser; empty where there is one."""
+"""Why there is no browser; empty if there is one."""
 
 FLAGS = (
     "--headless=new",
@@ -31,11 +31,11 @@ FLAGS = (
     "--hide-scrollbars",
 )
 TIMEOUT_S, POLL_S = 60.0, 0.1
-"""A page takes a tenth of a second; on two processors that ten others want, ten seconds."""
+"""A page takes a tenth of a second on an idle machine, and up to ten seconds on a busy one."""
 
 
 class Browser:
-    """One window."""
+    """One browser window."""
 
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
@@ -48,7 +48,7 @@ class Browser:
         self.driver.get(url)
 
     def prefer(self, *, scheme: str = "light", motion: str = "no-preference") -> None:
-        """What the user likes: dark or light, and "reduce" for less motion."""
+        """Set the user's preferences: dark or light, and "reduce" for less motion."""
         features = [("prefers-color-scheme", scheme), ("prefers-reduced-motion", motion)]
         told = [{"name": name, "value": value} for name, value in features]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": told})
@@ -63,14 +63,14 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def seek(self, time_s: float) -> None:
-        """Move the slider as a hand does."""
+        """Move the slider like a user."""
         script = (
             "const s = document.getElementById('seek'); s.value = arguments[0]; s.dispatchEvent(new Event('input'))"
         )
         self.run(script, time_s)
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        """AssertionError with what the page and its console say where the condition does not come true."""
+        """Wait for the condition; on a timeout, raise AssertionError with the page's text and console."""
         try:
             WebDriverWait(self.driver, timeout_s, POLL_S).until(lambda _: condition())
         except TimeoutException:
@@ -78,11 +78,11 @@ class Browser:
             raise AssertionError(f"{what} did not happen in {timeout_s:g} s\n{said}") from None
 
     def messages(self) -> list[str]:
-        """What the console says since the last time."""
+        """Return the console's messages since the last call."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]
 
     def picture(self, path: Path) -> None:
-        """The whole page as a PNG, not the window alone."""
+        """Save the whole page as a PNG, not only the window."""
         height = self.run("return document.documentElement.scrollHeight")
         width = self.run("return innerWidth")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -93,7 +93,7 @@ class Browser:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser with a profile of its own."""
+    """Yield a browser with a fresh profile."""
     options = Options()
     options.binary_location = shutil.which("chromium") or ""
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -102,7 +102,7 @@ def chromium() -> Iterator[Browser]:
             options.add_argument(flag)
         driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
         try:
-            driver.get("about:blank")  # the page that it opens by itself has something to say, too
+            driver.get("about:blank")  # its own first page writes to the console, too
             yield Browser(driver)
         finally:
             driver.quit()

@@ -1,4 +1,4 @@
-"""A run's folder with links and slots, made without a network."""
+"""A run's folder with links and slots, written without a network."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,13 @@ from tests.run.fake_run import FakeTrial, simulate, write
 
 SAMPLE_S = 0.2
 BYTES = 25_000
-"""Over each link to the switch between two samples; from it twice as many."""
+"""Bytes on each link to the switch between two samples; twice as many come from it."""
 
 
 def recorded(path: Path, *, trials: int = 2) -> RunFolder:
-    """'throughput' with k = 3 from iteration 8 on and 'all'; in the first, worker 2 is away in iterations 41 to 60."""
+    """Write 'throughput' with k = 3 from iteration 8 on, and 'all'; in the first, worker 2 is away in iterations 41 to
+    60.
+    """
     folder = RunFolder.create(path, ["throughput", "all"][:trials])
     fakes = [simulate(k=lambda i: 4 if i < 8 else 3), simulate()][:trials]
     for fake in fakes:
@@ -31,7 +33,7 @@ def recorded(path: Path, *, trials: int = 2) -> RunFolder:
 
 
 def dated(fake: FakeTrial) -> None:
-    """Statuses as a controller's: with a time, states, and the change of k."""
+    """Add a controller's statuses, with time, states and the change of k."""
     for status in fake.statuses:
         status["time"] = fake.lines[0][status["iteration"] - 1]["time"] + 0.001
         k = status["k"]
@@ -44,7 +46,7 @@ def dated(fake: FakeTrial) -> None:
 
 
 def samples(fake: FakeTrial) -> list[dict[str, Any]]:
-    """Worker 3's gradient is missing from the second of two slots, which is open."""
+    """Return samples in which worker 3's gradient is missing from the second of two slots, which is open."""
     begin, end = fake.lines[0][0]["started"], fake.lines[0][-1]["time"]
     lines = []
     for number in range(1, int((end - begin) / SAMPLE_S)):

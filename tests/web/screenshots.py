@@ -1,6 +1,6 @@
-"""`make screenshots`: docs/images/ of the live page, from the default run in a network of its own.
+"""`make screenshots`: docs/images/ of the live page, from the default run in a separate network.
 
-At the start of the run and after its change, while it goes on; then its replay, dark, and on a narrow screen.
+The pictures show the start of the run and its change, live; then its replay, dark, and on a narrow screen.
 """
 
 import os
@@ -30,11 +30,11 @@ SEEK = """
         }
     })()
 """
-"""Goes to the first frame of an iteration, which a run of milliseconds is past before a picture is taken."""
+"""Goes to the first frame of an iteration, which a short run has passed before a picture is taken."""
 
 
 def main() -> int:
-    """Enter a network of our own first: nobody else's run is in the way."""
+    """Enter a separate network first, so that no other run interferes."""
     if MISSING:
         sys.exit(f"a browser is needed: {MISSING} (apt-get install chromium chromium-driver)")
     if "inside" not in sys.argv:
@@ -81,7 +81,7 @@ def started(log: Path, *words: str) -> "subprocess.Popen[bytes]":
 
 
 def page_url(log: Path) -> str:
-    """What a command has printed, once it has."""
+    """Wait until the command has printed the page's URL, and return it."""
     deadline = time.monotonic() + 60
     while not (found := re.search(r"page: (\S+)", log.read_text())):
         if time.monotonic() > deadline:
@@ -91,7 +91,7 @@ def page_url(log: Path) -> str:
 
 
 def save(browser: Browser, name: str) -> None:
-    """With few colours: the picture is flat, and a quarter as large."""
+    """Save a picture with few colours, since it is flat; the file is a quarter as large."""
     path = IMAGES / f"{name}.png"
     time.sleep(0.3)  # a frame is drawn at most every 50 ms
     browser.picture(path)

@@ -1,4 +1,4 @@
-"""The page in a browser: what it shows, by mouse and by keyboard, light and dark, wide and narrow."""
+"""The page in a browser: its content, by mouse and by keyboard, light and dark, wide and narrow."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs a browser: {MISSIN
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
-    """Chromium gives up what it is loading (ERR_NETWORK_CHANGED) when an interface comes or goes."""
+    """Isolate the network: Chromium aborts loading (ERR_NETWORK_CHANGED) when an interface comes or goes."""
     with own_network():
         yield
 
@@ -39,7 +39,7 @@ def url(alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Browser, url: str) -> Browser:
-    """A replay, paused at 10 s of the second trial."""
+    """Return a page with a replay, paused at 10 s of the second trial."""
     browser.messages()
     open_paused(browser, url)
     return browser
@@ -58,12 +58,12 @@ def open_paused(browser: Browser, url: str, *, width: int = 1400, dark: bool = F
 
 
 def shown_iteration(browser: Browser) -> int:
-    """The number on the page; 0 before there is one."""
+    """Return the iteration number on the page, 0 if there is none."""
     text = browser.text("#iteration")
     return int(text) if text.isdecimal() else 0
 
 
-def test_what_is_shown(page: Browser) -> None:
+def test_page_shows_the_runs_numbers(page: Browser) -> None:
     assert page.driver.title == "kofn: default"
     assert page.text("#k") == "4 of 4"
     assert "target 95" in page.text("#accuracy")
@@ -96,8 +96,8 @@ def test_events_come_and_go_with_the_time(page: Browser) -> None:
     page.until(lambda: page.text("#events") == "Nothing has happened yet.", "the time before")
 
 
-def test_it_plays_at_the_speed_that_is_chosen(page: Browser) -> None:
-    """Played and paused within the page: a browser that the test has to wait for would play on to the end."""
+def test_replay_plays_at_the_chosen_speed(page: Browser) -> None:
+    """It is played and paused within the page: a slow browser would otherwise play on to the end."""
     page.find("#speed").send_keys("4")
     script = """
         const done = arguments[0], play = document.getElementById('play'), from = performance.now();
@@ -117,16 +117,16 @@ def test_it_plays_at_the_speed_that_is_chosen(page: Browser) -> None:
     page.until(lambda: float(page.text("#clock").split()[0]) < stopped, "a step back")
 
 
-def test_it_goes_on_with_the_next_trial(page: Browser) -> None:
+def test_replay_continues_with_the_next_trial(page: Browser) -> None:
     page.find("#trials label:nth-of-type(1)").click()
     page.seek(1000)
     page.find("#play").click()
     page.until(lambda: page.run("return document.querySelectorAll('#trials input')[1].checked"), "the next trial")
 
 
-def test_the_keyboard_is_enough(page: Browser) -> None:
-    """Tab reaches every control, each has a name and a visible focus; keys do what a hand does."""
-    page.find("h1").click()  # where Tab starts from
+def test_keyboard_suffices(page: Browser) -> None:
+    """Tab reaches every control, each control has a name and a visible focus, and keys work like the mouse."""
+    page.find("h1").click()  # Tab starts here
     reached = []
     for _ in range(14):
         ActionChains(page.driver).send_keys(Keys.TAB).perform()
@@ -152,14 +152,14 @@ def test_the_keyboard_is_enough(page: Browser) -> None:
     assert page.text("#clock").startswith("0.0 /")
 
 
-def test_a_replay_begins_with_the_first_trial(browser: Browser, url: str) -> None:
+def test_replay_begins_with_the_first_trial(browser: Browser, url: str) -> None:
     browser.open(url)
     browser.until(lambda: browser.text("#state") == "replay of a finished run", "the end of the stream")
     assert browser.run("return document.querySelectorAll('#trials input')[0].checked")
     assert browser.find("#play").get_attribute("aria-label") == "Pause", "it plays"
 
 
-def test_names_for_who_does_not_see(page: Browser) -> None:
+def test_controls_have_names_for_screen_readers(page: Browser) -> None:
     unnamed = """
         return [...document.querySelectorAll('button, select, input, canvas, svg#topology, section')].filter(element =>
             !(element.getAttribute('aria-label') || element.getAttribute('aria-labelledby') || element.closest('label')
@@ -172,8 +172,8 @@ def test_names_for_who_does_not_see(page: Browser) -> None:
 
 
 @pytest.mark.parametrize("width", [375, 768, 1400])
-def test_it_fits(browser: Browser, url: str, width: int) -> None:
-    """Nothing sticks out of the window or of its panel, and the controls are in sight."""
+def test_page_fits_the_window(browser: Browser, url: str, width: int) -> None:
+    """No element sticks out of the window or of its panel, and the controls are visible."""
     open_paused(browser, url, width=width)
     assert browser.run("return document.documentElement.scrollWidth") == width
     out = """
@@ -186,8 +186,8 @@ def test_it_fits(browser: Browser, url: str, width: int) -> None:
     assert browser.run("return document.getElementById('play').getBoundingClientRect().bottom <= innerHeight")
 
 
-def test_light_and_dark(browser: Browser, url: str) -> None:
-    """Text is legible on both: a contrast of 4.5 (WCAG 2, level AA)."""
+def test_text_is_legible_in_light_and_dark(browser: Browser, url: str) -> None:
+    """The contrast is at least 4.5 (WCAG 2, level AA)."""
     papers = []
     for dark in (False, True):
         open_paused(browser, url, dark=dark)
@@ -201,7 +201,7 @@ def test_light_and_dark(browser: Browser, url: str) -> None:
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of "rgb(r, g, b)", as WCAG 2 defines it."""
+    """Return the relative luminance of "rgb(r, g, b)" (WCAG 2)."""
     parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")[:3]]
     red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -212,7 +212,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_less_motion_where_that_is_asked_for(browser: Browser, url: str) -> None:
+def test_motion_is_reduced_on_request(browser: Browser, url: str) -> None:
     browser.open(url)
     browser.prefer(motion="reduce")
     browser.driver.refresh()
@@ -221,8 +221,8 @@ def test_less_motion_where_that_is_asked_for(browser: Browser, url: str) -> None
     assert browser.text("#clock").startswith("0.0 /")
 
 
-def test_a_run_that_goes_on(browser: Browser, tmp_path: Path) -> None:
-    """The page follows it, also into the next trial; a step back stops that, and Live takes it up again."""
+def test_page_follows_an_active_run(browser: Browser, tmp_path: Path) -> None:
+    """It follows into the next trial. A step back stops following, and Live resumes it."""
     folder = recorded(tmp_path / "whole")
     growing = recorded(tmp_path / "growing").path
     lines = take_lines(growing, folder)
@@ -246,15 +246,15 @@ def test_a_run_that_goes_on(browser: Browser, tmp_path: Path) -> None:
 
 
 def grow(lines: list[tuple[float, Path, str]]) -> float:
-    """Append lines to their files; the latest time."""
+    """Append lines to their files and return the latest time."""
     for _, path, line in lines:
         with path.open("a") as file:
             file.write(line)
     return lines[-1][0] + 1.0
 
 
-def test_nothing_was_refused_and_nothing_came_from_elsewhere(page: Browser) -> None:
-    """The console is silent, so the policy was not violated; every file is the server's."""
+def test_page_loads_nothing_from_elsewhere(page: Browser) -> None:
+    """The console is silent, so the policy was not violated; every file comes from the server."""
     assert page.messages() == []
     origin = page.run("return location.origin")
     loaded = page.run("return performance.getEntriesByType('resource').map(entry => entry.name)")
@@ -262,7 +262,7 @@ def test_nothing_was_refused_and_nothing_came_from_elsewhere(page: Browser) -> N
     assert all(name.startswith(f"{origin}/") for name in loaded)
 
 
-def test_a_file_that_is_lost_is_loaded_again(browser: Browser, url: str) -> None:
+def test_lost_file_is_loaded_again(browser: Browser, url: str) -> None:
     browser.driver.execute_cdp_cmd("Network.enable", {})
     browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/store.js"]})
     browser.open(url)
@@ -273,7 +273,7 @@ def test_a_file_that_is_lost_is_loaded_again(browser: Browser, url: str) -> None
     browser.until(lambda: browser.text("#state") == "replay of a finished run", "the end of the stream")
 
 
-def test_without_the_token(browser: Browser, url: str) -> None:
+def test_page_without_the_token_is_refused(browser: Browser, url: str) -> None:
     browser.driver.delete_all_cookies()
     browser.open(url.partition("?")[0])
     assert "403" in browser.text("body")

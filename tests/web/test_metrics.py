@@ -1,4 +1,4 @@
-"""/metrics has what the newest frame has, and the Grafana dashboard asks for nothing else."""
+"""/metrics has the newest frame's values, and the Grafana dashboard uses only existing metrics."""
 
 import json
 import re
@@ -19,7 +19,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    """By name and labels' values."""
+    """Return the samples by name and label values."""
     reader = RunReader(recorded(tmp_path_factory.mktemp("metrics") / "run").path, over=lambda: True)
     reader.poll()
     found: Samples = {}
@@ -29,7 +29,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     return found
 
 
-def test_the_newest_frame(samples: Samples) -> None:
+def test_metrics_have_the_newest_frame(samples: Samples) -> None:
     assert samples["kofn_trial"] == {("1",): 1}
     assert samples["kofn_iteration"] == {("1",): 200}
     assert samples["kofn_k"] == {("1",): 4}
@@ -37,19 +37,19 @@ def test_the_newest_frame(samples: Samples) -> None:
     assert samples["kofn_iteration_seconds"][("1",)] == pytest.approx(0.075, abs=0.02)
 
 
-def test_each_worker(samples: Samples) -> None:
+def test_metrics_of_each_worker(samples: Samples) -> None:
     assert samples["kofn_worker_injected_seconds"] == {("1", rank): 0.06 if rank == "1" else 0.001 for rank in "0123"}
     assert samples["kofn_worker_blocking_seconds"][("1", "1")] == pytest.approx(0.06, abs=0.02)
     sent = samples["kofn_link_bytes_total"][("to_switch", "1", "0")]
     assert samples["kofn_link_bytes_total"][("from_switch", "1", "0")] == 2 * sent > 0
 
 
-def test_switch(samples: Samples) -> None:
+def test_metrics_of_the_switch(samples: Samples) -> None:
     assert samples["kofn_packets_total"] == {("ADDED",): 1960}
     assert samples["kofn_slots"] == {("1", "open"): 1, ("1", "closed"): 1}
 
 
-def test_what_is_not_known_is_missing(tmp_path: Path) -> None:
+def test_unknown_values_are_missing(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", trials=1)
     (entry,) = folder.trials[0]
     entry.status.write_text("")
@@ -62,7 +62,7 @@ def test_what_is_not_known_is_missing(tmp_path: Path) -> None:
     assert "kofn_slots{" not in text
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(samples: Samples) -> None:
+def test_dashboard_uses_existing_metrics(samples: Samples) -> None:
     expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
     asked = {name for expression in expressions for name in re.findall(r"\bkofn_\w+", expression)}
     assert len(asked) > 10

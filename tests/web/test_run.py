@@ -1,4 +1,4 @@
-"""The page of a real run: what was streamed while it went on is what its replay shows."""
+"""A real run's page: the live stream equals its replay."""
 
 import json
 import os
@@ -20,12 +20,12 @@ pytestmark = [
 ]
 
 LONGER = 0.93
-"""Of the test pictures: a trial that takes some seconds, as links are sampled every 0.2 s."""
+"""The target accuracy on the test images: its trial takes some seconds, enough for samples every 0.2 s."""
 
 READ = "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=100).read())"
 
 
-def test_what_was_streamed_is_what_is_replayed(tmp_path: Path) -> None:
+def test_replay_equals_the_live_stream(tmp_path: Path) -> None:
     with RealRun(tmp_path, "--trial", "fixed:1", "--trial", "all", "--web", target=LONGER) as run:
         run.until(lambda: "page: " in run.text(), "the page's address")
         (url,) = re.findall(r"page: (\S+)", run.text())
@@ -52,7 +52,7 @@ def test_what_was_streamed_is_what_is_replayed(tmp_path: Path) -> None:
 
 
 def check_samples(frames: list[dict[str, object]]) -> None:
-    """Links have carried something at some rate; slots were seen, closed ones with both workers in them."""
+    """Check that links carried bytes at some rate, and that closed slots with both workers were seen."""
     workers = [worker for frame in frames for worker in frame["workers"]]  # type: ignore[attr-defined]
     assert all(frames[-1]["workers"][rank]["sent_bytes"] > 100_000 for rank in (0, 1))  # type: ignore[index]
     assert max(worker["received_mbps"] for worker in workers) > 1

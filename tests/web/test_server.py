@@ -1,4 +1,4 @@
-"""Who may see the page, and what is streamed."""
+"""Access to the page, and its stream."""
 
 import http.client
 import json
@@ -37,7 +37,7 @@ PATHS = ("/", "/page.js", "/uplot/uPlot.esm.js", "/frames", "/metrics", "/nothin
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("wrong", ["", "?token=", "?token=wrong"])
-def test_nothing_without_the_token(page: PageServer, path: str, wrong: str) -> None:
+def test_wrong_or_missing_token_is_refused(page: PageServer, path: str, wrong: str) -> None:
     status, _, body = get(page, path + wrong)
     assert status == 403
     assert body == b"403: this page needs the token of the URL that kofn has printed\n"
@@ -50,11 +50,11 @@ def test_other_host_names_are_refused(page: PageServer, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1"])
-def test_a_tunnels_host_name_is_taken(page: PageServer, host: str) -> None:
+def test_host_name_of_a_tunnel_is_accepted(page: PageServer, host: str) -> None:
     assert get(page, f"/?token={page.token}", Host=host)[0] == 200
 
 
-def test_the_token_is_a_cookie_from_then_on(page: PageServer) -> None:
+def test_token_becomes_a_cookie(page: PageServer) -> None:
     status, headers, body = get(page, f"/?token={page.token}")
     assert status == 200
     assert b"<title>kofn</title>" in body
@@ -71,12 +71,12 @@ def test_nothing_is_loaded_from_elsewhere(page: PageServer) -> None:
         assert headers["Referrer-Policy"] == "no-referrer"
     files = [path for path in Path("kofn/web/page").rglob("*") if path.suffix in (".html", ".css", ".js", ".svg")]
     assert len(files) > 10
-    for file in (file for file in files if file.parent.name != "uplot"):  # that has addresses in comments
+    for file in (file for file in files if file.parent.name != "uplot"):  # uPlot has addresses in comments
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")  # a name, not a place
         assert "http:" not in text and "https:" not in text, file
 
 
-def test_it_listens_on_the_loopback_alone(page: PageServer) -> None:
+def test_server_listens_on_the_loopback_only(page: PageServer) -> None:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     assert [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{page.port:04X}")] == [
         "0100007F"
@@ -88,7 +88,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [{**part, "data": json.loads(part["data"])} for part in parts]
 
 
-def test_a_finished_run_is_one_stream(page: PageServer) -> None:
+def test_finished_run_is_one_stream(page: PageServer) -> None:
     _, headers, body = get(page, f"/frames?token={page.token}")
     assert headers["Content-Type"].startswith("text/event-stream")
     first, *frames, last = events(body.decode())
@@ -101,12 +101,12 @@ def test_a_finished_run_is_one_stream(page: PageServer) -> None:
     assert last == {"event": "end", "data": {}}
 
 
-def test_who_connects_again_gets_the_rest(page: PageServer) -> None:
+def test_reconnecting_client_gets_the_rest(page: PageServer) -> None:
     _, _, body = get(page, f"/frames?token={page.token}", **{"Last-Event-ID": "40"})
     assert events(body.decode())[1]["id"] == "41"
 
 
-def test_a_run_that_goes_on_is_streamed_until_its_end(tmp_path: Path) -> None:
+def test_active_run_is_streamed_until_its_end(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", trials=1)
     over = False
     with PageServer(RunReader(folder.path, over=lambda: over, clock=lambda: 1_002.0)) as server:
@@ -114,7 +114,7 @@ def test_a_run_that_goes_on_is_streamed_until_its_end(tmp_path: Path) -> None:
         connection.request("GET", f"/frames?token={server.token}")
         answer = connection.getresponse()
         seen = b""
-        while b"event: live" not in seen:  # all that is there, and the run goes on
+        while b"event: live" not in seen:  # all existing frames, and the run goes on
             seen += answer.read1()
         assert b"event: frame" in seen
         assert b"event: end" not in seen
@@ -124,7 +124,7 @@ def test_a_run_that_goes_on_is_streamed_until_its_end(tmp_path: Path) -> None:
     assert events(seen.decode())[-1]["event"] == "end"
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_port_in_use_is_named(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run", trials=1)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -134,7 +134,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             PageServer(RunReader(folder.path, over=lambda: True), port=port)
 
 
-def test_a_token_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_token_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOFN_WEB_TOKEN", "mine")
     folder = recorded(tmp_path / "run", trials=1)
     with PageServer(RunReader(folder.path, over=lambda: True)) as server:

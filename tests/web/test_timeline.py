@@ -1,4 +1,4 @@
-"""Frames from a run's files: what is in them, and that a run that goes on gives those that it gives afterwards."""
+"""Frames from a run's files: their content, and that an active run gives the same frames as a finished one."""
 
 import json
 import shutil
@@ -44,13 +44,13 @@ def test_every_iteration_is_in_one_frame(frames: list[Frame]) -> None:
         assert spans == [200, 200, 180 if trial == 0 else 200, 200]
 
 
-def test_a_worker_is_killed_until_it_goes_on(frames: list[Frame]) -> None:
+def test_worker_is_killed_until_it_trains_again(frames: list[Frame]) -> None:
     states = [frame.workers[2].state for frame in frames if frame.trial == 0]
     assert list(dict.fromkeys(states)) == ["starting", "training", "killed"]
     assert states[-1] == "training"
 
 
-def test_times_are_the_trials_own(frames: list[Frame], folder: RunFolder) -> None:
+def test_times_are_relative_to_the_trial(frames: list[Frame], folder: RunFolder) -> None:
     assert [frame.time_s for frame in frames if frame.trial == 1][:3] == [0.0, FRAME_S, 2 * FRAME_S]
     first = json.loads(folder.trials[0][0].metrics(0).read_text().splitlines()[0])
     assert frames[1].points[0].time_s == pytest.approx(first["time"] - first["started"], abs=1e-4)
@@ -62,7 +62,7 @@ def test_iteration_times_add_up(frames: list[Frame]) -> None:
     assert sum(point.iteration_ms for point in points) == pytest.approx(1e3 * points[-1].time_s, rel=1e-3)
 
 
-def test_k_estimates_and_truth(frames: list[Frame]) -> None:
+def test_frames_have_k_estimates_and_truth(frames: list[Frame]) -> None:
     last = [frame for frame in frames if frame.trial == 0][-1]
     assert (last.k, last.objective, last.iteration) == (3, "throughput", 200)
     assert [worker.injected_ms for worker in last.workers] == [1.0, 60.0, 1.0, 1.0]
@@ -74,20 +74,20 @@ def test_k_estimates_and_truth(frames: list[Frame]) -> None:
     assert last.predicted_ms is not None
 
 
-def test_rates_of_links(frames: list[Frame]) -> None:
+def test_rates_of_links_follow_the_samples(frames: list[Frame]) -> None:
     later = [frame for frame in frames if frame.trial == 1 and frame.time_s > 1]
     rate = 8e-6 * BYTES / SAMPLE_S
     assert all(worker.sent_mbps == pytest.approx(rate) for frame in later for worker in frame.workers)
     assert all(worker.received_mbps == pytest.approx(2 * rate) for frame in later for worker in frame.workers)
 
 
-def test_slots_stay_until_the_next_look(frames: list[Frame]) -> None:
+def test_slots_stay_until_the_next_sample(frames: list[Frame]) -> None:
     looks = [frame.slots for frame in frames if frame.trial == 1 and frame.time_s > 0.5]
     assert None not in looks
     assert [(slot.block, slot.closed, slot.present) for slot in looks[0]] == [(0, True, "1111"), (1, False, "1110")]
 
 
-def test_events_come_at_their_time(frames: list[Frame]) -> None:
+def test_events_appear_at_their_time(frames: list[Frame]) -> None:
     said = [(frame.time_s, event) for frame in frames if frame.trial == 0 for event in frame.events]
     assert all(event.time_s <= at < event.time_s + 2 * FRAME_S for at, event in said)
     assert [(event.kind, event.words) for _, event in said] == [
@@ -97,8 +97,8 @@ def test_events_come_at_their_time(frames: list[Frame]) -> None:
     ]
 
 
-def test_a_run_that_goes_on_gives_the_same_frames(folder: RunFolder, frames: list[Frame], tmp_path: Path) -> None:
-    """All files grow line by line; the last line may be half there."""
+def test_active_run_gives_the_same_frames(folder: RunFolder, frames: list[Frame], tmp_path: Path) -> None:
+    """All files grow line by line; the last line may be incomplete."""
     growing = tmp_path / "growing"
     shutil.copytree(folder.path, growing)
     lines = take_lines(growing, folder)
@@ -117,7 +117,7 @@ def test_a_run_that_goes_on_gives_the_same_frames(folder: RunFolder, frames: lis
 
 
 def take_lines(growing: Path, folder: RunFolder) -> list[tuple[float, Path, str]]:
-    """Every line of the files of all trials out of `growing`, by its time; trial after trial."""
+    """Take every line of all trials' files out of `growing`, with its time, trial after trial."""
     taken: list[tuple[int, float, Path, str]] = []
     for number, (entry,) in enumerate(folder.trials):
         for path in (
@@ -137,7 +137,7 @@ def take_lines(growing: Path, folder: RunFolder) -> list[tuple[float, Path, str]
     return [(time, path, line) for _, time, path, line in sorted(taken, key=lambda one: one[:2])]
 
 
-def test_frames_of_a_run_that_goes_on_come_a_little_later(folder: RunFolder) -> None:
+def test_frames_of_an_active_run_are_slightly_delayed(folder: RunFolder) -> None:
     folder.trials[1][0].status.unlink()
     begin = json.loads(folder.trials[0][0].metrics(0).read_text().splitlines()[0])["started"]
     reader = RunReader(folder.path, over=lambda: False, clock=lambda: begin + 1.0)
@@ -147,8 +147,8 @@ def test_frames_of_a_run_that_goes_on_come_a_little_later(folder: RunFolder) -> 
     assert not reader.over
 
 
-def test_no_frames_between_two_trials(folder: RunFolder) -> None:
-    """While the next trial is prepared nothing is written."""
+def test_no_frames_come_between_two_trials(folder: RunFolder) -> None:
+    """While the next trial is prepared no file changes."""
     folder.trials[1][0].status.unlink()
     now = 2_000.0
     reader = RunReader(folder.path, over=lambda: False, clock=lambda: now)
@@ -160,19 +160,19 @@ def test_no_frames_between_two_trials(folder: RunFolder) -> None:
     assert len(reader.frames) == frames
 
 
-def test_frames_become_fewer(frames: list[Frame]) -> None:
+def test_frames_are_thinned_out(frames: list[Frame]) -> None:
     time_s, count = 0.0, 0
     while time_s < 3600:
         time_s, count = next_frame(time_s), count + 1
     assert FINE_FRAMES < count < 4500
 
 
-def test_what_is_no_runs_folder(tmp_path: Path) -> None:
+def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is no run's folder: run\.json: No such file"):
         RunReader(tmp_path, over=lambda: True)
 
 
-def test_a_folder_of_several_seeds(folder: RunFolder) -> None:
+def test_folder_of_several_seeds_is_refused(folder: RunFolder) -> None:
     folder.update_record(seeds=(1, 2))
     with pytest.raises(ConfigError, match=r"has a run for each seed: a folder of one is needed \(seed-1, seed-2\)"):
         RunReader(folder.path, over=lambda: True)
@@ -183,22 +183,22 @@ def iteration(**changes: Any) -> Iteration:
     return Iteration(**{"iteration": 3, "params": "", "k": 2, "count": 2, **given, **changes})
 
 
-def test_phases_of_an_iteration() -> None:
+def test_phases_of_an_iteration_follow_its_times() -> None:
     span = span_of(iteration(), 10.0)
     assert span == Span(3, 0.0, 0.01, 0.03, 0.04, 0.05, False)
     times = (-0.01, 0.005, 0.02, 0.035, 0.045, 0.06)
     assert [phase_at(span, at) for at in times] == ["", "computing", "blocked", "waiting", "updating", ""]
 
 
-def test_a_worker_that_gave_up_was_blocked_for_less() -> None:
+def test_worker_that_gave_up_was_blocked_for_less() -> None:
     assert span_of(iteration(blocking_s=0.5), 10.0) == Span(3, 0.0, 0.0, 0.03, 0.04, 0.05, False)
 
 
-def test_an_iteration_that_was_not_computed_has_no_phases() -> None:
+def test_iteration_that_was_not_computed_has_no_phases() -> None:
     assert span_of(iteration(started=None), 10.0) is None
 
 
-def test_news_in_statuses() -> None:
+def test_statuses_give_news() -> None:
     news = StatusNews()
     status: dict[str, Any] = {"worker": [{"rank": 0, "state": "training"}], "objective": "progress", "changes": []}
     change = {"iteration": 4, "k": 2, "previous_k": 4, "reason": "cheaper"}

@@ -1,1 +1,1 @@
-"""What k minimises: an objective a file, of the file's name; controller/policy/objective.py has what one is made of."""
+"""The objectives, each in a file of its name; controller/policy/objective.py defines what one consists of."""

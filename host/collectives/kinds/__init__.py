@@ -1,1 +1,1 @@
-"""What job.collective names: a file each, of that name; collectives/job_collective.py has what each one says."""
+"""The values of job.collective, one file each; collectives/job_collective.py has their attributes."""

@@ -1,7 +1,7 @@
-"""Collectives by PyTorch's gloo, where torch is installed: the baseline that users know.
+"""Collectives by PyTorch's gloo, if torch is installed: a well-known baseline.
 
-What gloo does within a call it does not tell: all of that is `wait` in a call's Times, and the bytes are those of its
-ring algorithm, not counted ones (PeerCommunicator._computed).
+gloo does not report its internal times and bytes: a call's time is counted as `wait`, and the bytes are computed from
+its ring algorithm (PeerCommunicator._computed).
 """
 
 import importlib
@@ -21,7 +21,7 @@ from kofn.host.errors import CollectiveError
 
 
 class Gloo(PeerCommunicator):
-    """A Communicator by a ProcessGroupGloo; CollectiveError where torch is not installed."""
+    """A Communicator that uses a ProcessGroupGloo; CollectiveError if torch is not installed."""
 
     _group: Any = None
 
@@ -55,7 +55,7 @@ class Gloo(PeerCommunicator):
             raise CollectiveError(f"gloo does not connect the workers: {_first_line(error)}") from error
 
     def _keep(self, host: str, port: int, limit: timedelta) -> Any:
-        """What the workers must know of each other, kept by worker 0; `port`: 0 is any."""
+        """Return the store of the workers' addresses, kept by worker 0; `port`: 0 is any."""
         return self._torch.distributed.TCPStore(
             host, port, self.workers, is_master=self.rank == 0, timeout=limit, wait_for_workers=False
         )
@@ -87,7 +87,7 @@ class Gloo(PeerCommunicator):
         return self._computed(task)
 
     def _tensor(self, array: Array) -> Any:
-        """Of the same memory, flat; torch takes NumPy's dtypes alone."""
+        """Return a flat tensor of the same memory; torch accepts NumPy's own dtypes only."""
         if array.dtype.name == "bfloat16":
             return self._torch.from_numpy(array.reshape(-1).view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(array.reshape(-1))
@@ -101,7 +101,7 @@ class Gloo(PeerCommunicator):
 
 
 def _first_line(error: Exception) -> str:
-    """gloo's own words, as far as they are of use."""
+    """Return the informative part of gloo's message."""
     return str(error).splitlines()[0].partition(" This is typically")[0]
 
 

@@ -1,11 +1,11 @@
-"""Collectives by MPI (mpi4py over Open MPI), where these are installed: the baseline of high-performance computing.
+"""Collectives by MPI (mpi4py over Open MPI), if installed: the baseline of high-performance computing.
 
-Workers that are started one by one become one MPI program: worker 0 runs Open MPI's ompi-server, through which they
-find each other, and accepts the others one after another (MPI_Comm_accept, MPI_Comm_connect).  Only TCP is used, also
-between workers of one machine, and only each worker's own address.  MPI can be had once in a process.
+Separately started workers become one MPI program: worker 0 runs Open MPI's ompi-server, through which they find each
+other, and accepts the others one after another (MPI_Comm_accept, MPI_Comm_connect).  Only TCP is used, also between
+workers of one machine, and only each worker's own address.  A process can use MPI only once.
 
-What MPI does within a call it does not tell: as gloo.  Its calls have no time limit, so they are non-blocking ones that
-are asked again and again.
+Like gloo, MPI does not report its internal times and bytes.  Its calls have no time limit, so non-blocking ones are
+polled.
 """
 
 import importlib
@@ -36,19 +36,19 @@ from kofn.host.errors import CollectiveError
 _SERVER = "ompi-server"
 
 _DYING = ("setpriv", "--pdeathsig", "KILL")
-"""What a command follows whose process must not outlive this one."""
+"""The prefix of a command whose process must not outlive this one."""
 
 SERVER_S = 10.0
-"""For it to start."""
+"""The longest wait for its start."""
 
 HALF_BYTES = 2
 
 _PAUSE_S = 1e-4
-"""Between two looks at a call, at most; a 16th of the time that it has taken so far."""
+"""The longest pause between two polls; a pause is a 16th of the call's time so far."""
 
 
 class Mpi(PeerCommunicator):
-    """A Communicator by MPI's non-blocking collectives; CollectiveError where MPI is not installed or in use."""
+    """A Communicator that uses MPI's non-blocking collectives; CollectiveError if MPI is not installed, or in use."""
 
     _server: "subprocess.Popen[bytes] | None" = None
     _comm: Any = None
@@ -75,7 +75,7 @@ class Mpi(PeerCommunicator):
         return "\n".join([uri, *(self._mpi.Open_port() for _ in range(1, self.workers))])
 
     def _connect(self, cards: Sequence[str], secret: str, limit_s: float) -> None:
-        """In a thread that is left behind where MPI waits for ever."""
+        """Connect in a thread, which is abandoned if MPI never returns."""
         joined: Future[Any] = Future()
         thread = threading.Thread(target=self._join, args=(cards[0], joined), name="MPI", daemon=True)
         thread.start()
@@ -86,7 +86,7 @@ class Mpi(PeerCommunicator):
         self._end_server()
 
     def _join(self, card: str, joined: "Future[Any]") -> None:
-        """One program of all workers, who come one after another."""
+        """Join all workers into one program, one after another."""
         try:
             uri, *ports = card.split("\n")
             if self.rank != 0:
@@ -125,7 +125,7 @@ class Mpi(PeerCommunicator):
         return self._computed(task)
 
     def _wait(self, request: Any) -> None:
-        """Until it is done; MPI goes on with it only while it is asked."""
+        """Wait until the request is done; MPI makes progress only while it is polled."""
         begin_s = time.monotonic()
         while not request.Test():
             taken_s = time.monotonic() - begin_s
@@ -136,7 +136,7 @@ class Mpi(PeerCommunicator):
             time.sleep(min(_PAUSE_S, taken_s / 16))
 
     def _buffer(self, array: Array) -> tuple[Any, Any]:
-        """For mpi4py, which knows NumPy's dtypes, but MPI knows no halves: these are 16 bits, which `_sum` adds."""
+        """Return the array for mpi4py; MPI lacks half-precision types, so these are 16-bit items that `_sum` adds."""
         mpi = self._mpi
         kinds = {"float32": mpi.FLOAT, "int32": mpi.INT32_T, "int64": mpi.INT64_T}
         return array.reshape(-1).view(np.uint8), kinds.get(array.dtype.name, mpi.INT16_T)
@@ -156,20 +156,20 @@ class Mpi(PeerCommunicator):
         self._end_server()
 
     def _end_server(self) -> None:
-        """Who is connected needs it no more."""
+        """End the name server: connected workers do not need it."""
         if self._server is not None:
             self._server.kill()
             self._server.wait()
 
 
 def _add_halves(dtype: "np.dtype[Any]", given: Any, into: Any, _: Any) -> None:
-    """What MPI calls for each piece: raw memory."""
+    """Add half-precision values in raw memory; MPI calls it for each piece."""
     total = np.frombuffer(into, dtype)
     np.add(total, np.frombuffer(given, dtype), out=total)
 
 
 def _serve(host: str) -> "tuple[subprocess.Popen[bytes], str]":
-    """Open MPI's name server, and its URI; it dies with this thread."""
+    """Start Open MPI's name server; return it and its URI.  It dies with this thread."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "uri"
         command = [*_DYING, _SERVER, "--no-daemonize", "--report-uri", str(file)]
@@ -184,14 +184,14 @@ def _serve(host: str) -> "tuple[subprocess.Popen[bytes], str]":
 
 
 def _mpi(host: str, uri: str) -> Any:
-    """MPI, begun by this; it is never finalized, which would wait for all workers, also for those that are gone."""
+    """Initialise MPI and return its module; it is never finalized, since that would wait also for lost workers."""
     os.environ.update(_settings(host) | {"OMPI_MCA_pmix_server_uri": uri})
     importlib.import_module("mpi4py").rc.finalize = False
     return importlib.import_module("mpi4py.MPI")
 
 
 def _settings(host: str) -> dict[str, str]:
-    """Of Open MPI: TCP in the network of the worker's address alone, root is welcome, no core is taken to wait on."""
+    """Return Open MPI's settings: TCP in the network of the worker's address only, root allowed, no busy waiting."""
     network = _network(host)
     return {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -205,7 +205,7 @@ def _settings(host: str) -> dict[str, str]:
 
 
 def _network(host: str) -> str:
-    """As Open MPI names it, which does not connect by a host's own 32 bits: 10.0.0.1/24."""
+    """Return the network of an address in Open MPI's form, 10.0.0.1/24: it does not accept a /32."""
     if ipaddress.ip_address(host).is_loopback:
         return "127.0.0.0/8"
     shown = subprocess.run(["ip", "-json", "address", "show", "to", host], capture_output=True, check=False).stdout

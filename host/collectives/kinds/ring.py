@@ -1,9 +1,9 @@
-"""Collectives over a ring of TCP connections: what most frameworks do where no switch sums.
+"""Collectives over a ring of TCP connections, as in most frameworks.
 
-Every worker sends to the next one only.  Of a sum the array is cut into a segment for each worker.  In the first half
-(reduce-scatter) each segment goes round once and every worker adds its own values; in the second half (all-gather) the
-finished ones go round.  So a worker sends 2 (n - 1) / n of the array, whatever n is (Patarasuk and Yuan 2009).
-Segments go in chunks, and a chunk leaves as soon as its values are added: sending, receiving and adding go on at once.
+Every worker sends only to the next one.  For a sum the array is divided into one segment per worker.  In the first half
+(reduce-scatter) each segment goes round once, and every worker adds its own values; in the second half (all-gather) the
+complete segments go round.  So a worker sends 2 (n - 1) / n of the array (Patarasuk and Yuan 2009).
+Segments are sent in chunks, each as soon as its values are added: sending, receiving and adding overlap.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError
 
 _BUFFER_BYTES = 4 << 20
-"""Of a socket, each way: more than a link has on its way."""
+"""Size of a socket's buffers: more than the bytes in flight on a link."""
 
 
 class Ring(PeerCommunicator):
-    """A Communicator over connections to the neighbours alone."""
+    """A Communicator over connections to the two neighbours."""
 
     _sockets: tuple[socket.socket, ...] = ()
 
@@ -59,7 +59,7 @@ class Ring(PeerCommunicator):
         except TimeoutError as error:
             raise CollectiveError(f"worker {before} does not connect to worker {self.rank}") from error
         if said != secret.encode():
-            raise CollectiveError(f"someone connects to worker {self.rank} who is not worker {before}")
+            raise CollectiveError(f"worker {self.rank} got a connection that is not worker {before}'s")
         return left
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
@@ -80,7 +80,7 @@ class Ring(PeerCommunicator):
         )
 
     def _route(self, task: Task) -> tuple[Route, Array]:
-        """A call's, and where its result will be."""
+        """Return a call's route, and the array that will have its result."""
         call, given, out, n = task.call, task.given, task.out, self.workers
         divisor = n if call.op == "mean" else 1
         match call.kind:
@@ -111,7 +111,7 @@ class Ring(PeerCommunicator):
 
 
 def _enlarge(opened: socket.socket) -> None:
-    """Room for what is on its way."""
+    """Enlarge a socket's buffers to hold all bytes in flight."""
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 

@@ -1,10 +1,10 @@
-"""A parameter server: workers speak to it as to the switch, which only forwards these packets."""
+"""A parameter server: workers use it like the switch, which only forwards these packets."""
 
 from kofn.host.collectives.job_collective import JobCollective
 
 
 class Server(JobCollective):
-    """One k from its start to its end; takes part in no regroup, so it cannot be started again."""
+    """A server with a fixed k; it takes no part in regrouping, so it cannot be restarted."""
 
     ks = "fixed"
     ledger = True
@@ -14,7 +14,7 @@ class Server(JobCollective):
 
     @classmethod
     def busiest_bytes(cls, gradient_bytes: int, workers: int) -> float:
-        """All over its own link."""
+        """Return all workers' gradients: they share the server's link."""
         return workers * gradient_bytes
 
 

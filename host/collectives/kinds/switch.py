@@ -1,11 +1,11 @@
-"""The switch, and the controller that chooses its k."""
+"""The switch, with the controller that chooses its k."""
 
 from kofn.host.collectives.job_collective import JobCollective
 from kofn.host.wire.packet import PORT
 
 
 class Switch(JobCollective):
-    """Sums what passes through it; a result goes over each link once."""
+    """The switch sums passing packets; a result uses each link once."""
 
     ks = "any"
     ledger = True

@@ -1,1 +1,1 @@
-"""The codecs that ship; compression/codec.py has what a codec is."""
+"""The built-in codecs; compression/codec.py has the interface."""

@@ -1,4 +1,4 @@
-"""Fixed point: int32, int16, int8, int4, and all of these that leave room for the workers ("auto")."""
+"""Fixed point: int32, int16, int8, int4, and "auto", all of these that leave room for the workers."""
 
 import math
 from collections.abc import Sequence
@@ -14,25 +14,25 @@ from kofn.host.kernels.kernel import kernel
 from kofn.host.kernels.lanes import WIDTHS, code_of
 
 HEADROOM = 2.0**6
-"""A gradient may be so many times as large as the mean of the iteration before until 32-bit lanes clip it; 22 bits are
-left below for 4 workers, 18 for 64."""
+"""32-bit lanes clip a gradient that is so many times larger than the previous iteration's mean.  This leaves 22 bits
+below for 4 workers, 18 for 64."""
 
 STEPS_LEAST = 2.0**10
-"""With fewer steps for its largest element a gradient does not fit the scale of the first iteration."""
+"""The least steps of a gradient's largest element for which the codec's own scale suits the first iteration."""
 
 TAIL = 12.0
-"""What is larger than so many mean magnitudes (times the root of the largest lane) is clipped.  The least squared error
-of a Laplace distribution asks for 2, but what is clipped comes late by many iterations, and training bears that badly;
-what is rounded off is only sent when it has grown to half a step."""
+"""Values above so many mean magnitudes (times the square root of the largest lane) are clipped.  2 would minimise the
+squared error of a Laplace distribution, but the clipped part is sent many iterations later, which harms training; a
+rounded part is sent once it has grown to half a step."""
 
 
 class FixedPoint:
     """Whole steps of 2**-scale, as many as `workers` addends leave room for.
 
-    32 bits have one scale, at which addends up to `gradient_range` fit, unless the job's follows its gradients
-    (following()).  Narrower lanes follow the block's magnitudes.
-    `stochastic` rounds up or down by chance so that the mean is the value; every call draws anew, from the values and
-    the number of the call, so that two runs are the same.
+    32-bit lanes have one scale, at which addends up to `gradient_range` fit, unless the job's scale follows its
+    gradients (following()).  Narrower lanes follow the block's magnitudes.
+    `stochastic` rounding keeps the mean.  Each call's seed depends on the values and the number of the call, so that
+    runs are reproducible.
 
     >>> codec = FixedPoint(workers=4, width=8)
     >>> lanes = codec.encode(np.array([[3 << 40, -1 << 40]]), 3)
@@ -48,7 +48,7 @@ class FixedPoint:
         code_of(width)
         self.width = width
         self.limit = limit_of(width, workers)
-        """Largest magnitude of one addend: n of them fit a signed lane."""
+        """The largest magnitude of an addend: `workers` of them fit a signed lane."""
         if not self.limit:
             raise CodecError(_too_narrow(width, workers))
         if rounding not in ("nearest", "stochastic"):
@@ -56,14 +56,14 @@ class FixedPoint:
         self.exponent = min(FRACTION_BITS, math.floor(math.log2(limit_of(32, workers) / gradient_range)))
         """The scale of 32-bit lanes."""
         self._calls = 0 if rounding == "stochastic" else None
-        kernel()  # loaded now, not while a gradient waits
+        kernel()  # load it now, not while a gradient waits
 
     @property
     def by_chance(self) -> bool:
         return self._calls is not None
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
-        """The finer of two steps: the least one that clips nothing, and one that clips at TAIL * sqrt(limit) means."""
+        """Return the finer of the finest scale that clips nothing, and one that clips at TAIL * sqrt(limit) means."""
         if self.width == 32:
             return np.full(mean.shape, self.exponent, np.int64)
         tail = exponent_of(self.limit, TAIL * math.sqrt(self.limit) * mean, math.sqrt(0.5))
@@ -77,15 +77,15 @@ class FixedPoint:
 
     @staticmethod
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
-        """A sum of steps, however many addends it has."""
+        """Decode a sum of steps, for any number of addends."""
         return kernel().spread(lanes, shift_of(scale))
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
-        """encode() and pack() in one pass."""
+        """Apply encode() and pack() in one pass."""
         return kernel().encode(values, shift_of(scale), self.limit, self._seed(values), self.width)
 
     def _seed(self, values: Fixed) -> int | None:
-        """32 bits for this call; None where nothing is left to chance."""
+        """Return a 32-bit seed for this call; None if rounding is not stochastic."""
         if self._calls is None:
             return None
         self._calls += 1
@@ -93,10 +93,9 @@ class FixedPoint:
 
 
 def following(codec: PackingCodec, largest: Floats64) -> Exponents:
-    """Return the scale of 32-bit lanes (B,) for gradients whose largest magnitudes are expected to be these (B,).
+    """Return the scale of 32-bit lanes (B,) for gradients with these expected largest magnitudes (B,).
 
-    Its steps reach HEADROOM times as far.  All blocks have the same one: so a sum does not depend on which elements
-    share a block.
+    It leaves a headroom of HEADROOM.  All blocks have the same scale, so that sums do not depend on the layout.
     """
     most = largest.max(initial=0.0)
     if most < UNIT:
@@ -105,9 +104,10 @@ def following(codec: PackingCodec, largest: Floats64) -> Exponents:
 
 
 def beginning(codec: PackingCodec, largest: Floats64) -> Exponents:
-    """Return the scale of 32-bit lanes (B,) for the first gradient, whose own largest magnitudes are known alone (B,).
+    """Return the scale of 32-bit lanes (B,) for the first gradient; only this worker's magnitudes (B,) are known.
 
-    It is the codec's own, unless the gradient does not fit it: then one that other workers will choose as well.
+    It is the codec's own scale, unless the gradient does not fit: then a coarsely rounded one, which other workers are
+    likely to choose too.
     """
     usual, most = codec.scale(largest, largest), largest.max(initial=0.0)
     if most == 0 or STEPS_LEAST <= most * 2.0 ** int(usual[0]) <= codec.limit:
@@ -116,7 +116,7 @@ def beginning(codec: PackingCodec, largest: Floats64) -> Exponents:
 
 
 def auto(*, workers: int, rounding: Rounding, gradient_range: float) -> Sequence[FixedPoint]:
-    """Of every width that leaves room for the workers, widest first."""
+    """Return a codec for each width that leaves room for the workers, widest first."""
     widths = [width for width in WIDTHS if limit_of(width, workers)]
     return [
         FixedPoint(workers=workers, width=width, rounding=rounding, gradient_range=gradient_range) for width in widths
@@ -127,12 +127,12 @@ int32, int16, int8, int4 = (partial(FixedPoint, width=width) for width in (32, 1
 
 
 def _too_narrow(width: int, workers: int) -> str:
-    """What is wrong, and what would do."""
+    """Return an error message with the possible widths."""
     enough = [str(wide) for wide in WIDTHS if limit_of(wide, workers)]
-    return f"lanes of {width} bits leave none for a sum of {workers} workers: widths of {', '.join(enough)} bits do"
+    return f"lanes of {width} bits are too narrow for a sum of {workers} workers: use {', '.join(enough)} bits"
 
 
 def _sample(values: Fixed) -> int:
-    """A number that is another one for other values, from at most 128 of them."""
+    """Return a number that depends on up to 128 of the values."""
     flat = values.reshape(-1)
     return int(flat[:: max(1, flat.size // 64)].sum())

@@ -1,4 +1,4 @@
-"""One bit an element: signs, which are counted as votes."""
+"""One bit per element: signs, which are counted as votes."""
 
 import math
 
@@ -8,15 +8,12 @@ from kofn.host.kernels.kernel import kernel
 from kofn.host.kernels.lanes import VOTES
 
 VOTE = 1.6
-"""A vote's step in mean magnitudes.  1 leaves the least over at once, but then large values are far behind; with more
-than 2 error feedback no longer shrinks what is left over."""
+"""A vote's step in mean magnitudes.  1 minimises the encoding error at once, but large values are then sent very late;
+above 2 error feedback stops shrinking the residual."""
 
 
 class OneBit:
-    """Votes: 1 for values of 0 and more, else 0; each stands for plus or minus one step.
-
-    (Seide et al. 2014.)
-    """
+    """Votes: 1 for values >= 0, else 0; they stand for plus or minus one step (Seide et al. 2014)."""
 
     width = VOTES
     signed = False
@@ -27,7 +24,7 @@ class OneBit:
         kernel()
 
     def scale(self, mean: Floats64, largest: Floats64) -> Exponents:
-        """The step nearest to VOTE times the mean magnitude."""
+        """Return the scale whose step is nearest to VOTE times the mean magnitude."""
         return exponent_of(1, VOTE * mean, math.sqrt(0.5))
 
     def encode(self, values: Fixed, scale: int | Exponents) -> Values:
@@ -35,11 +32,11 @@ class OneBit:
 
     @staticmethod
     def decode(lanes: Values, scale: int | Exponents, count: int | Counts) -> Fixed:
-        """Votes for plus less votes for minus, in steps."""
+        """Return the positive minus the negative votes, in steps."""
         return kernel().spread(lanes, shift_of(scale), count)
 
     def encode_packed(self, values: Fixed, scale: Exponents) -> bytes:
-        """encode() and pack() in one pass."""
+        """Apply encode() and pack() in one pass."""
         return kernel().encode_votes(values)
 
 

@@ -1,1 +1,1 @@
-"""What model.stragglers names: a file each, of that name; workload/straggler_source.py has what one is."""
+"""The values of model.stragglers, one file each; workload/straggler_source.py has the interface."""

@@ -1,13 +1,13 @@
-"""Blocking times drawn from [[straggler]] and [[shock]], the same in every trial over the same seed.
+"""Blocking times drawn from [[straggler]] and [[shock]], the same in every trial with the same seed.
 
-In iteration i worker w is blocked for the quantile of its law at a uniform draw from the seed, w and i alone: for N
-events of `event_ms`, N ~ Poisson(mean_ms / event_ms), or for an exponential or Pareto time; in bursts it is a Markov
-chain of two states by the same draws. So two trials with different k suffer the same events.
+In iteration i the blocking time of worker w is a quantile of its law, at a uniform draw that depends only on the seed,
+w and i: N events of `event_ms` with N ~ Poisson(mean_ms / event_ms), an exponential or a Pareto time. Bursts are a
+two-state Markov chain with the same draws. So trials with different k have the same events.
 
-A shock is drawn from the seed and the time since training began.
+A shock is drawn from the seed and the time since the training's start.
 
-With run.shift_every = N the entries move on by one rank every N iterations: what is said of worker r holds for r + 1
-from iteration N + 1 on, for r + 2 from 2 N + 1 on, and so around.
+With run.shift_every = N the entries move by one rank every N iterations: the entry of worker r applies to r + 1 from
+iteration N + 1 on, to r + 2 from 2 N + 1 on, and so on, cyclically.
 """
 
 import bisect
@@ -21,13 +21,13 @@ from kofn.config.schema import Config, ShockSection, StragglerSection
 from kofn.host.workload.straggler_source import StragglerSource
 
 DRAWN = 256
-"""Draws that are made at once."""
+"""Draws per batch."""
 
 FARTHEST = 12.0
-"""Standard deviations from its mean beyond which a count does not come."""
+"""Standard deviations from the mean beyond which counts have no probability."""
 
 NEVER = StragglerSection(workers=(), mean_ms=0.0)
-"""Of a worker that no entry names."""
+"""The entry of a worker that no [[straggler]] names."""
 
 
 class Drawn(StragglerSource):
@@ -47,16 +47,16 @@ class Drawn(StragglerSource):
         ]
 
     def mean_s(self, iteration: int) -> float:
-        """The injected truth, lambda of this worker at this iteration, in seconds."""
+        """Return the injected mean blocking, this worker's lambda in this iteration, in seconds."""
         return self._entry(iteration).mean_ms / 1000 + sum(shocks.mean_s for shocks in self._shocks)
 
     def compute_s(self, iteration: int) -> float:
-        """As StragglerSource, or the entry's own."""
+        """Return the entry's compute_ms, else model.compute_ms, in seconds."""
         own_ms = self._entry(iteration).compute_ms
         return self._compute_s if own_ms is None else own_ms / 1000
 
     def blocking_s(self, iteration: int, batch: int = 0, now_s: float = 0.0) -> float:
-        """How long this worker is blocked over an iteration's `batch`-th gradient, begun `now_s` after the start."""
+        """Return the blocking of an iteration's `batch`-th gradient, begun `now_s` after the training's start."""
         entry = self._entry(iteration)
         if entry.law == "bursty":
             own_s = self._bursts_of(entry).blocking_s(iteration)
@@ -70,7 +70,7 @@ class Drawn(StragglerSource):
         return self._bursts[entry]
 
     def _quantile(self, entry: StragglerSection, level: float) -> float:
-        """Seconds that a blocking time by this entry does not exceed with probability `level`."""
+        """Return the seconds that this entry's blocking time does not exceed with probability `level`."""
         mean_s = entry.mean_ms / 1000
         if entry.law == "constant":
             return mean_s
@@ -82,7 +82,7 @@ class Drawn(StragglerSource):
         return _quantile(mean_s / event_s, level) * event_s
 
     def _entry(self, iteration: int) -> StragglerSection:
-        """What holds for this worker now: of its entries that have begun the one that began last."""
+        """Return this worker's present entry: of those that have begun, the latest."""
         shifts = (iteration - 1) // self._shift_every if self._shift_every else 0
         role = (self.rank - shifts) % self._workers
         begun = (entry for entry in self._entries if role in entry.workers and entry.from_iteration <= iteration)
@@ -90,7 +90,7 @@ class Drawn(StragglerSource):
 
 
 class _Bursts:
-    """One entry's, as they strike one worker: in each iteration it is in a burst, or not."""
+    """The bursts of an entry at one worker: in each iteration it is in a burst, or not."""
 
     def __init__(self, entry: StragglerSection, draws: "_Draws") -> None:
         self._draws, self._first = draws, entry.from_iteration
@@ -100,7 +100,7 @@ class _Bursts:
         self._struck: list[bool] = []  # from the entry's first iteration on
 
     def blocking_s(self, iteration: int) -> float:
-        """The same for each of an iteration's gradients."""
+        """Return the blocking, the same for all gradients of an iteration."""
         while len(self._struck) <= iteration - self._first:
             level = self._draws.uniform(self._first + len(self._struck))
             before = self._struck[-1] if self._struck else None
@@ -110,7 +110,7 @@ class _Bursts:
 
 
 class _Shocks:
-    """One entry's, as they strike one worker."""
+    """The shocks of an entry at one worker."""
 
     def __init__(self, shock: ShockSection, seed: tuple[int, int], rank: int) -> None:
         self._draws = _Draws(*seed, *(() if shock.common else (rank,)))
@@ -118,24 +118,24 @@ class _Shocks:
 
     @property
     def mean_s(self) -> float:
-        """Over all times, in seconds."""
+        """The mean blocking in seconds."""
         return self._share * self._blocking_s
 
     def blocking_s(self, now_s: float) -> float:
-        """Of a gradient that is begun now."""
+        """Return the blocking of a gradient that is begun now."""
         struck = self._draws.uniform(int(now_s / self._for_s)) < self._share
         return self._blocking_s if struck else 0.0
 
 
 class _Draws:
-    """Uniform numbers from 0 to 1, each found by its index."""
+    """Uniform numbers from 0 to 1, by index."""
 
     def __init__(self, *seed: int) -> None:
         self.seed = seed
         self._drawn: dict[int, tuple[int, list[float]]] = {}  # by batch
 
     def uniform(self, at: int, batch: int = 0) -> float:
-        """One of them; DRAWN are made at once."""
+        """Return the number with this index; DRAWN are drawn at once."""
         part, index = divmod(at, DRAWN)
         drawn, draws = self._drawn.get(batch, (-1, []))
         if part != drawn:
@@ -146,14 +146,14 @@ class _Draws:
 
 
 def _quantile(mean: float, level: float) -> int:
-    """The least number of events that a Poisson count with this mean does not exceed with probability `level`."""
+    """Return the least number that a Poisson count with this mean does not exceed with probability `level`."""
     least, distribution = _distribution(mean)
     return least + bisect.bisect_left(distribution, level)
 
 
 @functools.lru_cache(maxsize=256)
 def _distribution(mean: float) -> tuple[int, list[float]]:
-    """The least count that comes, and P(N <= count) of it, the next one ... as far as that is below 1."""
+    """Return the least possible count, and P(N <= count) for it and the following counts, until it is about 1."""
     if not mean:
         return 0, [1.0]
     far = int(FARTHEST * math.sqrt(mean)) + 32

@@ -1,7 +1,7 @@
-"""Blocking times from a file, model.trace: what somebody has measured.
+"""Measured blocking times from a file, model.trace.
 
-CSV lines `iteration,rank,blocking_ms`, with these names above them or without; or a JSON object with these names on
-each line.  What has no line is not blocked; every gradient of an iteration is blocked for as long.
+The file has CSV lines `iteration,rank,blocking_ms`, with or without a header line of these names; or each line is a
+JSON object with these names.  Without a line a worker is not blocked; all gradients of an iteration are blocked alike.
 """
 
 import csv
@@ -18,25 +18,25 @@ FIELDS = ("iteration", "rank", "blocking_ms")
 
 
 class BlockingTrace(StragglerSource):
-    """Of one worker; ConfigError as read_trace()."""
+    """One worker's blocking times from a trace; ConfigError as in read_trace()."""
 
     def __init__(self, config: Config, rank: int) -> None:
         super().__init__(config, rank)
         self._blocking_s = read_trace(config.model.trace or "")
 
     def mean_s(self, iteration: int) -> float:
-        """The time that the file has: there is no chance in it."""
+        """Return the blocking of the file, which is not random."""
         return self.blocking_s(iteration)
 
     def blocking_s(self, iteration: int, batch: int = 0, now_s: float = 0.0) -> float:
-        """The same for each of an iteration's gradients."""
+        """Return the blocking, the same for all gradients of an iteration."""
         return self._blocking_s.get((iteration, self.rank), 0.0)
 
     @classmethod
     def check(cls, config: Config) -> None:
-        """ConfigError also for a rank that the job has not."""
+        """ConfigError also for a rank outside of the job."""
         if config.model.trace is None:
-            raise ConfigError("model.stragglers is 'trace': model.trace is needed, a file of blocking times")
+            raise ConfigError("model.trace must be given with model.stragglers = 'trace': a file of blocking times")
         ranks = {rank for _, rank in read_trace(config.model.trace)}
         if unknown := sorted(rank for rank in ranks if not 0 <= rank < config.job.workers):
             raise ConfigError(
@@ -46,14 +46,14 @@ class BlockingTrace(StragglerSource):
 
 
 def write_trace(path: Path, blocked_s: Mapping[tuple[int, int], float]) -> None:
-    """What read_trace() reads again, to a microsecond; `blocked_s`: seconds by iteration and rank."""
+    """Write a file for read_trace(), to a microsecond; `blocked_s`: seconds by iteration and rank."""
     lines = [f"{iteration},{rank},{1e3 * blocked_s[iteration, rank]:.3f}" for iteration, rank in sorted(blocked_s)]
     path.write_text("\n".join([",".join(FIELDS), *lines]) + "\n")
 
 
 @lru_cache(maxsize=4)
 def read_trace(path: str) -> dict[tuple[int, int], float]:
-    """Seconds by iteration and rank; ConfigError names the file, and the line that is wrong."""
+    """Return seconds by iteration and rank; ConfigError names the file and the wrong line."""
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -72,7 +72,7 @@ def _entries(path: str, lines: list[str]) -> Iterator[tuple[tuple[int, int], flo
             yield (int(iteration), int(rank)), float(blocking_ms) / 1000
         except (ValueError, KeyError, TypeError):
             raise ConfigError(
-                f"{path}, line {number}: {line[:80]!r}: {','.join(FIELDS)} is needed, or a JSON object with these"
+                f"{path}, line {number}: must be {','.join(FIELDS)}, or a JSON object with these, got {line[:80]!r}"
             ) from None
 
 

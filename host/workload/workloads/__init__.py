@@ -1,1 +1,1 @@
-"""What model.workload names: a file each, of that name; workload/workload.py has what one is."""
+"""The values of model.workload, one file each; workload/workload.py has the interface."""

@@ -1,8 +1,8 @@
-"""Layers that an accelerator would compute: each pass is a wait of given length, each gradient is random.
+"""Layers as on an accelerator: each pass is a wait of a given length, each gradient is random.
 
-A wait takes no processor time, so what goes on beside it is not slowed down by it.  Passes are queued, as those of an
-accelerator are: each begins when it is given and the one before has ended, those of a backward pass are given
-together, and only for a weight gradient, which is to be sent, somebody waits.
+A wait takes no processor time, so it slows nothing down.  Passes are queued as on an accelerator: each
+begins once it is submitted and the previous one has ended.  All passes of a backward pass are submitted together, and
+only weight gradients, which are to be sent, are waited for.
 """
 
 import time
@@ -21,7 +21,7 @@ from kofn.host.workload.layered import LayeredModel, LayeredWorkload
 
 
 def layers_of(sections: Sequence[LayerSection]) -> list[Layer]:
-    """As [[layer]] describes them; who has no name is called by the number, from 1."""
+    """Return the layers of [[layer]]; an unnamed one is named by its number, from 1."""
     ends = accumulate(section.elements for section in sections)
     return [
         Layer(section.name or str(number), end - section.elements, end)
@@ -30,13 +30,13 @@ def layers_of(sections: Sequence[LayerSection]) -> list[Layer]:
 
 
 def times_of(sections: Sequence[LayerSection]) -> LayerTimes:
-    """As they are given."""
+    """Return the times of [[layer]]."""
     kinds = ("forward", "error", "weight")
     return LayerTimes(*([getattr(section, f"{kind}_ms") / 1000 for section in sections] for kind in kinds))
 
 
 class Waits(LayeredModel):
-    """Of the layers that [[layer]] describes; `seed` and the batch decide the gradients."""
+    """A model of the layers in [[layer]]; gradients depend on `seed` and the batch."""
 
     def __init__(self, config: Config, seed: tuple[int, int]) -> None:
         self._sections = config.layer
@@ -44,8 +44,8 @@ class Waits(LayeredModel):
         self.parameters: Floats = np.zeros(self.layers[-1].end, np.float32)
         self._random = np.random.default_rng(seed).normal(0, 0.01, self.parameters.size).astype(np.float32)
         self._factor = np.float32(1)
-        self._free_s = 0.0  # when all that was given has ended
-        self._queue: dict[Step, tuple[float, float]] = {}  # what was given and not asked for
+        self._free_s = 0.0  # when all submitted passes have ended
+        self._queue: dict[Step, tuple[float, float]] = {}  # submitted steps whose result was not requested yet
 
     def begin(self, iteration: int, batch: int) -> None:
         self._factor = np.float32(1 + (iteration + batch) % 7)
@@ -54,7 +54,7 @@ class Waits(LayeredModel):
         self.span_s = self._given(self._sections[layer].forward_ms)
 
     def loss(self) -> None:
-        """There is none."""
+        """Return None: there is no loss."""
 
     def expect(self, steps: Sequence[Step]) -> None:
         self._queue = {step: self._given(self._takes_ms(step)) for step in steps}
@@ -77,14 +77,14 @@ class Waits(LayeredModel):
         return section.error_ms if step.kind == "error" else section.weight_ms
 
     def _given(self, takes_ms: float) -> tuple[float, float]:
-        """From when to when a pass is computed that is given now."""
+        """Submit a pass; return the begin and end of its computation."""
         begin_s = max(self._free_s, time.monotonic())
         self._free_s = begin_s + takes_ms / 1000
         return begin_s, self._free_s
 
 
 class Accelerator(LayeredWorkload):
-    """One worker's; nothing is evaluated."""
+    """A worker's workload of waits, without evaluation."""
 
     metric = None
     model: Waits
@@ -99,7 +99,7 @@ class Accelerator(LayeredWorkload):
     @classmethod
     def check(cls, config: Config) -> None:
         if not config.layer:
-            raise ConfigError("model.workload is 'accelerator': one or more [[layer]] are needed")
+            raise ConfigError("one [[layer]] or more must be given with model.workload = 'accelerator', got none")
 
 
 accelerator = Accelerator

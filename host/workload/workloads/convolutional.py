@@ -1,4 +1,4 @@
-"""Training on handwritten digits by convolutions; model.hidden says how many channels each has."""
+"""Training on handwritten digits by convolutions; model.hidden has their numbers of channels."""
 
 from kofn.config.schema import Config
 from kofn.host.workload.model import Convolutional
@@ -7,7 +7,7 @@ from kofn.host.workload.workloads.digits import Digits
 
 
 class ConvolutionalDigits(Digits):
-    """The same images, convolutions of 3 x 3 and one dense layer."""
+    """Digits with 3 x 3 convolutions and one dense layer."""
 
     @staticmethod
     def network(config: Config) -> NeuralNetwork:

@@ -1,4 +1,4 @@
-"""Training on handwritten digits: what a run does where nothing else is said."""
+"""Training on handwritten digits, the default workload."""
 
 from kofn.config.schema import Config
 from kofn.host.workload.layered import LayeredWorkload
@@ -7,7 +7,7 @@ from kofn.host.workload.neural_network import NeuralNetwork
 
 
 class Digits(LayeredWorkload):
-    """The multilayer perceptron on this worker's share of the images."""
+    """A multilayer perceptron on this worker's share of the images."""
 
     model: NeuralNetwork
 
@@ -20,14 +20,14 @@ class Digits(LayeredWorkload):
 
     @staticmethod
     def network(config: Config) -> NeuralNetwork:
-        """The same at all workers."""
+        """Return the network, the same at all workers."""
         return Perceptron(config.model.hidden, config.run.seed)
 
     def begin(self, iteration: int, batch: int = 0) -> None:
         self.model.begin(self._train.batch(iteration, self._batch, batch))
 
     def evaluate(self) -> float:
-        """The accuracy on held-out images."""
+        """Return the accuracy on held-out images."""
         return self.model.accuracy(self._train.held_out)
 
     def evaluate_owned(self) -> float | None:

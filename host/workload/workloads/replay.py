@@ -1,9 +1,8 @@
-"""Recorded gradients in place of a model: what a user's own training has sent, over any collective and network.
+"""Recorded gradients of a user's training instead of a model, over any collective and network.
 
-A folder of .npy files in the order of their names: float32 of any shape, all of one size.  Worker r takes file
-(iteration - 1 + r) modulo their number, whichever gradient of the iteration it is, so that no two workers send the same
-at once while there are files enough.
-The parameters are zeros of that size; there is nothing to be evaluated.
+A folder has .npy files, sorted by name: float32 of any shape, all of one size.  Worker r takes file
+(iteration - 1 + r) modulo their number, for all gradients of an iteration, so that workers send different ones if there
+are enough files.  The parameters are zeros of that size; nothing is evaluated.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from kofn.host.workload.workload import Workload
 
 
 class GradientReplay(Workload):
-    """Of the files in the folder model.replay; ReplayError as load_gradients()."""
+    """Replays the files in the folder model.replay; ReplayError as in load_gradients()."""
 
     metric = None
 
@@ -28,13 +27,13 @@ class GradientReplay(Workload):
         self.parameters: Floats = np.zeros_like(self._gradients[0])
 
     def gradient(self, iteration: int, batch: int = 0) -> tuple[None, Floats]:
-        """A file's values as they are, flat."""
+        """Return a file's values, flat."""
         return None, self._gradients[(iteration - 1 + self._rank) % len(self._gradients)]
 
     @classmethod
     def check(cls, config: Config) -> None:
         if config.model.replay is None:
-            raise ConfigError("model.workload is 'replay': model.replay is needed, a folder of .npy files")
+            raise ConfigError("model.replay must be given with model.workload = 'replay': a folder of .npy files")
         try:
             load_gradients(Path(config.model.replay))
         except ReplayError as error:
@@ -42,10 +41,10 @@ class GradientReplay(Workload):
 
 
 def load_gradients(folder: Path) -> Sequence[Floats]:
-    """The files of a folder, flat, in order, mapped into memory; ReplayError says what is wrong with which of them."""
+    """Return the files of a folder, flat, in order, memory-mapped; ReplayError names a wrong file."""
     files = sorted(folder.glob("*.npy"))
     if not files:
-        raise ReplayError(f"{folder}: a folder with one or more .npy files is needed")
+        raise ReplayError(f"{folder} must be a folder with one or more .npy files")
     gradients = [_load(path) for path in files]
     for path, gradient in zip(files, gradients, strict=True):
         if gradient.size != gradients[0].size:
@@ -62,7 +61,7 @@ def _load(path: Path) -> Floats:
     except (OSError, ValueError) as error:
         raise ReplayError(f"{path} cannot be read as a NumPy array: {error}") from error
     if values.dtype != np.float32 or not values.size:
-        raise ReplayError(f"{path} has {values.size} elements of {values.dtype}: one or more of float32 are needed")
+        raise ReplayError(f"{path} must have one or more elements of float32, got {values.size} of {values.dtype}")
     return np.ascontiguousarray(values).reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""A training by a script of the user's own in PyTorch: torchrun starts it at each worker, and kofn.torch takes part."""
+"""A training by a user's PyTorch script: torchrun starts it at each worker, and it uses kofn.torch."""
 
 import sys
 from importlib.util import find_spec
@@ -11,12 +11,12 @@ from kofn.host.workload.workload import Workload
 
 
 class Script(Workload):
-    """Stands for it where a run looks for a metric: there is none, and nothing but the script can compute gradients."""
+    """A placeholder without a metric: only the script itself can compute gradients."""
 
     metric = None
 
     def __init__(self, config: Config, rank: int) -> None:
-        raise ConfigError(f"torch.script is {config.torch.script!r}: `kofn run` alone trains by a script")
+        raise ConfigError(f"torch.script is {config.torch.script!r}: only `kofn run` trains with a script")
 
     def gradient(self, iteration: int, batch: int = 0) -> tuple[None, Floats]:
         raise NotImplementedError
@@ -24,7 +24,7 @@ class Script(Workload):
     @classmethod
     def check(cls, config: Config) -> None:
         if config.torch.script is None:
-            raise ConfigError("model.workload is 'script': torch.script is needed, a file")
+            raise ConfigError("torch.script must be given with model.workload = 'script': a file")
         if not Path(config.torch.script).is_file():
             raise ConfigError(f"torch.script is {config.torch.script!r}: there is no such file")
         if find_spec("torch") is None:

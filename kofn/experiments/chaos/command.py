@@ -60,7 +60,7 @@ Exit codes: 0 every scenario passed, 1 one did not, 2 the command line is wrong,
     "--objective",
     default=BASE.run.trials[0],
     show_default=True,
-    help="Objective of every scenario that has none of its own: RULE:K (async:3, for example) or one that chooses.",
+    help="Objective of every scenario without one: RULE:K (async:3, for example) or one that chooses.",
 )
 @click.option(
     "--set",

@@ -25,7 +25,7 @@ class ScenarioOutcome:
 
 COLUMNS: Columns[TrialSummary] = {
     "iterations": lambda one: f"{one.iterations:,}",
-    "sent again": lambda one: integer(one.retransmissions),
+    "retransmitted": lambda one: integer(one.retransmissions),
     "restarts": lambda one: f"{one.restarts or '-'}",
     "rejoins": lambda one: f"{one.rejoins or '-'}",
     "regroups": lambda one: f"{one.regroups or '-'}",

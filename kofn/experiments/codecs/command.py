@@ -28,7 +28,7 @@ Examples:
   kofn experiment codecs --simulate                    in virtual time
   kofn experiment codecs --scenario int32 --scenario int8 --seeds 5
   kofn experiment codecs --set compress.rounding=stochastic --out runs/stochastic
-  kofn experiment codecs --out runs/codecs --report-only   tables, claims and report of what is there
+  kofn experiment codecs --out runs/codecs --report-only   tables, claims and report of the finished runs
 
 \b
 Exit codes: 0 every training with error feedback reached its target, and all with identical replicas and every gradient

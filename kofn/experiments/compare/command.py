@@ -107,7 +107,7 @@ gradient conserved; 1 not so; 2 the command line is wrong; 130 stopped by a sign
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the results; what is finished in it is not run again.  [default: runs/compare-TIME]",
+    help="Folder for the results; runs that are finished in it are not repeated.  [default: runs/compare-TIME]",
 )
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON on stdout, the rest on stderr.")
 @click.option("--report-only", is_flag=True, help="Run nothing: print what the results in --out show.")

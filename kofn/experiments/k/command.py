@@ -41,7 +41,7 @@ Examples:
   kofn experiment k --simulate --scenario two-slow --workers 8 --rate 0.1     minutes
   kofn experiment k --scenario one-slow --rate 0.1 --seeds 1 on the real system
   kofn experiment k --simulate --scenario racks --objective progress --objective async:2 --objective all
-  kofn experiment k --out runs/k --simulate --report-only    tables, claims and report of what is there
+  kofn experiment k --out runs/k --simulate --report-only    tables, claims and report of the finished runs
   kofn run runs/k/two-slow-8w-0.1/seed-1.toml                one scenario once, with the live table and a report
 
 \b

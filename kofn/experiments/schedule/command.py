@@ -22,7 +22,7 @@ EXAMPLES = """
 Examples:
   kofn experiment schedule                                     everything: two hours
   kofn experiment schedule --scenario equal-1-auto --scenario equal-1-buckets-1mb --scenario equal-1-sequential
-  kofn experiment schedule --out runs/schedule --report-only   tables, claims and report of what is there
+  kofn experiment schedule --out runs/schedule --report-only   tables, claims and report of the finished runs
 
 \b
 Exit codes: 0 all replicas were identical and every gradient was conserved; 1 not so; 2 the command line is wrong; 130

@@ -63,7 +63,7 @@ stopped by a signal. Claims are printed and do not count.
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the results; what is finished in it is not trained again.  [default: runs/experiment-zero-TIME]",
+    help="Folder for the results; finished trainings in it are not repeated.  [default: runs/experiment-zero-TIME]",
 )
 @click.option(
     "--processes",

@@ -112,17 +112,14 @@ def mc_dump(session: Session, words: list[str]) -> Iterator[str]:
 def mirroring_add(session: Session, words: list[str]) -> Iterator[str]:
     """Mirror to a port: mirroring_add <mirror_id> <egress_port>"""
     check_count(words, 2)
-    replicas = (Replica(port=number(words[1], "egress_port", PORTS)),)
-    session.engine.set_session(number(words[0], "mirror_id", MIRRORS), CloneSession(replicas=replicas))
+    _mirror_to(session, words[0], CloneSession(replicas=(Replica(port=number(words[1], "egress_port", PORTS)),)))
     yield from ()
 
 
 def mirroring_add_mc(session: Session, words: list[str]) -> Iterator[str]:
     """Mirror to a multicast group: mirroring_add_mc <mirror_id> <mgrp>"""
     check_count(words, 2)
-    session.engine.set_session(
-        number(words[0], "mirror_id", MIRRORS), CloneSession(group=number(words[1], "mgrp", GROUPS))
-    )
+    _mirror_to(session, words[0], CloneSession(group=number(words[1], "mgrp", GROUPS)))
     yield from ()
 
 
@@ -162,6 +159,11 @@ def _mirror(session: Session, word: str) -> int:
     return mirror
 
 
+def _mirror_to(session: Session, mirror: str, to: CloneSession) -> None:
+    """Make a mirroring session.  As on BMv2 a program that a controller pushes does not remove it."""
+    session.engine.set_session(number(mirror, "mirror_id", MIRRORS), to, lasting=True)
+
+
 def _ports(words: list[str]) -> list[int]:
     if words[-1:] == ["|"]:
         words = words[:-1]
@@ -182,7 +184,7 @@ def _map(ports: list[int]) -> str:
 def _update(session: Session, group: int) -> None:
     replicas = [one for handle in session.groups.get(group, ()) for one in session.nodes[handle].replicas()]
     if replicas:
-        session.engine.set_group(group, replicas)
+        session.engine.set_group(group, replicas, lasting=True)  # as mirroring sessions
     elif group in session.engine.groups():
         session.engine.delete_group(group)
 

@@ -72,6 +72,8 @@ def act_prof_remove_member_from_group(session: Session, words: list[str]) -> Ite
     group = _group(session, _profile(session, words[0]), words[2])
     gone = number(words[1], "member handle") + 1
     left = tuple(member for member in group.members if member.member != gone)
+    if left == group.members:
+        raise CommandError("Invalid table operation (MBR_NOT_IN_GRP)")
     session.engine.modify_member_group(replace(group, members=left))
     yield from ()
 

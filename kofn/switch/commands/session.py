@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from kofn.switch.compiler.ir.program import Action, Program, Table
 from kofn.switch.engine.engine import Engine
-from kofn.switch.errors import NoProgram, SwitchError
+from kofn.switch.errors import EntryNotFound, NoProgram, SwitchError
 from kofn.switch.state.entries import Entry, Replica
 
 
@@ -65,12 +65,14 @@ class Session:
 
     def entry(self, table: Table, handle: str) -> Entry:
         """Return the entry with that handle. Raise CommandError."""
-        wanted = number(handle, "entry handle")
-        for entry in self.engine.entries(table.name):
-            if self.handle(entry) == wanted:
-                return entry
-        raise CommandError("Invalid table operation (INVALID_HANDLE)")
+        try:
+            return self.engine.entry_at(table.name, number(handle, "entry handle"))
+        except EntryNotFound as error:
+            raise CommandError("Invalid table operation (INVALID_HANDLE)") from error
 
+
+NUMBER_MOST = 3000
+"""Characters of a number; Python does not write one of more than 4,300 decimal digits."""
 
 Command = Callable[[Session, list[str]], Iterator[str]]
 Commands = Mapping[str, Command]
@@ -88,9 +90,14 @@ def find(kind: str, objects: Iterable[T], name: str) -> T:
 
 
 def number(text: str, what: str, allowed: range | None = None) -> int:
-    """Return a whole number, decimal or hexadecimal; `allowed` None: any. Raise CommandError."""
+    """Return a whole number, also in hexadecimal; `allowed` None: any.  Raises CommandError.
+
+    As for BMv2 a decimal number may have zeros before it.
+    """
+    if len(text) > NUMBER_MOST:
+        raise CommandError(f"{what} must have at most {NUMBER_MOST} characters, got {len(text)}")
     try:
-        found = int(text, 0)
+        found = int(text, 10 if text.isdigit() else 0)
     except ValueError as error:
         raise CommandError(f"Bad format for {what}: {text}") from error
     if allowed is not None and found not in allowed:

@@ -83,9 +83,8 @@ def table_modify(session: Session, words: list[str]) -> Iterator[str]:
     check_count(words, 3, MANY)
     table = session.table(words[0])
     action = session.action(table, words[1])
-    given = words[4:] if words[3:4] == ["=>"] else words[3:]
     entry = session.entry(table, words[2])
-    session.engine.modify(replace(entry, action=action.name, parameters=parameters(action, given)))
+    session.engine.modify(replace(entry, action=action.name, parameters=parameters(action, words[3:])))
     yield f"Modifying entry {words[2]} for {kind_of(table)} match table {words[0]}"
 
 
@@ -115,7 +114,7 @@ def table_set_default(session: Session, words: list[str]) -> Iterator[str]:
     check_count(words, 2, MANY)
     table = session.table(words[0])
     action = session.action(table, words[1])
-    given = parameters(action, words[3:] if words[2:3] == ["=>"] else words[2:])
+    given = parameters(action, words[2:])
     session.engine.set_default(table.name, action.name, given)
     yield f"Setting default action of {words[0]}"
     yield from _calls(words[1], action, given)

@@ -43,6 +43,8 @@ def _address(octets: Sequence[str], count: int, *, base: int) -> int:
 
 
 def parameters(action: Action, words: Sequence[str]) -> tuple[int, ...]:
+    """Return the parameters, which may stand after an arrow.  Raises CommandError."""
+    words = words[1:] if words[:1] == ["=>"] else words
     if len(words) != len(action.parameters):
         raise CommandError(f"Action {action.name} needs {len(action.parameters)} parameters")
     return tuple(value(word, item.width) for word, item in zip(words, action.parameters, strict=True))

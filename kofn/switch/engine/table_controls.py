@@ -72,6 +72,11 @@ class TableControls(Controls):
         with self._lock:
             return self._now.rows.find(table, key, priority)
 
+    def entry_at(self, table: str, place: int) -> Entry:
+        """Return the entry whose `place` is that.  Raises UnknownObject, EntryNotFound."""
+        with self._lock:
+            return self._now.rows.table(table).at(place)
+
     def place(self, table: str, key: Key, priority: int = 0) -> int:
         """Return an entry's number, which stays; new entries get the lowest free number. Raise InvalidEntry,
         EntryNotFound."""

@@ -1,4 +1,4 @@
-"""The P4Runtime server: a thin adapter that keeps no P4 state of its own.
+"""The P4Runtime server: a thin adapter that keeps no P4 state itself.
 
 server, service                        gRPC: the process's end and the calls
 streams, session, arbitration          the clients, and the primary among them

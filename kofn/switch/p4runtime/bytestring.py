@@ -37,7 +37,7 @@ def decode_signed(data: bytes, width: int, what: str) -> int:
         raise invalid(f"{what} is an empty string; it needs at least one byte")
     value = int.from_bytes(data, "big", signed=True)
     if not -(1 << (width - 1)) <= value < 1 << (width - 1):
-        raise invalid(f"{what} is {value}, which does not fit int<{width}>")
+        raise invalid(f"{what} is {_show(value)}, which does not fit int<{width}>")
     return value
 
 

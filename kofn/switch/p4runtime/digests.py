@@ -6,6 +6,7 @@ the specification's "DigestEntry".
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,10 +23,10 @@ Message = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentList:
-    """The messages of one list, and the time until which they are kept out of later lists."""
+    """The messages of one list, and the time at which it was sent."""
 
     messages: tuple[Message, ...]
-    expires_s: float
+    sent_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class DigestQueue:
     config: p4r.DigestEntry.Config
     filling: dict[Message, None] = field(default_factory=dict)  # an ordered set
     since_s: float = 0.0  # when the first message of `filling` came
-    sent: dict[int, SentList] = field(default_factory=dict)
+    sent: OrderedDict[int, SentList] = field(default_factory=OrderedDict)  # the oldest first
     kept_back: dict[Message, None] = field(default_factory=dict)
 
     def add(self, message: Message, now_s: float) -> None:
@@ -60,8 +61,7 @@ class DigestQueue:
         """Return the list being filled, as a message, and remember it until it is acknowledged or times out."""
         messages, self.filling = tuple(self.filling), {}
         if self.config.ack_timeout_ns > 0:
-            expires_s = now_s + self.config.ack_timeout_ns / NS_PER_S
-            self.sent[list_id] = SentList(messages=messages, expires_s=expires_s)
+            self.sent[list_id] = SentList(messages=messages, sent_s=now_s)
             self.kept_back.update(dict.fromkeys(messages))
         data = (encode(self.type.type, message) for message in messages)
         return p4r.DigestList(digest_id=self.type.id, list_id=list_id, data=data, timestamp=time.time_ns())
@@ -73,8 +73,9 @@ class DigestQueue:
             self.kept_back.pop(message, None)
 
     def _expire(self, now_s: float) -> None:
-        for list_id in [number for number, sent in self.sent.items() if sent.expires_s <= now_s]:
-            self.forget(list_id)
+        timeout_s = self.config.ack_timeout_ns / NS_PER_S
+        while self.sent and self.sent[oldest := next(iter(self.sent))].sent_s + timeout_s <= now_s:
+            self.forget(oldest)
 
 
 class Digests:
@@ -115,7 +116,7 @@ class Digests:
         """Yield the lists whose time has come."""
         for queue in self._queues.values():
             deadline_s = queue.deadline_s()
-            if deadline_s is not None and deadline_s <= now_s:
+            if queue.full() or (deadline_s is not None and deadline_s <= now_s):  # full by another max_list_size
                 yield self._take(queue, now_s)
 
     def next_deadline_s(self) -> float | None:

@@ -19,7 +19,7 @@ class Groups:
     """The packet replication engine as P4Runtime has it."""
 
     def __init__(self, engine: Engine) -> None:
-        """Take the engine that holds the groups."""
+        """Read the engine's groups, without those of simple_switch_CLI, as on BMv2."""
         self._engine = engine
         self._sessions = Sessions(engine)
 
@@ -41,7 +41,7 @@ class Groups:
 
     def _write_group(self, kind: UpdateType, entry: p4r.MulticastGroupEntry) -> None:
         group = entry.multicast_group_id
-        check_write(kind, "multicast group", group, self._engine.groups(), GROUP_MAX)
+        check_write(kind, "multicast group", group, self._engine.groups(lasting=False), GROUP_MAX)
         if kind == p4r.Update.DELETE:
             self._engine.delete_group(group)
             return
@@ -50,7 +50,7 @@ class Groups:
         self._engine.set_group(group, decode_replicas(f"multicast group {group}", entry.replicas))
 
     def _read_groups(self, wanted: int) -> Iterator[p4r.MulticastGroupEntry]:
-        for group, replicas in selected("multicast group", wanted, self._engine.groups()):
+        for group, replicas in selected("multicast group", wanted, self._engine.groups(lasting=False)):
             yield p4r.MulticastGroupEntry(multicast_group_id=group, replicas=encode_replicas(replicas))
 
 

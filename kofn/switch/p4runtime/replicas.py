@@ -15,9 +15,11 @@ PORT_BITS = 9
 def decode_replicas(what: str, messages: Iterable[p4r.Replica]) -> tuple[Replica, ...]:
     """Return the engine's replicas; `what` names their owner for the refusal."""
     replicas = tuple(_replica(what, message) for message in messages)
+    seen: set[Replica] = set()
     for replica in replicas:
-        if replicas.count(replica) > 1:
+        if replica in seen:
             raise invalid(f"{what} has port {replica.port} instance {replica.instance} twice")
+        seen.add(replica)
     return replicas
 
 

@@ -10,7 +10,7 @@ from kofn.switch.p4runtime.arbitration import Client
 from kofn.switch.p4runtime.refusal import SPACE, Refused, number
 
 LOG = logging.getLogger(__name__)
-BACKLOG_MAX = 4096  # messages of the data plane waiting for a slow client; more are dropped
+BACKLOG_MAX = 4096  # messages that wait for a slow client, without those about arbitration; more are dropped
 
 
 class ClientSession:
@@ -24,11 +24,11 @@ class ClientSession:
         self._outbox: asyncio.Queue[p4r.StreamMessageResponse | None] = asyncio.Queue()
 
     def tell(self, message: p4r.StreamMessageResponse) -> None:
-        """Send a message that must not be lost: arbitration, errors."""
+        """Send a message that must not be lost: arbitration."""
         self._outbox.put_nowait(message)
 
     def offer(self, message: p4r.StreamMessageResponse) -> None:
-        """Send a packet or a digest list, or drop it when the client is far behind."""
+        """Send a packet, a digest list or an error, or drop it when the client is far behind."""
         if self._outbox.qsize() < BACKLOG_MAX:
             self._outbox.put_nowait(message)
             return

@@ -17,13 +17,13 @@ class Sessions:
     """The clone sessions as P4Runtime has them."""
 
     def __init__(self, engine: Engine) -> None:
-        """Take the engine that holds the sessions."""
+        """Read the engine's sessions, without those of simple_switch_CLI, as on BMv2."""
         self._engine = engine
 
     def write(self, kind: UpdateType, entry: p4r.CloneSessionEntry) -> None:
         """INSERT, MODIFY or DELETE a session. Raise SwitchError."""
         number = entry.session_id
-        check_write(kind, "clone session", number, self._engine.sessions(), SESSION_MAX)
+        check_write(kind, "clone session", number, self._engine.sessions(lasting=False), SESSION_MAX)
         if kind == p4r.Update.DELETE:
             self._engine.delete_session(number)
         else:
@@ -31,7 +31,7 @@ class Sessions:
 
     def read(self, number: int) -> Iterator[p4r.CloneSessionEntry]:
         """Yield one session (NOT_FOUND), or all for number 0."""
-        for found, session in selected("clone session", number, self._engine.sessions()):
+        for found, session in selected("clone session", number, self._engine.sessions(lasting=False)):
             replicas = encode_replicas(session.replicas)
             yield p4r.CloneSessionEntry(session_id=found, replicas=replicas, packet_length_bytes=session.length)
 

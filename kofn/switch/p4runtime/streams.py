@@ -123,7 +123,7 @@ class Streams:
         try:
             self._carry_out_data(session, request)
         except SwitchError as error:
-            session.tell(stream_error(request, refusal(error)))
+            session.offer(stream_error(request, refusal(error)))
 
     def _carry_out_data(self, session: ClientSession, request: p4r.StreamMessageRequest) -> None:
         kind = request.WhichOneof("update")

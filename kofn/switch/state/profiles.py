@@ -57,7 +57,7 @@ class ProfileState:
         self._group_places = Places(f"action profile {profile.name}", GROUPS_MAX)
         self._used: Counter[tuple[int, int]] = Counter()  # by (kind, id): entries and groups that refer to it
         self._sets: Counter[int] = Counter()  # by the group's place: the weights of entries' own members
-        self._set_sizes: dict[int, int] = {}
+        self._grouped = self._weighed = 0  # members of all groups and sets together, and the sum of their weights
 
     # Members
 
@@ -143,6 +143,11 @@ class ProfileState:
     def _use_members(self, group: MemberGroup, times: int) -> None:
         for one in group.members:
             self._use(MEMBER, one.member, times)
+        self._count(times * len(group.members), times * sum(one.weight for one in group.members))
+
+    def _count(self, members: int, weights: int) -> None:
+        self._grouped += members
+        self._weighed += weights
 
     def _use(self, kind: int, number: int, times: int) -> None:
         self._used[kind, number] += times
@@ -183,8 +188,8 @@ class ProfileState:
         numbers = sorted(self._member_places.take() for _ in rows)
         self._held += len(rows)
         group = self._group_places.take()
-        self._set_sizes[group] = len(rows)
         self._sets[group] = sum(weights)
+        self._count(len(rows), sum(weights))
         written = [
             Written(number=number, action=action, words=words)
             for number, (action, words) in zip(numbers, rows, strict=True)
@@ -204,15 +209,13 @@ class ProfileState:
                 for number in held.own:
                     self._member_places.free(number)
                 self._group_places.free(held.number)
-                del self._sets[held.number], self._set_sizes[held.number]
+                self._count(-len(held.own), -self._sets.pop(held.number))
 
     # Sizes
 
     def use(self) -> tuple[int, int]:
         """Return the number of members, and the sum of weights, of all groups together."""
-        groups = [group for group, _ in self.groups.values()]
-        count = sum(len(group.members) for group in groups) + sum(self._set_sizes.values())
-        return count, sum(one.weight for group in groups for one in group.members) + self._sets.total()
+        return self._grouped, self._weighed
 
     # Checks
 

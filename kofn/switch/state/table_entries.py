@@ -46,6 +46,13 @@ class TableEntries:
             raise EntryNotFound(f"table {self.state.table.name} has no entry {stored}")
         return int(place)
 
+    def at(self, place: int) -> Entry:
+        """Return the entry at a place.  Raises EntryNotFound."""
+        known = self.number is not None and 0 <= place < self.state.capacity
+        if not known or self._native.table_next(self._instance, self.number, place) != place:
+            raise EntryNotFound(f"table {self.state.table.name} has no entry {place}")
+        return self.entry(place)
+
     def insert(self, stored: Stored, entry: Entry, action: int, parameters: list[int], held: Held | None) -> int:
         """Add an entry and return its place. Raise EntryExists, TableFull."""
         words = limbs_array(stored.mask), limbs_array(stored.match), stored.order, action, limbs_array(parameters)

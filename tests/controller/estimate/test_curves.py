@@ -1,4 +1,4 @@
-"""Workers' own distributions: one at a time, against Kaplan and Meier's by hand; many at once; in groups."""
+"""Workers' own distributions: one against a manual Kaplan-Meier estimate, many at once, and groups."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from kofn.controller.estimate.grouped import by_value
 
 
 def curve(counts: list[float], cut: list[bool], rate: float) -> Curves:
-    """Of one worker."""
+    """Return the curve of one worker."""
     return Curves.of(np.zeros(1, np.int64), np.array([counts]), np.array([cut]), np.array([rate]))
 
 
@@ -20,7 +20,7 @@ observations = st.lists(st.tuples(st.floats(0, 50), st.booleans()), min_size=1, 
 
 @settings(deadline=None)
 @given(observations, st.floats(0.1, 40))
-def test_a_curve_is_a_distribution(pairs: list[tuple[float, bool]], rate: float) -> None:
+def test_curve_is_a_distribution(pairs: list[tuple[float, bool]], rate: float) -> None:
     made = curve([c for c, _ in pairs], [cut for _, cut in pairs], rate)
     (done,) = made.done(np.arange(200, dtype=np.float64))
     assert (np.diff(done) >= -1e-9).all()
@@ -33,7 +33,7 @@ def test_a_curve_is_a_distribution(pairs: list[tuple[float, bool]], rate: float)
     assert np.isfinite(quantiles).all()
 
 
-def test_a_curve_is_kaplan_meiers() -> None:
+def test_curve_equals_kaplan_meiers() -> None:
     made = curve([1.0, 2.0, 2.0, 3.0, 5.0, np.nan], [False, True, False, False, True, False], 3.0)
     seen = made.masses[0] > 0
     np.testing.assert_allclose(made.counts[0, seen], [1, 2, 3])
@@ -44,7 +44,7 @@ def test_a_curve_is_kaplan_meiers() -> None:
     assert at[1] == pytest.approx(1 - 0.3 * stats.poisson.sf(6, 3.0) / stats.poisson.sf(5, 3.0))
 
 
-def test_a_curve_shares_a_count_between_two_points_and_keeps_the_mean() -> None:
+def test_curve_splits_a_count_between_two_points_and_keeps_the_mean() -> None:
     made = curve([3.25], [False], 1.0)
     np.testing.assert_allclose(made.done(np.arange(6.0))[0], [0, 0, 0, 0.75, 1, 1])
     np.testing.assert_allclose(made.reached(np.array([3.2, 3.3]))[0], [0, 1])
@@ -58,7 +58,7 @@ def test_quantiles_give_the_distribution_back() -> None:
     np.testing.assert_allclose(np.mean(drawn <= points[:, None], axis=1), made.reached(points)[0], atol=1e-3)
 
 
-def test_a_groups_distribution_is_the_mean_of_its_members() -> None:
+def test_group_distribution_is_the_mean_of_its_members() -> None:
     counts = np.random.default_rng(2).poisson(5.0, (40, 16)).astype(np.float64)
     made = Curves.of(np.arange(40), counts, np.zeros(counts.shape, np.bool_), counts.mean(axis=1))
     groups, points = by_value(made.rate, 4), np.arange(30.0)

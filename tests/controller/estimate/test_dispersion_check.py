@@ -1,4 +1,4 @@
-"""The test of each worker against the others, and what the estimate makes of it."""
+"""Each worker is tested against the others, and the estimate uses the result."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ EVENT_S = 0.005
 
 
 def among_poisson(blocking_s: FloatArray, seed: int = 1) -> FloatArray:
-    """Times (8, window) of seven workers that are Poisson's and one that blocks like this."""
+    """Return times (8, window) of seven Poisson workers and one with this blocking."""
     random = np.random.default_rng(seed)
     means = np.geomspace(0.5, 20, 7)[:, None]
     times_s = 0.010 + EVENT_S * random.poisson(means, (7, len(blocking_s)))
@@ -33,7 +33,7 @@ def uncut(times_s: FloatArray) -> np.typing.NDArray[np.bool_]:
     [np.full(16, 0.020), 0.100 * (np.arange(16) % 5 == 0), 1.0 * (np.arange(16) == 7)],
     ids=["always the same", "now and then very long", "one pause"],
 )
-def test_what_is_not_poisson_is_found_and_no_one_else_is_blamed(blocking_s: FloatArray) -> None:
+def test_only_the_worker_that_is_not_poisson_is_found(blocking_s: FloatArray) -> None:
     times_s = among_poisson(blocking_s, seed=2)
     found = fit(times_s, uncut(times_s))
     assert found.poisson.tolist() == [True] * 7 + [False]
@@ -41,7 +41,7 @@ def test_what_is_not_poisson_is_found_and_no_one_else_is_blamed(blocking_s: Floa
     assert found.event_s == pytest.approx(EVENT_S, rel=0.4)
 
 
-def test_few_poisson_windows_are_called_something_else() -> None:
+def test_few_poisson_windows_are_rejected() -> None:
     alarms = 0
     for seed in range(200):
         times_s = among_poisson(EVENT_S * np.random.default_rng(1000 + seed).poisson(4.0, 16).astype(np.float64), seed)
@@ -49,29 +49,29 @@ def test_few_poisson_windows_are_called_something_else() -> None:
     assert alarms <= 0.01 * 200 * 8
 
 
-def test_who_is_often_cut_off_is_not_called_odd_for_it() -> None:
+def test_worker_that_is_often_cut_off_is_not_called_odd() -> None:
     random = np.random.default_rng(3)
     alarms = 0
     for seed in range(100):
         times_s = among_poisson(EVENT_S * random.poisson(8.0, 16).astype(np.float64), seed)
         cut = uncut(times_s)
-        cut[7] = times_s[7] > 0.045  # the smaller half is seen: its variance alone is far below its mean
+        cut[7] = times_s[7] > 0.045  # only the smaller half is seen, and its variance alone is far below its mean
         alarms += not fit(np.minimum(times_s, 0.045 * cut + 9.0 * ~cut), cut).poisson[7]
     assert alarms <= 3
 
 
-def test_with_no_one_to_compare_nothing_is_odd() -> None:
+def test_worker_without_others_is_not_called_odd() -> None:
     assert poisson_fits(np.array([9.0]), np.array([1.0]), np.array([4.0]), np.array([False])).all()
     assert poisson_fits(np.array([0.0, 9.0]), np.zeros(2), np.zeros(2), np.zeros(2, dtype=np.bool_)).all()
 
 
-def test_half_of_the_workers_at_most_are_called_odd() -> None:
+def test_at_most_half_of_the_workers_are_called_odd() -> None:
     random = np.random.default_rng(1)
     found = poisson_fits(random.exponential(50, 8) ** 3, np.full(8, 5.0), np.full(8, 50.0), np.zeros(8, dtype=np.bool_))
     assert 4 <= found.sum() < 8
 
 
-def test_the_estimate_uses_a_workers_own_distribution() -> None:
+def test_estimate_uses_a_workers_own_distribution() -> None:
     times_s = among_poisson(0.100 * (np.arange(16) % 5 == 0))  # 4 of 16
     found = fit(times_s, uncut(times_s))
     events = np.arange(int(found.curves.longest.max()) + 60, dtype=np.float64)
@@ -86,7 +86,7 @@ def test_the_estimate_uses_a_workers_own_distribution() -> None:
 
 
 @pytest.mark.parametrize(("shape", "least"), [("now and then very long", 0.85), ("always the same", 0.9)])
-def test_the_interval_of_what_is_not_poisson_rests_on_its_own_variance(shape: str, least: float) -> None:
+def test_interval_of_a_worker_that_is_not_poisson_uses_its_own_variance(shape: str, least: float) -> None:
     random, covered, widths = np.random.default_rng(5), 0, []
     for seed in range(100):
         rare = 0.100 * (random.random(64) < 0.2).astype(np.float64)
@@ -99,7 +99,7 @@ def test_the_interval_of_what_is_not_poisson_rests_on_its_own_variance(shape: st
     assert np.median(widths) > 3 * poisson if shape == "now and then very long" else np.median(widths) < 0.5 * poisson
 
 
-def test_a_silence_longer_than_ever_is_news() -> None:
+def test_silence_longer_than_any_before_changes_the_distribution() -> None:
     times_s = among_poisson(0.100 * (np.arange(16) % 5 == 0))
     for silent_s, own in ((0.05, True), (0.5, False)):
         found = fit(times_s, uncut(times_s), np.where(np.arange(8) == 7, silent_s, 0.0))

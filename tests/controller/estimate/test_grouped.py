@@ -1,4 +1,4 @@
-"""E of the k-th smallest of many, against the exact dynamic programme."""
+"""The expectation of the k-th smallest of many, against the exact dynamic programme."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from kofn.controller.policy.expected_time import each_number, expected_counts, l
 
 
 def both(rates: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The grouped answer, and the exact one for workers that are really so."""
+    """Return the grouped answer, and the exact one for workers that have the groups' rates."""
     points, weights = lattice(float(rates.max()))
     exact = np.cumsum(each_number(poisson_done(points, np.repeat(rates, sizes)))[:-1] @ weights)
     return grouped_counts(poisson_done(points, rates), sizes, weights), exact
@@ -27,7 +27,7 @@ def test_groups_of_like_workers(made: list[tuple[float, int]]) -> None:
     assert (np.diff(found) >= 0).all()
     ends = np.minimum(np.arange(len(found)), np.arange(len(found))[::-1]) < ENDS
     np.testing.assert_allclose(found[ends], exact[ends], atol=1e-6)
-    np.testing.assert_allclose(found + 2, exact + 2, rtol=0.1)  # a sum of few events is no normal
+    np.testing.assert_allclose(found + 2, exact + 2, rtol=0.1)  # a sum of few events is not normal
 
 
 @pytest.mark.parametrize("workers", [65, 256, 1000])
@@ -42,7 +42,7 @@ def test_ten_thousand_workers_keep_the_sum() -> None:
     groups = by_value(rates)
     points, weights = lattice(float(rates.max()))
     found = grouped_counts(grouped_done(groups, points), groups.sizes, weights)
-    assert found.sum() == pytest.approx(rates.sum(), rel=2e-3)  # order statistics only reorder
+    assert found.sum() == pytest.approx(rates.sum(), rel=2e-3)  # sorting keeps the sum
 
 
 def test_groups_hold_like_workers_and_keep_the_mean() -> None:
@@ -57,7 +57,7 @@ def test_groups_hold_like_workers_and_keep_the_mean() -> None:
         assert rates[groups.group == place].mean() == pytest.approx(mean)
 
 
-def test_what_the_bench_times_is_a_choice() -> None:
+def test_bench_times_a_correct_choice() -> None:
     rates = np.random.default_rng(1).gamma(2.0, 3.0, 12)
     best = int(np.argmin((choice.SERVICE + expected_counts(rates)) / np.arange(1, 13))) + 1
     assert choice.chosen(rates, expected_counts) in (best, 12), "12 is in force, and stays within the margin"

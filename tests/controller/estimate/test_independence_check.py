@@ -1,4 +1,4 @@
-"""Workers that do not block independently: found, and then the times of whole iterations are used."""
+"""Workers that do not block independently are found, and then the times of whole iterations are used."""
 
 import numpy as np
 import pytest
@@ -25,13 +25,13 @@ def truth(name: str) -> FloatArray:
 
 @pytest.mark.parametrize("k", [8, 6])
 @pytest.mark.parametrize("name", ["a shock common to all", "halves take turns"])
-def test_what_is_common_to_workers_is_found(name: str, k: int) -> None:
+def test_common_blocking_is_found(name: str, k: int) -> None:
     found = windows(name, 20, k)
     assert [each.law for each in found].count("bootstrap") >= 19
     assert "do not block independently" in found[0].reason
 
 
-def test_a_common_shock_is_in_the_first_and_the_last_ones_time() -> None:
+def test_common_shock_is_in_the_first_and_the_last_workers_time() -> None:
     real, found = truth("a shock common to all"), windows("a shock common to all", 60)
     poisson = [expected_times(each, EVERYONE) for each in found]
     used = [law_times(each, EVERYONE, own) for each, own in zip(found, poisson, strict=True)]
@@ -44,11 +44,11 @@ def test_a_common_shock_is_in_the_first_and_the_last_ones_time() -> None:
 
 @pytest.mark.parametrize("k", [8, 6, 2])
 @pytest.mark.parametrize("name", ["Poisson, 0.5 to 20", "Poisson, all alike, 4", "alike, exponential"])
-def test_independent_workers_are_called_so(name: str, k: int) -> None:
+def test_independent_workers_are_called_independent(name: str, k: int) -> None:
     assert [each.law for each in windows(name, 100, k)].count("bootstrap") <= 4
 
 
-def test_the_chance_of_independent_workers_is_uniform() -> None:
+def test_p_value_of_independent_workers_is_uniform() -> None:
     random, rates = np.random.default_rng(5), np.full(8, 4.0)
     none = np.zeros((8, WINDOW), np.bool_)
     found = [
@@ -59,14 +59,14 @@ def test_the_chance_of_independent_workers_is_uniform() -> None:
     assert 0.3 < np.median(found) < 1
 
 
-def test_too_little_is_known_of_few_iterations() -> None:
+def test_few_iterations_give_no_verdict() -> None:
     random = np.random.default_rng(6)
     counts, none = np.tile(random.poisson(4.0, 7).astype(np.float64), (8, 1)), np.zeros((8, 7), np.bool_)
     assert independence_chance(counts, none, ITERATIONS[:, :7], np.full(8, 4.0), 2.0) == 1
 
 
-def test_who_reports_late_is_compared_with_the_iteration_in_which_it_began() -> None:
-    """The same shocks, but the last worker begins in every third iteration only: its rows have gaps."""
+def test_late_worker_is_compared_with_the_iteration_in_which_it_began() -> None:
+    """The shocks are the same, but the last worker begins in every third iteration only, so its rows have gaps."""
     random = np.random.default_rng(7)
     shocks = 0.005 * random.poisson(4.0, 48)
     iterations = np.tile(np.arange(33, 49), (4, 1))

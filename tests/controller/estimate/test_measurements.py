@@ -1,4 +1,4 @@
-"""Measurements: what is taken, what is refused, who is silent; and the two views of one event."""
+"""Measurements: accepted and refused messages, silent workers, and the two views of one event."""
 
 import logging
 import math
@@ -22,7 +22,7 @@ def arrival(worker: int, iteration: int, verdict: str = "ADDED", timestamp_us: i
     return Arrival(worker=worker, iteration=iteration, verdict=verdict, timestamp_us=timestamp_us)
 
 
-def test_the_window_holds_the_latest_oldest_first() -> None:
+def test_window_holds_the_latest_values_oldest_first() -> None:
     taken = Measurements(workers=2, window=3)
     for iteration in range(1, 6):
         assert taken.report(1, report(iteration, iteration * 0.01, censored=iteration == 4), now_s=0.0)
@@ -32,7 +32,7 @@ def test_the_window_holds_the_latest_oldest_first() -> None:
     assert taken.iteration == 5
 
 
-def test_late_counts() -> None:
+def test_late_iterations_are_counted() -> None:
     taken = Measurements(workers=1, window=4)
     for iteration, late in enumerate((True, False, True, True), 1):
         taken.report(0, report(iteration, late=late), now_s=0.0)
@@ -123,7 +123,7 @@ arrivals = st.builds(
 
 
 @given(st.lists(st.tuples(st.integers(-1, 5), reports) | arrivals, max_size=60))
-def test_no_input_breaks_the_invariants(inputs: list[tuple[int, pb.Report] | Arrival]) -> None:
+def test_any_input_keeps_the_invariants(inputs: list[tuple[int, pb.Report] | Arrival]) -> None:
     taken = Measurements(workers=4, window=5)
     for now, item in enumerate(inputs):
         if isinstance(item, Arrival):
@@ -138,30 +138,30 @@ def test_no_input_breaks_the_invariants(inputs: list[tuple[int, pb.Report] | Arr
     assert (taken.silent_s(float(len(inputs))) >= 0).all()
 
 
-def test_silence_is_the_time_since_it_began_where_others_went_on() -> None:
+def test_silence_is_counted_from_its_begin_while_others_go_on() -> None:
     taken = Measurements(workers=3, window=4)
     taken.begin(10.0)
-    assert not taken.silent_s(11.0).any()  # nobody is ahead of anyone
+    assert not taken.silent_s(11.0).any()  # no worker is ahead of another
     taken.arrival(arrival(0, 1), now_s=10.5)
     np.testing.assert_allclose(taken.silent_s(11.0), [0.0, 1.0, 1.0])
     taken.report(1, report(1), now_s=11.0)
     taken.report(2, report(1), now_s=11.5)
     assert not taken.silent_s(12.0).any()
     taken.arrival(arrival(2, 2), now_s=12.0)
-    np.testing.assert_allclose(taken.silent_s(12.5), [2.0, 1.5, 0.0])  # the last that 0 said was at 10.5
+    np.testing.assert_allclose(taken.silent_s(12.5), [2.0, 1.5, 0.0])  # worker 0's last message came at 10.5
 
 
-def test_a_message_that_may_be_on_its_way_is_no_silence() -> None:
+def test_message_that_may_be_in_transit_is_no_silence() -> None:
     taken = Measurements(workers=2, window=4)
     taken.begin(0.0)
     taken.report(0, report(1), now_s=5.0)
     assert not taken.silent_s(5.0 + 0.9 * GRACE_S).any()
     assert taken.silent_s(5.0 + 2 * GRACE_S)[1] == 5.0 + 2 * GRACE_S
-    taken.report(0, report(9), now_s=5.1)  # going on ahead is no new start of the other's silence
+    taken.report(0, report(9), now_s=5.1)  # the other's silence goes on when worker 0 runs ahead
     assert taken.silent_s(5.1)[1] == 5.1
 
 
-def test_views_that_agree_say_nothing() -> None:
+def test_agreeing_views_are_not_counted() -> None:
     taken = Measurements(workers=2, window=4)
     for iteration in range(1, 50):
         for rank in range(2):
@@ -189,7 +189,7 @@ def agreeing_start() -> Measurements:
     ],
 )
 @pytest.mark.parametrize("digest_first", [True, False])
-def test_views_that_disagree_are_counted_and_put_into_words(
+def test_disagreeing_views_are_counted_and_described(
     verdict: str, timestamp_us: int, said: pb.Report, words: str, digest_first: bool
 ) -> None:
     taken = agreeing_start()
@@ -205,29 +205,29 @@ def test_views_that_disagree_are_counted_and_put_into_words(
     assert words in taken.views.latest[1]
 
 
-def test_a_late_worker_that_both_sides_call_late_is_no_disagreement() -> None:
+def test_late_worker_that_both_sides_call_late_is_no_disagreement() -> None:
     taken = agreeing_start()
     taken.arrival(arrival(1, 2, "LATE", timestamp_us=900_000), now_s=0.0)
     taken.report(1, report(2, late=True), now_s=0.0)
     taken.arrival(
         arrival(1, 3, timestamp_us=5_000_000), now_s=0.0
-    )  # it starts later than the others: times tell nothing
+    )  # it starts later than the others, so times tell nothing
     taken.report(1, report(3), now_s=0.0)
     assert taken.views.count == [0, 0]
 
 
-def test_a_block_that_the_switch_never_saw() -> None:
+def test_block_that_the_switch_never_saw_is_counted() -> None:
     taken = agreeing_start()
     taken.report(1, report(2), now_s=0.0)
-    taken.report(1, report(3, late=True), now_s=0.0)  # late: that it was not seen is no wonder
-    assert taken.views.count == [0, 0]  # it may still come
+    taken.report(1, report(3, late=True), now_s=0.0)  # being late, it need not have been seen
+    assert taken.views.count == [0, 0]  # the digest may still arrive
     taken.arrival(arrival(1, 4), now_s=0.0)
     assert taken.views.count == [0, 1]
     assert "iteration 2" in taken.views.latest[1]
     assert "the switch never saw it" in taken.views.latest[1]
 
 
-def test_without_digests_nothing_is_called_missing() -> None:
+def test_no_block_is_called_missing_without_digests() -> None:
     taken = Measurements(workers=1, window=4)
     for iteration in range(1, 4 * KEPT):
         taken.report(0, report(iteration), now_s=0.0)

@@ -1,4 +1,4 @@
-"""The fitted model against data made from known parameters, and against direct maximisation of the likelihood."""
+"""The fitted model against data of known parameters, and against direct maximisation of the likelihood."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def whole(times_s: FloatArray) -> BoolArray:
     return np.zeros(times_s.shape, dtype=np.bool_)
 
 
-def test_parameters_are_found_again() -> None:
+def test_parameters_are_recovered() -> None:
     lambdas_s = [0.001, 0.005, 0.020, 0.060]
     times_s = made(lambdas_s, blocks=2000)
     found = fit(times_s, whole(times_s))
@@ -37,7 +37,7 @@ def test_parameters_are_found_again() -> None:
 
 
 @pytest.mark.parametrize("mean", [0.5, 3.0, 12.0])
-def test_the_interval_covers_as_often_as_it_says(mean: float) -> None:
+def test_interval_covers_as_often_as_stated(mean: float) -> None:
     counts = np.random.default_rng(2).poisson(mean, (8000, 16)).astype(np.float64)
     rate, blocks = poisson_rates(counts, whole(counts))
     low, high = interval(rate, blocks)
@@ -45,24 +45,24 @@ def test_the_interval_covers_as_often_as_it_says(mean: float) -> None:
 
 
 def mid_p(total: int, mean: float) -> float:
-    """P(N < total) + P(N = total) / 2."""
+    """Return P(N < total) + P(N = total) / 2."""
     return float(stats.poisson.cdf(total, mean) - stats.poisson.pmf(total, mean) / 2)
 
 
 @pytest.mark.parametrize("total", [1, 3, 10, 40])
-def test_the_interval_is_within_a_third_of_an_event_of_the_mid_p_one(total: int) -> None:
+def test_interval_is_within_a_third_of_an_event_of_the_mid_p_one(total: int) -> None:
     low, high = interval(np.array([total / 16]), np.array([16.0]))
     exact = [optimize.brentq(lambda mean, p=p: mid_p(total, mean) - p, 1e-9, 200) for p in (0.975, 0.025)]
     np.testing.assert_allclose([16 * low[0], 16 * high[0]], exact, rtol=0, atol=0.33)
 
 
-def test_no_event_at_all_has_an_interval_from_zero() -> None:
+def test_no_events_have_an_interval_from_zero() -> None:
     low, high = interval(np.zeros(1), np.array([16.0]))
     assert low[0] == 0
     assert 2 < 16 * high[0] < 3.7
 
 
-def test_the_interval_is_wider_where_the_unit_is_hardly_known() -> None:
+def test_interval_is_wider_where_the_unit_is_hardly_known() -> None:
     known, hardly = (np.diff(interval(np.ones(1), np.full(1, 16.0), freedom), axis=0) for freedom in (np.inf, 5.0))
     assert 1.2 < hardly / known < 1.5  # Student's 2.57 against 1.96
 
@@ -83,10 +83,10 @@ def test_censored_rates_maximise_the_likelihood(pairs: list[tuple[int, bool]]) -
     (rate,), (blocks,) = poisson_rates(counts, cut)
     best = optimize.minimize_scalar(loss, bounds=(1e-9, 200.0), method="bounded", options={"xatol": 1e-9})
     assert loss(max(rate, 1e-9)) <= best.fun + 1e-6 * (1 + abs(best.fun))
-    assert 0 < blocks <= len(pairs) + 1e-6  # a lower bound tells less than a whole observation
+    assert 0 < blocks <= len(pairs) + 1e-6  # a lower bound tells less than an observation
 
 
-def test_dropping_censored_observations_would_make_the_slow_look_fast() -> None:
+def test_dropping_censored_observations_would_make_slow_workers_look_fast() -> None:
     random = np.random.default_rng(3)
     counts = random.poisson(12.0, (1, 4000)).astype(np.float64)
     cut = counts > 10
@@ -96,14 +96,14 @@ def test_dropping_censored_observations_would_make_the_slow_look_fast() -> None:
     assert rate == pytest.approx(12.0, rel=0.03)
 
 
-def test_a_worker_of_which_only_lower_bounds_are_known() -> None:
+def test_worker_with_lower_bounds_only_has_an_estimate() -> None:
     counts, cut = np.array([[12.0, 15.0], [0.0, 1.0]]), np.array([[True, True], [False, False]])
     rate, blocks = poisson_rates(counts, cut)
     assert 12 < rate[0] < 40
     assert 0 < blocks[0] <= 2.2
 
 
-def test_an_unknown_worker_gets_the_others_mean_and_no_interval() -> None:
+def test_unknown_worker_gets_the_others_mean_and_no_interval() -> None:
     times_s = made([0.005, 0.010, 0.005], blocks=16)
     times_s[2] = np.nan
     found = fit(times_s, whole(times_s))
@@ -112,7 +112,7 @@ def test_an_unknown_worker_gets_the_others_mean_and_no_interval() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_nothing_known_at_all() -> None:
+def test_no_measurements_give_a_finite_estimate() -> None:
     times_s = np.full((3, 16), np.nan)
     found = fit(times_s, whole(times_s), np.array([0.0, 1.0, 0.0]))
     assert found.service_s == 0
@@ -138,15 +138,15 @@ def test_one_long_pause_does_not_become_the_unit_of_all() -> None:
 def test_single_events_among_unblocked_blocks_are_the_unit() -> None:
     times_s = 0.010 + np.random.default_rng(1).exponential(0.0002, (3, 16))
     times_s[[0, 1, 2], [3, 9, 12]] += 0.005
-    assert 0.0025 < fit(times_s, whole(times_s)).event_s < 0.006  # not the noise, 0.0002
+    assert 0.0025 < fit(times_s, whole(times_s)).event_s < 0.006  # the unit is not the noise, 0.0002
 
 
-def test_the_unit_is_found_where_half_of_the_blocks_are_cut_off() -> None:
+def test_unit_is_found_where_half_of_the_blocks_are_cut_off() -> None:
     random = np.random.default_rng(4)
     means = np.geomspace(2, 20, 8)[:, None]
     counts = random.poisson(means, (2, 8, 400))
     times_s, ends_s = 0.010 + 0.005 * counts + random.uniform(0, 1e-5, counts.shape)  # ties go either way
-    times_s[0, :20] = 0.010  # somebody is unblocked now and then
+    times_s[0, :20] = 0.010  # each worker is unblocked now and then
     cut = ends_s < times_s
     found = fit(np.minimum(times_s, ends_s), cut)
     assert 0.45 < cut.mean() < 0.55
@@ -155,12 +155,12 @@ def test_the_unit_is_found_where_half_of_the_blocks_are_cut_off() -> None:
     assert found.poisson.all()
 
 
-def test_a_single_impossibly_fast_report_moves_s_by_little_of_a_window() -> None:
+def test_single_impossibly_fast_report_changes_s_little() -> None:
     times_s = made([0.001] * 4, blocks=16)
     assert estimate_service(times_s, whole(times_s)) <= times_s.min() * (1 + NOISE)
 
 
-def test_silence_raises_the_estimate_with_every_moment() -> None:
+def test_silence_raises_the_estimate_steadily() -> None:
     times_s = made([0.001] * 4, blocks=16)
     silences = [0.0, 0.02, 0.05, 0.1, 0.3]
     lambdas = [fit(times_s, whole(times_s), np.array([0, 0, 0, silent])).lambda_s for silent in silences]
@@ -171,7 +171,7 @@ def test_silence_raises_the_estimate_with_every_moment() -> None:
 
 @pytest.mark.parametrize("censored", [0.0, 0.5])
 @pytest.mark.parametrize("events", [SMALL, LARGE])
-def test_the_intervals_hold_the_truth_as_often_as_they_say(events: tuple[float, float], censored: float) -> None:
+def test_intervals_hold_the_truth_as_often_as_stated(events: tuple[float, float], censored: float) -> None:
     setting, random = SyntheticSetting(workers=8, censored=censored, events=events), np.random.default_rng(6)
     held, total = [], []
     for _ in range(100):
@@ -183,8 +183,8 @@ def test_the_intervals_hold_the_truth_as_often_as_they_say(events: tuple[float, 
     assert 0.92 <= np.mean(total) <= 0.985
 
 
-def test_who_is_never_unblocked_may_have_been_blocked_for_all_of_s() -> None:
-    """s is then too large and lambda too small: their sum has an interval that holds it, and lambda a wider one."""
+def test_worker_that_is_never_unblocked_may_have_been_blocked_for_all_of_s() -> None:
+    """Then s is too large and lambda too small. The sum's interval holds the truth, and lambda has a wider interval."""
     setting, random = SyntheticSetting(workers=8, censored=0.0, events=ALWAYS), np.random.default_rng(7)
     alone, wider, total = [], [], []
     for _ in range(100):
@@ -198,13 +198,13 @@ def test_who_is_never_unblocked_may_have_been_blocked_for_all_of_s() -> None:
     assert 0.92 <= np.mean(total) <= 0.985
 
 
-def test_nothing_hides_where_somebody_is_unblocked_now_and_then() -> None:
+def test_no_blocking_hides_in_s_where_workers_are_sometimes_unblocked() -> None:
     setting, random = SyntheticSetting(workers=8, censored=0.0, events=LARGE), np.random.default_rng(8)
     hidden = [fit(*setting.made(random)).hidden_s for _ in range(50)]
     assert np.mean(np.array(hidden) == 0) >= 0.95
 
 
-def test_there_is_no_upper_end_for_who_is_always_cut_off() -> None:
+def test_worker_that_is_always_cut_off_has_no_upper_bound() -> None:
     times_s = made([0.001, 0.005, 0.020, 0.060], blocks=16)
     cut = whole(times_s)
     cut[3], times_s[3] = True, 0.025
@@ -216,7 +216,7 @@ def test_there_is_no_upper_end_for_who_is_always_cut_off() -> None:
     assert np.isfinite(fit(times_s, cut).high_s[3]), "once it was seen to its end"
 
 
-def test_where_the_search_begins_does_not_matter() -> None:
+def test_start_of_the_search_does_not_matter() -> None:
     times_s = made([0.001, 0.005, 0.020, 0.060], blocks=16)
     cut = times_s > 0.040
     times_s = np.minimum(times_s, 0.040)
@@ -226,8 +226,8 @@ def test_where_the_search_begins_does_not_matter() -> None:
     np.testing.assert_allclose(warm.high_s, cold.high_s, rtol=1e-2)
 
 
-def test_many_workers_are_fitted_as_few_are() -> None:
-    """Hazards, intervals and the test of the fit take other ways there."""
+def test_many_workers_are_fitted_like_few() -> None:
+    """Hazards, intervals and the test of the fit use other code for many workers."""
     setting, random = SyntheticSetting(workers=3000, censored=0.3, events=LARGE), np.random.default_rng(9)
     times_s, cut = setting.made(random)
     found = fit(times_s, cut)

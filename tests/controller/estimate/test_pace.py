@@ -1,4 +1,4 @@
-"""Iteration times for each k, and what comes after the first blocks."""
+"""Iteration times for each k, and the overhead after the first blocks."""
 
 import math
 
@@ -10,7 +10,7 @@ from kofn.controller.estimate.pace import KEPT, OVERHEAD_MAX_S, Pace
 NO_TRANSFERS = np.zeros(3)
 
 
-def test_an_iteration_counts_for_the_k_that_was_in_force_at_both_ends() -> None:
+def test_iteration_counts_for_the_k_in_force_at_both_ends() -> None:
     pace = Pace()
     for iteration, k, now_s in [(1, 4, 10.0), (2, 4, 10.5), (3, 3, 11.5), (4, 3, 11.7), (5, 3, 11.8)]:
         pace.ended(iteration, k, "merge", now_s)
@@ -19,7 +19,7 @@ def test_an_iteration_counts_for_the_k_that_was_in_force_at_both_ends() -> None:
     assert (pace.measured(2, "merge").mean_s, pace.measured(2, "merge").iterations) == (0.0, 0)
 
 
-def test_each_rule_has_times_of_its_own_and_the_newest_iteration_is_known() -> None:
+def test_each_rule_has_its_own_times_and_the_newest_iteration_is_known() -> None:
     pace = Pace()
     for iteration, rule, now_s in [(1, "merge", 1.0), (2, "merge", 2.0), (3, "async", 7.0), (4, "async", 7.5)]:
         pace.ended(iteration, 2, rule, now_s)  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_iterations_that_ended_unseen_share_the_time() -> None:
     assert pace.measured(2, "merge").iterations == KEPT
 
 
-def test_the_past_is_forgotten() -> None:
+def test_old_iterations_are_forgotten() -> None:
     pace = Pace()
     for iteration in range(3 * KEPT):
         pace.ended(iteration, 1, "merge", float(min(iteration, KEPT)))
@@ -45,7 +45,7 @@ def test_the_past_is_forgotten() -> None:
 
 
 def follow(pace: Pace, iteration: int, k: int, *reports: tuple[float, ...]) -> None:
-    """Workers that were in: (rank, first block, iteration, and when that was said: 0) in ms."""
+    """Report the members of an iteration: (rank, first block, iteration, time of the report: 0) in ms."""
     for rank, first_block_ms, iteration_ms, *said_ms in reports:
         pace.followed(
             int(rank),
@@ -57,8 +57,8 @@ def follow(pace: Pace, iteration: int, k: int, *reports: tuple[float, ...]) -> N
         )
 
 
-def test_who_started_together_counts_with_the_whole_iteration() -> None:
-    """Worker 1 gets parameters 3 ms after worker 0, so it is last in iteration 2 with a first block of 20 ms."""
+def test_worker_that_started_with_the_others_counts_the_whole_iteration() -> None:
+    """Worker 1 gets the parameters 3 ms after worker 0, so it is last in iteration 2 with a first block of 20 ms."""
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 28))
     assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(6.5e-3)
@@ -68,23 +68,25 @@ def test_who_started_together_counts_with_the_whole_iteration() -> None:
     )
 
 
-def test_who_was_late_started_later_and_then_the_least_wait_counts() -> None:
+def test_least_wait_counts_where_a_late_worker_started_later() -> None:
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
     follow(pace, 2, 2, (0, 20, 45), (2, 21, 25))
     assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((5e-3 + 4e-3) / 2), "worker 2 was last, whenever it started"
 
 
-def test_the_last_to_come_may_have_had_the_parameters_before_or_after_the_others() -> None:
-    """Worker 2 was last and first to get the new parameters, 3 ms before worker 0: 1.5 ms before the mean of both."""
+def test_last_worker_may_have_had_the_parameters_before_or_after_the_others() -> None:
+    """Worker 2 was last and got the new parameters first, 3 ms before worker 0, that is 1.5 ms
+    before the mean of both.
+    """
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
     follow(pace, 2, 2, (0, 20, 48, 103), (2, 21, 25, 100))
     assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((5e-3 + 5.5e-3) / 2)
 
 
-def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
-    """A worker that was in some blocks only reports to be late, but may have been the last to come."""
+def test_iteration_without_all_k_reports_is_not_measured() -> None:
+    """A worker that was in some blocks only reports that it is late, but may have been the last."""
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
     follow(pace, 2, 2, (0, 20, 60))
@@ -95,15 +97,15 @@ def test_an_iteration_of_which_not_all_k_are_known_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0, 0.0, 2 * OVERHEAD_MAX_S])
-def test_absurd_times_are_no_measurement(absurd: float) -> None:
+def test_absurd_times_are_not_measured(absurd: float) -> None:
     pace = Pace()
     for iteration in (1, 2, 3):
         pace.followed(0, iteration, 1, first_block_s=0.0, iteration_s=absurd, now_s=0.0)
     assert pace.overhead_s(NO_TRANSFERS) == 0.0
 
 
-def test_overhead_excludes_what_the_link_of_the_kth_worker_takes() -> None:
-    """Worker 2's gradient needs 30 ms more than the others', also before that is known."""
+def test_overhead_excludes_the_transfer_of_the_kth_worker() -> None:
+    """Worker 2's gradient takes 30 ms more than the others', also before the estimate knows it."""
     pace, transfers_s = Pace(), np.array([0.0, 0.0, 0.030])
     follow(pace, 1, 3, (0, 20, 55), (1, 11, 55), (2, 12, 55))
     follow(pace, 2, 2, (0, 20, 33), (1, 11, 33))
@@ -111,7 +113,7 @@ def test_overhead_excludes_what_the_link_of_the_kth_worker_takes() -> None:
     assert pace.overhead_s(transfers_s) == pytest.approx(13e-3)
 
 
-def test_each_iteration_that_was_missed_takes_its_time() -> None:
+def test_each_missed_iteration_takes_its_time() -> None:
     pace = Pace()
     assert pace.catch_up_s == 0.0
     for age, catch_up_s in [(3, 6e-3), (1, 3e-3), (0, 5e-3), (2, 0.0)]:

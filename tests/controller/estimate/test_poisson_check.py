@@ -1,4 +1,4 @@
-"""The absolute test: workers that are all alike and not Poisson's are found, and Poisson's are not."""
+"""The absolute test finds equal workers that are not Poisson, and accepts Poisson ones."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.controller.estimate.test_independence_check import EVERYONE, truth, w
 
 
 @pytest.mark.parametrize("name", ["alike, exponential", "alike, Pareto 2", "bursts"])
-def test_workers_that_are_all_alike_but_not_poissons_are_found(name: str) -> None:
+def test_equal_workers_that_are_not_poisson_are_found(name: str) -> None:
     found, real = windows(name, 40), truth(name)
     assert [each.law for each in found].count("empirical") >= 25
     poisson = [expected_times(each, EVERYONE) for each in found]
@@ -22,7 +22,7 @@ def test_workers_that_are_all_alike_but_not_poissons_are_found(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in WORLDS if name.startswith("Poisson")])
-def test_poissons_windows_are_called_poissons(name: str) -> None:
+def test_poisson_windows_are_accepted(name: str) -> None:
     found = windows(name, 60) + windows(name, 60, k=6)
     laws = [each.law for each in found]
     assert laws.count("empirical") <= 3
@@ -30,7 +30,7 @@ def test_poissons_windows_are_called_poissons(name: str) -> None:
     assert sum(bool((~each.poisson).any()) for each in found) <= 3
 
 
-def test_a_change_of_level_is_not_taken_for_another_law() -> None:
+def test_change_of_level_is_not_taken_for_another_law() -> None:
     random = np.random.default_rng(1)
     laws = []
     for _ in range(40):
@@ -40,7 +40,7 @@ def test_a_change_of_level_is_not_taken_for_another_law() -> None:
     assert laws.count("poisson") >= 36
 
 
-def test_what_was_tested_lately_is_not_tested_again() -> None:
+def test_recently_tested_window_is_not_tested_again() -> None:
     random = np.random.default_rng(2)
     cut = np.zeros((8, 16), np.bool_)
     times_s = 0.010 + random.exponential(0.020, cut.shape)
@@ -50,6 +50,6 @@ def test_what_was_tested_lately_is_not_tested_again() -> None:
     kept = fit(poisson, cut, None, np.tile(np.arange(8, 24), (8, 1)), first)
     assert (kept.law, kept.tested) == ("empirical", 16)
     assert kept.own is not None
-    anew = fit(poisson, cut, None, np.tile(np.arange(9, 25), (8, 1)), first)
-    assert (anew.law, anew.tested, anew.own) == ("poisson", 24, None)
-    np.testing.assert_allclose(anew.lambda_s, fit(poisson, cut).lambda_s, rtol=1e-3)
+    refitted = fit(poisson, cut, None, np.tile(np.arange(9, 25), (8, 1)), first)
+    assert (refitted.law, refitted.tested, refitted.own) == ("poisson", 24, None)
+    np.testing.assert_allclose(refitted.lambda_s, fit(poisson, cut).lambda_s, rtol=1e-3)

@@ -21,7 +21,7 @@ def test_slow_link_counts_beyond_a_usual_one(excess_s: float) -> None:
     assert found[3] == pytest.approx(excess_s, abs=1e-3)
 
 
-def test_two_slow_links_of_four_count_and_what_all_have_in_common_does_not() -> None:
+def test_two_slow_links_of_four_count_and_the_common_time_does_not() -> None:
     assert transfers_s(waits(0.02, 0.05, 0.08, 0.02), ALL, SERVICE_S) == pytest.approx([0, 0.03, 0.06, 0], abs=2e-3)
 
 
@@ -32,7 +32,7 @@ def test_equal_links_count_for_nothing_in_nearly_all_windows() -> None:
 
 
 def test_lone_straggler_waits_less_than_workers_that_compete() -> None:
-    """They are no slower for that: the usual worker is one of them."""
+    """The competing workers do not count as slower: the typical worker is one of them."""
     assert transfers_s(waits(0, 4e-3, 4e-3, 4e-3), ALL, SERVICE_S).tolist() == [0, 0, 0, 0]
 
 

@@ -1,4 +1,4 @@
-"""From which iteration on a k holds: what is claimed, what the workers hear, and what happens when a side fails."""
+"""The iteration from which a k holds: it is agreed on and announced to the workers, and either side may fail."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ def said(iteration: int, decision: int, least: int = 2, most: int = 2) -> Announ
     return AnnouncedK(iteration=iteration, decision=decision, least=least, most=most)
 
 
-def test_certain_is_the_first_iteration_that_nobody_had_begun_before_it_heard() -> None:
+def test_certain_is_the_first_iteration_that_no_worker_began_before_it_was_told() -> None:
     agreement = Agreement()
     number = agreement.confirmed(2)
     assert not agreement.report(0, said(7, 0, least=1, most=2), ALL, settled=True)
@@ -33,14 +33,14 @@ def test_certain_is_the_first_iteration_that_nobody_had_begun_before_it_heard() 
     assert agreement.certain == 10
 
 
-def test_who_is_lost_is_not_waited_for_but_what_it_had_begun_counts() -> None:
+def test_lost_worker_is_not_awaited_but_its_iteration_counts() -> None:
     agreement = Agreement()
     number = agreement.confirmed(2)
     assert agreement.report(0, said(8, number), {0: 0, 1: 11}, settled=True)
     assert agreement.certain == 12
 
 
-def test_another_change_begins_anew() -> None:
+def test_another_change_restarts_the_agreement() -> None:
     agreement = Agreement()
     old = agreement.confirmed(2)
     agreement.report(0, said(8, old), ALL, settled=True)
@@ -51,13 +51,13 @@ def test_another_change_begins_anew() -> None:
     assert (agreement.k, agreement.certain) == (1, 10)
 
 
-def test_a_torn_iteration_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_torn_iteration_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     agreement = Agreement()
     number = agreement.confirmed(2)
     for rank in ALL:
         agreement.report(rank, said(8, number), ALL, settled=True)
     agreement.report(0, said(7, number, 1, 2), ALL, settled=True)
-    agreement.report(0, said(9, number, 1, 1), ALL, settled=False)  # the next k may be there already
+    agreement.report(0, said(9, number, 1, 1), ALL, settled=False)  # the next k may be in force already
     agreement.report(0, said(9, number, 0, 0), ALL, settled=True)
     assert agreement.torn == 0
     with caplog.at_level(logging.ERROR):
@@ -67,7 +67,7 @@ def test_a_torn_iteration_is_counted_and_logged_once(caplog: pytest.LogCaptureFi
     assert "blocks of iteration 9 closed under k = 1 to 2, but k = 2 was in force from 8 on" in caplog.text
 
 
-def test_workers_hear_of_a_k_once_the_switch_has_confirmed_it() -> None:
+def test_workers_are_told_of_a_k_once_the_switch_has_confirmed_it() -> None:
     async def scenario() -> None:
         async with controller(3, objective="all") as job:
             slots, answered = job.session.slots, asyncio.Event()
@@ -96,7 +96,7 @@ def test_workers_hear_of_a_k_once_the_switch_has_confirmed_it() -> None:
     asyncio.run(scenario())
 
 
-def test_a_refused_change_leaves_the_old_k_says_why_and_is_tried_again(
+def test_refused_change_keeps_the_old_k_gives_the_reason_and_is_retried(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kofn.controller.job.session.AGAIN_S", 0.01)
@@ -134,13 +134,13 @@ def switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchPro
 
 
 async def _trained(job: Running, workers: list[Worker], iteration: int, decision: int, k: int) -> None:
-    """Everybody reports an iteration."""
+    """Report an iteration of every worker."""
     for worker in workers:
         await worker.report(iteration, 0.01, decision=decision, k_least=k, k_most=k)
     await until(lambda: job.session.control_loop.iteration == iteration)
 
 
-def test_a_switch_that_is_away_leaves_the_old_k_until_it_is_back(switch: SwitchProcess) -> None:
+def test_absent_switch_keeps_the_old_k_until_it_is_back(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(setup(JobSection(workers=2), objective="all"), switch=switch.address) as job:
             workers = await job.start_all()

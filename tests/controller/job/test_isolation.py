@@ -1,4 +1,6 @@
-"""Packets of two jobs on one real switch: a job reaches its own slots, workers and generation, whatever packets say."""
+"""Packets of two jobs on one switch: a job reaches only its own slots, workers and generation, whatever packets
+contain.
+"""
 
 import asyncio
 import os
@@ -40,7 +42,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lab,
 def sent(
     worker: int, job: int, *, port: int | None = None, generation: int | None = None, **fields: int
 ) -> tuple[int, bytes]:
-    """A job's contribution to block 0 of its iteration 1, from its worker's port or from another one."""
+    """Return a job's contribution to block 0 of its iteration 1, from its worker's port or another one."""
     fields = {"job": job, "generation": generation or GENERATION + job, **fields}
     own = 2 * (job - 1) + worker + 1
     _, made = contribution(worker, 1, 0, VALUES * job + worker, **fields)
@@ -102,11 +104,11 @@ async def install(address: str, program: CompiledProgram) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def test_a_program_that_is_replaced_leaves_no_copies_of_groups(place: tuple[Lab, str], tmp_path: Path) -> None:
-    """BMv2 keeps multicast groups through a push while its P4Runtime forgets them: everything would be sent twice."""
+def test_replaced_program_leaves_no_copies_of_groups(place: tuple[Lab, str], tmp_path: Path) -> None:
+    """BMv2 keeps multicast groups through a push, but its P4Runtime forgets them: every packet would be sent twice."""
     network, address = place
     other = tmp_path / "other.json"
-    other.write_text(CompiledProgram().blob.read_text() + " ")  # the same, but for its cookie
+    other.write_text(CompiledProgram().blob.read_text() + " ")  # only the cookie differs
     for program in (CompiledProgram(blob=other), CompiledProgram()):
         asyncio.run(install(address, program))
     query = bytes(Ether(dst="ff:ff:ff:ff:ff:ff", src=host_mac(1)) / ARP(pdst="10.0.0.3") / (b"\0" * 18))

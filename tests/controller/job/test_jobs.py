@@ -1,4 +1,4 @@
-"""Several jobs of one controller and one switch: nothing that concerns one reaches another."""
+"""Several jobs of one controller and one switch do not affect each other."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def two_jobs(journal: Journal | None = None) -> list[JobSession]:
     return sessions
 
 
-def test_each_job_has_its_own_course(switch: SwitchProcess) -> None:
+def test_each_job_runs_separately(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(*two_jobs(), switch=switch.address) as control:
             first = await control.start_all(job=4)
@@ -57,7 +57,7 @@ def test_each_job_has_its_own_course(switch: SwitchProcess) -> None:
     asyncio.run(scenario())
 
 
-def test_a_restarted_switch_regroups_each_job_by_itself(switch: SwitchProcess) -> None:
+def test_restarted_switch_regroups_each_job_separately(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(*two_jobs(), switch=switch.address) as control:
             workers = {job: await control.start_all(job=job) for job in (4, 9)}
@@ -76,7 +76,7 @@ def test_a_restarted_switch_regroups_each_job_by_itself(switch: SwitchProcess) -
     asyncio.run(scenario())
 
 
-def test_requests_and_arrivals_go_to_their_job() -> None:
+def test_requests_and_arrivals_reach_their_job() -> None:
     async def scenario() -> None:
         async with serving(*two_jobs()) as control:
             await control.start_all(job=4)
@@ -99,7 +99,7 @@ def test_requests_and_arrivals_go_to_their_job() -> None:
     asyncio.run(scenario())
 
 
-def test_decisions_say_whose_they_are(tmp_path: Path) -> None:
+def test_decisions_name_their_job(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Who takes part: late workers, lost ones that come back, two streams of one rank, what everybody hears of it."""
+"""Membership: late and rejoining workers, two streams of one rank, and the news that all workers get."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ async def attached(running: Running, rank: int, **hello: Any) -> Worker:
     return worker
 
 
-def test_a_late_joiner_is_live_when_it_is_ready() -> None:
+def test_late_joiner_is_live_when_it_is_ready() -> None:
     async def scenario() -> None:
         async with controller(4, start_workers=3, objective="all") as running:
             workers = await running.start_all(ranks=(0, 1, 3))
@@ -50,7 +50,7 @@ def test_a_late_joiner_is_live_when_it_is_ready() -> None:
     asyncio.run(scenario())
 
 
-def test_a_killed_worker_comes_back_with_nothing() -> None:
+def test_killed_worker_rejoins_without_state() -> None:
     async def scenario() -> None:
         async with controller(3) as running:
             workers = await running.start_all()
@@ -69,7 +69,7 @@ def test_a_killed_worker_comes_back_with_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_whose_connection_broke_is_told_to_go_on() -> None:
+def test_worker_whose_connection_broke_continues() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
@@ -85,7 +85,7 @@ def test_a_worker_whose_connection_broke_is_told_to_go_on() -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_of_an_older_generation_joins_as_one_that_has_nothing() -> None:
+def test_worker_of_an_older_generation_joins_without_state() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
@@ -99,7 +99,7 @@ def test_a_worker_of_an_older_generation_joins_as_one_that_has_nothing() -> None
     asyncio.run(scenario())
 
 
-def test_of_two_streams_of_one_rank_the_newer_one_counts() -> None:
+def test_newer_of_two_streams_of_one_rank_counts() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
@@ -121,7 +121,7 @@ def test_of_two_streams_of_one_rank_the_newer_one_counts() -> None:
     asyncio.run(scenario())
 
 
-def test_one_that_attaches_again_before_the_start_is_started_once() -> None:
+def test_worker_that_attaches_twice_before_the_start_is_started_once() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             first = await attached(running, 0)
@@ -135,7 +135,7 @@ def test_one_that_attaches_again_before_the_start_is_started_once() -> None:
     asyncio.run(scenario())
 
 
-def test_all_are_killed_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_are_killed_and_rejoin(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
@@ -150,7 +150,7 @@ def test_all_are_killed_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scenario())
 
 
-def test_who_was_to_take_anothers_parameters_begins_anew_when_nobody_has_them() -> None:
+def test_joining_worker_starts_fresh_when_no_peer_has_parameters() -> None:
     async def scenario() -> None:
         async with controller(3, start_workers=2) as running:
             workers = await running.start_all(ranks=(0, 1))
@@ -170,7 +170,7 @@ def test_who_was_to_take_anothers_parameters_begins_anew_when_nobody_has_them() 
     asyncio.run(scenario())
 
 
-def test_everyone_may_be_away_for_a_moment() -> None:
+def test_all_workers_may_be_away_for_a_moment() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
@@ -188,7 +188,7 @@ def test_everyone_may_be_away_for_a_moment() -> None:
     asyncio.run(scenario())
 
 
-def test_after_the_end_a_new_worker_is_told_so_and_an_old_one_is_stopped() -> None:
+def test_late_comer_is_told_of_the_end_and_an_old_worker_is_stopped() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
@@ -208,7 +208,7 @@ def test_after_the_end_a_new_worker_is_told_so_and_an_old_one_is_stopped() -> No
     asyncio.run(scenario())
 
 
-def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_reason_of_a_wait_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(explain, "EXPLAIN_AFTER_S", 0.2)
     monkeypatch.setattr(state, "GRACE_S", 0.1)
     caplog.set_level(logging.WARNING)
@@ -238,7 +238,7 @@ def test_what_is_waited_for_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert len(starting) == 1
 
 
-def test_the_objective_is_changed_a_hundred_times_in_a_row() -> None:
+def test_objective_changes_a_hundred_times_in_a_row() -> None:
     async def scenario() -> None:
         async with controller(4) as running:
             workers = await running.start_all()
@@ -257,14 +257,14 @@ def test_the_objective_is_changed_a_hundred_times_in_a_row() -> None:
             workers[0].call.cancel()
             workers[1].call.cancel()
             workers[2].call.cancel()
-            await until(lambda: running.session.control_loop.k == 1)  # below what was asked for, and said why
+            await until(lambda: running.session.control_loop.k == 1)  # fewer than requested, and the reason says so
             assert "1 of 4 live" in running.session.control_loop.changes[-1].reason
 
     asyncio.run(scenario())
 
 
 def held_back(slots: Slots) -> asyncio.Event:
-    """Writes to the switch are answered only while this event is set."""
+    """Return an event; writes to the switch are answered only while it is set."""
     written = asyncio.Event()
 
     async def write(_: Slots) -> None:
@@ -274,7 +274,7 @@ def held_back(slots: Slots) -> asyncio.Event:
     return written
 
 
-def test_nobody_hears_of_a_generation_before_the_switch_lets_it_in() -> None:
+def test_workers_hear_of_a_generation_after_the_switch_admits_it() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             slots = running.session.slots
@@ -299,7 +299,7 @@ def test_nobody_hears_of_a_generation_before_the_switch_lets_it_in() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_lost_while_it_is_let_in_is_begun_again() -> None:
+def test_generation_lost_during_its_admission_is_started_again() -> None:
     """The switch restarts between the write of a generation and its answer."""
 
     async def scenario() -> None:
@@ -317,7 +317,7 @@ def test_what_is_lost_while_it_is_let_in_is_begun_again() -> None:
     asyncio.run(scenario())
 
 
-def test_a_module_is_imported_only_if_the_configuration_names_it() -> None:
+def test_module_is_imported_only_if_the_configuration_names_it() -> None:
     async def scenario() -> None:
         async with controller(4) as running:
             with pytest.raises(

@@ -1,4 +1,4 @@
-"""The switch, or the controller, is restarted in the middle of a job: real switches, real gRPC."""
+"""The switch or the controller restarts in the middle of a job: real switches, real gRPC."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def embedded(tmp_path: Path) -> Iterator[SwitchProcess]:
 
 
 async def entry(switch: SwitchProcess, job: int = 1) -> tuple[int, int] | None:
-    """(k, generation) in the switch."""
+    """Return (k, generation) of the switch's entry."""
     options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
     async with fy.Switch("onlooker", switch.address, options) as onlooker:
         found = find_jobs(await read_all(onlooker), onlooker.p4info).get(job)
@@ -51,7 +51,7 @@ async def back(control: Running, rank: int, iteration: int, generation: int) -> 
     return worker
 
 
-def test_a_start_is_in_the_switch_before_anyone_hears_of_it(switch: SwitchProcess) -> None:
+def test_start_is_in_the_switch_before_workers_are_told(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(setup(JobSection(workers=2)), switch=switch.address) as control:
             workers = [control.worker(rank) for rank in range(2)]
@@ -63,7 +63,7 @@ def test_a_start_is_in_the_switch_before_anyone_hears_of_it(switch: SwitchProces
     asyncio.run(scenario())
 
 
-def test_a_restarted_switch_is_resumed_when_all_have_answered_but_the_lost(switch: SwitchProcess) -> None:
+def test_restarted_switch_resumes_when_all_but_the_lost_have_answered(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(setup(JobSection(workers=3)), switch=switch.address) as control:
             workers = await control.start_all()
@@ -85,7 +85,7 @@ def test_a_restarted_switch_is_resumed_when_all_have_answered_but_the_lost(switc
             status = await control.status()
             assert (status.regroups, status.generation, status.live, status.k) == (1, generation, 2, 2)
             late = control.worker(2)
-            await late.hello(iteration=4, generation=before)  # it may have results that nobody else has
+            await late.hello(iteration=4, generation=before)  # it may have results that no other worker has
             assert (await late.expect("welcome")).generation == generation
             await late.ready(9)
             await until(lambda: control.session.slots.k == 3)
@@ -94,14 +94,14 @@ def test_a_restarted_switch_is_resumed_when_all_have_answered_but_the_lost(switc
     asyncio.run(scenario())
 
 
-def test_a_switch_that_restarts_during_a_regroup_or_after_it(embedded: SwitchProcess) -> None:
+def test_switch_may_restart_during_a_regroup_or_after_it(embedded: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(setup(JobSection(workers=2)), switch=embedded.address) as control:
             workers = await control.start_all()
             await restarted(embedded)
             first = await agreed("regroup", workers)
             await workers[0].regrouped(first)
-            embedded.kill()  # nothing of that generation has been let in: it stays
+            embedded.kill()  # the generation was not admitted yet, so it stays
             await until(control.session.slots.away)
             embedded.start()
             await until(lambda: not control.session.slots.away())
@@ -120,7 +120,7 @@ def test_a_switch_that_restarts_during_a_regroup_or_after_it(embedded: SwitchPro
     asyncio.run(scenario())
 
 
-def test_workers_that_attach_during_a_regroup(embedded: SwitchProcess) -> None:
+def test_workers_may_attach_during_a_regroup(embedded: SwitchProcess) -> None:
     async def scenario() -> None:
         async with serving(setup(JobSection(workers=5, start_workers=3)), switch=embedded.address) as control:
             workers = await control.start_all(ranks=(0, 1, 2))
@@ -129,10 +129,10 @@ def test_workers_that_attach_during_a_regroup(embedded: SwitchProcess) -> None:
             generation = (await workers[0].expect("regroup")).generation
             fresh = control.worker(3)
             await fresh.hello()
-            stale = await back(control, 4, 3, before - 1)  # it has missed an earlier regroup: its results do not count
+            stale = await back(control, 4, 3, before - 1)  # it missed an earlier regroup, so its results do not count
             workers[1].call.cancel()
             await until(lambda: control.session.members.seats[1].stream is None)
-            again = await back(control, 1, 5, before)  # it never stopped: it is heard like the others
+            again = await back(control, 1, 5, before)  # it never stopped, so it is asked like the others
             assert (await again.expect("welcome")).generation == before
             assert (await again.expect("regroup")).generation == generation
             for worker in (workers[0], workers[2]):
@@ -147,7 +147,7 @@ def test_workers_that_attach_during_a_regroup(embedded: SwitchProcess) -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_that_does_not_answer_is_given_up(embedded: SwitchProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_does_not_answer_is_given_up(embedded: SwitchProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "ANSWER_S", 0.5)
     monkeypatch.setattr(explain, "EXPLAIN_AFTER_S", 0.1)
 
@@ -170,7 +170,7 @@ def test_a_worker_that_does_not_answer_is_given_up(embedded: SwitchProcess, monk
     asyncio.run(scenario())
 
 
-def test_a_later_controller_goes_on_with_k_and_generation(
+def test_restarted_controller_continues_with_k_and_generation(
     switch: SwitchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "GRACE_S", 0.5)
@@ -191,7 +191,7 @@ def test_a_later_controller_goes_on_with_k_and_generation(
             await until(lambda: control.session.control_loop.iteration == 2000)
             assert control.session.control_loop.measurements.refused == 0
             assert await entry(switch) == (3, generation), "nothing is touched"
-            await until(lambda: control.session.slots.k == 2)  # two are not back: they are lost
+            await until(lambda: control.session.slots.k == 2)  # two are not back and count as lost
             async with asyncio.timeout(10):
                 while await entry(switch) != (2, generation):
                     await asyncio.sleep(0.02)
@@ -204,7 +204,7 @@ def test_a_later_controller_goes_on_with_k_and_generation(
 
 
 @pytest.mark.parametrize("all_back", [True, False])
-def test_switch_and_controller_are_restarted(
+def test_switch_and_controller_may_restart_together(
     embedded: SwitchProcess, all_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "GRACE_S", 60.0 if all_back else 0.5)
@@ -242,7 +242,7 @@ def test_fresh_workers_wait_for_those_that_may_be_training(
             generation = control.session.job_state.generation
         async with serving(setup(job), switch=embedded.address) as control:
             fresh = control.worker(1)
-            await fresh.hello()  # killed and started again, while the controller was away
+            await fresh.hello()  # it was killed and restarted while the controller was away
             running = await back(control, 0, 8, generation)
             assert (await running.expect("welcome")).running
             assert (await fresh.expect("welcome")).running
@@ -257,7 +257,7 @@ def test_fresh_workers_wait_for_those_that_may_be_training(
     asyncio.run(scenario())
 
 
-def test_a_new_job_may_take_over_old_slots_at_once(embedded: SwitchProcess) -> None:
+def test_new_job_may_take_over_old_slots_at_once(embedded: SwitchProcess) -> None:
     async def scenario() -> None:
         generations = []
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The controller with certificates: who may attach as whom, who may ask, who may change."""
+"""The controller with certificates: identities that may attach, ask and change."""
 
 import asyncio
 import dataclasses
@@ -37,7 +37,7 @@ async def refusal(call: object) -> tuple[grpc.StatusCode, str]:
     return error.value.code(), error.value.details() or ""
 
 
-def test_workers_attach_as_themselves_only(folder: Path) -> None:
+def test_workers_attach_under_their_own_identity_only(folder: Path) -> None:
     async def scenario() -> None:
         sessions = [setup(JobSection(id=job, workers=workers)) for job, workers in JOBS.items()]
         async with serving(*sessions, credentials=load(folder, CONTROLLER, 1, 2)) as control:
@@ -49,7 +49,7 @@ def test_workers_attach_as_themselves_only(folder: Path) -> None:
                     code, words = await refusal(other.next())
                     assert code is grpc.StatusCode.PERMISSION_DENIED
                     assert words == (
-                        f"your certificate is worker 0's of job 1: worker {rank} of job {job} may ask this"
+                        f"the caller must be worker {rank} of job {job}, your certificate is worker 0's of job 1"
                     )
                 assert not any(session.members.attached for session in sessions)
                 itself = control.worker(0, line=line)
@@ -64,12 +64,12 @@ def test_workers_attach_as_themselves_only(folder: Path) -> None:
                 await mixed.hello()
                 assert (await refusal(mixed.next()))[
                     1
-                ] == "your certificate is worker 0's of job 2, your token of job 1"
+                ] == "your certificate is worker 0's of job 2, but your token is of job 1"
 
     asyncio.run(scenario())
 
 
-def test_operators_ask_and_change_and_workers_do_not(folder: Path) -> None:
+def test_operators_may_ask_and_change_and_workers_may_not(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(setup(JobSection(workers=2)), credentials=load(folder, CONTROLLER, 1)) as control:
             operator = load(folder, OPERATOR)
@@ -85,9 +85,9 @@ def test_operators_ask_and_change_and_workers_do_not(folder: Path) -> None:
                 inspector = kofn_pb2_grpc.InspectorStub(line)
                 for call in (inspector.GetStatus(pb.StatusRequest()), inspector.SetObjective(pb.Objective())):
                     assert (await refusal(call))[0] is grpc.StatusCode.UNAUTHENTICATED
-                nobody = control.worker(0, line=line)
-                await nobody.hello()
-                assert (await refusal(nobody.next()))[0] is grpc.StatusCode.UNAUTHENTICATED
+                unknown = control.worker(0, line=line)
+                await unknown.hello()
+                assert (await refusal(unknown.next()))[0] is grpc.StatusCode.UNAUTHENTICATED
             plain = kofn_pb2_grpc.InspectorStub(control.channel)
             assert (await refusal(plain.GetStatus(pb.StatusRequest())))[0] is grpc.StatusCode.UNAVAILABLE
 

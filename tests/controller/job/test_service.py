@@ -1,4 +1,4 @@
-"""The gRPC services over a real server with real stubs; only the switch is missing."""
+"""The gRPC services with a real server and real stubs; only the switch is missing."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def refusal(call: object) -> grpc.aio.AioRpcError:
     return error.value
 
 
-def test_all_start_together() -> None:
+def test_all_workers_start_together() -> None:
     async def scenario() -> None:
         async with controller(3) as running:
             workers = [running.worker(rank) for rank in (2, 0, 1)]
@@ -88,7 +88,7 @@ def test_unsuitable_workers_are_told_why(fields: dict[str, Any], code: str, word
     asyncio.run(scenario())
 
 
-def test_hello_comes_first() -> None:
+def test_hello_is_required_first() -> None:
     async def scenario() -> None:
         async with controller() as running:
             worker = running.worker(0)
@@ -100,7 +100,7 @@ def test_hello_comes_first() -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_may_leave_and_return_before_the_start() -> None:
+def test_worker_may_leave_and_return_before_the_start() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             worker = running.worker(0)
@@ -114,7 +114,7 @@ def test_a_worker_may_leave_and_return_before_the_start() -> None:
     asyncio.run(scenario())
 
 
-def test_a_straggler_lowers_k_and_everyone_hears_it(tmp_path: Path) -> None:
+def test_straggler_lowers_k_and_all_workers_are_told(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
 
     async def scenario() -> None:
@@ -146,7 +146,7 @@ def test_a_straggler_lowers_k_and_everyone_hears_it(tmp_path: Path) -> None:
     assert [sample["iteration"] for sample in samples] == list(range(1, 25))
 
 
-def test_a_report_is_not_the_moment_for_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_does_not_trigger_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.controller.job.session.TICK_S", 3600.0)
 
     async def scenario() -> None:
@@ -161,8 +161,8 @@ def test_a_report_is_not_the_moment_for_a_decision(monkeypatch: pytest.MonkeyPat
     asyncio.run(scenario())
 
 
-def test_the_first_worker_that_finishes_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training that ends before any pause has its prediction all the same."""
+def test_first_finished_worker_triggers_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that ends before any pause still has its prediction."""
     monkeypatch.setattr("kofn.controller.job.session.TICK_S", 3600.0)
 
     async def scenario() -> None:
@@ -179,7 +179,7 @@ def test_the_first_worker_that_finishes_is(monkeypatch: pytest.MonkeyPatch) -> N
     asyncio.run(scenario())
 
 
-def test_a_lost_worker_lowers_live_and_k_at_once() -> None:
+def test_lost_worker_lowers_live_and_k_at_once() -> None:
     async def scenario() -> None:
         async with controller(4) as running:
             workers = await running.start_all()
@@ -207,7 +207,7 @@ with grpc.insecure_channel(sys.argv[1], options=[("grpc.enable_http_proxy", 0)])
 
 
 @pytest.mark.slow
-def test_a_worker_that_vanishes_without_a_word_is_noticed() -> None:
+def test_worker_that_vanishes_silently_is_noticed() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             staying = running.worker(0)
@@ -219,7 +219,7 @@ def test_a_worker_that_vanishes_without_a_word_is_noticed() -> None:
             try:
                 assert vanishing.stdout is not None
                 assert await vanishing.stdout.readline() == b"welcome\n"
-                vanishing.send_signal(signal.SIGSTOP)  # its connection stays open and nobody answers: as if unplugged
+                vanishing.send_signal(signal.SIGSTOP)  # the connection stays open without answers, as if unplugged
                 stopped_s = time.monotonic()
                 await staying.expect("welcome")
                 assert (await staying.expect("decision")).k == 1
@@ -231,7 +231,7 @@ def test_a_worker_that_vanishes_without_a_word_is_noticed() -> None:
     asyncio.run(scenario())
 
 
-def test_stop_when_all_live_workers_have_finished() -> None:
+def test_job_stops_when_all_live_workers_have_finished() -> None:
     async def scenario() -> None:
         async with controller(3) as running:
             workers = await running.start_all()
@@ -239,17 +239,17 @@ def test_stop_when_all_live_workers_have_finished() -> None:
             await workers[1].finish("target")
             await until(lambda: sum(bool(seat.finished) for seat in running.session.members.seats) == 2)
             assert not running.session.stopped
-            workers[2].call.cancel()  # the last one never finishes, but it is gone
+            workers[2].call.cancel()  # the last worker never finishes, but it is gone
             assert (await workers[0].expect("stop")).reason == "target"
             await workers[0].call.done_writing()
-            while await workers[0].call.read() is not grpc.aio.EOF:  # k, perhaps
+            while await workers[0].call.read() is not grpc.aio.EOF:  # there may be a decision first
                 continue
             assert (await workers[0].call.code()) is grpc.StatusCode.OK
 
     asyncio.run(scenario())
 
 
-def test_a_worker_that_was_stopped_is_not_waited_for() -> None:
+def test_stopped_worker_is_not_awaited() -> None:
     async def scenario() -> None:
         async with controller(3) as running:
             workers = await running.start_all()
@@ -260,7 +260,7 @@ def test_a_worker_that_was_stopped_is_not_waited_for() -> None:
     asyncio.run(scenario())
 
 
-def test_the_journal_has_who_sets_an_objective(tmp_path: Path) -> None:
+def test_journal_names_the_source_of_an_objective(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
 
     async def scenario() -> None:
@@ -281,7 +281,7 @@ def test_the_journal_has_who_sets_an_objective(tmp_path: Path) -> None:
     assert read_objective_notes(path, 2) == []
 
 
-def test_the_journal_has_what_an_objective_does_in_place_of_costs(tmp_path: Path) -> None:
+def test_journal_has_the_faults_of_an_objective(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
 
     async def scenario() -> None:
@@ -299,7 +299,7 @@ def test_the_journal_has_what_an_objective_does_in_place_of_costs(tmp_path: Path
     assert not note.by_hand
 
 
-def test_objectives_take_effect_at_once_or_say_what_is_allowed() -> None:
+def test_objectives_take_effect_at_once_or_are_refused() -> None:
     async def scenario() -> None:
         async with controller(4) as running:
             workers = await running.start_all()
@@ -316,7 +316,7 @@ def test_objectives_take_effect_at_once_or_say_what_is_allowed() -> None:
     asyncio.run(scenario())
 
 
-def test_watching_shows_changes_only() -> None:
+def test_watching_yields_changes_only() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             statuses = running.inspector.WatchStatus(pb.StatusRequest(interval_s=0.05))
@@ -331,7 +331,7 @@ def test_watching_shows_changes_only() -> None:
     asyncio.run(scenario())
 
 
-def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
+def test_bad_reports_are_refused_and_the_stream_continues() -> None:
     async def scenario() -> None:
         async with controller(2) as running:
             workers = await running.start_all()
@@ -351,7 +351,7 @@ def test_bad_reports_are_refused_and_the_stream_goes_on() -> None:
     asyncio.run(scenario())
 
 
-def test_the_latest_metric_that_is_a_number_is_in_the_status() -> None:
+def test_status_has_the_latest_metric_that_is_a_number() -> None:
     control_loop = ControlLoop(workers=2, policy=PolicySection())
     assert not status_message(control_loop).HasField("metric")
     for iteration, metric in enumerate((0.5, 0.7, math.nan), 1):

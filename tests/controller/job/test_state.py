@@ -1,7 +1,8 @@
-"""Any order of attaching, answering, dying, coming back, and of switch restarts: nobody is left, nothing is too early.
+"""Workers attach, answer, die and rejoin in any order, and the switch restarts: no worker is left out, no step is too
+early.
 
-A session's course without gRPC and without a switch, against workers that behave as docs/explanation/control.md
-says, and a switch that knows one generation or none.
+A session's course without gRPC and without a switch, against workers that behave as docs/explanation/control.md says,
+and a switch that knows one generation or none.
 """
 
 import time
@@ -25,14 +26,14 @@ from tests.controller.harness import star
 
 WORKERS = 3
 BEGIN = int(time.time()) + 3600
-"""Generations count from here: the clock does not matter."""
+"""The first generation; the clock does not matter."""
 
 RANKS = st.integers(0, WORKERS - 1)
 
 
 @dataclass(kw_only=True)
 class Process:
-    """A worker: what it knows, and what it owes the controller."""
+    """A worker: its state, and the messages that it owes the controller."""
 
     rank: int
     iteration: int = 0
@@ -48,7 +49,7 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         job = JobSection(workers=WORKERS, start_workers=2)
         self.now_s = 1000.0
-        self.entry: int | None = None  # the generation that the switch lets in
+        self.entry: int | None = None  # the generation that the switch admits
         self.let_in: list[int] = []
         self.regroups = 0
         slots = Slots(layout=SlotLayout(job=job, hosts=star(WORKERS)), k=WORKERS, latest=BEGIN)
@@ -68,7 +69,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(rank=RANKS)
     def attach(self, rank: int) -> None:
-        """For the first time, or again: the older stream may still be open."""
+        """Attach a worker, perhaps again while its older stream is open."""
         process = self.processes[rank]
         hello = pb.Hello(
             job=1,
@@ -124,7 +125,7 @@ class AnyOrder(RuleBasedStateMachine):
         process.owed.append(pb.WorkerMessage(ready=pb.Ready()))
 
     def _hear_regroup(self, process: Process, regroup: pb.Regroup) -> None:
-        assert regroup.generation >= process.generation  # again, where it has attached again meanwhile
+        assert regroup.generation >= process.generation  # equal if the worker has attached again meanwhile
         process.generation, process.halted = regroup.generation, True
         process.owed.append(pb.WorkerMessage(regrouped=pb.Regrouped(generation=regroup.generation)))
 
@@ -139,7 +140,7 @@ class AnyOrder(RuleBasedStateMachine):
         )
 
     def answer(self, rank: int) -> bool:
-        """Say the first thing that is owed and can be said; who has no parameters waits for a peer that has."""
+        """Send the first owed message that can be sent; a worker without parameters waits for a peer that has them."""
         process = self.processes[rank]
         if process.stream is None:
             return False
@@ -155,7 +156,9 @@ class AnyOrder(RuleBasedStateMachine):
         return True
 
     def _peers_iteration(self, process: Process) -> int:
-        """That of a peer that has the parameters; 0 where none has, and for who is not welcome yet."""
+        """Return the iteration of a peer that has the parameters; 0 if none has, or if the worker
+        is not welcome yet.
+        """
         return max(other.iteration for other in self.processes) if process.welcomed else 0
 
     # -- the switch
@@ -184,15 +187,15 @@ class AnyOrder(RuleBasedStateMachine):
         self.now_s += passed_s
         self.life.tick(self.now_s)
 
-    # -- what always holds
+    # -- invariants
 
     @invariant()
     def k_is_possible(self) -> None:
         assert 1 <= self.job_state.control_loop.k <= max(1, int(self.job_state.control_loop.live.sum()))
 
     @invariant()
-    def nobody_goes_on_before_all_are_heard(self) -> None:
-        """(A generation may be let in before a worker that comes back is heard: as long as nobody sends.)"""
+    def no_worker_continues_before_all_have_answered(self) -> None:
+        """A generation may be admitted before a rejoining worker is asked, as long as no worker sends."""
         if self.life.recovery.regroups > self.regroups:
             self.regroups = self.life.recovery.regroups
             for seat in self.job_state.members.running:
@@ -205,7 +208,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert seat.stream is not None or not self.job_state.control_loop.live[seat.rank]
 
     def teardown(self) -> None:
-        """When everyone attaches and answers and nothing breaks any more, everyone trains, in one generation."""
+        """Let all workers attach and answer without further faults: all train, in one generation."""
         for _ in range(30):
             for rank in range(WORKERS):
                 while self.hear(rank) or self.answer(rank):

@@ -51,7 +51,7 @@ async def linked(switch: SwitchProcess, *jobs: Slots) -> AsyncIterator[SwitchLin
 
 
 async def missing(switch: SwitchProcess, slots: Slots, k: int | None, generation: int = GENERATION) -> list[str]:
-    """What the switch's entries lack or have too much, as a second client sees it; k None: no entry of the job."""
+    """Return the differences of the switch's entries as a second client sees them; `k` None: no entry of the job."""
     options = fy.SwitchOptions(p4info=CompiledProgram().p4info, device_id=0, initial_election_id=1)
     async with fy.Switch("onlooker", switch.address, options) as onlooker:
         present = await read_all(onlooker)
@@ -65,7 +65,7 @@ def test_everything_is_installed_and_k_is_one_modify(switch: SwitchProcess) -> N
         job = a_job()
         async with linked(switch, job) as link:
             assert link.connected
-            await job.write(job)  # nothing is admitted (or it has been lost while the write waited)
+            await job.write(job)  # no generation is admitted (or it was lost while the write waited)
             assert await missing(switch, job, None) == []
             await job.admit(GENERATION, 4)
             assert await missing(switch, job, 4) == []
@@ -78,7 +78,7 @@ def test_everything_is_installed_and_k_is_one_modify(switch: SwitchProcess) -> N
     asyncio.run(scenario())
 
 
-def test_an_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
+def test_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         switch.kill()
         job = a_job()
@@ -95,7 +95,7 @@ def test_an_admission_waits_for_the_switch(switch: SwitchProcess) -> None:
     asyncio.run(scenario())
 
 
-def test_a_restarted_switch_lets_nothing_in_until_the_session_says_so(switch: SwitchProcess) -> None:
+def test_restarted_switch_admits_nothing_until_the_session_does(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         lost: list[str] = []
         job = a_job()
@@ -104,7 +104,7 @@ def test_a_restarted_switch_lets_nothing_in_until_the_session_says_so(switch: Sw
             await job.admit(GENERATION, 4)
             switch.kill()
             await until(lambda: not link.connected)
-            await job.set_k(3)  # no error: it is put into force with the next generation
+            await job.set_k(3)  # no error: it takes effect with the next generation
             assert job.away().startswith("the switch does not answer")
             switch.start()
             async with asyncio.timeout(60):
@@ -118,7 +118,7 @@ def test_a_restarted_switch_lets_nothing_in_until_the_session_says_so(switch: Sw
     asyncio.run(scenario())
 
 
-def test_a_later_controller_finds_what_the_first_one_left_and_pushes_nothing(switch: SwitchProcess) -> None:
+def test_restarted_controller_finds_the_entries_and_pushes_nothing(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
         async with linked(switch, job):
@@ -135,7 +135,7 @@ def test_a_later_controller_finds_what_the_first_one_left_and_pushes_nothing(swi
     asyncio.run(scenario())
 
 
-def test_another_jobs_controller_takes_over_what_the_first_one_left(switch: SwitchProcess) -> None:
+def test_another_jobs_controller_takes_over_the_entries(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
         async with linked(switch, job):
@@ -152,7 +152,7 @@ def test_another_jobs_controller_takes_over_what_the_first_one_left(switch: Swit
 
 def test_another_program_is_replaced_once(switch: SwitchProcess, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
-    other.write_text(CompiledProgram().blob.read_text() + " ")  # the same, but for its cookie
+    other.write_text(CompiledProgram().blob.read_text() + " ")  # only the cookie differs
 
     async def scenario() -> None:
         job = a_job()
@@ -171,7 +171,7 @@ def test_another_program_is_replaced_once(switch: SwitchProcess, tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None:
+def test_another_client_may_be_primary_for_a_while(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         job = a_job()
         async with linked(switch, job) as link:
@@ -181,7 +181,7 @@ def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None
                 await person.modify([job_entry(job.layout.job, 1, GENERATION)])
                 assert link._switch is not None
                 await until(lambda: not link._switch.is_primary)
-                await job.set_k(2)  # no error: it is put into force when the person leaves
+                await job.set_k(2)  # no error: it takes effect when the other client leaves
                 assert len(await missing(switch, job, 1)) == 0
             await until(lambda: link._switch.is_primary)
             async with asyncio.timeout(10):
@@ -192,7 +192,7 @@ def test_somebody_else_may_be_primary_for_a_while(switch: SwitchProcess) -> None
 
 
 @pytest.mark.slow
-def test_a_connection_that_is_about_to_end_is_waited_for(switch: SwitchProcess) -> None:
+def test_connection_waits_for_another_one_to_end(switch: SwitchProcess) -> None:
     async def scenario() -> None:
         async with asyncio.timeout(30):
             while True:
@@ -249,7 +249,7 @@ def test_jobs_have_their_own_hosts_slots_and_groups(switch: SwitchProcess) -> No
     asyncio.run(scenario())
 
 
-def test_nobody_answers() -> None:
+def test_absent_switch_is_named() -> None:
     async def scenario() -> None:
         link = SwitchLink(address="127.0.0.1:1", device_id=0, program=CompiledProgram(), jobs=[a_job()])
         task = asyncio.create_task(link.run())
@@ -266,7 +266,7 @@ def entries(layout: SlotLayout, k: int) -> list[object]:
     return [*fixed_entries([layout]), job_entry(layout.job, k, GENERATION)]
 
 
-def test_difference_is_what_is_missing_changed_or_too_much() -> None:
+def test_difference_is_every_missing_changed_or_superfluous_entry() -> None:
     schema = fy.P4Schema(CompiledProgram().p4info)
     layout = SlotLayout(job=JobSection(workers=2), hosts=star(2))
     assert difference(entries(layout, 2), entries(layout, 2), schema) == []
@@ -277,17 +277,17 @@ def test_difference_is_what_is_missing_changed_or_too_much() -> None:
     fewer = SlotLayout(job=JobSection(workers=1), hosts=star(2))
     updates = difference(entries(layout, 2), entries(fewer, 2), schema)
     kinds = [update.Type.Name(update.type) for update in updates]
-    assert kinds == ["DELETE"] * 3 + ["MODIFY"] * 2  # members, owners, hosts of the second; the job's group and room
+    assert kinds == ["DELETE"] * 3 + ["MODIFY"] * 2  # members, owners and hosts of the second; the job's group and room
 
 
-def test_layouts_follow_one_another() -> None:
+def test_layouts_follow_each_other() -> None:
     first, second = lay_out([JobSection(id=1, workers=2, slots=256), JobSection(id=2, workers=3, slots=1024)], star(5))
     assert [host.name for host in first.members] == ["h1", "h2"]
     assert [host.name for host in second.members] == ["h3", "h4", "h5"]
     assert (first.base, second.base) == (0, 1024)
 
 
-def test_slots_of_exact_sums_are_behind_a_job_s_own() -> None:
+def test_slots_of_exact_sums_follow_a_jobs_own() -> None:
     jobs = [JobSection(id=number, workers=2, slots=256, exact_slots=256 * number) for number in (1, 2)]
     assert [(layout.base, layout.end) for layout in lay_out(jobs, star(4))] == [(0, 512), (512, 1280)]
 

@@ -1,4 +1,4 @@
-"""The hosts of a topology.json, and what is said when it cannot be used."""
+"""The hosts of a topology.json, and the errors of an unusable one."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def read(folder: Path, content: Any) -> Any:
 def test_ranks_follow_host_numbers_and_ports_the_links(tmp_path: Path) -> None:
     content = document(11)
     content["links"].reverse()
-    content["links"][0] = ["s1-p40", "h11", "1ms", 100]  # either direction, latency and bandwidth are others' business
+    content["links"][0] = ["s1-p40", "h11", "1ms", 100]  # either direction; latency and bandwidth are not read here
     hosts = read(tmp_path, content)
     assert [host.name for host in hosts] == [f"h{n}" for n in range(1, 12)]
     assert [host.rank for host in hosts] == list(range(11))
@@ -67,6 +67,6 @@ def test_errors_name_the_entry(tmp_path: Path, content: Any, words: str) -> None
     assert str(error.value).startswith(str(tmp_path))
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="No such file"):
         read_hosts(tmp_path / "topology.json")

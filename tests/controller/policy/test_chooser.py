@@ -1,4 +1,4 @@
-"""The choice of rule and k together, from what workers report of their gradients."""
+"""Rule and k are chosen together, from the workers' reports about their gradients."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ EVENT_S = 0.004
 
 
 def decided(*phases: tuple[float, int], workers: int = 4) -> ControlLoop:
-    """`progress` after phases of iterations of like workers, of whose aggregates each iteration leaves a share."""
+    """Return a control loop under `progress` after phases of equal workers; each iteration keeps a share of the
+    direction.
+    """
     control_loop = ControlLoop(workers=workers, policy=PolicySection(objective="progress"))
     random = np.random.default_rng(1)
     for iteration, left in enumerate((left for left, iterations in phases for _ in range(iterations)), 1):
@@ -39,15 +41,15 @@ def chosen(control_loop: ControlLoop) -> tuple[str, int]:
     return control_loop.late_policy.rule, control_loop.k
 
 
-def test_where_gradients_keep_their_direction_old_ones_are_as_good() -> None:
+def test_old_gradients_are_as_good_where_directions_persist() -> None:
     assert chosen(decided((0.98, 7))) == ("batch-sync", 2), "where it starts: too little is known"
     assert chosen(decided((0.98, 12)))[0] == "async"
     assert chosen(decided((0.3, 60)))[0] == "batch-sync"
 
 
 @pytest.mark.parametrize("iterations", [9, 40])
-def test_a_gain_has_to_be_one_although_age_costs_more(monkeypatch: pytest.MonkeyPatch, iterations: int) -> None:
-    """Somewhere between the two older gradients are cheaper as measured, and not if they cost half as much again."""
+def test_gain_must_remain_although_age_costs_more(monkeypatch: pytest.MonkeyPatch, iterations: int) -> None:
+    """In a middle range older gradients are cheaper as measured, but not if age costs half as much again."""
     ways = [0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98]
     doubted = [chosen(decided((left, iterations)))[0] for left in ways]
     monkeypatch.setattr(chooser, "DOUBT", 1.0)
@@ -56,5 +58,5 @@ def test_a_gain_has_to_be_one_although_age_costs_more(monkeypatch: pytest.Monkey
     assert 0 < doubted.count("async") < believed.count("async")
 
 
-def test_from_old_gradients_to_fresh_ones_no_doubt_keeps_it() -> None:
+def test_change_to_fresh_gradients_is_not_delayed_by_doubt() -> None:
     assert chosen(decided((0.98, 12), (0.5, 300)))[0] == "batch-sync"

@@ -1,4 +1,4 @@
-"""The control loop in virtual time: workers of known blocking, reports as they would send them."""
+"""The control loop in virtual time: workers of known blocking, and their reports."""
 
 import re
 
@@ -17,7 +17,7 @@ from kofn.controller.policy.objective import Forecast
 from kofn.rpc import kofn_pb2 as pb
 
 
-def test_equal_workers_are_all_waited_for() -> None:
+def test_equal_workers_are_all_awaited() -> None:
     running = cluster(lambda rank, iteration: 0.001)
     for iteration in range(1, 200):
         running.iterate(iteration)
@@ -25,7 +25,7 @@ def test_equal_workers_are_all_waited_for() -> None:
     assert running.control_loop.measurements.views.count == [0] * 4
 
 
-def test_a_straggler_is_left_out_after_warm_up() -> None:
+def test_straggler_is_left_out_after_warm_up() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, warm_up=3)
     running.iterate(1)
     running.iterate(2)
@@ -37,7 +37,7 @@ def test_a_straggler_is_left_out_after_warm_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_sudden_slow_down_is_tracked_within_twenty_iterations(seed: int) -> None:
+def test_sudden_slow_down_is_tracked_within_twenty_iterations(seed: int) -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration >= 50 else 0.001)
     running.random = np.random.default_rng(seed)
     first_k3 = tracked = 0
@@ -52,12 +52,12 @@ def test_a_sudden_slow_down_is_tracked_within_twenty_iterations(seed: int) -> No
     assert 1 <= tracked <= 20
 
 
-def test_a_sudden_slow_down_is_seen_before_the_slow_worker_reports() -> None:
+def test_sudden_slow_down_is_seen_before_the_slow_worker_reports() -> None:
     running = cluster(lambda rank, iteration: 0.001)
     for iteration in range(1, 40):
         running.iterate(iteration)
     assert running.control_loop.k == 4
-    for rank in (0, 1, 2):  # everyone but worker 3 has its first block at the switch; then nothing happens
+    for rank in (0, 1, 2):  # all but worker 3 have their first block at the switch; then nothing happens
         running.arrive(rank, 40, int(1e6 * (running.now_s + SERVICE_S)))
     begin_s = running.now_s
     while running.control_loop.k == 4 and running.now_s < begin_s + 2:
@@ -68,19 +68,19 @@ def test_a_sudden_slow_down_is_seen_before_the_slow_worker_reports() -> None:
     assert running.now_s - begin_s < 0.5
 
 
-def test_a_worker_that_recovers_is_taken_back() -> None:
+def test_recovered_worker_is_taken_back() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 0 and iteration < 60 else 0.001)
     for iteration in range(1, 60):
         running.iterate(iteration)
     assert running.control_loop.k == 3
-    for iteration in range(60, 160):  # it gains 9 %, which a window tells from nothing by one standard error only
+    for iteration in range(60, 160):  # the gain is 9 %, only one standard error of a window
         running.iterate(iteration)
     assert running.control_loop.k == 4
 
 
 @pytest.mark.slow
-def test_how_soon_a_recovery_is_noticed() -> None:
-    """It gains 9 %: half of the seeds notice within 70 iterations, nearly all within 140."""
+def test_recovery_is_noticed_within_140_iterations() -> None:
+    """The gain is 9 %: half of the seeds notice it within 70 iterations, nearly all within 140."""
     taken = []
     for seed in range(12):
         running = cluster(lambda rank, iteration: 0.060 if rank == 1 and iteration < 50 else 0.001, seed=seed)
@@ -93,7 +93,7 @@ def test_how_soon_a_recovery_is_noticed() -> None:
     assert np.sort(taken)[-2] <= 140
 
 
-def test_a_shock_common_to_all_is_predicted_and_the_sources_time_is_still_shown() -> None:
+def test_common_shock_is_predicted_and_the_sources_time_is_still_shown() -> None:
     random = np.random.default_rng(1)
     control_loop = ControlLoop(workers=4, policy=PolicySection(objective="throughput"))
     control_loop.measurements.begin(0.0)
@@ -107,13 +107,13 @@ def test_a_shock_common_to_all_is_predicted_and_the_sources_time_is_still_shown(
     assert control_loop.estimate is not None and control_loop.choice is not None
     assert control_loop.estimate.law == "bootstrap"
     forecast = control_loop.choice.forecast
-    real = np.array([0.030, 0.030, 0.031, 0.0345])  # s, the shock, and the k-th of four small ones
+    real = np.array([0.030, 0.030, 0.031, 0.0345])  # s, the shock, and the k-th of four small blockings
     np.testing.assert_allclose(forecast.predicted_s, real, rtol=0.25)
     assert forecast.expected_s[0] < 0.8 * forecast.predicted_s[0], "independent workers' first would be unblocked"
     assert status_message(control_loop).time_model == control_loop.estimate.reason
 
 
-def test_a_shown_interval_has_what_may_hide_in_s() -> None:
+def test_shown_interval_includes_the_blocking_hidden_in_s() -> None:
     running = cluster(lambda rank, iteration: 0.100)
     for iteration in range(1, 20):
         running.iterate(iteration)
@@ -123,7 +123,7 @@ def test_a_shown_interval_has_what_may_hide_in_s() -> None:
     assert shown.worker[1].lambda_high_s == estimate.high_s[1] + estimate.hidden_s
 
 
-def test_changes_say_why_in_numbers() -> None:
+def test_changes_give_their_reason_in_numbers() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, warm_up=3)
     for iteration in range(1, 20):
         running.iterate(iteration)
@@ -135,7 +135,7 @@ def test_changes_say_why_in_numbers() -> None:
     assert change.expected_s <= change.predicted_s < 1.2 * change.expected_s
 
 
-def test_the_prediction_is_made_beside_the_choice() -> None:
+def test_prediction_is_made_beside_the_choice() -> None:
     running = cluster(lambda rank, iteration: 0.001)
     for iteration in range(1, 20):
         running.iterate(iteration)
@@ -164,18 +164,18 @@ def test_measured_iteration_times_are_kept_for_each_k() -> None:
     assert running.control_loop.pace.measured(3, "merge").iterations == 0, "other workers, other times"
 
 
-def test_a_lost_worker_lowers_k_at_once_even_before_warm_up() -> None:
+def test_lost_worker_lowers_k_at_once_even_before_warm_up() -> None:
     control_loop = ControlLoop(workers=3, policy=PolicySection(objective="throughput"))
     change = control_loop.worker_left(1, "lost", 0.0)
     assert change is not None
     assert (change.previous_k, change.k, change.reason) == (3, 2, "worker 1 lost: 2 of 3 live")
     assert control_loop.worker_left(0, "lost", 0.0) is not None
-    assert control_loop.worker_left(2, "lost", 0.0) is None  # nobody is left to choose for
+    assert control_loop.worker_left(2, "lost", 0.0) is None  # no worker is left
     assert control_loop.choose(0.0) is None
     assert control_loop.k == 1
 
 
-def test_a_fixed_k_starts_there_and_is_bounded_by_live_workers() -> None:
+def test_fixed_k_starts_there_and_is_bounded_by_live_workers() -> None:
     running = cluster(lambda rank, iteration: 0.001, objective="fixed:3")
     assert running.control_loop.k == 3
     for iteration in range(1, 6):
@@ -201,7 +201,7 @@ def test_objectives_change_at_once() -> None:
 
 
 @pytest.mark.parametrize("late_gradient", ["auto", "stash"])
-def test_the_sources_objective_adds_late_gradients_unweighted_whatever_the_configuration_says(
+def test_sources_objective_adds_late_gradients_unweighted_whatever_the_configuration(
     late_gradient: RuleChoice,
 ) -> None:
     policy = PolicySection(objective="source", late_gradient=late_gradient, age_weight=0.25)
@@ -214,7 +214,7 @@ def test_the_sources_objective_adds_late_gradients_unweighted_whatever_the_confi
     assert control_loop.goal.costs(forecast).tolist() == throughput.goal.costs(forecast).tolist()
 
 
-def test_decisions_come_every_so_many_iterations() -> None:
+def test_decisions_come_at_the_configured_interval() -> None:
     running = cluster(lambda rank, iteration: 0.001, decide_every=5)
     running.control_loop.estimate = None
     for iteration in range(1, 5):
@@ -228,7 +228,7 @@ def test_decisions_come_every_so_many_iterations() -> None:
 @pytest.mark.parametrize(
     ("objective", "lost_k", "back_k"), [("all", 2, 3), ("throughput", 2, 3), ("fixed:2", 2, 2), ("fixed:3", 2, 3)]
 )
-def test_a_worker_that_is_back_is_counted_at_once_even_before_warm_up(objective: str, lost_k: int, back_k: int) -> None:
+def test_rejoined_worker_is_counted_at_once_even_before_warm_up(objective: str, lost_k: int, back_k: int) -> None:
     control_loop = ControlLoop(workers=3, policy=PolicySection(objective=objective))
     control_loop.worker_left(1, "lost", 0.0)
     assert control_loop.k == lost_k
@@ -239,7 +239,7 @@ def test_a_worker_that_is_back_is_counted_at_once_even_before_warm_up(objective:
         assert control_loop.changes[-1].reason == "worker 1 is back: 3 of 3 live"
 
 
-def test_a_slow_worker_that_is_back_is_not_waited_for() -> None:
+def test_slow_rejoined_worker_is_not_awaited() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
     for iteration in range(1, 30):
         running.iterate(iteration)
@@ -249,7 +249,7 @@ def test_a_slow_worker_that_is_back_is_not_waited_for() -> None:
     assert (running.control_loop.k, int(running.control_loop.live.sum())) == (3, 4)
 
 
-def test_who_is_back_has_been_silent_only_since_then() -> None:
+def test_rejoined_worker_is_not_silent_before_its_return() -> None:
     running = cluster(lambda rank, iteration: 0.001)
     for iteration in range(1, 10):
         running.iterate(iteration)
@@ -260,7 +260,7 @@ def test_who_is_back_has_been_silent_only_since_then() -> None:
     assert running.control_loop.measurements.silent_s(running.now_s + 0.5)[2] == pytest.approx(0.5)
 
 
-def test_all_may_be_lost_and_come_back() -> None:
+def test_all_workers_may_be_lost_and_rejoin() -> None:
     control_loop = ControlLoop(workers=3, policy=PolicySection(objective="throughput"))
     for rank in range(3):
         control_loop.worker_left(rank, "lost", 0.0)
@@ -269,7 +269,7 @@ def test_all_may_be_lost_and_come_back() -> None:
     assert control_loop.k == 3
 
 
-def test_a_later_decider_takes_reports_of_an_iteration_far_on() -> None:
+def test_restarted_control_loop_takes_reports_of_a_late_iteration() -> None:
     control_loop = ControlLoop(workers=2, policy=PolicySection())
     control_loop.measurements.join(0, 1.0, 50_000)
     assert control_loop.measurements.report(0, pb.Report(iteration=50_000, first_block_s=0.01), 1.1)
@@ -278,7 +278,7 @@ def test_a_later_decider_takes_reports_of_an_iteration_far_on() -> None:
     assert control_loop.measurements.report(1, pb.Report(iteration=49_990, first_block_s=0.01), 1.3)
 
 
-def test_a_worker_that_was_too_late_too_often_is_waited_for_once() -> None:
+def test_worker_that_was_late_too_often_is_awaited_once() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, include_after=10)
     forced = []
     for iteration in range(1, 60):
@@ -320,7 +320,7 @@ def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
 
 
 @pytest.mark.parametrize("end", ["lost", "objective"])
-def test_inclusion_ends_with_its_worker_or_by_a_persons_word(end: str) -> None:
+def test_inclusion_ends_with_its_worker_or_by_an_operator(end: str) -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001, include_after=5)
     iteration = 0
     while running.control_loop.inclusion.rank is None:
@@ -335,7 +335,7 @@ def test_inclusion_ends_with_its_worker_or_by_a_persons_word(end: str) -> None:
     assert running.control_loop.inclusion.rank is None
 
 
-def test_nobody_is_included_by_default() -> None:
+def test_no_worker_is_included_by_default() -> None:
     running = cluster(lambda rank, iteration: 0.060 if rank == 2 else 0.001)
     for iteration in range(1, 100):
         running.iterate(iteration)

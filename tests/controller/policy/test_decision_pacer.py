@@ -5,15 +5,15 @@ from itertools import pairwise
 from kofn.controller.policy.decision_pacer import DECISION_SHARE, QUIET_S, UNDECIDED_S, DecisionPacer
 
 
-def test_a_decision_waits_until_nobody_reports() -> None:
+def test_decision_waits_until_no_worker_reports() -> None:
     pause = DecisionPacer()
     assert pause.now(50.0)
     pause.reported(50.0)
     assert [pause.now(50.0 + QUIET_S * share) for share in (0.0, 0.9, 1.1)] == [False, False, True]
 
 
-def test_it_does_not_wait_for_ever() -> None:
-    """Somebody reports every two milliseconds."""
+def test_decision_does_not_wait_for_ever() -> None:
+    """A report comes every two milliseconds."""
     pause, moments = DecisionPacer(), list[float]()
     for number in range(1000):
         pause.reported(50 + 0.002 * number)
@@ -24,7 +24,7 @@ def test_it_does_not_wait_for_ever() -> None:
     assert all(UNDECIDED_S - 1e-9 <= gap <= UNDECIDED_S + 0.002 + 1e-9 for gap in gaps)
 
 
-def test_decisions_leave_most_of_the_time_to_others() -> None:
+def test_decisions_leave_most_of_the_time_to_other_tasks() -> None:
     pause = DecisionPacer()
     assert pause.now(50.0)
     pause.decided(50.0, 50.004)

@@ -1,4 +1,4 @@
-"""Times drawn from an estimate by each of its laws, and what is predicted from them: against the process itself."""
+"""Times drawn from an estimate by each of its laws, and predictions from them, against the process itself."""
 
 from dataclasses import replace
 
@@ -29,12 +29,12 @@ def predict(model: Estimate, rule: RuleName) -> Prediction:
 
 
 def together(rows: FloatArray) -> Estimate:
-    """Whole iterations (n, iterations) were measured."""
+    """Return an estimate from measured whole iterations (n, iterations)."""
     return replace(estimate(rows.mean(axis=1).tolist()), law="bootstrap", rows=rows)
 
 
 def own(counts: FloatArray) -> Estimate:
-    """Each of n workers is independent and has been seen so often (n, window)."""
+    """Return an estimate of n independent workers with these measured counts (n, window)."""
     n = len(counts)
     curves = Curves.of(np.arange(n), counts, np.zeros(counts.shape, np.bool_), counts.mean(axis=1))
     return replace(estimate(counts.mean(axis=1).tolist()), law="empirical", own=curves)
@@ -59,8 +59,8 @@ def test_times_of_own_distributions_are_those_of_independent_draws(n: int) -> No
 
 
 @pytest.mark.parametrize("rule", ["async", "merge", "batch-sync"])
-def test_a_common_shock_is_predicted_as_in_the_process(rule: RuleName) -> None:
-    """Event by event, with the rows in random order."""
+def test_common_shock_is_predicted_as_in_the_process(rule: RuleName) -> None:
+    """The process runs event by event, with the rows in random order."""
     random = np.random.default_rng(4)
     rows = (random.poisson(1.0, (4, 16)) + 12.0 * (random.random(16) < 0.3)).astype(np.float64)
     order = random.integers(16, size=100_000)
@@ -82,7 +82,7 @@ def test_own_distributions_are_predicted_as_in_the_process() -> None:
 
 
 @pytest.mark.parametrize("n", [MANY + 1, 2000])
-def test_a_straggler_stands_for_itself_alone(n: int) -> None:
+def test_straggler_represents_itself_alone(n: int) -> None:
     made = draw(estimate([2.0] * (n - 1) + [400.0]), np.ones(n, np.bool_), 1.0)
     assert made.sizes.sum() == n
     assert made.sizes[made.stands[-1]] == 1

@@ -1,4 +1,4 @@
-"""When a gain convinces, and how well the gains are known."""
+"""Gains that convince, and the accuracy of gains."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from kofn.controller.policy.objectives.throughput import throughput_costs
 
 
 def looks(evidence: Evidence, gain: list[float], error: list[float], k: int, count: int) -> list[list[bool]]:
-    """So many looks at the same gains, an iteration apart."""
+    """Weigh the same gains `count` times, an iteration apart."""
     return [
         evidence.weigh(np.array(gain), np.array(error), larger(gain, k), margin=0.05, iterations=1).tolist()
         for _ in range(count)
@@ -24,23 +24,23 @@ def larger(gain: list[float], k: int) -> np.typing.NDArray[np.bool_]:
     return np.arange(1, len(gain) + 1) > k
 
 
-def test_a_large_gain_convinces_at_once_where_k_gets_smaller() -> None:
+def test_large_gain_of_a_smaller_k_convinces_at_once() -> None:
     assert looks(Evidence(window=16), [0.1, 0.4, 0.0], [0.1, 0.1, 0.0], 3, 1) == [[False, True, False]]
 
 
-def test_a_larger_k_has_to_convince_for_half_a_window() -> None:
+def test_larger_k_has_to_convince_for_half_a_window() -> None:
     seen = looks(Evidence(window=16), [0.0, 0.4, -0.2], [0.0, 0.1, 0.1], 1, 9)
     assert [look[1] for look in seen] == [False] * 7 + [True] * 2
 
 
-def test_a_small_gain_convinces_once_it_has_been_there_for_long() -> None:
+def test_small_gain_convinces_after_a_long_time() -> None:
     seen = [look[0] for look in looks(Evidence(window=16), [0.1, 0.0], [0.06, 0.0], 2, 80)]
     first = seen.index(True)
     assert all(seen[first:])
     assert first + 1 == pytest.approx(16 * (3 * 0.06 / 0.1) ** 2, abs=1.0)
 
 
-def test_what_is_within_the_margin_or_comes_and_goes_never_convinces() -> None:
+def test_gain_within_the_margin_or_of_changing_sign_never_convinces() -> None:
     assert not any(look[0] for look in looks(Evidence(window=16), [0.049, 0.0], [0.06, 0.0], 2, 2000))
     evidence = Evidence(window=16)
     for turn in range(500):
@@ -50,7 +50,7 @@ def test_what_is_within_the_margin_or_comes_and_goes_never_convinces() -> None:
         )[0]
 
 
-def test_forgotten_evidence_counts_no_more() -> None:
+def test_forgotten_evidence_does_not_count() -> None:
     evidence = Evidence(window=16)
     looks(evidence, [0.1, 0.0], [0.06, 0.0], 2, 45)
     evidence.forget()
@@ -58,7 +58,7 @@ def test_forgotten_evidence_counts_no_more() -> None:
 
 
 @pytest.mark.parametrize("workers", [3, EXACT + 8])
-def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
+def test_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
     setting = SyntheticSetting(workers=workers, censored=0.0, events=LARGE)
     random, live, k = np.random.default_rng(4), np.ones(workers, dtype=np.bool_), workers
     goal, seen, errors = objective("throughput", workers), [], []
@@ -75,7 +75,7 @@ def test_the_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
     assert np.median(errors, axis=0)[-1] == 0
 
 
-def test_one_set_of_moves_is_enough_for_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_set_of_moves_suffices_for_very_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate = fit(*SyntheticSetting(workers=3000, censored=0.0, events=LARGE).made(np.random.default_rng(4)))
     live, goal = np.ones(3000, dtype=np.bool_), objective("throughput", 3000)
     forecast, present = times_alone(expected_times(estimate, live)), (0, 2999)
@@ -87,7 +87,7 @@ def test_one_set_of_moves_is_enough_for_very_many(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(error[:2900], many[:2900], rtol=0.5, atol=5e-3)  # a tenth of the margin
 
 
-def test_gains_are_bounded_whatever_the_costs() -> None:
+def test_gains_are_bounded_for_any_costs() -> None:
     np.testing.assert_allclose(gains(np.array([4.0, 2.0, 1.0]), 2.0), [-1.0, 0.0, 0.5])
     for costs in ([0.0, 1.0], [1e308, -1e308], [-1.0, -2.0]):
         assert np.isfinite(gains(np.array(costs), costs[0])).all()

@@ -1,4 +1,4 @@
-"""Objectives of other packages: found by name, loaded, and bounded in what they can break."""
+"""Objectives of other packages are found by name and loaded, and their faults are contained."""
 
 import logging
 import math
@@ -24,7 +24,9 @@ EXAMPLE = ROOT / "examples" / "objectives"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a package of one module known as an installer would: its metadata beside it, on the path."""
+    """Return a function that registers a one-module package as an installer would: its metadata lies beside it on the
+    path.
+    """
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(text: str, entry: str = "mine = my_objectives:mine", module: str = "my_objectives") -> None:
@@ -44,7 +46,7 @@ def one_slow(**policy: Any) -> Cluster:
     return running
 
 
-def test_the_names_that_a_configuration_may_say_are_those_that_there_are() -> None:
+def test_built_in_names_are_objectives() -> None:
     assert {"throughput", "progress", "all"} <= {*OBJECTIVES.built_in}
     assert all(objective(name, 4).name == name for name in OBJECTIVES.built_in)
 
@@ -55,7 +57,7 @@ def test_names_are_checked_without_numbers() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_the_example_chooses_the_most_workers_within_its_deadline(installed: Any) -> None:
+def test_example_chooses_the_most_workers_within_its_deadline(installed: Any) -> None:
     installed(
         (EXAMPLE / "kofn_deadline.py").read_text(), entry="deadline = kofn_deadline:deadline", module="kofn_deadline"
     )
@@ -73,7 +75,7 @@ def test_the_example_chooses_the_most_workers_within_its_deadline(installed: Any
     assert change is not None and change.k == 3
 
 
-def test_an_unknown_name_is_told_what_there_is_and_how_to_add_one(installed: Any) -> None:
+def test_error_for_an_unknown_name_lists_the_names_and_how_to_add_one(installed: Any) -> None:
     installed("def mine(forecast): return forecast.ks")
     with pytest.raises(ConfigError) as raised:
         Config(policy=PolicySection(objective="best")).check()
@@ -83,8 +85,8 @@ def test_an_unknown_name_is_told_what_there_is_and_how_to_add_one(installed: Any
     )
 
 
-def test_one_of_the_working_folder_needs_no_package(installed: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """And may be more than its costs."""
+def test_objective_of_the_working_folder_needs_no_package(installed: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """It may be an Objective with more than its costs."""
     lines = ("from kofn.controller.policy.objective import Objective", "", "def costs(forecast): return -forecast.ks")
     (tmp_path / "my_objectives.py").write_text("\n".join((*lines, "most = Objective(name='', costs=costs, unit='s')")))
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
@@ -95,12 +97,12 @@ def test_one_of_the_working_folder_needs_no_package(installed: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["a:", ":b", "a b:c", "1:2", "fixed:two", "drop:all"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"objective must be .*module:Name, or fixed:K"):
         objective(name, 4)
 
 
-def test_a_built_in_is_not_replaced(installed: Any) -> None:
+def test_built_in_is_not_replaced(installed: Any) -> None:
     installed(
         "def mine(forecast): raise AssertionError", entry="throughput = my_objectives:mine\n7 = my_objectives:mine"
     )
@@ -112,7 +114,7 @@ def test_a_built_in_is_not_replaced(installed: Any) -> None:
 def test_one_name_of_two_packages_is_an_error(installed: Any) -> None:
     installed("def mine(forecast): return forecast.ks")
     installed("def mine(forecast): return forecast.ks", entry="mine = other_objectives:mine", module="other_objectives")
-    with pytest.raises(ConfigError, match="my_objectives:mine and other_objectives:mine: one of these packages has to"):
+    with pytest.raises(ConfigError, match="my_objectives:mine and other_objectives:mine: remove one of these packages"):
         objective("mine", 4)
 
 
@@ -124,7 +126,7 @@ def test_one_name_of_two_packages_is_an_error(installed: Any) -> None:
         ("mine = 3", "is a int: an Objective, or a callable that takes a Forecast"),
     ],
 )
-def test_what_does_not_load_is_an_error_that_names_it(installed: Any, text: str, words: str) -> None:
+def test_objective_that_does_not_load_is_named_in_the_error(installed: Any, text: str, words: str) -> None:
     installed(text)
     running = one_slow()
     with pytest.raises(ConfigError) as raised:
@@ -146,7 +148,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "words"), FAULTS)
-def test_a_fault_is_logged_once_and_leaves_k_within_the_live_workers(
+def test_fault_is_logged_once_and_leaves_k_within_the_live_workers(
     installed: Any, caplog: pytest.LogCaptureFixture, text: str, words: str
 ) -> None:
     installed(f"def mine(forecast):\n    {text}")
@@ -169,7 +171,7 @@ def test_a_fault_is_logged_once_and_leaves_k_within_the_live_workers(
     assert control_loop.chooser.fault == ""
 
 
-def test_a_plug_in_cannot_change_the_forecast(installed: Any) -> None:
+def test_plug_in_cannot_change_the_forecast(installed: Any) -> None:
     installed("def mine(forecast):\n    forecast.expected_s[:] = 0\n    return forecast.ks")
     forecast = times_alone(np.arange(1.0, 5))
     np.testing.assert_array_equal(objective("mine", 4).costs(forecast), [1, 2, 3, 4])

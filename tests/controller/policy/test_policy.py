@@ -1,4 +1,4 @@
-"""Policies of a user's own: what they see, when they are asked, and what becomes of a bad answer."""
+"""A user's policies: their view of the past, when they are asked, and bad answers."""
 
 import copy
 import importlib
@@ -63,7 +63,7 @@ def going(name: str, iterations: int = 12, **policy: Any) -> Cluster:
     return running
 
 
-def test_it_is_asked_once_a_decision_and_its_k_is_taken(mine: Any) -> None:
+def test_policy_is_asked_once_a_decision_and_its_k_is_taken(mine: Any) -> None:
     running = going("mine:Turns", margin=10.0)
     (policy,) = [each for each in mine.Turns.made if each.seen]
     assert len(policy.seen) >= 10 and running.control_loop.k == 1 + len(policy.seen) % 3
@@ -71,7 +71,7 @@ def test_it_is_asked_once_a_decision_and_its_k_is_taken(mine: Any) -> None:
     assert changes[:4] == [(3, 2), (2, 3), (3, 1), (1, 2)], "in turns, whatever the margin and the model say"
 
 
-def test_it_sees_what_has_happened(mine: Any) -> None:
+def test_policy_sees_past_iterations(mine: Any) -> None:
     running = going("mine:Turns")
     forecast = mine.Turns.made[-1].seen[-1]
     seen = forecast.history
@@ -88,7 +88,7 @@ def test_it_sees_what_has_happened(mine: Any) -> None:
     assert forecast.workers == 2 and forecast.history.live.tolist() == [True, True, False]
 
 
-def test_one_that_starts_anew_remembers_nothing(mine: Any) -> None:
+def test_restarted_policy_remembers_nothing(mine: Any) -> None:
     running = going("mine:Turns")
     before = len(mine.Turns.made)
     running.control_loop.restart(range(3))
@@ -107,7 +107,7 @@ def test_one_that_starts_anew_remembers_nothing(mine: Any) -> None:
         (None, "chose None"),
     ],
 )
-def test_a_bad_answer_leaves_k_as_it_is_and_says_so(mine: Any, answer: Any, words: str) -> None:
+def test_bad_answer_keeps_k_and_is_reported(mine: Any, answer: Any, words: str) -> None:
     mine.Fails.answer = 2
     running = going("mine:Fails")
     assert (running.control_loop.k, running.control_loop.chooser.fault) == (2, "")
@@ -120,17 +120,18 @@ def test_a_bad_answer_leaves_k_as_it_is_and_says_so(mine: Any, answer: Any, word
     assert (running.control_loop.k, running.control_loop.chooser.fault) == (1, "")
 
 
-def test_one_that_cannot_be_made_is_refused_at_once(mine: Any) -> None:
+def test_policy_that_cannot_be_created_is_refused_at_once(mine: Any) -> None:
     with pytest.raises(ConfigError, match=r"'mine:Unready' failed: RuntimeError: no table for this many"):
         objective("mine:Unready", 4)
 
 
-def test_a_history_has_losses_and_the_latest_iterations() -> None:
+def test_history_has_losses_and_the_latest_iterations() -> None:
     log = HistoryLog(workers=2)
     for iteration in range(1, ITERATIONS + 11):
         log.report(0, pb.Report(iteration=iteration, first_block_s=0.25, loss=1 / iteration), 2, float(iteration))
         log.report(1, pb.Report(iteration=iteration, censored=True, late=True, k_most=1), 2, iteration + 0.5)
-    log.report(0, pb.Report(iteration=3, first_block_s=9.0), 2, 999.0)  # so late that its row is another's
+    # so late that its row belongs to another iteration
+    log.report(0, pb.Report(iteration=3, first_block_s=9.0), 2, 999.0)
     seen = log.history(np.array([True, True]), 300.0)
     assert (seen.iteration[0], seen.iteration[-1], len(seen.iteration)) == (11, ITERATIONS + 10, ITERATIONS)
     assert seen.ended_s.tolist() == seen.iteration.tolist() and set(seen.k.tolist()) == {2}
@@ -139,7 +140,7 @@ def test_a_history_has_losses_and_the_latest_iterations() -> None:
     assert seen.late[:, 1].all() and not seen.late[:, 0].any()
 
 
-def test_a_history_of_many_workers_is_short() -> None:
+def test_history_of_many_workers_is_short() -> None:
     log = HistoryLog(workers=10_000)
     for iteration in range(1, 100):
         log.report(7, pb.Report(iteration=iteration, first_block_s=0.25), 5000, float(iteration))

@@ -1,4 +1,4 @@
-"""The processes under each rule against the same event by event; what is predicted of them; where it is exact."""
+"""The processes under each rule against event-by-event simulations; the predictions from them; and exact cases."""
 
 from typing import get_args
 
@@ -19,7 +19,7 @@ NOTHING = Beyond()
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 
 EXACT: tuple[RuleName, ...] = ("merge", "async", "stash", "abort", "drop")
-"""Of which k = n is E_n[T]."""
+"""Rules under which k = n takes exactly E_n[T]."""
 
 
 NO_CURVES = Curves.of(np.empty(0, np.int64), np.empty((0, 1)), np.empty((0, 1), np.bool_), np.empty(0))
@@ -43,13 +43,13 @@ def estimate(lambdas: list[float], *, service: float = 5.0) -> Estimate:
 def predict(
     model: Estimate, rule: RuleName, beyond: Beyond = NOTHING, predictor: Predictor | None = None
 ) -> Prediction:
-    """All workers live."""
+    """Predict with all workers live."""
     live = np.ones(len(model.lambda_s), dtype=np.bool_)
     return (predictor or Predictor()).predict(model, live, expected_times(model, live), beyond, rule)
 
 
 def settings(count: int) -> list[tuple[list[float], float, int, int]]:
-    """Random (lambdas, s, k, seed): mixtures of workers that are hardly, often and nearly always blocked."""
+    """Return random (lambdas, s, k, seed): mixtures of workers that are rarely, often and nearly always blocked."""
     random = np.random.default_rng(11)
     made = []
     for seed in range(count):
@@ -63,7 +63,7 @@ def settings(count: int) -> list[tuple[list[float], float, int, int]]:
     ("rule", "beyond"),
     [*((rule, beyond) for rule in RULES for beyond in (NOTHING, Beyond(2.3))), ("async", Beyond(2.3, 1.1))],
 )
-def test_against_the_process_event_by_event(rule: RuleName, beyond: Beyond) -> None:
+def test_process_equals_the_event_by_event_simulation(rule: RuleName, beyond: Beyond) -> None:
     off, numbers, ages, shares = [], [], [], []
     for lambdas, service, k, seed in settings(24):
         found = predict(estimate(lambdas, service=service), rule, beyond)
@@ -81,20 +81,20 @@ def test_against_the_process_event_by_event(rule: RuleName, beyond: Beyond) -> N
 
 
 @pytest.mark.parametrize("rule", EXACT)
-def test_all_workers_carry_nothing_over(rule: RuleName) -> None:
+def test_k_n_carries_nothing_over(rule: RuleName) -> None:
     model = estimate([0.2, 1.0, 20.0, 5.0])
     expected = expected_times(model, np.ones(4, np.bool_))
     assert predict(model, rule, Beyond(1.7)).mean_s[-1] == pytest.approx(expected[-1])
 
 
-def test_who_gives_up_waits_for_nobody() -> None:
+def test_worker_that_gives_up_waits_for_no_other() -> None:
     model = estimate([0.2, 1.0, 20.0, 5.0])
     found = predict(model, "abort", Beyond(1.7))
     np.testing.assert_allclose(found.mean_s, expected_times(model, np.ones(4, np.bool_)))
     assert not found.error_s.any()
 
 
-def test_what_counts_late_makes_iterations_shorter_and_what_does_not_makes_them_longer() -> None:
+def test_counted_late_gradients_shorten_iterations_and_merged_ones_lengthen_them() -> None:
     model = estimate([5.0] * 8)
     expected = expected_times(model, np.ones(8, np.bool_))
     assert (predict(model, "async").mean_s[:4] < 0.8 * expected[:4]).all()
@@ -102,7 +102,7 @@ def test_what_counts_late_makes_iterations_shorter_and_what_does_not_makes_them_
     assert (predict(model, "batch-sync").mean_s[4:] < expected[4:] + 1e-9).all()
 
 
-def test_nobody_starves_where_late_gradients_are_merged_or_count() -> None:
+def test_no_worker_starves_where_late_gradients_are_merged_or_counted() -> None:
     model = estimate([1.0, 1.0, 1.0, 60.0], service=10.0)
     keeping: tuple[RuleName, ...] = ("merge", "async")
     losing: tuple[RuleName, ...] = ("stash", "drop", "abort")
@@ -112,13 +112,13 @@ def test_nobody_starves_where_late_gradients_are_merged_or_count() -> None:
         assert (predict(model, rule).shares.least()[:2] < 0.002).all()
 
 
-def test_weights_by_age_take_from_who_is_late() -> None:
+def test_age_weights_reduce_the_share_of_late_workers() -> None:
     shares = predict(estimate([1.0, 1.0, 1.0, 60.0], service=10.0), "merge").shares
     assert (shares.least(0.5)[:3] < 0.5 * shares.least()[:3]).all()
     assert (shares.least(1.0, np.array([True, False, False, False])) > 0.9).all()
 
 
-def test_one_simulation_serves_all_rules_and_what_has_hardly_changed() -> None:
+def test_one_simulation_serves_all_rules_and_small_changes() -> None:
     predictor, model = Predictor(), estimate([1.0, 5.0, 20.0])
     for rule in RULES:
         predict(model, rule, Beyond(1.0), predictor)
@@ -130,7 +130,7 @@ def test_one_simulation_serves_all_rules_and_what_has_hardly_changed() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("workers", [1, 2, 17, 3 * MANY])
-def test_any_number_of_workers(rule: RuleName, workers: int) -> None:
+def test_any_number_of_workers_is_predicted(rule: RuleName, workers: int) -> None:
     found = predict(estimate(np.random.default_rng(workers).gamma(1.0, 10.0, workers).tolist()), rule, Beyond(1.0))
     assert len(found.mean_s) == len(found.gradients) == len(found.shares.least()) == workers
     assert np.isfinite(found.mean_s).all()

@@ -1,4 +1,4 @@
-"""What progress costs, and what it never chooses."""
+"""The costs of progress, and the choices that it never makes."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from kofn.controller.policy.objective import EXCLUDED
 from kofn.controller.policy.objectives.progress import LATE_POLICIES, progress
 
 
-def test_nobody_is_left_without_room_in_a_sum() -> None:
-    """Though the iterations are as short for every k and each gradient more is worth more."""
+def test_no_worker_is_left_without_room_in_a_sum() -> None:
+    """This holds although iterations are equally short for every k, and each further gradient is worth more."""
     like = times_alone(np.full(8, 0.01), np.full(8, 0.01))
     forecasts = tuple(
         replace(like, worth=np.linspace(0.2, 0.9, 8) + (late_policy.rule == "batch-sync") / 20, late_policy=late_policy)
@@ -24,7 +24,7 @@ def test_nobody_is_left_without_room_in_a_sum() -> None:
 
 
 @pytest.mark.parametrize("rule", ["merge", "async", "batch-sync"])
-def test_a_shorter_iteration_and_one_that_is_worth_more_cost_less(rule: RuleName) -> None:
+def test_shorter_iteration_and_one_worth_more_cost_less(rule: RuleName) -> None:
     forecast = replace(
         times_alone(np.ones(4), np.array([1.0, 2.0, 2.0, 6.0])),
         worth=np.array([0.25, 0.5, 1.0, 1.0]),

@@ -1,4 +1,4 @@
-"""How fast gradients turn, how noisy they are, whose data is unlike the others', and what an iteration is worth."""
+"""How fast gradients turn, how noisy they are, which workers' data differs, and what an iteration is worth."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ SIZE = 400
 
 
 def course(*, turn: float, noise: float, gradients: int, iterations: int, seed: int = 1) -> Correlation:
-    """Aggregates of `gradients` noisy ones, whose signal keeps `turn` of its direction from iteration to iteration."""
+    """Add aggregates of `gradients` noisy gradients; the signal keeps `turn` of its direction in each iteration."""
     random = np.random.default_rng(seed)
     signal = random.normal(size=SIZE) / math.sqrt(SIZE)
     kept: list[FloatArray] = []
@@ -41,12 +41,12 @@ def course(*, turn: float, noise: float, gradients: int, iterations: int, seed: 
 
 @pytest.mark.parametrize(("turn", "length"), [(0.9, 6.6), (0.7, 1.94), (0.5, 1.0), (0.3, 0.71)])
 @pytest.mark.parametrize("gradients", [2, 6])
-def test_the_correlation_length_is_where_half_is_left(turn: float, length: float, gradients: int) -> None:
+def test_correlation_length_is_where_half_is_left(turn: float, length: float, gradients: int) -> None:
     found = course(turn=turn, noise=2.0, gradients=gradients, iterations=200)
     assert found.length == pytest.approx(length, rel=0.25)
 
 
-def test_the_noise_scale_is_that_of_single_gradients() -> None:
+def test_noise_scale_is_that_of_single_gradients() -> None:
     assert course(turn=0.9, noise=3.0, gradients=4, iterations=200).noise_scale == pytest.approx(3.0, rel=0.25)
 
 
@@ -79,7 +79,7 @@ def reports(worth_model: WorthModel, iterations: int) -> None:
             )
 
 
-def test_every_iteration_counts_once_whoever_reports_it() -> None:
+def test_every_iteration_counts_once_however_many_report_it() -> None:
     worth_model = WorthModel(workers=4, average="gradients")
     reports(worth_model, 40)
     share = (4 - 2.0) / 3
@@ -88,7 +88,9 @@ def test_every_iteration_counts_once_whoever_reports_it() -> None:
 
 
 def predicted(ages: list[float], *, shares: list[float] | None = None, gradients: float = 4.0) -> Prediction:
-    """Of two workers, both ks alike: shares of gradients by age; of each worker."""
+    """Return a prediction for two workers, equal for both k: `ages`: shares of gradients by age; `shares`: of each
+    worker.
+    """
     delays = np.zeros((2, AGES + 1))
     delays[:, : len(ages)] = ages
     by_age = np.zeros((2, 2, AGES + 1))
@@ -105,7 +107,7 @@ def predicted(ages: list[float], *, shares: list[float] | None = None, gradients
 BOTH = np.ones(2, np.bool_)
 
 
-def test_old_and_noisy_gradients_are_worth_less_and_more_so_where_they_turn_fast() -> None:
+def test_old_and_noisy_gradients_are_worth_less_and_even_less_where_they_turn_fast() -> None:
     worth_model = WorthModel(workers=2, average="gradients")
     fresh, old = (worth_model.worth(predicted(ages), BOTH, 1.0)[0] for ages in ([1.0], [0.5, 0.25, 0.25]))
     noise = 2 * NOISE * min(UNKNOWN, NOISE_MAX) / UNKNOWN
@@ -117,7 +119,7 @@ def test_old_and_noisy_gradients_are_worth_less_and_more_so_where_they_turn_fast
     assert faster[0] < old / fresh
 
 
-def test_weights_by_age_make_a_sum_younger_and_smaller() -> None:
+def test_age_weights_make_a_sum_younger_and_smaller() -> None:
     worth_model = WorthModel(workers=2, average="gradients")
     known = predicted([0.5, 0.0, 0.5])
     gradients = 4 * 0.625**2 / (0.5 + 0.5 / 16)
@@ -126,19 +128,19 @@ def test_weights_by_age_make_a_sum_younger_and_smaller() -> None:
     assert worth_model.worth(known, BOTH, 0.5)[0] == pytest.approx(worth)
 
 
-def test_a_training_that_may_diverge_is_worth_hardly_anything() -> None:
+def test_training_that_may_diverge_is_worth_hardly_anything() -> None:
     worth_model = WorthModel(workers=2, average="gradients")
     near, beyond = (worth_model.worth(predicted([0.0] * age + [1.0]), BOTH, 1.0)[0] for age in (2, 3))
     assert beyond < near * math.exp(-1 - 2.9)
 
 
-def test_who_contributes_more_than_counts_makes_longer_steps() -> None:
+def test_uncounted_contributors_make_longer_steps() -> None:
     longer = WorthModel(workers=2, average="contributors").worth(predicted([1.0]), BOTH, 1.0)
     mean = WorthModel(workers=2, average="gradients").worth(predicted([1.0]), BOTH, 1.0)
     np.testing.assert_allclose(longer / mean, [4.0, 2.0])
 
 
-def test_a_worker_whose_data_is_its_own_is_found_and_its_share_counts() -> None:
+def test_worker_with_unlike_data_is_found_and_its_share_counts() -> None:
     worth_model = WorthModel(workers=2, average="gradients")
     few = predicted([1.0], shares=[0.9, 0.1])
     before = worth_model.worth(few, BOTH, 1.0)
@@ -152,7 +154,7 @@ def test_a_worker_whose_data_is_its_own_is_found_and_its_share_counts() -> None:
     np.testing.assert_allclose(worth_model.worth(few, np.array([True, False]), 1.0), before, err_msg="it is not there")
 
 
-def test_nobody_is_alone_by_chance() -> None:
+def test_noise_does_not_make_a_worker_skewed() -> None:
     random = np.random.default_rng(3)
     for _ in range(20):
         data_skew = DataSkew(workers=4)
@@ -162,7 +164,7 @@ def test_nobody_is_alone_by_chance() -> None:
         assert not data_skew.skewed.any()
 
 
-def test_a_few_gradients_say_nothing() -> None:
+def test_few_gradients_give_no_verdict() -> None:
     data_skew = DataSkew(workers=2)
     for _ in range(KNOWN - 1):
         data_skew.add(0, 1.0)

@@ -1,4 +1,6 @@
-"""Real agents over real UDP on loopback, with the slot model as their switch: no root, no namespace."""
+"""Agents exchange UDP packets over loopback with the slot model as their switch; neither root nor a namespace is
+needed.
+"""
 
 import asyncio
 import itertools
@@ -38,7 +40,7 @@ SWITCH = loopback(77, 254)
 ELEMENTS = 1000
 SMALL = JobSection(workers=3, words=1, slots=32, window=8)
 ROOMY = JobSection(workers=3, words=1, slots=32, window=16)
-"""All blocks leave at once."""
+"""All blocks fit the window."""
 
 
 def address(rank: int) -> str:
@@ -46,7 +48,7 @@ def address(rank: int) -> str:
 
 
 def give(agent: Agent, gradient: np.ndarray | None, **more: Any) -> tuple[float, list[Aggregate | ReplicaState]]:
-    """When it was contributed, and all that has ended."""
+    """Return when the gradient was handed over, and the results of the iterations that have ended."""
     exchange = agent.all_reduce(Contribution(gradient, **more))
     assert exchange.handed_s is not None
     return exchange.handed_s, exchange.updates
@@ -86,7 +88,7 @@ class Cluster:
             self.loop.run(agent.start(1, 0, self))
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds."""
+        """Wait until the condition holds."""
 
         async def wait() -> None:
             while not holds():
@@ -119,7 +121,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     running.close()
 
 
-def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
+def test_replicas_get_the_same_means_and_no_gradient_is_lost(cluster: Cluster) -> None:
     iterations = 8
 
     def work(rank: int) -> dict[int, np.ndarray]:
@@ -140,7 +142,7 @@ def test_replicas_get_the_same_and_nothing_is_lost(cluster: Cluster) -> None:
         assert sum(agent.protocol.statistics.retransmissions for agent in cluster.agents) > 0
 
 
-def test_the_average_is_that_of_the_members(cluster: Cluster) -> None:
+def test_average_is_the_mean_of_the_members_gradients(cluster: Cluster) -> None:
     gradients = np.random.default_rng(1).normal(size=(3, ELEMENTS)).astype(np.float32)
     with ThreadPoolExecutor() as pool:
         (_, (first, *_)), *_ = pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3))
@@ -150,8 +152,8 @@ def test_the_average_is_that_of_the_members(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("average", "mean"), [("gradients", 3.0), ("contributors", 4.5)])
-def test_what_was_stashed_is_in_the_average(average: Average, mean: float) -> None:
-    """The sum of the second iteration has a gradient of the first one in it: three of two workers."""
+def test_average_includes_a_stashed_gradient(average: Average, mean: float) -> None:
+    """The second sum contains a gradient of the first iteration: three gradients of two workers."""
     cluster = Cluster(SMALL, k=2, average=average)
     try:
         with ThreadPoolExecutor() as pool:
@@ -169,7 +171,7 @@ def test_what_was_stashed_is_in_the_average(average: Average, mean: float) -> No
         cluster.close()
 
 
-def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> None:
+def test_bad_gradients_are_refused_before_any_packet_leaves(cluster: Cluster) -> None:
     with pytest.raises(GradientError, match=r"gradient element 7 must be finite and at most .* got nan"):
         gradient = np.zeros(ELEMENTS, np.float32)
         gradient[7] = np.nan
@@ -177,10 +179,10 @@ def test_bad_gradients_are_refused_before_anything_is_sent(cluster: Cluster) -> 
     assert cluster.agents[0].traffic.packets_sent == 0
 
 
-def test_what_is_no_packet_is_told_of_though_nothing_else_comes(
+def test_ignored_datagrams_are_logged_by_kind_while_a_worker_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each kind once."""
+    """Each kind is logged once."""
     monkeypatch.setattr("kofn.host.agent.iteration_wait.EXPLAIN_AFTER_S", 0.05)
     cluster = Cluster(SMALL, k=3)
     good = encode(KofnHeader(words=1), bytes(WORD_BYTES))
@@ -199,10 +201,10 @@ def test_what_is_no_packet_is_told_of_though_nothing_else_comes(
     assert cluster.agents[0].statistics()["checksum_errors"] == 2
 
 
-def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None:
+def test_protocol_errors_of_the_background_reach_the_training_thread() -> None:
     running = Cluster(JobSection(workers=3, words=1, slots=32, window=8), k=2)
     try:
-        for slot in running.switch.model.slots:  # whichever is block 0's
+        for slot in running.switch.model.slots:  # whichever slot block 0 has
             slot.block_id, slot.members, slot.count, slot.format = (0, 1, 0), 2, 1, (0, 4, 0)
         with pytest.raises(ProtocolError, match="another number of words"):
             give(running.agents[0], np.zeros(ELEMENTS, np.float32))
@@ -210,7 +212,7 @@ def test_what_goes_wrong_in_the_background_reaches_the_training_thread() -> None
         running.close()
 
 
-def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
+def test_late_worker_is_told_at_once_and_may_give_up() -> None:
     cluster = Cluster(SMALL, k=2, rule="abort")
     gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
     try:
@@ -235,7 +237,7 @@ def test_who_is_too_late_is_told_at_once_and_may_give_up() -> None:
         cluster.close()
 
 
-def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
+def test_late_gradient_is_discarded_under_the_rule_drop() -> None:
     cluster = Cluster(SMALL, k=2, rule="drop")
     gradient, late = np.ones(ELEMENTS, np.float32), cluster.agents[2]
     try:
@@ -257,8 +259,8 @@ def test_what_is_too_late_is_thrown_away_where_that_is_the_policy() -> None:
 
 
 @pytest.mark.parametrize(("k", "kept"), [(3, [4]), (2, [1, 2, 3, 4])])
-def test_sums_are_kept_for_those_who_may_lack_them(k: int, kept: list[int]) -> None:
-    """Whoever is in a sum has all those of the iterations before."""
+def test_sums_are_kept_for_workers_that_may_lack_them(k: int, kept: list[int]) -> None:
+    """A worker that contributed to a sum has all sums of earlier iterations."""
     cluster = Cluster(SMALL, k=k)
     gradient = np.ones(ELEMENTS, np.float32)
     try:
@@ -273,8 +275,8 @@ def test_sums_are_kept_for_those_who_may_lack_them(k: int, kept: list[int]) -> N
 
 
 @pytest.mark.parametrize("rule", ["stash", "merge", "drop"])
-def test_who_was_away_for_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
-    """Nobody holds the sums any more, but everybody knows who was in them."""
+def test_worker_that_was_away_too_long_takes_a_replica(monkeypatch: pytest.MonkeyPatch, rule: RuleName) -> None:
+    """The peers have forgotten the sums, but not their members."""
     monkeypatch.setattr("kofn.host.agent.missed_results.KEEP_BYTES", 1)
     cluster = Cluster(ROOMY, k=2, rule=rule)
     gradient = np.ones(ELEMENTS, np.float32)
@@ -313,8 +315,8 @@ COMPRESSED = [
 
 
 @pytest.mark.parametrize("compress", COMPRESSED, ids=lambda compress: compress.codec)
-def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compress: CompressSection) -> None:
-    """Its ledger says what it had sent, in which lanes; packets are lost all the while."""
+def test_rejoining_worker_continues_with_its_peers_plan(tmp_path: Path, compress: CompressSection) -> None:
+    """Its ledger holds what it sent and in which lanes. Packets are lost throughout."""
     job = JobSection(workers=3, words=8 if compress.codec == "auto" else 1, slots=32, window=8)
     cluster = Cluster(job, k=2, lose=10, compress=compress)
     numbers, means = np.random.default_rng(5), dict[int, np.ndarray]()
@@ -327,7 +329,7 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
                 assert np.array_equal(update.mean, means.setdefault(update.iteration, update.mean))
 
     def iterate(*ranks: int) -> None:
-        """Some iterations; whoever is left behind comes after."""
+        """Run some iterations; the remaining workers follow later."""
         until = cluster.agents[0].iteration + 3
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: train(rank, until), ranks))
@@ -363,8 +365,8 @@ def test_who_comes_back_goes_on_by_the_plan_of_the_others(tmp_path: Path, compre
         cluster.close()
 
 
-def test_who_comes_back_takes_of_its_iteration_what_peers_have() -> None:
-    """The switch may have lost it meanwhile, and would sum it again."""
+def test_rejoining_worker_takes_results_of_its_iteration_from_peers() -> None:
+    """The switch may have lost the slots meanwhile and would sum the blocks a second time."""
     cluster = Cluster(ROOMY, k=2)
     gradient = np.ones(ELEMENTS, np.float32)
     try:
@@ -388,8 +390,8 @@ def test_who_comes_back_takes_of_its_iteration_what_peers_have() -> None:
         cluster.close()
 
 
-def test_what_the_others_sum_again_without_a_worker_that_has_come_back_is_pending_there(tmp_path: Path) -> None:
-    """It alone had heard of the sum that the switch lost, and comes back before the others make it again."""
+def test_gradient_is_pending_after_peers_repeat_a_sum_without_the_rejoined_worker(tmp_path: Path) -> None:
+    """Only this worker had received the sum that the switch lost. It rejoins before its peers repeat the sum."""
     cluster = Cluster(ROOMY, k=2)
     gradient = np.ones(ELEMENTS, np.float32)
     coding = JobCoding.of(ROOMY, CompressSection(), ELEMENTS)
@@ -436,11 +438,12 @@ def test_what_the_others_sum_again_without_a_worker_that_has_come_back_is_pendin
         cluster.close()
 
 
-def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker's rate drops after the third block: what it has not sent goes in 8 bits, and others are told."""
+def test_all_workers_follow_one_that_narrows_its_lanes_in_mid_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker's rate drops after the third block. It sends its remaining blocks in 8 bits and tells the others."""
     job = JobSection(workers=3, words=8, slots=32, window=2)
     compress = CompressSection(codec="auto", ratio_control="deliverable")
-    cluster = Cluster(job, k=3, compress=compress, elements=30_000, pace_mbps=10.0)  # so that there is time for it
+    # slow enough for the worker to narrow its lanes
+    cluster = Cluster(job, k=3, compress=compress, elements=30_000, pace_mbps=10.0)
     slow, settle = cluster.agents[1].encoder, cluster.agents[1].encoder.settle
 
     def settled(results: BlockResults, hints: Integers, times: Floats64) -> None:
@@ -460,7 +463,7 @@ def test_one_that_narrows_in_mid_iteration_is_followed_by_all(monkeypatch: pytes
         cluster.close()
 
 
-def test_the_bytes_of_an_iteration_are_those_of_the_values_that_left() -> None:
+def test_bytes_of_an_iteration_are_the_sent_values_bytes() -> None:
     cluster = Cluster(SMALL, k=1)
     try:
         agent, before = cluster.agents[0], 0
@@ -476,8 +479,10 @@ def test_the_bytes_of_an_iteration_are_those_of_the_values_that_left() -> None:
         cluster.close()
 
 
-def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block is encoded at a time here: nobody answers, so a window leaves, and one block waits."""
+def test_blocks_beyond_the_window_are_encoded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block is encoded separately. Nothing is answered, so one window leaves and one more block is encoded and
+    waits.
+    """
     monkeypatch.setattr("kofn.host.compression.encoder.AHEAD", 1)
     cluster = Cluster(SMALL, k=3)
     try:
@@ -495,8 +500,8 @@ def test_what_the_window_has_no_room_for_is_encoded_later(monkeypatch: pytest.Mo
         cluster.close()
 
 
-def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first slice leaves; the second is encoded when its answers come, by a codec that fails."""
+def test_error_while_encoding_a_slice_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first slice leaves. The second is encoded when its answers arrive, by a codec that fails."""
 
     def slices(iteration: int) -> Iterator[list[int]]:
         yield from itertools.islice(whole(iteration), 2)
@@ -514,7 +519,7 @@ def test_whatever_goes_wrong_while_a_slice_is_encoded_is_the_callers_to_hear(mon
         cluster.close()
 
 
-def test_what_is_left_of_an_iteration_is_not_encoded_in_the_next_but_it_is_in_the_books() -> None:
+def test_slice_left_from_an_earlier_iteration_is_not_encoded_but_stays_in_the_ledger() -> None:
     cluster = Cluster(SMALL, k=3)
     try:
         agent, gradient = cluster.agents[0], np.ones(ELEMENTS, np.float32)

@@ -1,4 +1,4 @@
-"""A gradient that is reduced while it is computed has the means of its own iteration, whoever looks when."""
+"""A gradient that is reduced while it is computed gets the means of its own iteration, whenever they are read."""
 
 import threading
 
@@ -13,8 +13,8 @@ from kofn.host.compression.job_coding import JobCoding
 ELEMENTS = 100
 
 
-def test_results_of_the_next_iteration_are_not_its_own() -> None:
-    """The others may be a whole iteration further before the means of this one are looked at (k < n)."""
+def test_results_of_the_next_iteration_are_not_mixed_with_this_ones() -> None:
+    """With k < n the others may be an iteration ahead before the means of this one are read."""
     coding = JobCoding.of(JobSection(workers=2), CompressSection(), ELEMENTS)
     own, later = (Sums(coding, coding.planner.first(), "gradients") for _ in range(2))
     stream = GradientStream(np.zeros(ELEMENTS, np.float32), coding.layout.elements)
@@ -24,8 +24,8 @@ def test_results_of_the_next_iteration_are_not_its_own() -> None:
     assert np.unique(stream.wait(0, ELEMENTS, 1)).tolist() == [1.0]
 
 
-def test_who_reduces_hears_what_is_waited_for() -> None:
-    """The latest wait, and once that is over the one before it; before anybody reduces, nobody does."""
+def test_reducer_is_told_the_awaited_range() -> None:
+    """It is told the latest wait, then the one before it. Nothing is told before a reducer registers."""
     coding = JobCoding.of(JobSection(workers=2, words=1), CompressSection(), 4 * 64)
     sums, size = Sums(coding, coding.planner.first(), "gradients"), coding.layout.elements
     stream = GradientStream(np.zeros(4 * size, np.float32), size)

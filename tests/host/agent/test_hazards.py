@@ -1,6 +1,6 @@
-"""Faults by name: the four that published k-of-n switches have, on the slot model, and those once found in this worker.
+"""Known faults: the four of published k-of-n switches, on the slot model, and those found earlier in this worker.
 
-The first four are repeated on real switches, packet by packet, in tests/dataplane/test_hazards.py.
+tests/dataplane/test_hazards.py repeats the first four on real switches, packet by packet.
 """
 
 import numpy as np
@@ -18,20 +18,20 @@ VALUES = np.random.default_rng(7).integers(-(2**28), 2**28, (4, 64)).astype(np.i
 
 
 class Bench:
-    """One slot of a job of four."""
+    """One slot of a job of four workers."""
 
     def __init__(self, k: int) -> None:
         self.switch = SlotModel(workers=4, k=k, slots=1)
 
     def contribute(self, worker: int, iteration: int) -> tuple[list[Kind], int, np.ndarray]:
-        """Kinds of the answers, and the last one's members and values."""
+        """Return the kinds of the answers, and the last answer's members and values."""
         header = KofnHeader(job=1, worker=worker, iteration=iteration, scale=7)
         answers = self.switch.handle(header, pack(VALUES[worker], 32))
         _, last, values = answers[-1] if answers else (0, KofnHeader(), b"")
         return [Kind(answer.kind) for _, answer, _ in answers], last.members, unpack(values, 32)
 
 
-def test_a_late_packet_does_not_reopen_a_finished_slot() -> None:
+def test_late_packet_does_not_reopen_a_finished_slot() -> None:
     bench = Bench(k=2)
     bench.contribute(0, 1)
     assert bench.contribute(1, 1)[0] == [Kind.RESULT] * 4
@@ -41,18 +41,18 @@ def test_a_late_packet_does_not_reopen_a_finished_slot() -> None:
         assert np.array_equal(values, VALUES[0] + VALUES[1])
 
 
-def test_a_skipped_workers_bit_does_not_reach_the_next_block() -> None:
+def test_skipped_workers_bit_does_not_reach_the_next_block() -> None:
     bench = Bench(k=2)
     bench.contribute(0, 1)
     bench.contribute(1, 1)
     bench.contribute(2, 1)  # late: its bit must not stay
     bench.contribute(2, 2)  # not a duplicate
-    kinds, members, values = bench.contribute(0, 2)  # nor is this one, of a former member
+    kinds, members, values = bench.contribute(0, 2)  # not a duplicate either, although worker 0 was a member before
     assert (kinds, members) == ([Kind.RESULT] * 4, 0b0101)
     assert np.array_equal(values, VALUES[2] + VALUES[0])
 
 
-def test_a_late_packet_does_not_wipe_a_live_sum() -> None:
+def test_late_packet_does_not_wipe_an_open_sum() -> None:
     bench = Bench(k=3)
     bench.contribute(0, 2)
     assert bench.contribute(3, 1)[0] == [Kind.STALE]
@@ -64,8 +64,8 @@ def test_a_late_packet_does_not_wipe_a_live_sum() -> None:
 
 
 @pytest.mark.parametrize("behind", [2, 4, 256, 65536])
-def test_a_worker_rounds_late_is_not_taken_for_a_current_one(behind: int) -> None:
-    """One-bit versions repeat after two rounds; block ids never do."""
+def test_worker_several_rounds_behind_is_not_taken_for_a_current_one(behind: int) -> None:
+    """One-bit versions repeat after two rounds; block ids never repeat."""
     bench = Bench(k=2)
     bench.contribute(0, 1 + behind)
     assert bench.contribute(3, 1)[0] == [Kind.STALE]
@@ -76,7 +76,7 @@ def test_a_worker_rounds_late_is_not_taken_for_a_current_one(behind: int) -> Non
 
 
 def worker() -> Watched:
-    """With block 0 of iteration 1 in flight at scale 7."""
+    """Return a worker with block 0 of iteration 1 in flight at scale 7."""
     shape = BlockLayout(blocks=1, words=1, widest=32)
     protocol = Watched(job=1, rank=0, layout=shape, slots=8, window=2, rto_s=0.05)
     protocol.begin(1, 0.0)
@@ -87,8 +87,8 @@ def worker() -> Watched:
 FORMAT_MISMATCH = KofnHeader(kind=Kind.FORMAT_MISMATCH, job=1, words=1, iteration=1, scale=9, members=0b10, k=2)
 
 
-def test_a_repeated_refusal_is_ignored() -> None:
-    """It was taken for a disagreement about the words, which ended the worker."""
+def test_repeated_refusal_is_ignored() -> None:
+    """The worker must not take it for a disagreement about the number of words."""
     protocol = worker()
     wanted = EncodeAgain(block=0, part=0, counts=True, scale=9, lanes=0)
     assert protocol.packet_in(FORMAT_MISMATCH, bytes(256), 0.01) == [wanted]
@@ -100,8 +100,8 @@ def test_a_repeated_refusal_is_ignored() -> None:
     assert protocol.timer(protocol.deadline) == [sent_again], "the request is still in flight"
 
 
-def test_a_refusal_of_what_others_have_finished_is_followed_by_a_pull() -> None:
-    """Nothing was in flight any more, so that the block never ended."""
+def test_refusal_of_a_block_that_others_have_finished_leads_to_a_pull() -> None:
+    """Without the PULL nothing is in flight and the block never ends."""
     protocol = worker()
     protocol.packet_in(FORMAT_MISMATCH._replace(kind=Kind.RESULT, iteration=2), bytes(256), 0.01)
     [pull] = protocol.packet_in(FORMAT_MISMATCH, bytes(256), 0.02)
@@ -110,8 +110,8 @@ def test_a_refusal_of_what_others_have_finished_is_followed_by_a_pull() -> None:
     assert protocol.deadline is not None
 
 
-def test_other_words_are_said_by_the_switch() -> None:
-    """It was guessed from the scale, wrongly for a PULL, whose scale nobody looks at."""
+def test_switch_flags_another_number_of_words() -> None:
+    """The scale does not tell: a PULL's scale means nothing."""
     protocol = worker()
     with pytest.raises(ProtocolError, match="another number of words"):
         protocol.packet_in(FORMAT_MISMATCH._replace(flags=Flag.OTHER_WORDS), bytes(256), 0.01)

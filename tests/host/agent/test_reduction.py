@@ -1,4 +1,4 @@
-"""What the engine's thread does of an iteration, and what Python does where it has to: the same, to the bit."""
+"""The engine thread and the Python path compute the same iteration, bit for bit."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,13 +23,15 @@ ITERATIONS = 4
 
 
 def gradient(rank: int, iteration: int) -> Floats:
-    """Of the same magnitudes for all: whoever is first in a slot decides on the same scale."""
+    """Return a gradient whose magnitudes are the same at all workers, so that any first contribution chooses the same
+    scale.
+    """
     signs = np.random.default_rng([iteration, rank]).choice([-1, 1], ELEMENTS)
     return (signs * np.random.default_rng(iteration).normal(size=ELEMENTS)).astype(np.float32)
 
 
 def calls_of(cluster: Cluster, rank: int) -> list[Aggregate]:
-    """All iterations of a worker."""
+    """Return the results of all iterations of one worker."""
     found = []
     for iteration in range(1, ITERATIONS + 1):
         _, (aggregate,) = give(cluster.agents[rank], gradient(rank, iteration))
@@ -41,7 +43,7 @@ def calls_of(cluster: Cluster, rank: int) -> list[Aggregate]:
 def run(
     codec: str, ratio: float, *, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[list[Aggregate]], list[Fixed]]:
-    """What each worker gets, and what is pending in the end."""
+    """Return each worker's results, and the final residuals."""
     cluster = Cluster(JOB, k=3, compress=CompressSection(codec=codec, ratio=ratio))
     try:
         for agent in cluster.agents:
@@ -56,7 +58,7 @@ def run(
 
 
 @pytest.mark.parametrize(("codec", "ratio"), [("int32", 1.0), ("int8", 1.0), ("onebit", 1.0), ("int16", 0.25)])
-def test_the_engine_comes_to_what_python_comes_to(codec: str, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_and_python_compute_the_same_results(codec: str, ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
     (one, left), (other, also_left) = (
         run(codec, ratio, native=native, monkeypatch=monkeypatch) for native in (True, False)
     )
@@ -69,7 +71,7 @@ def test_the_engine_comes_to_what_python_comes_to(codec: str, ratio: float, monk
     assert all(np.array_equal(mine, theirs) for mine, theirs in zip(left, also_left, strict=True))
 
 
-def test_python_hears_of_an_iteration_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_is_told_of_an_iteration_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, heard = Cluster(JOB, k=3, elements=20_000), list[object]()
     try:
         agent = cluster.agents[0]
@@ -86,8 +88,8 @@ def test_python_hears_of_an_iteration_when_it_is_over(monkeypatch: pytest.Monkey
         cluster.close()
 
 
-def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks close as soon as the engine reduces: it settles them while the gradient is only entered."""
+def test_engine_waits_while_python_enters_a_late_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks close as soon as the engine reduces. It would settle them while the gradient is partly entered."""
     cluster, holding, entered = Cluster(JOB, k=3), [0], list[bool]()
     try:
         agent = cluster.agents[0]
@@ -118,7 +120,7 @@ def test_the_engine_waits_while_python_enters_what_came_too_late(monkeypatch: py
         cluster.close()
 
 
-def test_of_means_that_nobody_waits_for_python_hears_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_is_told_at_the_end_about_means_that_have_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, follows = Cluster(JOB, k=3), list[int]()
     try:
         size = cluster.agents[0].encoder.coding.layout.elements
@@ -144,8 +146,8 @@ def test_of_means_that_nobody_waits_for_python_hears_in_the_end(monkeypatch: pyt
         cluster.close()
 
 
-def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
-    """Nothing of block 3 is put before the means of blocks 0 to 2 are there."""
+def test_pieces_leave_by_level_and_means_arrive_before_the_end() -> None:
+    """Block 3 is put only after the means of blocks 0 to 2 have arrived."""
     cluster = Cluster(JOB, k=3)
     try:
         size = cluster.agents[0].encoder.coding.layout.elements
@@ -169,8 +171,8 @@ def test_pieces_leave_by_their_level_and_means_come_before_the_end() -> None:
         cluster.close()
 
 
-def test_what_may_overtake_others_waits_for_one_packet_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 ms each: the engine chooses a block when the one before it leaves."""
+def test_urgent_block_waits_for_one_packet_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet takes 16 ms. The engine chooses a block when the previous one leaves."""
     roomy = JobSection(workers=3, words=1, slots=32, window=16)
     cluster, arrived = Cluster(roomy, k=1, pace_mbps=0.2), list[int]()
     try:

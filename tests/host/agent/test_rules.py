@@ -1,4 +1,6 @@
-"""What becomes of late gradients by each rule: real agents over UDP on loopback, the slot model is their switch."""
+"""Each rule treats late gradients as documented. Real agents exchange UDP packets over loopback; the slot model is
+their switch.
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +44,7 @@ def full(value: float) -> np.ndarray:
 
 
 def give(cluster: Cluster, values: dict[int, float]) -> list[list[Aggregate]]:
-    """What these workers hear when they give these values together."""
+    """Hand these values over together and return the results of each worker's call."""
     with ThreadPoolExecutor() as pool:
         calls = [pool.submit(hand_over, cluster.agents[rank], full(value)) for rank, value in values.items()]
         return [aggregates(call.result()[1]) for call in calls]
@@ -64,7 +66,7 @@ def heard(cluster: Cluster, rank: int, last: int) -> None:
 
 
 def has_sent(cluster: Cluster, rank: int, iteration: int, part: int) -> None:
-    """Wait until the switch has a part of each block."""
+    """Wait until the switch has this part of each block."""
 
     def everywhere() -> bool:
         slots = [slot for slot in cluster.switch.model.slots if slot.block_id[1] == iteration]
@@ -74,15 +76,15 @@ def has_sent(cluster: Cluster, rank: int, iteration: int, part: int) -> None:
 
 
 def account(agent: Agent) -> Account:
-    """With the last results in the ledger."""
+    """Return the account after the last results have been settled in the ledger."""
     return agent.ledger.accounts.account()
 
 
-# -- all of them
+# -- all rules
 
 
 def train(agent: Agent, last: int, *, slow: bool) -> dict[int, np.ndarray]:
-    """Every iteration's mean, as training has them up to the last one; who is slow is always late."""
+    """Train until iteration `last` and return each iteration's mean; a slow worker is always late."""
     numbers, means = np.random.default_rng(agent.ledger.rank), dict[int, np.ndarray]()
 
     def hear(updates: Sequence[Update]) -> bool:
@@ -95,7 +97,7 @@ def train(agent: Agent, last: int, *, slow: bool) -> dict[int, np.ndarray]:
         while not updates:
             gradient = numbers.normal(size=ELEMENTS).astype(np.float32)
             if slow:
-                agent.over.wait(0.5)  # longer only where what it is to hear of is lost
+                agent.over.wait(0.5)  # times out only where the results that it waits for are lost
             if agent.rule.gives_up and agent.over.is_set():
                 updates = agent.skip()
             else:
@@ -108,7 +110,7 @@ def train(agent: Agent, last: int, *, slow: bool) -> dict[int, np.ndarray]:
 
 @pytest.mark.parametrize("lose", [0, 15], ids=["all-arrives", "lossy"])
 @pytest.mark.parametrize("rule", RULES)
-def test_replicas_get_the_same_and_nothing_is_lost(rule: RuleName, lose: int) -> None:
+def test_replicas_get_the_same_means_and_no_gradient_is_lost(rule: RuleName, lose: int) -> None:
     """One worker is late in every iteration."""
     last = 10
     with running(SMALL, k=2, lose=lose, rule=rule, weight=0.5) as cluster:
@@ -133,8 +135,8 @@ def test_replicas_get_the_same_and_nothing_is_lost(rule: RuleName, lose: int) ->
 # -- merge
 
 
-def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> None:
-    """Three iterations old it weighs an eighth; it is not counted among the two, whose sum it is in."""
+def test_late_gradient_is_merged_into_the_open_iteration_beside_its_workers_own() -> None:
+    """It is three iterations old, so it has an eighth of its weight. It is not counted among the k = 2."""
     with running(ROOMY, k=2, rule="merge", weight=0.5) as cluster:
         for _ in range(3):
             give(cluster, {0: 1, 1: 1})
@@ -167,8 +169,8 @@ def test_a_late_gradient_is_merged_into_the_open_iteration_beside_its_own() -> N
         assert (after.entered, after.summed, after.waiting, after.late_since) == (2, 1 + 1 / 8, 0, 0)
 
 
-def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_computed() -> None:
-    """Worker 2 sends in time, but is the third; it is in the sum of the iteration after the next."""
+def test_waiting_gradient_is_merged_in_the_background_during_the_next_computation() -> None:
+    """Worker 2 sends in time, but is the third; its gradient enters the sum of the iteration after the next."""
     with running(ROOMY, k=2, rule="merge", weight=0.5) as cluster:
         late = cluster.agents[2]
         cluster.switch.kept[2] = []
@@ -193,8 +195,8 @@ def test_what_waits_is_merged_in_the_background_while_the_next_gradient_is_compu
         assert account(late).late_since == 2
 
 
-def test_nothing_waits_for_more_than_three_iterations_while_a_worker_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each fourth iteration it has a gradient, which is lost in this one and the next."""
+def test_gradient_waits_for_at_most_three_iterations_while_its_worker_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker has a gradient in every fourth iteration. Its packets are lost in that iteration and the next one."""
     with running(ROOMY, k=2, rule="merge") as cluster:
         late, handle, lost = cluster.agents[2], cluster.switch.model.handle, set[int]()
 
@@ -217,8 +219,8 @@ def test_nothing_waits_for_more_than_three_iterations_while_a_worker_computes(mo
         assert longest == 2, "it is in the third sum"
 
 
-def test_where_all_are_waited_for_what_is_late_goes_with_what_is_counted() -> None:
-    """A sum of three has room for three: it would have none for the third that counts."""
+def test_with_k_n_a_late_gradient_travels_with_the_counted_one() -> None:
+    """A sum of three workers has room for three contributions; a merged one would take the place of a counted one."""
     with running(ROOMY, k=2, rule="merge") as cluster:
         late = cluster.agents[2]
         give(cluster, {0: 1, 1: 1})
@@ -236,8 +238,10 @@ def test_where_all_are_waited_for_what_is_late_goes_with_what_is_counted() -> No
 # -- async
 
 
-def test_a_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
-    """Whoever has it hears first what has ended, and again what has ended meanwhile; then it waits for the end."""
+def test_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
+    """Each call first returns the iterations that have ended. Once none is missed, the gradient is sent and the call
+    waits.
+    """
     with running(ROOMY, k=2, rule="async", weight=0.5) as cluster:
         late = cluster.agents[2]
         for iteration in (1, 2):
@@ -264,8 +268,8 @@ def test_a_late_gradient_counts_among_the_k_of_the_open_iteration() -> None:
 # -- batch-sync
 
 
-def test_one_worker_brings_all_that_an_iteration_needs() -> None:
-    """Two gradients of it are in two parts of each block; the others give up."""
+def test_one_worker_can_complete_an_iteration_alone() -> None:
+    """Two of its gradients are in two parts of each block; the others give up."""
     with running(ROOMY, k=2, rule="batch-sync") as cluster:
         quick, others = cluster.agents[0], cluster.agents[1:]
         assert quick.all_reduce(Contribution(full(1), stays=True)).updates == []
@@ -284,8 +288,8 @@ def test_one_worker_brings_all_that_an_iteration_needs() -> None:
         assert iterations(quick.skip()) == [2]
 
 
-def test_who_computes_another_batch_leaves_nothing_of_the_first_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each slice is a block here, and of its blocks two have room on the way."""
+def test_second_batch_leaves_no_part_of_the_first_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice is one block here, and the window has room for two blocks."""
     monkeypatch.setattr("kofn.host.compression.encoder.SLICE", 1)
     with running(replace(SMALL, window=2), k=3, rule="batch-sync") as cluster:
         quick = cluster.agents[0]
@@ -302,8 +306,8 @@ def test_who_computes_another_batch_leaves_nothing_of_the_first_unsent(monkeypat
         assert first.mean[0] == pytest.approx((1 + 3 + 5) / 3), "the third contribution closes a block"
 
 
-def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
-    """Something late was merged before: four gradients have three parts."""
+def test_gradient_without_a_free_part_is_in_the_ledger() -> None:
+    """A late gradient was merged before, so three parts carry four gradients."""
     with running(replace(ROOMY, workers=4), k=4, rule="batch-sync") as cluster:
         quick = cluster.agents[0]
 
@@ -329,8 +333,8 @@ def test_a_gradient_that_has_no_part_left_is_in_the_books() -> None:
 # -- stash, drop
 
 
-def test_what_is_stashed_waits_for_its_workers_next_contribution_in_time() -> None:
-    """It fades meanwhile, and its worker does not go on before it is asked to."""
+def test_stashed_gradient_waits_for_its_workers_next_contribution_in_time() -> None:
+    """It loses weight meanwhile, and its worker does not begin another iteration before it is asked to."""
     with running(ROOMY, k=2, rule="stash", weight=0.5) as cluster:
         give(cluster, {0: 1, 1: 1})
         heard(cluster, 2, 1)
@@ -354,8 +358,8 @@ def test_what_is_stashed_waits_for_its_workers_next_contribution_in_time() -> No
 
 
 @pytest.mark.parametrize("rule", ["merge", "batch-sync"])
-def test_what_was_sent_before_a_restart_stays_noted_though_a_peer_is_behind(rule: RuleName, tmp_path: Path) -> None:
-    """The ledger is in iteration 5, the replica that it takes is that of 3: iteration 4 is over elsewhere."""
+def test_sent_parts_survive_a_restart_although_the_peers_replica_is_older(rule: RuleName, tmp_path: Path) -> None:
+    """The ledger is in iteration 5 and the replica is that of iteration 3; iteration 4 is over elsewhere."""
     with running(SMALL, k=2, rule=rule) as cluster:
         cluster.loop.run(cluster.agents[2].close())
         coding, path = cluster.agents[2].encoder.coding, tmp_path / "ledger"

@@ -1,4 +1,4 @@
-"""All workers of a communicator: in threads of this process, or each in a process, which can be killed."""
+"""Run all workers of a communicator, as threads of this process or as processes that can be killed."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ PEERS = ("ring", "gloo", "mpi")
 KINDS = (*PEERS, *SWITCHES)
 
 Join = Callable[[int, float], Communicator]
-"""A worker's communicator, by its rank and time-out; processes can be told it."""
+"""Creates a worker's communicator from its rank and time-out; it can be pickled for a process."""
 
 _ports = count(19_700)
 _processes = multiprocessing.get_context("forkserver")
@@ -62,13 +62,13 @@ def _peer(kind: str, there: Sequence[str], rank: int, timeout_s: float) -> Commu
 
 
 class Threads:
-    """Workers as threads."""
+    """Workers that are threads."""
 
     def __init__(self, communicators: Sequence[Communicator]) -> None:
         self.communicators = communicators
 
     def run(self, scenario: Callable[..., T], *given: Any, ranks: Sequence[int] | None = None) -> list[T]:
-        """What comes of it, by rank."""
+        """Run a scenario at these ranks and return the results by rank."""
         chosen = self.communicators if ranks is None else [self.communicators[rank] for rank in ranks]
         with ThreadPoolExecutor(len(chosen)) as pool:
             return list(pool.map(lambda communicator: scenario(communicator, *given), chosen))
@@ -85,7 +85,7 @@ def threads(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Thread
 
 
 class Processes:
-    """Workers as processes."""
+    """Workers that are processes."""
 
     def __init__(self, join: Join, workers: int, timeout_s: float) -> None:
         self.processes, self._lines = [], list[Connection]()
@@ -102,7 +102,7 @@ class Processes:
             self._lines[rank].send((scenario, given))
 
     def end(self, ranks: Sequence[int] | None = None) -> list[Any]:
-        """What came of it, by rank."""
+        """Return the results of the scenarios that run, by rank."""
         return [self._answer(rank) for rank in (range(len(self._lines)) if ranks is None else ranks)]
 
     def run(self, scenario: Callable[..., T], *given: Any, ranks: Sequence[int] | None = None) -> list[T]:
@@ -130,7 +130,7 @@ class Processes:
 
 
 def _work(line: Connection, join: Join, rank: int, timeout_s: float) -> None:
-    """A worker's process: what it is told, until nobody is there to tell it."""
+    """Run the scenarios that arrive on the line until it is closed."""
     with join(rank, timeout_s) as communicator:
         while True:
             try:
@@ -155,6 +155,6 @@ def processes(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Proc
 
 @contextmanager
 def crew(kind: str, workers: int, timeout_s: float = 20.0) -> Iterator[Any]:
-    """Threads where that can be: MPI is one for a process."""
+    """Use threads where possible. MPI allows one worker a process."""
     with (processes if kind == "mpi" else threads)(kind, workers, timeout_s) as found:
         yield found

@@ -1,6 +1,6 @@
-"""What one worker does and checks, whoever carries its calls out; all workers of a team run the same scenario.
+"""Scenarios that each worker of a team runs and checks, over any kind of communicator.
 
-A module of its own, so that processes find these functions by name.
+They are a module, so that processes find them by name.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from kofn.host.collectives.communicator import Communicator
 from kofn.host.errors import CollectiveError
 
 LIMIT_S = 30.0
-"""Of every wait: what is right takes much less."""
+"""Limit of every wait; a correct call takes much less."""
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (0,), (3, 4), (2, 0, 5), (1, 1, 1), (70_001,))
 
 HUGE = 2_000_000
 
-assert ml_dtypes.bfloat16  # NumPy knows it by name now
+assert ml_dtypes.bfloat16  # the import registers the type with NumPy
 
 
 def given(rank: int, shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Array:
-    """A worker's own, small integers: their sums are exact in every dtype."""
+    """Return a worker's array of small integers; their sums are exact in every dtype."""
     return np.random.default_rng([seed, rank]).integers(-9, 10, shape).astype(dtype)
 
 
@@ -127,7 +127,7 @@ def what_is_given_may_be_strided_and_stays(communicator: Communicator) -> None:
 
 
 def huge(communicator: Communicator) -> None:
-    """All parts of the time are those of the call, nothing is counted twice."""
+    """The reported times lie within the call, and no time is counted twice."""
     n, rank = communicator.workers, communicator.rank
     ramp = np.arange(HUGE, dtype=np.float32) % 1000
     own = ramp + rank
@@ -156,9 +156,10 @@ def bytes_are_a_ring_s(communicator: Communicator) -> None:
 
 
 def bytes_are_those_of_whole_blocks(communicator: Communicator) -> None:
-    """Of 32 words; three lanes for an int64 that is summed, two for one that is not.
+    """A block has 32 words; an int64 takes three lanes in a sum and two elsewhere.
 
-    Of a gather each worker sends its own; in a broadcast the others send one of 32 blocks, all there is in 128 slots.
+    In a gather each worker sends its own blocks. In a broadcast the others send one of 32 blocks; 128 slots hold no
+    more.
     """
     n, root = communicator.workers, 0
     rows = np.zeros((n, HUGE // 10), np.int64)
@@ -188,7 +189,7 @@ def what_is_too_large_wraps_around_or_is_infinite(communicator: Communicator) ->
 
 
 def floats_are_the_same_everywhere(communicator: Communicator) -> None:
-    """In all their bits, and near the exact sum."""
+    """All workers have the same bits, near the exact sum."""
     for dtype in FLOATING:
         every = [np.random.default_rng(rank).normal(size=5001).astype(dtype) for rank in range(communicator.workers)]
         found = communicator.all_reduce(every[communicator.rank]).result(LIMIT_S)
@@ -210,8 +211,8 @@ def what_is_not_finite_travels(communicator: Communicator) -> None:
         assert np.isnan(found[7]) and np.isposinf(found[9]) and not found[:7].any()
 
 
-def what_is_not_finite_is_refused_in_a_sum(communicator: Communicator) -> None:
-    """By its place; anywhere else it travels."""
+def non_finite_values_are_refused_in_a_sum(communicator: Communicator) -> None:
+    """The error names the element. Other collectives carry such values."""
     own = np.zeros((communicator.workers, 4), np.float32)
     own[0, 3] = -np.inf
     own[0, 2], wrong = np.nan, "array element 2 must be finite in a sum in the switch, got nan"
@@ -225,7 +226,7 @@ def what_is_not_finite_is_refused_in_a_sum(communicator: Communicator) -> None:
 
 
 def many_are_under_way(communicator: Communicator) -> None:
-    """Of all kinds, and answers come to who asked."""
+    """Calls of all kinds are in flight together, and each gets its own answer."""
     works: list[tuple[Any, Array | None]] = []
     for at in range(120):
         own = given(communicator.rank, (communicator.workers, at), seed=at)
@@ -241,7 +242,7 @@ def many_are_under_way(communicator: Communicator) -> None:
 
 
 def names_in_any_order(communicator: Communicator) -> None:
-    """Each worker begins with another name; each name counts for itself."""
+    """Each worker begins with another name; calls are matched within each name."""
     names = [f"layer {at}" for at in range(6)] + [""]
     mine = names[communicator.rank :] + names[: communicator.rank]
     works = {}
@@ -267,7 +268,7 @@ def threads_make_calls_at_once(communicator: Communicator) -> None:
 
 
 def a_barrier_waits_for_all(communicator: Communicator) -> None:
-    """The last worker comes to it only when the others have seen that it is not done."""
+    """The last worker calls the barrier only after the others have seen that it is not done."""
     last = communicator.rank == communicator.workers - 1
     if last:
         communicator.barrier(name="seen").result(LIMIT_S)
@@ -284,7 +285,7 @@ def a_barrier_waits_for_all(communicator: Communicator) -> None:
 
 
 def work_is_a_future(communicator: Communicator) -> None:
-    """Awaited, called back, never cancelled."""
+    """It can be awaited and called back, and is never cancelled."""
 
     async def both() -> list[Any]:
         return await asyncio.gather(
@@ -308,8 +309,8 @@ def work_is_a_future(communicator: Communicator) -> None:
     chained[0].result(LIMIT_S)
 
 
-def what_is_refused_changes_nothing(communicator: Communicator) -> None:
-    """Not even the order of calls, although only one worker does it."""
+def refused_calls_change_nothing(communicator: Communicator) -> None:
+    """A refused call does not even change the order of calls, although only one worker makes it."""
     if communicator.rank == 0:
         with pytest.raises(CollectiveError, match="float64"):
             communicator.all_reduce(np.zeros(3))
@@ -333,16 +334,16 @@ EVERY: tuple[Callable[[Communicator], None], ...] = (
     threads_make_calls_at_once,
     a_barrier_waits_for_all,
     work_is_a_future,
-    what_is_refused_changes_nothing,
+    refused_calls_change_nothing,
 )
-"""Of what is right; nothing of it ends a communicator."""
+"""Refused calls with their errors; none of them ends a communicator."""
 
 OF_PEERS = (bytes_are_a_ring_s, what_is_not_finite_travels)
-OF_A_SWITCH = (bytes_are_those_of_whole_blocks, what_is_not_finite_is_refused_in_a_sum)
+OF_A_SWITCH = (bytes_are_those_of_whole_blocks, non_finite_values_are_refused_in_a_sum)
 
 
 def error_of(call: Callable[[], Any]) -> str:
-    """What it fails with; that may be known before it is made."""
+    """Return the call's error, which may be raised before the call is made."""
     try:
         return f"nothing is wrong: {call().result(LIMIT_S)}"
     except CollectiveError as error:
@@ -376,11 +377,11 @@ DIFFERENT: dict[str, tuple[Callable[[Communicator], Any], Callable[[Communicator
         ("calls broadcast(root 0) of float32 (3,)", "calls broadcast(root 1) of float32 (3,)"),
     ),
 }
-"""What worker 1 does otherwise than all others: their call, its call, how they are named."""
+"""The others' call, worker 1's different call, and the names of both in the error."""
 
 
 def calls_that_differ(communicator: Communicator, what: str) -> str:
-    """What they fail with; a call that all have made, and that goes on, is none the worse."""
+    """Return the error of calls that differ. An earlier call that all workers made completes."""
     before = communicator.all_reduce(given(communicator.rank, (HUGE // 10,)))
     communicator.barrier().result(LIMIT_S)
     others, own, _ = DIFFERENT[what]
@@ -391,8 +392,8 @@ def calls_that_differ(communicator: Communicator, what: str) -> str:
     return error
 
 
-def one_does_not_come(communicator: Communicator) -> str:
-    """Worker 1 calls something else, later."""
+def one_worker_does_not_call(communicator: Communicator) -> str:
+    """Return the error; worker 1 makes another call, later."""
     awaited = communicator.barrier(name="awaited") if communicator.rank != 1 else None
     communicator.barrier().result(LIMIT_S)
     return error_of(lambda: awaited or communicator.barrier(name="other"))
@@ -407,8 +408,8 @@ def one_call(communicator: Communicator) -> str:
     return ""
 
 
-def calls_for_ever(communicator: Communicator) -> str:
-    """Until one fails; which one cannot be known."""
+def calls_until_failure(communicator: Communicator) -> str:
+    """Repeat a call until it fails and return the error."""
     array, error = np.ones(400_000, np.float32), "nothing is wrong"
     while error.startswith("nothing is wrong"):
         error = error_of(lambda: communicator.all_reduce(array))

@@ -1,4 +1,4 @@
-"""Workers of one job beneath a switch: the slot model on loopback, or a real switch with each worker in a namespace."""
+"""Workers of one job at a switch: the slot model on loopback, or a real switch with each worker in a namespace."""
 
 import asyncio
 import ctypes
@@ -38,14 +38,14 @@ SWITCHES = (MODEL, EMBEDDED, "bmv2")
 HOSTS, GENERATION = 3, 1_700_000_000
 
 ELEMENTS = 100
-"""Of an elastic call."""
+"""Elements of an elastic call."""
 
 _calls, _links = count(1), count(1)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the workers of a crew are; `namespaces`: files, none: on loopback."""
+    """The addresses of a crew's workers; `namespaces`: their files, empty on loopback."""
 
     job: JobSection
     addresses: tuple[str, ...]
@@ -68,7 +68,7 @@ class Place:
         )
 
     def transport(self, rank: int) -> Transport:
-        """A socket is of the namespace that its thread was in when it opened it."""
+        """Return a transport whose socket belongs to the current thread's namespace."""
 
         def transport() -> Transport:
             if self.namespaces:
@@ -82,7 +82,7 @@ class Place:
 
 @contextmanager
 def place(kind: str, workers: int, addresses: tuple[str, ...], **given: int) -> Iterator[Place]:
-    """For a crew of its own; `given`: to the slot model."""
+    """Yield a place for one crew; `given` goes to the slot model."""
     if kind == MODEL:
         with beneath_the_model(workers, addresses, **given) as found:
             yield found
@@ -115,7 +115,7 @@ class RealSwitch:
         self._stack, self._generation = ExitStack(), GENERATION
         names = [
             f"kofn{os.getpid() % 10_000}.{next(_links)}" for _ in range(HOSTS)
-        ]  # earlier ones vanish after a while
+        ]  # earlier generations disappear after a while
         self._holders = [self._host(name, rank) for rank, name in enumerate(names)]
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         interfaces = [f"{rank + 1}@{name}" for rank, name in enumerate(names)]
@@ -141,11 +141,11 @@ class RealSwitch:
         )
 
     def set_k(self, k: int) -> None:
-        """Of the job that is elastic."""
+        """Set k of the elastic job."""
         self._loop.run(self._slots.set_k(k))
 
-    def begin_anew(self) -> None:
-        """All slots are lost to those who speak of them now."""
+    def restart_slots(self) -> None:
+        """Lose all slots of the current generation."""
         self._generation += 1
         self._loop.run(self._slots.admit(self._generation, HOSTS))
 
@@ -178,7 +178,9 @@ _started = dict[str, RealSwitch]()
 
 
 def started(target: str) -> RealSwitch:
-    """One for all crews until close_all(); each begins with later iterations than those before."""
+    """Return the switch that all crews share until close_all(); each crew begins with later iterations than the
+    previous one.
+    """
     if target not in _started:
         _started[target] = RealSwitch(target)
     return _started[target]

@@ -1,4 +1,4 @@
-"""What a call refuses, before anything happens; how communicators meet and part."""
+"""Calls are refused before anything happens; communicators meet and close."""
 
 import socket
 import subprocess
@@ -93,7 +93,7 @@ def there(workers: int) -> list[str]:
         (lambda c: c.begin(4, elastic=True), "elastic must be False, got True: a Ring needs all workers"),
     ],
 )
-def test_what_is_not_allowed_is_refused_at_once(alone: Ring, call: Callable[[Any], object], error: str) -> None:
+def test_invalid_calls_are_refused_at_once(alone: Ring, call: Callable[[Any], object], error: str) -> None:
     with pytest.raises(CollectiveError) as found:
         call(alone)
     assert error in str(found.value)
@@ -109,7 +109,7 @@ def test_what_is_not_allowed_is_refused_at_once(alone: Ring, call: Callable[[Any
         ("1", 2, "rank must be 0 to 1 with 2 workers, got '1'"),
     ],
 )
-def test_who_cannot_be_a_worker(rank: int, workers: int, error: str) -> None:
+def test_invalid_ranks_and_worker_counts_are_refused(rank: int, workers: int, error: str) -> None:
     before = threading.active_count()
     with pytest.raises(CollectiveError, match=error):
         Ring(rank, there(workers))
@@ -128,7 +128,7 @@ def test_who_cannot_be_a_worker(rank: int, workers: int, error: str) -> None:
         (["127.0.0.1"], {"meet_s": "3"}, "meet_s must be a number of seconds above 0, got '3'"),
     ],
 )
-def test_where_no_worker_can_be(addresses: Any, given: dict[str, Any], error: str) -> None:
+def test_invalid_addresses_are_refused(addresses: Any, given: dict[str, Any], error: str) -> None:
     before = threading.active_count()
     with pytest.raises(CollectiveError) as found:
         Ring(0, addresses, **given)
@@ -136,7 +136,7 @@ def test_where_no_worker_can_be(addresses: Any, given: dict[str, Any], error: st
     assert threading.active_count() == before
 
 
-def test_a_closed_communicator_refuses_and_its_calls_have_failed() -> None:
+def test_closed_communicator_refuses_calls_and_fails_open_ones() -> None:
     with threads("ring", 2) as team:
         one, other = team.communicators
         work = one.barrier()
@@ -150,7 +150,7 @@ def test_a_closed_communicator_refuses_and_its_calls_have_failed() -> None:
             other.barrier().result(5)
 
 
-def test_closing_gives_all_threads_back() -> None:
+def test_close_ends_all_threads() -> None:
     before = threading.active_count()
     with threads("ring", 3) as team:
         team.run(scenarios.one_call)
@@ -159,8 +159,8 @@ def test_closing_gives_all_threads_back() -> None:
 
 
 @pytest.mark.parametrize("closer", [0, 1, 2])
-def test_who_is_done_may_leave_while_others_are_not(closer: int) -> None:
-    """The last call's bytes are still on their way to slow ones."""
+def test_worker_that_is_done_may_close_before_the_others_finish(closer: int) -> None:
+    """The last call's bytes are still on their way to slow workers."""
 
     def work(communicator: Communicator) -> None:
         array = np.full(700_000, communicator.rank, np.float32)
@@ -175,7 +175,7 @@ def test_who_is_done_may_leave_while_others_are_not(closer: int) -> None:
             team.run(work)
 
 
-def test_who_does_not_come_is_named() -> None:
+def test_missing_worker_is_named() -> None:
     addresses = there(3)
     with ThreadPoolExecutor(2) as pool:
         other = pool.submit(Ring, 2, addresses, meet_s=5)
@@ -195,8 +195,8 @@ def test_who_does_not_come_is_named() -> None:
         (2, 3, 1, r"of workers \[1\] of 2 of a Ring of job 1, got worker 2 of 3"),
     ],
 )
-def test_others_are_not_taken_for_workers(rank: int, workers: int, job: int, words: str) -> None:
-    """Both learn why."""
+def test_workers_of_another_configuration_are_refused(rank: int, workers: int, job: int, words: str) -> None:
+    """Both sides get the reason."""
     addresses = there(3)
     with ThreadPoolExecutor(2) as pool:
         other = pool.submit(Ring, rank, addresses[:workers], job=job, meet_s=5)
@@ -206,7 +206,7 @@ def test_others_are_not_taken_for_workers(rank: int, workers: int, job: int, wor
             other.result()
 
 
-def test_what_is_no_worker_at_all_is_refused() -> None:
+def test_connection_that_is_no_worker_is_refused() -> None:
     addresses = there(2)
     host, _, port = addresses[0].partition(":")
 
@@ -223,7 +223,7 @@ def test_what_is_no_worker_at_all_is_refused() -> None:
             except ConnectionRefusedError:
                 continue
             break
-        with pytest.raises(CollectiveError, match="someone has come who says nothing of ours"):
+        with pytest.raises(CollectiveError, match="a connected peer has sent nothing valid"):
             made.result()
 
 
@@ -235,12 +235,12 @@ def test_what_is_no_worker_at_all_is_refused() -> None:
     ],
     ids=["elsewhere", "no number"],
 )
-def test_addresses_that_cannot_be_had(address: str, words: str) -> None:
+def test_unusable_addresses_are_refused(address: str, words: str) -> None:
     with pytest.raises(CollectiveError, match=words):
         Ring(0, [address])
 
 
-def test_a_callback_may_close(alone: Ring) -> None:
+def test_callback_may_close_the_communicator(alone: Ring) -> None:
     with Ring(0, there(1)) as communicator:
         work = communicator.barrier()
         closed = threading.Event()
@@ -253,7 +253,7 @@ def test_a_callback_may_close(alone: Ring) -> None:
         assert closed.wait(10)
 
 
-def test_who_waits_for_a_piece_hears_that_none_can_come(alone: Ring) -> None:
+def test_wait_for_a_piece_fails_when_the_communicator_closes(alone: Ring) -> None:
     gradient = alone.begin(10)
     gradient.put(0, np.ones(5, np.float32))
     closing = threading.Timer(0.1, alone.close)
@@ -266,7 +266,7 @@ def test_who_waits_for_a_piece_hears_that_none_can_come(alone: Ring) -> None:
         alone.begin(10)
 
 
-def test_thousands_under_way() -> None:
+def test_thousands_of_calls_are_in_flight() -> None:
     with threads("ring", 2) as team:
         team.run(thousands)
 
@@ -276,14 +276,16 @@ def thousands(communicator: Communicator) -> None:
     assert [int(work.result(60)) for work in works] == [2 * at for at in range(3000)]
 
 
-def test_callbacks_make_calls_while_thousands_are_under_way() -> None:
-    """More messages than sockets have room for, both ways."""
+def test_callbacks_make_calls_while_thousands_are_in_flight() -> None:
+    """More messages are sent than the sockets have room for, in both directions."""
     with threads("ring", 2) as team:
         team.run(chained)
 
 
 def chained(communicator: Communicator) -> None:
-    """The first callback waits until all calls are made, unless it is called by who makes them: done at once."""
+    """The first callback waits until all calls are made, unless the calling thread runs it because the call is already
+    done.
+    """
     made, second, caller = threading.Event(), list[Work[None]](), threading.current_thread()
     first = [communicator.barrier(name="first")]
     first[0].add_done_callback(lambda done: threading.current_thread() is caller or made.wait(30))
@@ -298,19 +300,19 @@ def chained(communicator: Communicator) -> None:
     assert all(work.result(60) is None for work in second)
 
 
-def test_two_communicators_side_by_side() -> None:
+def test_two_communicators_run_side_by_side() -> None:
     with threads("ring", 3) as one, threads("ring", 3) as other, ThreadPoolExecutor(2) as pool:
         for team in pool.map(lambda team: [team.run(scenarios.many_are_under_way)], (one, other)):
             assert team
 
 
-def test_gloo_says_where_torch_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_names_the_missing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(CollectiveError, match="gloo is PyTorch's, which is not installed"):
         Gloo(0, there(1))
 
 
-def test_mpi_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setenv("PATH", "")
     words = "there is no ompi-server: apt install openmpi-bin libopenmpi-dev"
@@ -321,7 +323,7 @@ def test_mpi_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has no module mpi4py: pip install mpi4py" in Mpi.missing()
 
 
-def test_mpi_is_one_for_a_process() -> None:
+def test_mpi_allows_one_communicator_a_process() -> None:
     if missing := Mpi.missing():
         pytest.skip(missing)
     code = f"""

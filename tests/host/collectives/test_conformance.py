@@ -1,4 +1,4 @@
-"""One suite for every communicator that needs all workers: scenarios.py, and how calls fail."""
+"""One suite for every communicator that needs all workers: the scenarios, and how calls fail."""
 
 import signal
 import time
@@ -12,10 +12,10 @@ from tests.host.collectives.crews import KINDS, PEERS, crew, processes
 from tests.host.collectives.switched import MODEL, SWITCHES, close_all
 
 SHORT_S = dict.fromkeys(KINDS, 1.0) | {"mpi": 2.0}
-"""Of waits that are in vain; MPI begins with waits that are not."""
+"""Limits of waits that time out; MPI's includes its start."""
 
 OWN = {**dict.fromkeys(PEERS, scenarios.OF_PEERS), **dict.fromkeys(SWITCHES, scenarios.OF_A_SWITCH)}
-"""Scenarios that not all kinds have."""
+"""Scenarios that only some kinds support."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,14 +32,16 @@ def team(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 class TestScenarios:
-    """By a team that no test ends; a switch's workers have one address each, so it ends before other teams begin."""
+    """All scenarios share one team. Workers at a switch have one address each, so this team ends before other teams
+    begin.
+    """
 
     @pytest.mark.parametrize("scenario", scenarios.EVERY, ids=lambda scenario: scenario.__name__)
     def test_scenario(self, team: Any, scenario: Any) -> None:
         team.run(scenario)
 
     @pytest.mark.parametrize("number", range(2))
-    def test_what_not_all_kinds_have(self, team: Any, number: int) -> None:
+    def test_scenario_of_some_kinds(self, team: Any, number: int) -> None:
         team.run(OWN[team.kind][number])
 
 
@@ -47,7 +49,7 @@ class TestScenarios:
     ("kind", "workers"),
     [("ring", 1), ("ring", 2), ("ring", 5), (MODEL, 1), (MODEL, 2), pytest.param(MODEL, 5, marks=pytest.mark.long)],
 )
-def test_any_number_of_workers(kind: str, workers: int) -> None:
+def test_any_number_of_workers_completes_the_scenarios(kind: str, workers: int) -> None:
     without = {scenarios.huge, *([scenarios.a_barrier_waits_for_all] if workers == 1 else [])}
     with crew(kind, workers) as team:
         for scenario in (*scenarios.EVERY, *OWN[kind]):
@@ -70,16 +72,16 @@ def test_different_calls_name_both_workers_and_both_calls(what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_different_calls_by_any_kind(kind: str) -> None:
+def test_different_calls_are_refused_by_every_kind(kind: str) -> None:
     check_difference(kind, "shape")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_does_not_make_a_call_is_named(kind: str) -> None:
+def test_worker_that_does_not_call_is_named(kind: str) -> None:
     limit_s = SHORT_S[kind]
     with crew(kind, 3, limit_s) as team:
         begin = time.monotonic()
-        errors = team.run(scenarios.one_does_not_come)
+        errors = team.run(scenarios.one_worker_does_not_call)
         assert time.monotonic() - begin < 3 * limit_s
     for error in errors:
         assert error.startswith(f"not made in {limit_s:g} s by worker 1: the call barrier ('awaited' #1) of worker "), (
@@ -90,11 +92,11 @@ def test_who_does_not_make_a_call_is_named(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dead", [0, 1])
-def test_who_dies_in_the_midst_of_calls_is_named(kind: str, dead: int) -> None:
-    """Long before any time-out."""
+def test_worker_that_dies_during_calls_is_named(kind: str, dead: int) -> None:
+    """The error comes long before any time-out."""
     with processes(kind, 3) as team:
         team.run(scenarios.one_call)
-        team.begin(scenarios.calls_for_ever)
+        team.begin(scenarios.calls_until_failure)
         time.sleep(0.1)
         begin = time.monotonic()
         team.signal(dead, signal.SIGKILL)
@@ -104,12 +106,12 @@ def test_who_dies_in_the_midst_of_calls_is_named(kind: str, dead: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_hangs_is_named(kind: str) -> None:
-    """In mid-call or between two, and not who waits for it."""
+def test_hanging_worker_is_named(kind: str) -> None:
+    """It hangs within a call or between two; the workers that wait for it are not named."""
     limit_s = SHORT_S[kind]
     with processes(kind, 3, limit_s) as team:
         team.run(scenarios.one_call)
-        team.begin(scenarios.calls_for_ever)
+        team.begin(scenarios.calls_until_failure)
         time.sleep(0.1)
         team.signal(1, signal.SIGSTOP)
         errors = team.end([0, 2])
@@ -118,7 +120,7 @@ def test_who_hangs_is_named(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_closes_is_named_and_finished_calls_stay(kind: str) -> None:
+def test_closed_worker_is_named_and_finished_calls_keep_their_results(kind: str) -> None:
     with processes(kind, 3) as team:
         team.run(scenarios.one_call)
         team.run(scenarios.closes, ranks=[1])

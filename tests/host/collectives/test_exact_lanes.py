@@ -1,4 +1,4 @@
-"""Lanes of all workers, summed modulo 2**32 as a switch does, against NumPy's sums."""
+"""Lanes of all workers, summed modulo 2**32 as a switch does, equal NumPy's sums."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -26,11 +26,11 @@ from kofn.host.collectives.exact_lanes import (
 
 LANES = 64
 
-assert ml_dtypes.bfloat16  # NumPy knows it by name now
+assert ml_dtypes.bfloat16  # the import registers the type with NumPy
 
 
 def summed(arrays: Sequence[Array], coding: LaneCoding, target: Array, begin: int = 0, part: int = 5) -> Array:
-    """What `target` gets, in iterations of `part` blocks."""
+    """Sum the arrays into `target`, in iterations of `part` blocks."""
     sums = [LaneSum(coding=coding, source=array, target=target, begin=begin) for array in arrays]
     for first in range(0, sums[0].blocks, part):
         blocks = range(sums[0].blocks)[first : first + part]
@@ -43,7 +43,7 @@ def summed(arrays: Sequence[Array], coding: LaneCoding, target: Array, begin: in
 
 
 def as_floats(arrays: Sequence[Array], *, mean: bool = False) -> Array:
-    """By the exponents on which the workers agree."""
+    """Sum with the exponents on which the workers agree."""
     notes = [exponents_of(floats_of(array), LANES) for array in arrays]
     agreed = notes[0]
     for note in notes[1:]:
@@ -54,7 +54,7 @@ def as_floats(arrays: Sequence[Array], *, mean: bool = False) -> Array:
 
 
 def drawn(workers: int, size: int, dtype: str) -> list[Array]:
-    """Any integers."""
+    """Draw integers of any size."""
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     draws = [np.random.default_rng([rank, size]) for rank in range(workers)]
     return [draw.integers(least, most, size, np.dtype(dtype), endpoint=True) for draw in draws]
@@ -75,14 +75,14 @@ def test_integers_wrap_around(workers: int, size: int) -> None:
             assert np.array_equal(summed(arrays, coding, np.empty(size, dtype)), np.sum(arrays, axis=0, dtype=dtype))
 
 
-def test_bytes_of_one_come_as_they_are() -> None:
+def test_bytes_of_one_worker_arrive_unchanged() -> None:
     arrays = [np.zeros(1001, np.uint8) for _ in range(3)]
     arrays[1][:] = np.arange(1001) % 256
     assert np.array_equal(summed(arrays, Bytes(LANES), np.empty(1001, np.uint8)), arrays[1])
 
 
 @pytest.mark.parametrize("row", range(3))
-def test_a_target_gets_its_own_part(row: int) -> None:
+def test_target_gets_its_own_row(row: int) -> None:
     arrays = [np.arange(3 * 777, dtype=np.int64) * (rank + 1) for rank in range(3)]
     found = summed(arrays, Int64(LANES), np.empty(777, np.int64), begin=row * 777)
     assert np.array_equal(found, 6 * np.arange(row * 777, (row + 1) * 777))
@@ -92,8 +92,8 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @given(st.integers(1, 64), st.lists(FLOATS, min_size=1, max_size=4), st.integers(0, 2**32 - 1), st.booleans())
-def test_floats_are_as_near_as_is_said(workers: int, own: list[float], seed: int, mean: bool) -> None:
-    """Each addend within 2**(h - 31) of the block's largest magnitude, whatever that is, the sum rounded once."""
+def test_float_sums_are_within_the_documented_error(workers: int, own: list[float], seed: int, mean: bool) -> None:
+    """Each addend is within 2**(h - 31) of the block's largest magnitude, and the sum is rounded once."""
     draws = np.random.default_rng(seed)
     arrays = [(np.array(own) * draws.uniform(-1, 1, len(own))).astype(np.float32) for _ in range(workers)]
     arrays[seed % workers][:] = own
@@ -110,8 +110,8 @@ def test_floats_are_as_near_as_is_said(workers: int, own: list[float], seed: int
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 33, 64])
-def test_the_largest_floats_of_all_do_not_overflow_a_lane(workers: int) -> None:
-    """The largest of an exponent, in all workers' lanes with one sign."""
+def test_largest_floats_do_not_overflow_a_lane(workers: int) -> None:
+    """All workers have the largest value of one exponent in their lanes, with the same sign."""
     for value in (np.float32(2) - np.finfo(np.float32).eps, np.float32(2.0**-149), np.float32(2.0**-126)):
         for signed in (value, -value):
             with np.errstate(over="ignore"):
@@ -120,7 +120,7 @@ def test_the_largest_floats_of_all_do_not_overflow_a_lane(workers: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATING)
-def test_a_mean_is_divided_after_the_sum(dtype: str) -> None:
+def test_mean_is_divided_after_the_sum(dtype: str) -> None:
     arrays = [np.full(70, value).astype(dtype) for value in (1, 0, 0)]
     assert np.array_equal(as_floats(arrays, mean=True), np.full(70, 1 / 3).astype(dtype))
 
@@ -132,12 +132,12 @@ def test_each_block_has_its_own_exponent() -> None:
 
 
 @pytest.mark.parametrize("largest", range(3))
-def test_a_block_s_exponent_is_that_of_the_worker_with_the_largest_number(largest: int) -> None:
+def test_block_exponent_comes_from_the_worker_with_the_largest_number(largest: int) -> None:
     arrays = [np.full(5, 2.0 ** (20 * (rank == largest)), np.float32) for rank in range(3)]
     assert np.array_equal(as_floats(arrays), np.full(5, 2.0**20 + 2, np.float32))
 
 
-def test_very_many_blocks_share_exponents() -> None:
+def test_blocks_share_exponents_where_there_are_too_many() -> None:
     array = np.zeros(4 * (2 * EXPONENTS_MOST - 3), np.float32)
     array[-1], array[8] = 1, 4
     note = exponents_of(array, 4)

@@ -1,4 +1,4 @@
-"""Elastic all-reduces in the network: by a switch's rules, and by a server in a process."""
+"""Elastic all-reduces: by a switch's rules, and by a parameter server in a process."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from kofn.host.wire.packet import FORWARDED_PORT, PORT
 from tests.host.teams import Summed
 
 SHORT_S = 1.0
-"""Of waits that are in vain."""
+"""Limit of waits that time out."""
 
 LIMIT_S = 60.0
 
@@ -42,7 +42,7 @@ def given(rank: int, shape: tuple[int, ...]) -> Floats:
 
 
 def alike(arrays: list[Floats], reduced: list[WorkOutcome[Floats]]) -> None:
-    """Everyone has the means of all, in all their bits."""
+    """Check that all workers have the mean of all arrays, in the same bits."""
     means = np.mean(arrays, axis=0, dtype=np.float64).astype(np.float32)
     for result in reduced:
         assert (result.value.dtype, result.value.shape) == (np.float32, means.shape)
@@ -60,7 +60,7 @@ def test_integers_are_exact(kind: Summed) -> None:
         assert result.received_bytes >= 2 * 3 * 600
 
 
-def test_floats_are_as_fine_as_the_codec_and_the_same_everywhere(kind: Summed) -> None:
+def test_floats_have_the_codecs_precision_and_are_the_same_everywhere(kind: Summed) -> None:
     """32-bit lanes for three workers have steps of 2**-23."""
     arrays = [np.random.default_rng(rank).normal(size=900).astype(np.float32) for rank in range(3)]
     with kind.team(3) as team:
@@ -69,7 +69,7 @@ def test_floats_are_as_fine_as_the_codec_and_the_same_everywhere(kind: Summed) -
     assert len({result.value.tobytes() for result in reduced}) == 1
 
 
-def test_any_shapes_many_at_once_and_what_is_given_stays(kind: Summed) -> None:
+def test_any_shapes_are_reduced_together_and_inputs_stay_unchanged(kind: Summed) -> None:
     shapes: list[tuple[int, ...]] = [(), (3, 4), (0,), (2, 0, 5), (1, 1, 1), (1000,), (7, 11)]
     arrays = [[given(rank, shape) for shape in shapes] for rank in range(2)]
     arrays[0][1] = np.asfortranarray(arrays[0][1])
@@ -86,8 +86,8 @@ def test_any_shapes_many_at_once_and_what_is_given_stays(kind: Summed) -> None:
         assert np.array_equal(arrays[1][at], kept[1][at])
 
 
-def test_one_that_is_huge_in_place(kind: Summed) -> None:
-    """Two million elements; the parts of the time are those of the whole."""
+def test_huge_array_is_reduced_in_place(kind: Summed) -> None:
+    """It has two million elements. The parts of the time add up to the whole."""
     size = 2_000_000
     arrays = [np.tile(np.arange(100, dtype=np.float32) - rank, size // 100) for rank in range(2)]
     kept = [array.copy() for array in arrays]
@@ -109,7 +109,7 @@ def test_one_that_is_huge_in_place(kind: Summed) -> None:
         assert result.sent_bytes >= 4 * size
 
 
-def test_two_jobs_side_by_side(kind: Summed) -> None:
+def test_two_jobs_run_side_by_side(kind: Summed) -> None:
     with kind.team(3, job=1) as one, kind.team(3, job=2) as other:
         arrays = {team: [given(rank + 10 * at, (500,)) for rank in range(3)] for at, team in enumerate((one, other))}
         found = dict[Any, list[list[WorkOutcome[Floats]]]]()
@@ -129,7 +129,7 @@ def test_two_jobs_side_by_side(kind: Summed) -> None:
     assert len(found) == 2
 
 
-def test_who_is_gone_before_a_call_is_named(kind: Summed) -> None:
+def test_worker_gone_before_a_call_is_named(kind: Summed) -> None:
     with kind.team(3, timeout_s=SHORT_S) as team:
         team.all(lambda worker: reduce(worker, given(worker.rank, (8,))))
         team.communicators[1].close()
@@ -139,7 +139,7 @@ def test_who_is_gone_before_a_call_is_named(kind: Summed) -> None:
         assert all("an earlier call has failed: " in error and "worker 1 " in error for error in again), again
 
 
-def test_who_closes_in_the_midst_of_a_call_is_named(kind: Summed) -> None:
+def test_worker_that_closes_during_a_call_is_named(kind: Summed) -> None:
     """Its own call fails at once."""
     with kind.team(3, timeout_s=SHORT_S) as team:
         one = team.communicators[1]
@@ -149,19 +149,19 @@ def test_who_closes_in_the_midst_of_a_call_is_named(kind: Summed) -> None:
             own.result(LIMIT_S)
         errors = team.errors(
             lambda worker: [reduce(worker, given(worker.rank, (8,))) for _ in range(2)], [0, 2]
-        )  # its part may have left
+        )  # one of its parts may have left
     assert all("worker 1 " in error for error in errors), errors
 
 
-def test_who_comes_too_late_is_named(kind: Summed) -> None:
+def test_late_worker_is_named(kind: Summed) -> None:
     with kind.team(3, timeout_s=SHORT_S) as team:
         errors = team.errors(lambda worker: reduce(worker, given(worker.rank, (8,))), [0, 2])
     assert all("worker 1 " in error for error in errors), errors
 
 
 @pytest.mark.parametrize("size", [300, 600])
-def test_other_shapes_end_all_workers(kind: Summed, size: int) -> None:
-    """Both are named, also where the numbers of elements are the same."""
+def test_other_shapes_fail_at_all_workers(kind: Summed, size: int) -> None:
+    """The error names both shapes, also where the numbers of elements are equal."""
     shapes = [(20, 30), (size,), (20, 30)]
     with kind.team(3, timeout_s=SHORT_S) as team:
         errors = team.errors(lambda worker: reduce(worker, np.ones(shapes[worker.rank], np.float32)))
@@ -171,7 +171,7 @@ def test_other_shapes_end_all_workers(kind: Summed, size: int) -> None:
         assert "elastic all_reduce(mean) of float32 (20, 30)" in error or f"of float32 ({size},)" in error, errors
 
 
-def test_names_in_another_order_are_not_mixed_up(kind: Summed) -> None:
+def test_different_names_of_a_call_are_refused(kind: Summed) -> None:
     def work(worker: InNetwork) -> object:
         name = "b" if worker.rank == 1 else "a"
         return worker.all_reduce(given(worker.rank, (8,)), op="mean", elastic=True, name=name).result(LIMIT_S)
@@ -182,7 +182,7 @@ def test_names_in_another_order_are_not_mixed_up(kind: Summed) -> None:
     assert "worker 1 calls" in errors[0] and errors[0].endswith("float32 (8,) ('a' #1)"), errors
 
 
-def test_what_is_not_finite_is_refused_before_anything_is_sent(kind: Summed) -> None:
+def test_non_finite_values_are_refused_before_any_packet_leaves(kind: Summed) -> None:
     array = given(1, (5, 8))
     array[2, 4] = np.nan
     with kind.team(1) as team:
@@ -216,18 +216,18 @@ ONES = np.ones(3, np.float32)
         ),
         (
             lambda c: c.all_reduce(np.ones(1001, np.float32), op="mean", elastic=True),
-            "array has 1,001 elements: this job has room for 1,000",
+            "array must have at most 1,000 elements in this job, got 1,001",
         ),
     ],
 )
-def test_what_the_switch_has_not_is_refused(kind: Summed, call: Any, error: str) -> None:
+def test_unsupported_calls_are_refused(kind: Summed, call: Any, error: str) -> None:
     with kind.team(1) as team:
         (found,) = team.errors(call)
         assert error in found
         alike([ONES], team.all(lambda worker: reduce(worker, ONES)))
 
 
-def test_closing_twice(kind: Summed) -> None:
+def test_close_may_be_called_twice(kind: Summed) -> None:
     with kind.team(2) as team:
         for worker in team.communicators:
             worker.close()
@@ -236,8 +236,8 @@ def test_closing_twice(kind: Summed) -> None:
     assert errors == [f"the communicator of worker {rank} is closed" for rank in range(2)]
 
 
-def test_fewer_go_on_where_fewer_complete_a_sum(kind: Summed) -> None:
-    """One is gone, one gives NaN: the rest go on without them."""
+def test_fewer_workers_continue_where_fewer_complete_a_sum(kind: Summed) -> None:
+    """One worker is gone and one gives NaN: the rest continue without them."""
     arrays = [given(rank, (20,)) for rank in range(4)]
     arrays[2][:] = np.nan
     with kind.team(4, k=2, timeout_s=SHORT_S) as team:
@@ -250,13 +250,13 @@ def test_fewer_go_on_where_fewer_complete_a_sum(kind: Summed) -> None:
 
 
 async def heard(agent: Agent, last: int) -> None:
-    """Wait until it has all results up to this iteration."""
+    """Wait until the agent has all results up to this iteration."""
     while sum(1 for _ in agent.held(last, last)) < agent.encoder.coding.layout.total:
         await asyncio.sleep(0.001)
 
 
-def test_who_is_late_hears_of_all_it_has_missed(kind: Summed) -> None:
-    """Its own goes with its next call, where it is in the mean of three."""
+def test_late_worker_gets_all_missed_results(kind: Summed) -> None:
+    """Its gradient travels with its next call and is in that mean of three."""
 
     def full(value: int) -> Floats:
         return np.full(9, value, np.float32)
@@ -272,8 +272,8 @@ def test_who_is_late_hears_of_all_it_has_missed(kind: Summed) -> None:
 
 
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
-def test_notes_go_with_any_codec(kind: Summed, codec: str) -> None:
-    """Calls are compared, and everyone has the same."""
+def test_notes_are_compared_with_any_codec(kind: Summed, codec: str) -> None:
+    """All workers have the same result."""
     arrays = [np.random.default_rng(rank).normal(size=900).astype(np.float32) for rank in range(3)]
     with kind.team(3, compress=CompressSection(codec=codec), timeout_s=SHORT_S) as team:
         reduced = team.all(lambda worker: [reduce(worker, arrays[worker.rank]) for _ in range(4)])
@@ -282,7 +282,7 @@ def test_notes_go_with_any_codec(kind: Summed, codec: str) -> None:
     assert all("worker 1 calls " in error for error in errors), errors
 
 
-def test_what_is_lost_is_sent_again() -> None:
+def test_lost_packets_are_retransmitted() -> None:
     arrays = [given(rank, (900,)) for rank in range(3)]
     with Summed("in-network", PORT).team(3, lose=20) as team:
         reduced = team.all(lambda worker: [reduce(worker, arrays[worker.rank]) for _ in range(3)])
@@ -290,7 +290,7 @@ def test_what_is_lost_is_sent_again() -> None:
     assert all(np.allclose(result.value, exact, rtol=1e-6) for results in reduced for result in results)
 
 
-def test_notes_are_everyone_s_own() -> None:
+def test_notes_of_all_workers_are_read_back_from_their_sum() -> None:
     said = {0: (1, 2, 3), 5: (2**31 - 1, 0, 7), 63: (9, 9, 9)}
     sums = np.sum([note.lanes(rank, numbers) for rank, numbers in said.items()], axis=0)
     assert note.read(sums, sum(1 << rank for rank in said)) == said

@@ -1,4 +1,4 @@
-"""Which calls belong together, without workers."""
+"""Calls are matched by name and number, without workers."""
 
 import re
 
@@ -13,8 +13,8 @@ FIRST, SECOND = Key("", 1), Key("", 2)
 
 
 @given(st.integers(1, 5), st.data())
-def test_calls_are_agreed_on_when_the_last_worker_has_made_them(workers: int, data: st.DataObject) -> None:
-    """Each worker makes all calls, in an order of its own; workers take turns at random."""
+def test_call_is_agreed_when_the_last_worker_makes_it(workers: int, data: st.DataObject) -> None:
+    """Each worker makes all calls in its own order; the workers' turns are random."""
     keys = [Key(name, number) for name in ("", "a", "b") for number in (1, 2)]
     orders = [list(data.draw(st.permutations(keys))) for _ in range(workers)]
     turns = data.draw(st.permutations([rank for rank in range(workers) for _ in keys]))
@@ -28,7 +28,7 @@ def test_calls_are_agreed_on_when_the_last_worker_has_made_them(workers: int, da
         matching.leave(rank)
 
 
-def test_calls_that_differ_are_named_with_their_workers() -> None:
+def test_different_calls_are_named_with_their_workers() -> None:
     matching = Matching(3)
     assert not matching.post(2, FIRST, "barrier", 0.0)
     words = "worker 2 calls barrier, worker 0 calls all_gather of int32 (3,), both as #1"
@@ -36,7 +36,7 @@ def test_calls_that_differ_are_named_with_their_workers() -> None:
         matching.post(0, FIRST, "all_gather of int32 (3,)", 0.0)
 
 
-def test_who_is_late_is_named_with_what_it_calls_instead() -> None:
+def test_late_worker_is_named_with_its_other_call() -> None:
     matching = Matching(4)
     matching.post(0, FIRST, "barrier", 0.0)
     matching.post(3, FIRST, "barrier", 9.0)
@@ -46,7 +46,7 @@ def test_who_is_late_is_named_with_what_it_calls_instead() -> None:
     assert matching.overdue(10.1, 10.0) == words
 
 
-def test_who_has_left_is_missed_only_by_calls_that_it_has_not_made() -> None:
+def test_closed_worker_is_missing_only_in_calls_it_has_not_made() -> None:
     matching = Matching(2)
     matching.post(1, FIRST, "barrier", 0.0)
     matching.leave(1)
@@ -55,7 +55,7 @@ def test_who_has_left_is_missed_only_by_calls_that_it_has_not_made() -> None:
         matching.post(0, SECOND, "barrier", 0.0)
 
 
-def test_who_leaves_while_others_wait_is_named() -> None:
+def test_worker_that_closes_while_others_wait_is_named() -> None:
     matching = Matching(2)
     matching.post(0, FIRST, "barrier", 0.0)
     with pytest.raises(Mismatch, match="worker 1 has closed its communicator"):

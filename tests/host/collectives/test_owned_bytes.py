@@ -1,4 +1,4 @@
-"""What owned blocks carry, against the arrays themselves: any numbers of workers, sizes and slots."""
+"""Owned blocks carry the arrays unchanged, for any numbers of workers, sizes and slots."""
 
 import ctypes
 
@@ -10,13 +10,15 @@ from kofn.host.collectives.call import Array
 from kofn.host.collectives.owned_bytes import OwnedBytes
 
 BLOCK = 64
-"""Bytes."""
+"""Size of a block in bytes."""
 
 workers_and_slots = st.integers(1, 6).flatmap(lambda workers: st.tuples(st.just(workers), st.integers(workers, 12)))
 
 
 def carry(every: list[OwnedBytes], most: int) -> None:
-    """In iterations of up to so many blocks; of each turn every worker has one, and none sends another's."""
+    """Exchange all blocks in iterations of at most `most`; each worker has one block of every turn and sends only its
+    own.
+    """
     span, blocks = every[0].span, range(every[0].blocks)
     most = max(span, most - most % span)
     assert len(blocks) % span == 0
@@ -40,7 +42,7 @@ def drawn(rank: int, size: int) -> Array:
 
 
 @given(workers_and_slots, st.integers(1, 200), st.integers(1, 40))
-def test_an_all_gather(of: tuple[int, int], size: int, most: int) -> None:
+def test_all_gather_concatenates_the_rows(of: tuple[int, int], size: int, most: int) -> None:
     workers, _ = of
     rows = [drawn(rank, size) for rank in range(workers)]
     found = [np.zeros(workers * size, np.int32) for _ in rows]
@@ -49,7 +51,7 @@ def test_an_all_gather(of: tuple[int, int], size: int, most: int) -> None:
 
 
 @given(workers_and_slots, st.integers(1, 400), st.integers(1, 40), st.integers(0, 5))
-def test_a_broadcast(of: tuple[int, int], size: int, most: int, root: int) -> None:
+def test_broadcast_copies_the_roots_array(of: tuple[int, int], size: int, most: int, root: int) -> None:
     (workers, span), root = of, root % of[0]
     arrays = [drawn(rank, size) for rank in range(workers)]
     found = [np.zeros(size, np.int32) for _ in arrays]
@@ -61,8 +63,8 @@ def test_a_broadcast(of: tuple[int, int], size: int, most: int, root: int) -> No
     assert all(np.array_equal(each, arrays[root]) for each in found)
 
 
-def test_an_array_may_be_where_it_is_gathered() -> None:
-    """Also in another worker's row: what has come must not be sent on."""
+def test_all_gather_works_in_place() -> None:
+    """The array may also be another worker's row: received bytes must not be sent on."""
     whole = np.zeros((2, 40), np.int32)
     whole[1] = drawn(0, 40)
     others = drawn(1, 40)

@@ -1,4 +1,4 @@
-"""The parameter server's packets: who is answered, who is dropped and why; its command."""
+"""The parameter server answers valid packets, drops others with a reason, and has a command."""
 
 import socket
 import subprocess
@@ -24,7 +24,7 @@ VALUES = pack(np.arange(64, dtype=np.int32), 32)
 
 
 class Table:
-    """A server that is called by hand, and its workers' sockets."""
+    """A server that the test calls, and its workers' sockets."""
 
     def __init__(self, k: int) -> None:
         self.sockets = [udp_socket(own, PORT) for own in [*ADDRESSES, OWN]]
@@ -33,7 +33,7 @@ class Table:
         self.server = ParameterServer(self.sockets[-1], self.rules, 7, ADDRESSES)
 
     def take(self, sender: int = 0, values: bytes = VALUES, **fields: Any) -> dict[int, tuple[KofnHeader, bytes]]:
-        """The answers to a packet, by rank."""
+        """Hand a packet to the server and return its answers by rank."""
         header = KofnHeader(**{"job": 7, "worker": sender, "generation": 5, "scale": 3} | fields)
         return self.hear(wire.encode(header, values), sender)
 
@@ -61,8 +61,8 @@ def table() -> Iterator[Table]:
         opened.close()
 
 
-def test_a_server_goes_by_the_generation_of_the_first_packet_of_a_worker(table: Table) -> None:
-    """Not of a stranger's; from then on as if it had been told."""
+def test_server_adopts_the_generation_of_a_workers_first_packet(table: Table) -> None:
+    """A stranger's packet does not count. Afterwards other generations are dropped."""
     table.server = ParameterServer(table.sockets[-1], table.rules, 7, ADDRESSES, learns=True)
     table.take(0, generation=3, job=8)
     table.take(0, generation=9, worker=1)
@@ -72,7 +72,7 @@ def test_a_server_goes_by_the_generation_of_the_first_packet_of_a_worker(table: 
     assert table.server.counts.dropped == {"UNKNOWN_JOB": 1, "WRONG_PORT": 1, "OLD_GENERATION": 1}
 
 
-def test_a_result_goes_to_every_worker_and_a_late_one_to_whom_it_is_late(table: Table) -> None:
+def test_result_goes_to_all_workers_and_a_late_answer_to_one(table: Table) -> None:
     assert table.take(0) == {}
     answers = table.take(2)
     assert sorted(answers) == [0, 1, 2]
@@ -108,7 +108,7 @@ def test_a_result_goes_to_every_worker_and_a_late_one_to_whom_it_is_late(table: 
         ("MALFORMED", {"version": 2}),
     ],
 )
-def test_what_a_switch_would_drop_is_dropped(table: Table, reason: str, fields: dict[str, Any]) -> None:
+def test_packets_that_a_switch_would_drop_are_dropped(table: Table, reason: str, fields: dict[str, Any]) -> None:
     table.take(2)
     assert table.take(0, **fields) == {}, "it would have completed the block"
     assert table.server.counts.dropped == {reason: 1}
@@ -116,14 +116,14 @@ def test_what_a_switch_would_drop_is_dropped(table: Table, reason: str, fields: 
     assert f"; dropped: 1 {reason}" in str(table.server.counts)
 
 
-def test_a_damaged_packet_is_dropped(table: Table) -> None:
+def test_damaged_packet_is_dropped(table: Table) -> None:
     packet = bytearray(wire.encode(KofnHeader(job=7, generation=5), VALUES))
     packet[-1] ^= 4
     assert table.hear(packet) == {}
     assert table.server.counts.dropped == {"BAD_CHECKSUM": 1}
 
 
-def test_what_has_come_together_is_answered_together(table: Table) -> None:
+def test_packets_that_arrive_together_are_answered_together(table: Table) -> None:
     for block in (3, 4):
         for sender in (0, 1):
             header = KofnHeader(job=7, worker=sender, generation=5, block=block, slot=block)
@@ -135,14 +135,14 @@ def test_what_has_come_together_is_answered_together(table: Table) -> None:
     assert (table.server.counts.sent, table.server.counts.dropped) == (6, {"MALFORMED": 1})
 
 
-def test_a_pull_needs_no_weight(table: Table) -> None:
+def test_pull_needs_no_weight(table: Table) -> None:
     table.take(0)
     table.take(2)
     assert sorted(table.take(1, kind=Kind.PULL, weight=0)) == [1]
 
 
-def test_a_late_gradient_is_merged_beside_its_workers_own(table: Table) -> None:
-    """Without counting, once, and only where room for k that count is left."""
+def test_late_gradient_is_merged_beside_its_workers_own(table: Table) -> None:
+    """It is not counted, is added once, and only where room for k counted contributions remains."""
     for _ in range(2):
         assert table.take(0, count=0, part=1, weight=100) == {}
     assert table.take(0, weight=300) == {}
@@ -154,14 +154,14 @@ def test_a_late_gradient_is_merged_beside_its_workers_own(table: Table) -> None:
     assert np.array_equal(unpack(values, 32), 3 * np.arange(64))
 
 
-def test_what_cannot_be_sent_is_counted(table: Table) -> None:
-    table.server._places[1] = place_of("255.255.255.255")  # not without asking for broadcast
+def test_send_failures_are_counted(table: Table) -> None:
+    table.server._places[1] = place_of("255.255.255.255")  # fails, since the socket does not permit broadcast
     table.take(0)
     assert sorted(table.take(2)) == [0, 2]
     assert (table.server.counts.sent, table.server.counts.send_failures) == (2, 1)
 
 
-def test_the_command_serves_until_it_is_ended() -> None:
+def test_command_serves_until_it_is_ended() -> None:
     process = served(OWN, 7, ADDRESSES, 2)
     with udp_socket(ADDRESSES[1], wire.FORWARDED_PORT) as worker:
         worker.sendto(b"nothing", (OWN, wire.FORWARDED_PORT))
@@ -183,7 +183,7 @@ def test_the_command_serves_until_it_is_ended() -> None:
         (["--address", "192.0.2.1"], "192.0.2.1:19279: [Errno 99] Cannot assign requested address"),
     ],
 )
-def test_the_command_says_what_is_wrong(given: list[str], error: str) -> None:
+def test_command_names_invalid_arguments(given: list[str], error: str) -> None:
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Elastic reduce-scatters: each worker gets its row of the mean, and of all else who is in it."""
+"""Elastic reduce-scatters: each worker gets its row of the mean, and the members of all other blocks."""
 
 import signal
 import threading
@@ -40,7 +40,9 @@ ONES = np.ones(3, np.float32)
 
 
 def given(rank: int, step: int) -> Floats:
-    """Of the same magnitudes at all workers: whoever is first says the first step's scale."""
+    """Return values whose magnitudes are the same at all workers, so that any first contribution chooses the same
+    scale.
+    """
     magnitudes = np.random.default_rng(step).lognormal(size=(WORKERS, COLUMNS))
     return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], magnitudes.shape)).astype(np.float32)
 
@@ -58,8 +60,8 @@ def pending(crew: Sequence[InNetwork]) -> list[Any]:
 
 
 @pytest.mark.parametrize("codec", ["int8", "onebit", "int32"])
-def test_rows_are_an_all_reduces_to_the_bit(codec: str) -> None:
-    """And so is what is left over, at every worker."""
+def test_rows_equal_those_of_an_all_reduce(codec: str) -> None:
+    """The residuals are the same, too, at every worker."""
     rows = rows_of(codec)
     with beneath_a_switch(WORKERS, 1, codec, columns=COLUMNS) as crew:
         found = all_of(WORKERS, lambda rank: [scatter(crew[rank], given(rank, step)) for step in range(STEPS)])
@@ -78,7 +80,7 @@ def test_rows_are_an_all_reduces_to_the_bit(codec: str) -> None:
 
 
 def down(crew: Sequence[InNetwork], call: Callable[[InNetwork], object]) -> int:
-    """Bytes that come to a worker of a call, by its socket, of the call that needs fewest."""
+    """Return the most bytes that any worker's socket receives for a call, in the smallest of five calls."""
 
     def one(rank: int) -> int:
         before = crew[rank].agent.traffic.bytes_received
@@ -89,7 +91,7 @@ def down(crew: Sequence[InNetwork], call: Callable[[InNetwork], object]) -> int:
 
 
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
-def test_a_link_brings_a_row_and_headers(codec: str) -> None:
+def test_link_carries_one_row_and_headers(codec: str) -> None:
     rows, answer = rows_of(codec), 256 * (3 if codec == "onebit" else 1)
     with beneath_a_switch(WORKERS, 1, codec, columns=COLUMNS) as crew:
         summary = HEADER_BYTES + 256 * crew[0].agent.protocol.layout.summary_words
@@ -101,8 +103,8 @@ def test_a_link_brings_a_row_and_headers(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
 @pytest.mark.parametrize("k", [3, 4])
-def test_nothing_is_lost_of_what_is_late_lost_repeated_or_overtaken(codec: str, k: int) -> None:
-    """Each worker in turn comes once the others' sums are closed, where these do without it."""
+def test_late_lost_repeated_and_overtaken_packets_lose_no_gradient(codec: str, k: int) -> None:
+    """Each worker in turn begins after the others' sums have closed, where k permits that."""
     with beneath_a_switch(WORKERS, 1, codec, k=k, columns=COLUMNS, lose=10, trouble=TROUBLE) as crew:
         others = [threading.Barrier(WORKERS) for _ in range(STEPS)]
 
@@ -135,11 +137,11 @@ def test_nothing_is_lost_of_what_is_late_lost_repeated_or_overtaken(codec: str, 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
 @pytest.mark.parametrize("k", [2, 3])
-def test_real_switches_send_each_its_row(target: str, codec: str, k: int) -> None:
-    """Each worker has a namespace; what is aggregated anywhere has come to one of them."""
+def test_real_switches_send_each_worker_its_row(target: str, codec: str, k: int) -> None:
+    """Each worker has a namespace. Every aggregated value reaches one of them."""
 
     def work(communicator: InNetwork) -> tuple[Floats, int]:
-        """The first row, and the bytes that came of the call that needed fewest."""
+        """Return the first row, and the fewest bytes received in a call."""
         rows, came = list[Floats](), [0]
         for step in range(5):
             rows.append(scatter(communicator, array(communicator.rank, step)))
@@ -169,8 +171,8 @@ def scatter_once(communicator: InNetwork) -> None:
     scatter(communicator, np.ones((communicator.workers, 15_000), np.float32))
 
 
-def scatters_for_ever(communicator: InNetwork) -> str:
-    """What a worker is told when another one has died."""
+def scatters_until_failure(communicator: InNetwork) -> str:
+    """Repeat reduce-scatters until one fails and return the error."""
 
     def scatter_on() -> None:
         while True:
@@ -182,15 +184,15 @@ def scatters_for_ever(communicator: InNetwork) -> str:
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("dead", [0, 1])
-def test_an_owner_that_is_killed_ends_all_with_its_name(codec: str, k: int, dead: int) -> None:
-    """Long before any time-out, in whichever part of a call it was."""
+def test_killed_owner_is_named_at_all_workers(codec: str, k: int, dead: int) -> None:
+    """The error comes long before any time-out, in any part of a call."""
     with (
         place(MODEL, 3, addresses(3), k=k) as found,
         closing(Processes(partial(scattering, found, codec, 15_000), 3, 20.0)) as crew,
     ):
         crew.run(scatter_once)
-        crew.begin(scatters_for_ever)
-        time.sleep(0.5)  # it is in some call then
+        crew.begin(scatters_until_failure)
+        time.sleep(0.5)  # until each worker is in some call
         begin = time.monotonic()
         crew.signal(dead, signal.SIGKILL)
         errors = crew.end([rank for rank in range(3) if rank != dead])
@@ -198,14 +200,14 @@ def test_an_owner_that_is_killed_ends_all_with_its_name(codec: str, k: int, dead
     assert all(error.startswith(f"worker {dead} is gone: ") for error in errors), errors
 
 
-def test_a_switch_that_is_started_anew_ends_it_at_once() -> None:
-    """A sum that only its owner might have is not made again from others' contributions."""
+def test_restarted_switch_ends_calls_at_once() -> None:
+    """Contributions cannot repeat a sum that only its owner may have."""
     with beneath_a_switch(WORKERS, 1, "int8", columns=COLUMNS) as crew:
         works = [each.reduce_scatter(given(rank, 0), op="mean", elastic=True) for rank, each in enumerate(crew[:3])]
         for each in crew[:3]:
             each._loop.run(_regroup(each))
         for rank, work in enumerate(works):
-            with pytest.raises(CollectiveError, match=rf"worker {rank} lacks sums of iteration 1, blocks \[0, .* anew"):
+            with pytest.raises(CollectiveError, match=rf"worker {rank} lacks sums of iteration 1, .* restarted"):
                 work.result(5)
 
 
@@ -214,8 +216,8 @@ async def _regroup(communicator: InNetwork) -> None:
 
 
 @pytest.mark.parametrize("told", [[0], [2], [0, 1, 2, 3]])
-def test_slots_that_are_lost_end_all_calls_at_all_workers_at_once(told: list[int]) -> None:
-    """Long before the time-out, whoever hears of it first; one worker does not call."""
+def test_lost_slots_end_all_calls_at_all_workers_at_once(told: list[int]) -> None:
+    """The error comes long before the time-out, whichever worker hears of it first; one worker makes no call."""
     with beneath_a_switch(WORKERS, 1, "int8", columns=COLUMNS) as crew:
         calls = [each.reduce_scatter(given(rank, 0), op="mean", elastic=True) for rank, each in enumerate(crew[:3])]
         calls += [each.all_gather(ONES) for each in crew[:3]]
@@ -228,7 +230,7 @@ def test_slots_that_are_lost_end_all_calls_at_all_workers_at_once(told: list[int
             assert "generation 7" in error_of(lambda each=each: each.barrier()), "no call is made any more"
 
 
-def test_slots_that_are_known_already_are_not_lost() -> None:
+def test_known_generation_is_not_taken_for_lost_slots() -> None:
     with beneath_a_switch(WORKERS, 1, "int8", columns=COLUMNS) as crew:
         for each in crew:
             each.lose_slots(0)
@@ -240,11 +242,11 @@ def test_slots_that_are_known_already_are_not_lost() -> None:
     [
         (lambda one: one.all_reduce(ONES, op="mean", elastic=True), "must be an elastic reduce_scatter(mean), got"),
         (lambda one: one.begin(3, elastic=True), "elastic calls are reduce-scatters"),
-        (lambda one: scatter(one, np.ones((4, COLUMNS + 1), np.float32)), "has room for 5,000"),
+        (lambda one: scatter(one, np.ones((4, COLUMNS + 1), np.float32)), "must have at most 5,000"),
         (lambda one: scatter(one, np.full((4, 2), np.nan, np.float32)), "gradient element 0 must be finite"),
     ],
 )
-def test_what_is_not_allowed_is_said(call: Callable[[InNetwork], object], words: str) -> None:
+def test_invalid_calls_are_refused(call: Callable[[InNetwork], object], words: str) -> None:
     with beneath_a_switch(WORKERS, 1, "int8", columns=COLUMNS) as crew:
         assert words in error_of(lambda: call(crew[0]))
 

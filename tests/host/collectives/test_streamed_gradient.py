@@ -1,4 +1,4 @@
-"""Gradients in pieces: over every kind of communicator, and what an elastic one has more."""
+"""Gradients in pieces, over every kind of communicator, and the additional abilities of elastic ones."""
 
 import threading
 import time
@@ -26,10 +26,10 @@ from tests.waiting import until
 LIMIT_S = 60.0
 SHORT_S = 1.0
 ELEMENTS = 3800
-"""In fewer blocks than there are in a window."""
+"""The gradient has fewer blocks than a window."""
 
 EDGES = (0, 7, 1024, 1024 + 256, 3000, ELEMENTS)
-"""Of pieces, some of which are less than a block."""
+"""Borders of the pieces, some of which are shorter than a block."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def put_all(gradient: StreamedGradient, values: Floats, ranges: list[tuple[int, 
 
 
 def by_pieces(communicator: Any) -> None:
-    """Last to first, each mean is waited for before the next piece, of two gradients at a time."""
+    """Put the pieces from last to first, wait for each mean before the next piece, with two gradients at a time."""
     gradients = [communicator.begin(ELEMENTS, name="layers") for _ in range(2)]
     for number, gradient in enumerate(gradients):
         values = given(communicator.rank, number)
@@ -96,13 +96,13 @@ def what_is_wrong(communicator: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["ring", "gloo", "mpi"])
-def test_pieces_by_any_kind(kind: str) -> None:
+def test_pieces_are_reduced_by_any_kind(kind: str) -> None:
     with crew(kind, 3) as team:
         team.run(by_pieces)
         assert len({tuple(errors) for errors in team.run(what_is_wrong)}) == 1
 
 
-def test_no_piece_for_long() -> None:
+def test_wait_for_a_missing_piece_times_out_and_other_pieces_arrive() -> None:
     with crew("ring", 1) as team:
         (gradient,) = team.run(lambda communicator: communicator.begin(ELEMENTS))
         gradient.put(0, given(0)[:100])
@@ -120,8 +120,8 @@ def team(switch: Summed) -> Iterator[Any]:
         yield found
 
 
-def test_elastic_pieces(team: Any) -> None:
-    """Others than the others', in any order; the means of the first are there before the last are put."""
+def test_elastic_pieces_differ_between_workers(team: Any) -> None:
+    """They come in any order. The means of the first pieces arrive before the last pieces are put."""
 
     def work(worker: InNetwork) -> WorkOutcome[Floats]:
         gradient, values = worker.begin(ELEMENTS, elastic=True), given(worker.rank)
@@ -140,7 +140,7 @@ def test_elastic_pieces(team: Any) -> None:
         assert (outcome.count, list(outcome.skipped)) == (3, [])
 
 
-def test_the_next_one_while_the_first_is_open(team: Any) -> None:
+def test_next_gradient_begins_while_the_first_is_open(team: Any) -> None:
     def work(worker: InNetwork) -> list[Floats]:
         gradients = [worker.begin(ELEMENTS, elastic=True) for _ in range(3)]
         for piece in pieces():
@@ -152,7 +152,7 @@ def test_the_next_one_while_the_first_is_open(team: Any) -> None:
         assert [np.array_equal(value, mean(3, number)) for number, value in enumerate(values)] == [True] * 3
 
 
-def test_from_many_threads_beside_one_that_has_the_whole(team: Any) -> None:
+def test_pieces_come_from_many_threads_beside_a_whole_gradient(team: Any) -> None:
     def work(worker: InNetwork) -> Floats:
         values = given(worker.rank)
         if worker.rank == 0:
@@ -169,7 +169,7 @@ def test_from_many_threads_beside_one_that_has_the_whole(team: Any) -> None:
         assert np.array_equal(value, mean(3))
 
 
-def test_what_is_wrong_is_said(team: Any) -> None:
+def test_invalid_pieces_are_refused(team: Any) -> None:
     errors = team.all(what_is_wrong_elastic)
     assert errors == [errors[0]] * 3
     for error, words in zip(
@@ -194,7 +194,7 @@ def what_is_wrong_elastic(worker: InNetwork) -> list[str]:
     return what_is_wrong(worker)
 
 
-def test_nothing_is_done_while_a_piece_is_awaited(team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_is_idle_while_it_waits_for_a_piece(team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = team.communicators[0].agent
     gradient = team.communicators[0].begin(ELEMENTS, elastic=True)
     gradient.put(0, given(0)[:1000])
@@ -207,14 +207,14 @@ def test_nothing_is_done_while_a_piece_is_awaited(team: Any, monkeypatch: pytest
     until(lambda: fed)
 
 
-def test_too_many_elements(team: Any) -> None:
-    with pytest.raises(CollectiveError, match="array has 3,901 elements: this job has room for 3,900"):
+def test_gradient_of_too_many_elements_is_refused(team: Any) -> None:
+    with pytest.raises(CollectiveError, match="must have at most 3,900 elements in this job, got 3,901"):
         team.communicators[0].begin(ELEMENTS + 101, elastic=True)
     with pytest.raises(CollectiveError, match="elements must be a whole number from 1 on, got 0"):
         team.communicators[0].begin(0, elastic=True)
 
 
-def test_a_piece_that_never_comes_ends_the_call(switch: Summed) -> None:
+def test_missing_piece_ends_the_call(switch: Summed) -> None:
     with switch.team(1, elements=ELEMENTS, timeout_s=SHORT_S) as team:
         gradient = team.communicators[0].begin(ELEMENTS, elastic=True)
         gradient.put(0, given(0)[:10])
@@ -226,7 +226,7 @@ def test_a_piece_that_never_comes_ends_the_call(switch: Summed) -> None:
             gradient.put(10, given(0)[:10])
 
 
-def test_closing_ends_those_who_wait(team: Any) -> None:
+def test_close_ends_waits_for_a_piece(team: Any) -> None:
     worker = team.communicators[0]
     gradient = worker.begin(ELEMENTS, elastic=True)
     gradient.put(0, given(0)[:10])
@@ -238,11 +238,11 @@ def test_closing_ends_those_who_wait(team: Any) -> None:
 
 
 def late(worker: InNetwork, together: threading.Barrier) -> list[Floats]:
-    """The means of two iterations; worker 2 has only begun when the others have finished both."""
+    """Return the means of two iterations; worker 2 begins after the others have finished both."""
     gradient = worker.begin(ELEMENTS, elastic=True)
     if worker.rank == 2:
         gradient.put(0, given(2)[:1000])
-        until(lambda: worker.agent._exchanges.gradient._stream is not None)  # it has taken the call up
+        until(lambda: worker.agent._exchanges.gradient._stream is not None)  # worker 2 has begun the call
         together.wait(LIMIT_S)  # the others begin
         together.wait(LIMIT_S)
         results = 2 * worker.agent.protocol.layout.total
@@ -259,7 +259,7 @@ def late(worker: InNetwork, together: threading.Barrier) -> list[Floats]:
 
 
 @pytest.mark.parametrize("codec", ["int32", "int8"])
-def test_who_is_late_hears_of_all_and_nothing_of_its_own_is_lost(switch: Summed, codec: Any) -> None:
+def test_late_worker_gets_all_means_and_loses_no_gradient(switch: Summed, codec: Any) -> None:
     together = threading.Barrier(3)
     with switch.team(3, k=2, elements=ELEMENTS, words=1, compress=CompressSection(codec=codec)) as team:
         heard = team.all(lambda worker: late(worker, together))
@@ -273,7 +273,7 @@ def test_who_is_late_hears_of_all_and_nothing_of_its_own_is_lost(switch: Summed,
 # -- pieces
 
 
-def test_blocks_leave_once_they_are_whole_the_urgent_ones_first() -> None:
+def test_whole_blocks_leave_with_the_urgent_ones_first() -> None:
     pieces = Pieces(np.zeros(100, np.float32), 16)
     blocks = np.arange(7)
     pieces.put(16, np.ones(24, np.float32))
@@ -292,7 +292,7 @@ def test_blocks_leave_once_they_are_whole_the_urgent_ones_first() -> None:
     assert pieces.values.all()
 
 
-def test_a_piece_that_is_refused_changes_nothing() -> None:
+def test_refused_piece_changes_nothing() -> None:
     pieces = Pieces(np.zeros(100, np.float32), 16)
     pieces.put(0, np.ones(50, np.float32))
     for begin in (49, 20, 0):
@@ -323,20 +323,20 @@ def test_a_piece_that_is_refused_changes_nothing() -> None:
         (lambda gradient: gradient.wait("0", 5), "begin must be a whole number of 64 bits, got '0'"),
     ],
 )
-def test_what_is_no_whole_number_is_said(call: Callable[[Any], object], words: str) -> None:
+def test_arguments_that_are_no_integers_are_refused(call: Callable[[Any], object], words: str) -> None:
     with threads("ring", 1) as crew, pytest.raises(CollectiveError, match=words):
         call(crew.communicators[0].begin(10))
 
 
-def test_the_last_elements_may_come_first_in_more_blocks_than_a_window_has(switch: Summed) -> None:
-    """Blocks that cannot leave yet do not take the room of those before them."""
+def test_last_elements_may_come_first_in_more_blocks_than_a_window(switch: Summed) -> None:
+    """Blocks that cannot leave yet do not block those before them."""
     elements = 4 * SLICE
     values = np.random.default_rng(1).normal(size=elements).astype(np.float32)
 
     def train(communicator: InNetwork) -> Floats:
         gradient = communicator.begin(elements, elastic=True)
         for begin in reversed(range(0, elements, elements // 4)):
-            time.sleep(0.05)  # for each piece to be taken before the next one comes
+            time.sleep(0.05)  # until the worker has taken the piece
             gradient.put(begin, values[begin : begin + elements // 4])
         return gradient.result(LIMIT_S).value
 

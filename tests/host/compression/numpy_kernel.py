@@ -11,61 +11,61 @@ from kofn.host.arrays import Floats, Floats64, Integers, Values
 from kofn.host.kernels.kernel import PER_BLOCK, Addresses, Kernel, mean_of
 
 PIECE = 1 << 18
-"""Values that are rounded at a time: what steps leave to each other stays in the cache."""
+"""Values rounded in one pass, few enough to stay in the cache."""
 
 Chances = npt.NDArray[np.uint16]
-"""Odd numbers. A value is rounded up where its rest, in 2**-16 of a step, and its number add up to a whole step."""
+"""Odd numbers. A value is rounded up if its remainder, in 2**-16 of a step, plus its number reaches a whole step."""
 
 CHANCE_BITS = 16
-"""The same number as in kernel.c."""
+"""Equals CHANCE_BITS in kernel.c."""
 
 
 class NumpyKernel(Kernel):
-    """Every step in NumPy, with the same result to the bit."""
+    """Every step in NumPy, with results that equal the native code's bit for bit."""
 
     def __init__(self) -> None:
         """Compile nothing."""
 
     def first_bad(self, gradient: Floats, most: float) -> int:
-        """The first float that is not finite or above `most` in magnitude; -1: none."""
+        """Return the index of the first float that is not finite or exceeds `most` in magnitude; -1: none."""
         good = np.abs(gradient) <= most
         return -1 if good.all() else int(np.argmin(good))
 
     def round(self, values: Integers, shift: PER_BLOCK, limit: int) -> Values:
-        """Values in steps of 2**shift, to the nearest (half a step up), clipped to -limit..limit."""
+        """Return the values in steps of 2**shift, rounded to nearest (half a step up) and clipped to -limit..limit."""
         return self._rounded(values, shift, limit, None)
 
     def round_by_chance(self, values: Integers, shift: PER_BLOCK, limit: int, seed: int) -> Values:
-        """Round up or down by chance: the mean is the value, to 2**-16 of a step; `seed`: 32 bits."""
+        """Round stochastically: the expected value is the input, to 2**-16 of a step; `seed` has 32 bits."""
         return self._rounded(values, shift, limit, _chances(values, seed))
 
     def _rounded(self, values: Integers, shift: PER_BLOCK, limit: int, chances: Chances | None) -> Values:
-        """Rounded to the nearest, or as the chances say."""
+        """Round to nearest, or with these random numbers."""
         lanes = np.empty(values.shape, np.int32)
         for rows, by in _alike(shift, values):
             lanes[rows] = _steps(values[rows], by, limit, None if chances is None else chances[rows])
         return lanes
 
     def votes(self, values: Integers) -> Values:
-        """1 for values of 0 and more, else 0."""
+        """Return 1 for values of 0 and more, else 0."""
         return (values >= 0).astype(np.int32)
 
     def spread(self, lanes: Values, shift: PER_BLOCK, votes: PER_BLOCK | None = None) -> Integers:
-        """Lanes times 2**shift.
+        """Return lanes times 2**shift.
 
-        `votes`: where a lane is how many of so many votes are for something, what it is worth: 2 * lane - votes.
+        `votes`: the lanes count positive votes out of so many, so a lane's value is 2 * lane - votes.
         """
         return _spread(lanes if votes is None else _majority(lanes, votes), shift)
 
     def scaled(self, values: Integers, factor: float | Floats64) -> Floats:
-        """Values times `factor`, in float64 and then rounded."""
+        """Return values times `factor`, computed in float64 and then rounded."""
         scaled: Floats = (values * factor).astype(np.float32)
         return scaled
 
     def step(self, gradient: Floats, velocity: Floats, parameters: Floats, *, rate: float, momentum: float) -> None:
-        """velocity = momentum * velocity + gradient; parameters -= rate * velocity.
+        """Update velocity = momentum * velocity + gradient; parameters -= rate * velocity.
 
-        All are (N,); it changes the latter two, each product and each sum rounded to float32.
+        All arrays are (N,). The last two change; each product and each sum is rounded to float32.
         """
         velocity *= np.float32(momentum)
         velocity += gradient
@@ -91,11 +91,11 @@ class NumpyKernel(Kernel):
         return (octets if width == 8 else _halved(octets)).tobytes()
 
     def unpack(self, data: bytes | memoryview, width: int, *, signed: bool) -> Values:
-        """Lanes of `width` bits each, shape (lanes,)."""
+        """Return lanes of `width` bits each, shape (lanes,)."""
         return _unpacked(data, width, signed=signed).astype(np.int32)
 
     def encode(self, values: Integers, shift: Integers, limit: int, seed: int | None, width: int) -> bytes:
-        """round(), or with a seed round_by_chance(), and pack(), of blocks of whole bytes."""
+        """Apply round(), or round_by_chance() with a seed, and pack(), to blocks of whole bytes."""
         chances = None if seed is None else _chances(values, seed)
         octets = np.empty(values.shape, _wire_type(width))
         for rows, by in _alike(shift, values):
@@ -103,21 +103,21 @@ class NumpyKernel(Kernel):
         return (_halved(octets) if width == 4 else octets).tobytes()
 
     def encode_votes(self, values: Integers) -> bytes:
-        """votes() and pack(), of blocks of whole bytes."""
+        """Apply votes() and pack() to blocks of whole bytes."""
         return np.packbits(values >= 0).tobytes()
 
     def gathered(self, places: Addresses, lanes: int) -> Values:
-        """Lanes of 32 bits of blocks at these addresses (B,), shape (B, lanes)."""
+        """Return the 32-bit lanes of the blocks at these addresses (B,), shape (B, lanes)."""
         return _unpacked(_at(places, 4 * lanes), 32, signed=True).reshape(-1, lanes).astype(np.int32)
 
 
 def _at(places: Addresses, size: int) -> bytes:
-    """So many bytes from each of these addresses."""
+    """Return `size` bytes from each of these addresses."""
     return b"".join(ctypes.string_at(place, size) for place in places.tolist())
 
 
 def _steps(values: Integers, shift: int, limit: int, chances: Chances | None) -> Integers:
-    """Whole steps of 2**shift, clipped; a new array, in which everything is done."""
+    """Return whole steps of 2**shift, clipped, in a new array."""
     if chances is None:
         steps: Integers = values + (1 << shift >> 1)
         steps >>= shift
@@ -131,7 +131,9 @@ def _steps(values: Integers, shift: int, limit: int, chances: Chances | None) ->
 
 
 def _alike(shift: PER_BLOCK, values: Integers) -> Iterator[tuple[Any, int]]:
-    """Rows that have the same shift, and that: NumPy is three times as fast with one number as with one for each."""
+    """Yield rows of equal shift with that shift: NumPy is three times as fast with one number as
+    with one for each row.
+    """
     if isinstance(shift, int):
         yield ..., shift
         return
@@ -145,14 +147,14 @@ def _alike(shift: PER_BLOCK, values: Integers) -> Iterator[tuple[Any, int]]:
 
 
 def _spread(lanes: npt.NDArray[np.integer], shift: PER_BLOCK) -> Integers:
-    """Lanes times 2**shift; one number where that is the same for all, which is twice as fast."""
+    """Return lanes times 2**shift; a shift common to all rows is applied as one number, which is twice as fast."""
     values = lanes.astype(np.int64)
     values <<= shift if isinstance(shift, int) or np.unique(shift).size != 1 else int(shift.flat[0])
     return values
 
 
 def _majority(lanes: npt.NDArray[np.integer], votes: PER_BLOCK) -> Values:
-    """Votes for something less those against it."""
+    """Return the positive votes minus the negative votes."""
     more: Values = lanes.astype(np.int32)
     more *= 2
     more -= np.asarray(votes, np.int32)
@@ -165,8 +167,8 @@ def _wire_type(width: int) -> str:
 
 
 def _halved(octets: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
-    """The low halves of octets, two in each; `octets` is overwritten."""
-    pairs = octets.reshape(-1).view("<u2")  # the first lane of two is the low octet
+    """Return the low halves of octets, two in each octet; `octets` is overwritten."""
+    pairs = octets.reshape(-1).view("<u2")  # little-endian: the first lane of a pair is the low octet
     second = pairs >> 8
     second &= 15
     pairs <<= 4
@@ -175,7 +177,7 @@ def _halved(octets: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
 
 
 def _unpacked(data: bytes | memoryview, width: int, *, signed: bool) -> npt.NDArray[np.integer]:
-    """Lanes of `width` bits in the narrowest type that holds them."""
+    """Return lanes of `width` bits in the narrowest type that holds them."""
     if width > 4:
         return np.frombuffer(data, f">{'i' if signed or width == 32 else 'u'}{width // 8}")
     if width == 1:
@@ -190,7 +192,7 @@ def _unpacked(data: bytes | memoryview, width: int, *, signed: bool) -> npt.NDAr
 
 
 def _chances(values: Integers, seed: int) -> Chances:
-    """For each value an odd number of 16 bits: four of them from a draw, murmur3's finaliser of its number and seed."""
+    """Return an odd 16-bit number for each value; murmur3's finaliser of index and seed gives four at a time."""
     draws = np.arange(-(-values.size // 4), dtype=np.uint64)
     draws += np.uint64(seed << 32)
     high = np.empty_like(draws)

@@ -1,5 +1,5 @@
-/* Looks at memory before each store of code that is compiled with -fsanitize=thread, in place of that sanitizer's
- * library: every state that a kill could leave is kept, each once in a row. */
+/* Records memory before each store of code compiled with -fsanitize=thread, in place of that sanitizer's library. It
+ * keeps every state that a kill could leave; equal states in a row count once. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static struct {
 static int64_t places, state_size, states, room;
 static uint8_t *kept;
 
-/* The state of all that is watched, after those that are kept already. */
+/* Copies the watched memory behind the kept states, without keeping it yet. */
 static const uint8_t *keep(void) {
     if (states + 2 > room) {
         room = 2 * room + 2;
@@ -40,7 +40,7 @@ void stores_watch(const uint8_t *const *at, const int64_t *sizes, int64_t count)
     }
 }
 
-/* Ends that; the states are one after another. */
+/* Stops watching and returns the states, one after another. */
 const uint8_t *stores_end(int64_t *count) {
     stores_look();
     *count = states, places = 0;
@@ -87,7 +87,7 @@ void __tsan_atomic_signal_fence(int order) {
     (void)order;
 }
 
-/* Of the flag that one thread sets; it is not in the ledger's memory. */
+/* Exchanges the flag that one thread sets; it is not in the ledger's memory. */
 int64_t __tsan_atomic64_exchange(volatile int64_t *place, int64_t value, int order) {
     int64_t before = *place;
     (void)order;

@@ -1,4 +1,4 @@
-"""What a kill would leave of a ledger: its memory before every store of ledger.c and every line of ledger.py."""
+"""States that a kill would leave of a ledger: its memory before every store of ledger.c and every line of ledger.py."""
 
 import contextlib
 import ctypes
@@ -51,12 +51,12 @@ MUTANTS = {
         "withdrawn = 0;\n        commit(ledger, block);\n        ((struct sent *)sent)->iteration = 0;",
     ),
 }
-"""Other orders of stores, which lose or repeat something: a text of ledger.c, and what stands there instead."""
+"""Wrong orders of stores, which lose or repeat something: text of ledger.c and its replacement."""
 
 
 @cache
 def watched_library(mutant: str = "") -> ctypes.CDLL:
-    """ledger.c that says so before each store; `mutant`: one of MUTANTS."""
+    """Compile ledger.c so that it reports each store; `mutant`: one of MUTANTS."""
     text = SOURCE.read_text()
     if mutant:
         old, new = MUTANTS[mutant]
@@ -77,7 +77,7 @@ def copied(storage: LedgerStorage) -> LedgerStorage:
 
 
 def moments(storage: LedgerStorage, act: Callable[[], object], mutant: str = "") -> list[LedgerStorage]:
-    """What `act` would leave, killed at any store; each once in a row."""
+    """Return the states that `act` would leave if it were killed at any store; equal states in a row count once."""
     library, arrays = watched_library(mutant), [getattr(storage, field.name) for field in fields(storage)]
     places = np.array([array.ctypes.data for array in arrays])
     sizes = np.array([array.nbytes for array in arrays])
@@ -92,7 +92,7 @@ def moments(storage: LedgerStorage, act: Callable[[], object], mutant: str = "")
 
 @contextlib.contextmanager
 def _looking_at_lines(look: Callable[[], object]) -> Iterator[None]:
-    """Before each line of ledger.py."""
+    """Call `look` before each line of ledger.py."""
 
     def trace(frame, event, _):
         if frame.f_code.co_filename == code.__file__:
@@ -109,7 +109,7 @@ def _looking_at_lines(look: Callable[[], object]) -> Iterator[None]:
 
 
 def _storage(like: LedgerStorage, state: np.ndarray) -> LedgerStorage:
-    """From a state: the arrays one after another."""
+    """Return the storage of a state: the bytes of its arrays, one after another."""
     arrays, at = {}, 0
     for field in fields(like):
         array = getattr(like, field.name)
@@ -121,7 +121,7 @@ def _storage(like: LedgerStorage, state: np.ndarray) -> LedgerStorage:
 def left_by_kills(
     found: list[LedgerStorage], open_: Callable[[LedgerStorage], object], mutant: str = ""
 ) -> list[LedgerStorage]:
-    """Those of these moments that differ for whoever opens the ledger, as a kill at any store over that leaves them."""
+    """Return the states that differ once the ledger is reopened. A second kill while reopening must change nothing."""
     left: dict[bytes, LedgerStorage] = {}
     for moment in found:
         after, over_that = copied(moment), list[LedgerStorage]()
@@ -135,6 +135,6 @@ def left_by_kills(
 
 
 def _state(storage: LedgerStorage) -> bytes:
-    """All but the journal, which is over."""
+    """Return all bytes but the journal's, which is done."""
     assert not storage.journal[0]
     return b"".join(getattr(storage, field.name).tobytes() for field in fields(storage) if field.name != "journal")

@@ -1,4 +1,4 @@
-"""Codecs: what a switch adds is what was meant, whatever the width; native code is NumPy's to the bit."""
+"""Switch sums of encoded values decode to the intended sums at every width; native code equals NumPy bit for bit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,12 +39,12 @@ BLOCKS = arrays(np.int64, st.tuples(st.integers(1, 3), st.just(LANES)), elements
 WORKERS = st.integers(1, 64)
 
 STEPS = [width for width in WIDTHS if width != VOTES]
-"""Of lanes that are no votes."""
+"""Widths of lanes that are no votes."""
 
 
 @st.composite
 def codecs(draw):
-    """Any that there is room for, with its number of workers."""
+    """Draw any codec whose lanes have room for its number of workers."""
     workers = draw(WORKERS)
     fixed = [
         FixedPoint(workers=workers, width=width, rounding=rounding)
@@ -56,14 +56,14 @@ def codecs(draw):
 
 
 def addends(data, workers):
-    """Blocks of each worker: a few of their own, then the same again."""
+    """Draw each worker's blocks: up to three different ones, repeated for further workers."""
     shape = data.draw(BLOCKS).shape
     own = [data.draw(arrays(np.int64, shape, elements=VALUES)) for _ in range(min(workers, 3))]
     return [own[worker % len(own)] for worker in range(workers)]
 
 
 def from_wire(codec, packed, scale, count):
-    """What the sums of blocks stand for that came one after another, halved, and its checksums."""
+    """Return the mean of consecutive blocks' sums, halved, and its checksums."""
     size = len(packed) // len(scale)
     lanes = LANES if codec.width == VOTES else size * 8 // codec.width
     blocks, mean = (
@@ -76,7 +76,7 @@ def from_wire(codec, packed, scale, count):
 
 
 @given(codecs(), st.data())
-def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_workers, data):
+def test_sum_fits_its_lanes_and_decodes_to_the_sum_of_its_addends(codec_and_workers, data):
     codec, workers = codec_and_workers
     values = addends(data, workers)
     blocks = len(values[0])
@@ -97,12 +97,14 @@ def test_a_sum_fits_its_lanes_and_is_worth_what_its_addends_are(codec_and_worker
 
 
 @pytest.mark.parametrize("width", STEPS)
-def test_there_is_room_for_as_many_workers_as_are_said_and_none_is_wasted(width):
+def test_limit_uses_all_room_for_the_given_workers(width):
     extremes = np.array([[-(2**62), 2**62]])
     for workers in range(1, 65):
         if limit_of(width, workers) == 0:
             assert 2 ** (width - 1) - 1 < workers
-            with pytest.raises(CodecError, match=rf"lanes of {width} bits leave none for a sum of {workers} workers"):
+            with pytest.raises(
+                CodecError, match=rf"lanes of {width} bits are too narrow for a sum of {workers} workers"
+            ):
                 FixedPoint(workers=workers, width=width)
             continue
         codec = FixedPoint(workers=workers, width=width)
@@ -124,7 +126,7 @@ def test_lanes_come_back_from_the_wire(width, signed, data):
 
 
 def both(step):
-    """Return what NumPy and native code make of the same."""
+    """Return the results of NumPy and of native code for one step."""
     return [step(one) for one in (NUMPY, kernel())]
 
 
@@ -135,7 +137,7 @@ def assert_same(step):
 
 @st.composite
 def chances(draw):
-    """A source of numbers of every size, for blocks longer than a vector register, or than a chunk, and not."""
+    """Draw a generator and block sizes below and above the length of a vector register and of a chunk."""
     return np.random.default_rng(draw(st.integers(0, 2**32 - 1))), draw(st.sampled_from([2, 8, 66, 256, 2050]))
 
 
@@ -161,7 +163,7 @@ def test_native_code_rounds_and_averages_as_numpy(chance, limit, seed):
 
 
 @given(st.sampled_from(STEPS), chances(), st.none() | st.integers(0, 2**32 - 1), st.booleans())
-def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance, seed, alike):
+def test_encode_equals_rounding_and_packing(width, chance, seed, alike):
     random, size = chance
     values = random.integers(-(2**62), 2**62, (20, size)) >> random.integers(0, 62, (20, size))
     shift, limit = random.integers(0, 1 if alike else 41, (20, 1)), 2 ** (width - 1) - 1
@@ -171,18 +173,18 @@ def test_encoding_and_packing_in_one_pass_is_encoding_and_packing(width, chance,
 
 
 class OwnPoint(FixedPoint):
-    """A user's own, which native code does not know."""
+    """A user's codec, which native code does not know."""
 
 
 class OwnBit(OneBit):
-    """One of those too."""
+    """A user's votes, which native code does not know."""
 
 
 @pytest.mark.parametrize("average", ["gradients", "contributors"])
 @pytest.mark.parametrize("kinds", [(FixedPoint, OwnPoint), (OneBit, OwnBit)], ids=["steps", "votes"])
 @given(seed=st.integers(0, 2**32 - 1), words=st.sampled_from([1, 2, 4]))
-def test_native_code_makes_the_means_that_codecs_make(kinds, average, seed, words):
-    """Of sums in any lanes, at any scales, and one block that is not full."""
+def test_native_code_averages_as_the_codecs_do(kinds, average, seed, words):
+    """The sums have any lanes and scales; one block is not full."""
     random, blocks = np.random.default_rng(seed), 5
     widths, planes = (STEPS, 1) if kinds[0] is FixedPoint else ([VOTES], int(random.integers(1, 8)))
     layout = BlockLayout(blocks=blocks, words=words, widest=widths[0], planes=planes)
@@ -219,7 +221,7 @@ def test_native_code_makes_the_means_that_codecs_make(kinds, average, seed, word
 
 
 @pytest.mark.parametrize("wrong", [{"lanes": 2}, {"lanes": 7}, {"scale": 41}, {"scale": -1}, {"size": 252}], ids=str)
-def test_a_sum_that_no_worker_makes_is_refused(wrong):
+def test_impossible_sum_is_refused(wrong):
     coding = JobCoding.of(JobSection(words=1), CompressSection(), 128)
     sums, values = Sums(coding, coding.planner.first(), "gradients"), bytes(256)
     table = np.zeros(2, RESULT)
@@ -232,7 +234,7 @@ def test_a_sum_that_no_worker_makes_is_refused(wrong):
 
 
 @given(chances())
-def test_lanes_are_gathered_from_everywhere(chance):
+def test_lanes_are_gathered_from_any_address(chance):
     random, size = chance
     lanes = random.integers(-(2**31), 2**31, (5, size), dtype=np.int32)
     packed = [pack(block, 32) for block in lanes]
@@ -257,7 +259,7 @@ def test_native_code_steps_as_numpy(chance, rate, momentum):
 def test_blocks_of_another_size_are_refused():
     codec, one = FixedPoint(workers=4), np.ones((2, 1), np.int64)
     blocks, factors, mean = sums_of([bytes(32), bytes(28)]), factors_of(8), np.zeros(16, np.float32)
-    with pytest.raises(CodecError, match=r"2 blocks of \[28, 32\] bytes: all must have the same"):
+    with pytest.raises(CodecError, match=r"all 2 blocks must have one size, got \[28, 32\] bytes"):
         average_packed(codec, blocks, one, one, one / 2, weights=factors, mean=mean)
     for width, size, more in ((32, 4, ""), (VOTES, 3, " or a multiple")):
         needed = f"2 blocks in lanes of {width} bits must be {2 * 16 * width // 8} bytes{more}, got {2 * size}"
@@ -266,7 +268,7 @@ def test_blocks_of_another_size_are_refused():
 
 
 @given(chances())
-def test_votes_in_one_pass_are_votes(chance):
+def test_votes_encoded_in_one_pass_equal_votes(chance):
     random, size = chance[0], chance[1] // 2 * 8
     values = random.integers(-3, 4, (20, size))
     for one in (NUMPY, kernel()):
@@ -274,8 +276,8 @@ def test_votes_in_one_pass_are_votes(chance):
 
 
 @pytest.mark.parametrize("shift", [1, 3, 16, 17, 40])
-def test_chances_are_those_of_what_is_left_of_a_step(shift):
-    """Of 2**16 draws a share is off by 0.002 (standard error)."""
+def test_probability_of_rounding_up_is_the_remainder(shift):
+    """The share of 2**16 draws has a standard error of 0.002."""
     rest = np.array([[0], [1], [2], [3], [4]]) << shift >> 2
     up = kernel().round_by_chance(np.broadcast_to(rest, (5, 1 << 16)), shift, 9, 7).mean(axis=1)
     assert np.abs(up - rest[:, 0] / 2.0**shift).max() < 0.008
@@ -311,7 +313,7 @@ def test_bad_gradients_are_refused(bad):
 
 
 @pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("CC", "false"), ("KOFN_CACHE", "/dev/null/x")])
-def test_where_there_is_no_compiler_it_is_said(monkeypatch, variable, value):
+def test_missing_compiler_is_named(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     kernel.cache_clear()
     try:
@@ -322,8 +324,8 @@ def test_where_there_is_no_compiler_it_is_said(monkeypatch, variable, value):
 
 
 @given(codecs(), BLOCKS)
-def test_a_scale_clips_little_and_wastes_little(codec_and_workers, values):
-    """Of all there is, at most what is beyond TAIL * sqrt(limit) times the mean is clipped."""
+def test_scale_clips_little_and_wastes_little(codec_and_workers, values):
+    """At most values beyond TAIL * sqrt(limit) times the mean are clipped."""
     codec, _ = codec_and_workers
     mean, largest = statistics(values)
     scale = codec.scale(mean, largest)
@@ -336,7 +338,7 @@ def test_a_scale_clips_little_and_wastes_little(codec_and_workers, values):
         assert np.all((reach <= 2 * needed + 2.0**-39) | (reach <= 2 * np.maximum(needed, codec.limit * 2.0**-40)))
 
 
-def test_no_blocks_are_none():
+def test_no_blocks_have_no_statistics():
     none, scale = np.zeros((0, LANES), np.int64), np.zeros((0, 1), np.int64)
     for codec in (FixedPoint(workers=2, width=8), OneBit()):
         assert codec.decode(codec.encode(none, scale), scale, scale).shape == (0, LANES)
@@ -366,8 +368,10 @@ def test_nearest_leaves_half_a_step_and_stochastic_less_than_one(width):
         assert left[inside].max() <= bound
 
 
-def test_stochastic_rounding_is_right_on_average_and_drawn_anew():
-    """Over 400 draws a mean is off by 0.025 of a step (standard error); nearest would be off by up to half."""
+def test_stochastic_rounding_is_unbiased_and_draws_new_numbers_each_time():
+    """The mean of 400 draws has a standard error of 0.025 of a step; rounding to nearest would be off by up to half a
+    step.
+    """
     values = np.random.default_rng(2).integers(-(2**41), 2**41, (4, 256))
     codec = FixedPoint(workers=4, width=8, rounding="stochastic")
     draws = np.stack([codec.encode(values, 0) for _ in range(400)])
@@ -395,7 +399,7 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
     [
         (
             lambda: FixedPoint(workers=8, width=4),
-            "lanes of 4 bits leave none for a sum of 8 workers: .* 32, 16, 8 bits",
+            "lanes of 4 bits are too narrow for a sum of 8 workers: use 32, 16, 8 bits",
         ),
         (lambda: FixedPoint(workers=2, width=12), "a lane's width must be one of 32, 16, 8, 4, 1 bits, got 12"),
         (
@@ -415,41 +419,41 @@ def test_votes_are_a_majority_times_the_mean_magnitude():
             lambda: FixedPoint(workers=3).encode(np.zeros((2, 8), np.int64), np.array([[-1], [4]])),
             "scales must be 0 to 40, got -1 to 4",
         ),
-        (lambda: load_codecs("int4", workers=64), "lanes of 4 bits leave none"),
+        (lambda: load_codecs("int4", workers=64), "lanes of 4 bits are too narrow"),
         (lambda: load_codecs("int64", workers=4), "codec must be int32, .* or module:Name, got 'int64'"),
         (lambda: load_codecs("tests.host.none:x", workers=4), "cannot be loaded: ModuleNotFoundError: No module named"),
         (lambda: load_codecs("tests.host.compression.test_codecs:x", workers=4), "cannot be loaded: AttributeError"),
-        (lambda: load_codecs("tests.host.compression.test_codecs:LANES", workers=4), "LANES' is a int: a callable"),
+        (lambda: load_codecs("tests.host.compression.test_codecs:LANES", workers=4), "LANES' must be a callable"),
         (
             lambda: load_codecs("tests.host.compression.test_codecs:crowded", workers=4),
             r"crowded.*no head-room.*-32 to 32 from each of 4 workers",
         ),
     ],
 )
-def test_what_does_not_exist_or_does_not_fit_is_named(call, reason):
+def test_missing_and_unsuitable_codecs_are_named(call, reason):
     with pytest.raises((CodecError, ConfigError), match=reason):
         call()
 
 
 def crowded(workers, rounding):
-    """Leaves room for one worker more than there is room for."""
+    """Return a codec that accepts one worker more than its lanes have room for."""
     codec = FixedPoint(workers=workers, width=8, rounding=rounding)
     codec.limit = 127 // workers + 1
     return codec
 
 
 def family(workers):
-    """Two codecs, and none for many workers."""
+    """Return two codecs, or none for many workers."""
     return [FixedPoint(workers=workers, width=width) for width in (8, 16)] if workers < 9 else []
 
 
-def test_a_name_may_give_codecs_of_several_widths():
+def test_one_name_may_give_codecs_of_several_widths():
     assert [*load_codecs(f"{__name__}:family", workers=4)] == [16, 8]
-    with pytest.raises(CodecError, match="family': no codec is given"):
+    with pytest.raises(CodecError, match="family': the callable must return one codec or more, got none"):
         load_codecs(f"{__name__}:family", workers=9)
 
 
-def test_codecs_by_name():
+def test_codecs_are_loaded_by_name():
     found = load_codecs("auto", workers=8)
     assert {width: codec.width for width, codec in found.items()} == {32: 32, 16: 16, 8: 8}
     (int32,) = load_codecs("int32", workers=4, gradient_range=16.0).values()
@@ -467,7 +471,7 @@ def test_codecs_by_name():
         check_codec(codec, 4)
 
 
-def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
+def test_example_codec_has_at_most_thirty_lines(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     assert len((EXAMPLES / "narrow.py").read_text().splitlines()) <= 30
     for workers in (1, 4, 64):
@@ -479,7 +483,7 @@ def test_the_example_is_a_codec_of_at_most_thirty_lines(monkeypatch):
         assert np.linalg.norm(left) < np.linalg.norm(values)
 
 
-def test_the_bench_times_every_codec():
+def test_bench_times_every_codec():
     rows = measure((*CODECS, ("auto", "nearest")), elements=8192, workers=4, repetitions=1)
     assert len(rows) == len(CODECS) + 4
     assert {row["bits"] for row in rows} == set(WIDTHS)
@@ -491,13 +495,13 @@ def test_the_bench_times_every_codec():
     [
         ("--codec gone:Codec", "error: codec 'gone:Codec' cannot be loaded: ModuleNotFoundError"),
         ("--workers 300", "error: argument --workers: must be a whole number, 1 to 64, got '300'"),
-        ("--workers 8", "error: lanes of 4 bits leave none for a sum of 8 workers: widths of 32, 16, 8 bits do"),
+        ("--workers 8", "error: lanes of 4 bits are too narrow for a sum of 8 workers: use 32, 16, 8 bits"),
         ("--elements 1000", "error: argument --elements must be a multiple of 2048, got 1000"),
         ("--repetitions 0", "error: argument --repetitions: must be a whole number, 1 or more, got '0'"),
         ("--repetitions few", "error: argument --repetitions: must be a whole number, 1 or more, got 'few'"),
     ],
 )
-def test_the_bench_says_what_is_wrong_before_it_measures(monkeypatch, capsys, given, words):
+def test_bench_names_invalid_options_before_it_measures(monkeypatch, capsys, given, words):
     monkeypatch.setattr("sys.argv", ["codec.py", *given.split()])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -508,7 +512,7 @@ def test_the_bench_says_what_is_wrong_before_it_measures(monkeypatch, capsys, gi
 
 
 class Wrong(FixedPoint):
-    """Keeps everything but one."""
+    """A codec that breaks one requirement."""
 
     def __init__(self, fault):
         super().__init__(workers=4, width=8)
@@ -541,18 +545,18 @@ class Wrong(FixedPoint):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("floats", r"scale gave float64 \(8,\): int64 \(8,\)"),
-        ("shape", r"scale gave int64 \(1,\)"),
+        ("floats", r"scale must return int64 \(8,\), got float64 \(8,\)"),
+        ("shape", r"scale must return int64 \(8,\), got int64 \(1,\)"),
         ("range", "scale must give 0 to 40, got .*"),
         ("chance", "scale gave two answers"),
         ("changes", "encode changed the values"),
-        ("type", "encode gave int8"),
+        ("type", "encode must return int32 .*, got int8"),
         ("sums", "is not the sum of decode of each"),
         ("offset", "is not the sum of decode of each"),
-        ("numbers", "decode of one block is another one where scale and count are numbers"),
+        ("numbers", "decode of one block must be the same with scale and count as numbers"),
     ],
 )
-def test_what_a_codec_does_not_keep_is_named(fault, reason):
+def test_broken_requirement_of_a_codec_is_named(fault, reason):
     check_codec(Wrong(None), 4)
     with pytest.raises(CodecError, match=reason):
         check_codec(Wrong(fault), 4)

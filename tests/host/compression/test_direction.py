@@ -1,5 +1,5 @@
-"""What workers make of an iteration's results: averages, products of successive aggregates, what has been learnt; and
-that the stragglers they suffer are Poisson's.
+"""Workers' results of an iteration: averages, products of successive aggregates, evaluations; and
+Poisson stragglers.
 """
 
 import math
@@ -36,7 +36,7 @@ PLAN = Planner(blocks=1, widths=(32,)).first()
 
 
 @pytest.mark.parametrize("elements", [1, 7, 1000])
-def test_products_are_those_with_the_aggregates_before(elements: int) -> None:
+def test_products_are_those_with_earlier_aggregates(elements: int) -> None:
     random, alignment = np.random.default_rng(1), Alignment(elements)
     seen: list[np.ndarray] = []
     for _ in range(3 * LAGS):
@@ -49,7 +49,7 @@ def test_products_are_those_with_the_aggregates_before(elements: int) -> None:
         seen.append(mean)
 
 
-def test_the_caller_may_reuse_its_array() -> None:
+def test_caller_may_reuse_its_array() -> None:
     alignment, mean = Alignment(3), np.ones(3, np.float32)
     alignment.direction(mean)
     mean[:] = 5
@@ -69,7 +69,7 @@ def test_evenly_spaced_elements_stand_for_a_long_aggregate() -> None:
 
 
 @pytest.mark.parametrize("size", [1, MOST, MOST + 1, 3 * MOST - 1, 1_000_000])
-def test_a_sample_is_all_or_runs_from_everywhere(size: int) -> None:
+def test_sample_is_everything_or_runs_from_everywhere(size: int) -> None:
     taken = sample(np.arange(size))
     assert taken.size == min(size, MOST)
     runs = taken.reshape(-1, min(RUN, size))
@@ -78,7 +78,7 @@ def test_a_sample_is_all_or_runs_from_everywhere(size: int) -> None:
     assert taken[-1] >= 0.98 * (size - 1)
 
 
-def test_what_was_before_a_gap_is_forgotten() -> None:
+def test_aggregates_before_a_gap_are_forgotten() -> None:
     alignment = Alignment(2)
     for _ in range(LAGS + 3):
         alignment.direction(np.ones(2, np.float32))
@@ -105,8 +105,8 @@ def result(block: int, values: list[int], *, scale: int, members: int, gradients
 
 
 @pytest.mark.parametrize(("average", "by"), [("contributors", (2, 3)), ("gradients", (4, 7.5))])
-def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[float, float]) -> None:
-    """Two blocks with different scales, members and weights: of one a gradient that is old."""
+def test_sum_is_divided_by_the_configured_average(average: Average, by: tuple[float, float]) -> None:
+    """The blocks differ in scale, members and weights; one contains an old gradient."""
     results = [
         result(0, [6, -9], scale=0, members=0b101, gradients=4),
         result(1, [8], scale=2, members=0b10110, gradients=7.5),
@@ -130,7 +130,7 @@ def test_a_sum_is_divided_by_what_is_asked_for(average: Average, by: tuple[float
     assert (done.least, aggregate(fewer, coding, rank=1, average=average).least) == (2, 1)
 
 
-# -- what has been learnt
+# -- evaluations
 
 
 def learner(more: str = "") -> tuple[Digits, Batch]:
@@ -141,7 +141,7 @@ def learner(more: str = "") -> tuple[Digits, Batch]:
 OWNED = "[[shard]]\nworker = 0\nclasses = [3, 7]"
 
 
-def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
+def test_evaluation_uses_the_current_model() -> None:
     workload, held_out = learner(OWNED)
     model = Perceptron((8,), seed=1)
     evaluator = Evaluator(workload)
@@ -152,7 +152,7 @@ def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
     assert 0 < mine.sum() < len(mine)
     assert first.owned_accuracy == model.accuracy(Batch(held_out.images[mine], held_out.labels[mine]))
     workload.parameters[:] = 0
-    workload.parameters[-10 + 3] = 1  # everything is a 3
+    workload.parameters[-10 + 3] = 1  # the model answers 3 to every image
     second = evaluator.look(2)
     assert second.accuracy == np.mean(held_out.labels == 3)
     assert second.owned_accuracy == np.sum(held_out.labels == 3) / mine.sum()
@@ -160,34 +160,34 @@ def test_an_evaluation_is_of_the_model_as_it_is_now() -> None:
     assert Evaluator(learner()[0]).look(1).owned_accuracy is None
 
 
-def test_the_fingerprint_of_parts_is_that_of_the_whole() -> None:
+def test_fingerprint_of_parts_equals_that_of_the_whole() -> None:
     whole = np.random.default_rng(1).normal(size=1000).astype(np.float32)
     assert fingerprint(whole[:7], whole[7:300], whole[300:]) == fingerprint(whole)
     assert fingerprint(whole[7:], whole[:7]) != fingerprint(whole)
 
 
-def test_a_value_is_the_mean_over_the_last_iterations() -> None:
+def test_value_is_the_mean_over_the_last_iterations() -> None:
     workload, held_out = learner()
     workload.parameters[:] = 0
     shares = [float(np.mean(held_out.labels == label)) for label in range(5)]
     evaluator = Evaluator(workload, over=3)
     means = []
     for label in range(5):
-        workload.parameters[-10:] = np.arange(10) == label  # everything is this digit
+        workload.parameters[-10:] = np.arange(10) == label  # the model answers this digit to every image
         means.append(evaluator.look(label + 1).accuracy)
     expected = [np.mean(shares[max(0, last - 2) : last + 1]) for last in range(5)]
     assert means == pytest.approx(expected)
 
 
-def test_a_model_is_looked_at_every_so_many_iterations_and_in_the_end() -> None:
-    """A value is then the mean over evaluations, and is known until the next one."""
+def test_model_is_evaluated_every_few_iterations_and_at_the_end() -> None:
+    """The value is the mean over evaluations and stays until the next one."""
     workload, held_out = learner(OWNED)
     workload.parameters[:] = 0
     shares = [float(np.mean(held_out.labels == label)) for label in range(8)]
     evaluator = Evaluator(workload, over=2, every=3, last=8)
     seen = []
     for label in range(8):
-        workload.parameters[-10:] = np.arange(10) == label  # everything is this digit
+        workload.parameters[-10:] = np.arange(10) == label  # the model answers this digit to every image
         looked = evaluator.look(label + 1)
         assert looked.params == fingerprint(workload.parameters)
         assert (looked.accuracy is None) == (looked.owned_accuracy is None)
@@ -197,7 +197,7 @@ def test_a_model_is_looked_at_every_so_many_iterations_and_in_the_end() -> None:
     assert [value for _, value in seen] == [None, None, known[3], known[3], known[3], known[6], known[6], known[8]]
 
 
-def test_a_value_that_is_not_finite_is_none() -> None:
+def test_non_finite_value_is_none() -> None:
     class Odd(Digits):
         values: Iterator[float] = iter([math.nan, math.inf, 0.5])
 
@@ -208,8 +208,8 @@ def test_a_value_that_is_not_finite_is_none() -> None:
     assert [evaluator.look(iteration).accuracy for iteration in (1, 2, 3)] == [None, None, 0.5]
 
 
-def test_a_restored_replica_has_the_values_of_the_other() -> None:
-    """Its next value is the same, though it has seen none of the iterations before."""
+def test_restored_replica_has_the_values_of_the_other() -> None:
+    """Its next value is the same, though it has not seen the earlier iterations."""
     config = Config.parse("[model]\nhidden = [8]\n[run]\naccuracy_over = 4")
     replicas = [Replica(Digits(config, 0), config, 8, PLAN) for _ in range(2)]
     random = np.random.default_rng(1)
@@ -248,7 +248,7 @@ def test_quantiles_are_scipys(mean: float) -> None:
     assert [_quantile(mean, level) for level in levels] == stats.poisson.ppf(levels, mean).tolist()
 
 
-def test_the_same_iteration_is_blocked_alike_in_every_pass_and_order() -> None:
+def test_blocking_of_an_iteration_is_the_same_in_every_pass_and_order() -> None:
     config = Config(straggler=(StragglerSection(workers=(0, 1, 2), mean_ms=30.0),))
     first, again = (Drawn(config, 1) for _ in range(2))
     iterations = [1, DRAWN - 1, DRAWN, DRAWN + 1, 5 * DRAWN, 2]
@@ -262,8 +262,8 @@ def test_the_same_iteration_is_blocked_alike_in_every_pass_and_order() -> None:
     assert all(other != mine for other in others), "workers and seeds are blocked in their own ways"
 
 
-def test_a_larger_mean_is_no_shorter_in_any_iteration() -> None:
-    """Draws are shared: a configuration with more blocking differs in nothing else."""
+def test_larger_mean_is_no_shorter_in_any_iteration() -> None:
+    """The draws are shared: a configuration with more blocking differs in nothing else."""
     small, large = (
         Drawn(Config(straggler=(StragglerSection(workers=(0,), mean_ms=mean_ms),)), 0) for mean_ms in (20.0, 25.0)
     )
@@ -271,7 +271,7 @@ def test_a_larger_mean_is_no_shorter_in_any_iteration() -> None:
     assert all(a <= b for a, b in drawn)
 
 
-def test_shifted_roles_bring_their_means_not_their_draws() -> None:
+def test_shifted_roles_move_means_but_not_draws() -> None:
     straggler = (StragglerSection(workers=(0,), mean_ms=50.0),)
     moving = Config(run=RunSection(shift_every=10), job=JobSection(workers=2), straggler=straggler)
     blocked = [[Drawn(moving, rank).blocking_s(i) > 0 for i in range(1, 41)] for rank in range(2)]
@@ -291,7 +291,7 @@ def test_other_laws_are_scipys(law: Law, quantile: Any) -> None:
     assert quantile.mean() == pytest.approx(0.02) == blocking.mean_s(1)
 
 
-def test_other_hardware_computes_longer_and_the_entry_that_began_last_says_how_long() -> None:
+def test_latest_entry_decides_the_compute_time() -> None:
     own: dict[str, Any] = {"workers": (1,), "mean_ms": 0.0}
     entries = (StragglerSection(**own, compute_ms=25.0), StragglerSection(**own, compute_ms=900.0, from_iteration=10))
     config = Config(straggler=(*entries, StragglerSection(**own, from_iteration=20)))
@@ -303,12 +303,12 @@ def test_other_hardware_computes_longer_and_the_entry_that_began_last_says_how_l
 
 
 def struck(config: Config, rank: int) -> list[bool]:
-    """At 4,000 times, 1 ms apart."""
+    """Return whether a shock strikes, at 4,000 times 1 ms apart."""
     blocking = Drawn(config, rank)
     return [blocking.blocking_s(1, now_s=(at + 0.5) / 1000) > 0 for at in range(4000)]
 
 
-def test_a_shock_strikes_all_of_its_workers_at_once_and_for_so_long() -> None:
+def test_shock_strikes_all_its_workers_at_once_and_for_its_duration() -> None:
     shock = ShockSection(workers=(0, 2), blocking_ms=50.0, for_ms=20.0, share=0.3)
     config = Config(shock=(shock,))
     first, second, third = (struck(config, rank) for rank in range(3))
@@ -322,7 +322,7 @@ def test_a_shock_strikes_all_of_its_workers_at_once_and_for_so_long() -> None:
     assert struck(again, 0) != first
 
 
-def test_shocks_add_up_and_may_be_each_workers_own() -> None:
+def test_shocks_add_up_and_may_strike_each_worker_alone() -> None:
     each = ShockSection(workers=(0, 1), blocking_ms=50.0, for_ms=20.0, share=0.5, common=False)
     always = ShockSection(workers=(1,), blocking_ms=7.0, for_ms=5.0, share=1.0)
     config = Config(shock=(each, always))

@@ -1,4 +1,4 @@
-"""From gradients to lanes and from results to the next plan: several workers' encoders and a switch that adds."""
+"""Encoders turn gradients into lanes and results into the next plan: several workers, and a switch that adds."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ JOB = JobSection(workers=3, words=8)
 
 
 class Team:
-    """Some workers; `sum_up` is the switch."""
+    """Some workers' encoders; `sum_up` plays the switch."""
 
     def __init__(self, elements: int = ELEMENTS, *, follows: bool = False, **compress: Any) -> None:
         self.compress = CompressSection(**compress)
@@ -42,19 +42,19 @@ class Team:
         random = np.random.default_rng(3)
         self.draw: Callable[[int], np.ndarray] = lambda size: random.normal(size=size)
         self.iteration, self.spread = 0, 2.0
-        self.wire_bytes = [0] * JOB.workers  # of values, in this iteration
+        self.wire_bytes = [0] * JOB.workers  # bytes of values in this iteration
 
     def _storage(self) -> LedgerStorage:
         layout = self.coding.layout
         return LedgerStorage.in_memory(blocks=layout.blocks, lanes=layout.elements, width=layout.widest)
 
     def encoder(self, rank: int) -> Encoder:
-        """With the worker's ledger as they are."""
+        """Return an encoder with the worker's present ledger."""
         coding = self.codings[rank]
         return Encoder(coding, Ledger(self.storage[rank], rank, coding.codecs, feedback=self.compress.error_feedback))
 
     def encode(self) -> list[np.ndarray]:
-        """Everybody's next gradient, which is returned, encoded."""
+        """Encode the next gradient of every worker and return these gradients."""
         self.iteration += 1
         self.wire_bytes = [0] * JOB.workers
         gradients = [
@@ -68,7 +68,9 @@ class Team:
         return gradients
 
     def sum_up(self, block: int, ranks: Sequence[int]) -> Result:
-        """The first one claims the slot; others follow its lanes and scale, as told when they are refused."""
+        """Return the sum of a block. The first worker claims the slot; others adopt its lanes and scale as after a
+        refusal.
+        """
         claim = self.encoders[ranks[0]].packed(block)
         addends = [claim, *(self._as(claim, block, rank) for rank in ranks[1:])]
         width = width_of(claim.lanes)
@@ -93,7 +95,7 @@ class Team:
         return self.encoders[rank].reencode(block, self.iteration, claim.scale, claim.lanes)
 
     def finish(self, results: list[Result]) -> list[Aggregate]:
-        """Everybody has the results."""
+        """Give the results to every worker and return the aggregates."""
         done = []
         for rank, (encoder, coding) in enumerate(zip(self.encoders, self.codings, strict=True)):
             settle(encoder, *results)
@@ -102,12 +104,12 @@ class Team:
         return done
 
     def iterate(self, ranks: Sequence[int] = range(JOB.workers)) -> list[Aggregate]:
-        """A whole iteration."""
+        """Run a whole iteration."""
         self.encode()
         return self.finish([self.sum_up(block, ranks) for block in self.encoders[0].blocks])
 
     def check(self, of_results: np.ndarray) -> None:
-        """Nothing is lost, and all go on alike."""
+        """Check that no value is lost and all plans are equal."""
         ledgers = [encoder.ledger.accounts.totals() for encoder in self.encoders]
         assert all(one.conserved for one in ledgers)
         assert np.array_equal(of_results, sum(one.aggregated for one in ledgers))
@@ -117,12 +119,12 @@ class Team:
 
 
 def settle(encoder: Encoder, *results: Result, hint: int = -1, now: float = 0.0) -> None:
-    """These have come together; `hint`: as in Deliver."""
+    """Settle results that arrive together; `hint`: as in Deliver."""
     encoder.settle(BlockResults.of(results), np.full(len(results), hint), np.full(len(results), now))
 
 
 def narrowed(encoder: Encoder, waiting: Iterable[int]) -> list[int]:
-    """What is encoded in narrower lanes of blocks that have never left."""
+    """Return the blocks that are encoded in narrower lanes, of those that have never left."""
     return encoder.narrow(encoder.fresh & {*waiting}, encoder.ledger.begun) if encoder.narrows else []
 
 
@@ -138,7 +140,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("compress", CASES, ids=str)
-def test_sums_are_what_was_counted_and_all_plan_alike(compress: dict[str, Any]) -> None:
+def test_sums_equal_the_counted_gradients_and_all_plans_are_equal(compress: dict[str, Any]) -> None:
     team = Team(**compress)
     totals = np.zeros(team.coding.layout.blocks, np.int64)
     for iteration in range(1, 10):
@@ -148,8 +150,8 @@ def test_sums_are_what_was_counted_and_all_plan_alike(compress: dict[str, Any]) 
         team.check(totals)
 
 
-def test_as_before_where_nothing_is_asked_for() -> None:
-    """All blocks in 32 bits, at one scale, and no summary block."""
+def test_default_configuration_sends_all_blocks_at_one_scale() -> None:
+    """All blocks have 32 bits and one scale; there is no summary block."""
     team = Team(codec="int32")
     gradients = team.encode()
     encoder = team.encoders[1]
@@ -164,7 +166,7 @@ def test_as_before_where_nothing_is_asked_for() -> None:
     assert np.array_equal(encoder.plan.blocks, plan.blocks)
 
 
-def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded() -> None:
+def test_slices_make_the_whole_and_may_be_settled_before_the_next_is_encoded() -> None:
     team = Team(elements=2 * SLICE + 1000)
     team.encode()
     whole, encoder = team.encoders[0], team.encoders[1]
@@ -194,8 +196,8 @@ def test_slices_are_the_whole_and_each_may_be_settled_before_the_next_is_encoded
     assert end.encoding.residual_norm < whole_end.encoding.residual_norm
 
 
-def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
-    """A gradient is entered slice by slice; who comes too late stashes all of it, once."""
+def test_gradient_that_is_not_encoded_completely_is_entered_completely() -> None:
+    """A gradient is entered slice by slice. A late worker stashes all of it, once."""
     team = Team(elements=2 * SLICE + 1000)
     encoder, gradient = team.encoders[0], np.ones(2 * SLICE + 1000, np.float32)
     encoder.begin(1)
@@ -211,7 +213,7 @@ def test_what_is_not_encoded_any_more_is_in_the_books_too() -> None:
 
 
 @pytest.mark.parametrize("compress", [{"codec": "int32"}, {"codec": "auto", "ratio": 0.2}], ids=str)
-def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> None:
+def test_results_may_arrive_singly_in_any_order(compress: dict[str, Any]) -> None:
     team = Team(elements=2 * SLICE + 1000, **compress)
     for _ in range(3):
         team.encode()
@@ -229,7 +231,7 @@ def test_results_may_come_one_by_one_in_any_order(compress: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.5])
-def test_a_mean_is_made_where_it_is_wanted_before_the_first_result(ratio: float) -> None:
+def test_mean_is_written_where_requested_before_the_first_result(ratio: float) -> None:
     team = Team(elements=4 * 512 - 7, codec="int8", ratio=ratio)
     team.encode()
     encoder, plan = team.encoders[0], team.encoders[0].plan
@@ -247,8 +249,8 @@ def test_a_mean_is_made_where_it_is_wanted_before_the_first_result(ratio: float)
     assert sums.mean.tobytes() == whole.tobytes()
 
 
-def test_what_rests_makes_a_step_for_all_its_iterations() -> None:
-    """Gradients are all alike here: the mean of the gradients in a sum is one of them."""
+def test_block_that_rests_steps_for_all_its_iterations() -> None:
+    """All gradients are equal here, so the mean of the gradients in a sum is one of them."""
     team = Team(codec="int32", ratio=1 / 2, max_send_interval=4, elements=4 * 512)
     team.draw, team.spread = np.ones, 1.0
     steps, gaps = np.zeros(4), np.zeros(4, int)
@@ -264,7 +266,7 @@ def test_what_rests_makes_a_step_for_all_its_iterations() -> None:
     assert np.allclose(steps, 12 - gaps, rtol=1e-5), "over time each makes as many steps as others"
 
 
-def test_contributors_are_divided_by_as_they_are() -> None:
+def test_contributors_divide_the_sum_without_rounding() -> None:
     team = Team(codec="int8", ratio=1 / 8, max_send_interval=4, elements=4 * 2048)
     for _ in range(3):
         team.encode()
@@ -280,7 +282,7 @@ def test_contributors_are_divided_by_as_they_are() -> None:
     assert np.allclose(by["contributors"].mean, by["gradients"].mean, rtol=1e-6), "each brings as many gradients"
 
 
-def test_lanes_may_differ_in_one_iteration() -> None:
+def test_lanes_may_differ_within_an_iteration() -> None:
     team = Team(codec="auto", ratio_control="deliverable")
     gradients = team.encode()
     results = [team.sum_up(0, [0, 1, 2])]
@@ -302,8 +304,8 @@ def test_lanes_may_differ_in_one_iteration() -> None:
     assert encoding.wire_ratio == pytest.approx((1 + 5 / 4) / 6, rel=0.1)
 
 
-def test_a_result_in_narrower_lanes_narrows_what_waits() -> None:
-    """Whoever closed it sends in wide lanes by itself, and says nothing."""
+def test_result_in_narrower_lanes_narrows_waiting_blocks() -> None:
+    """The worker that closed the block plans wide lanes itself and gives no hint."""
     team = Team(codec="auto", ratio_control="deliverable")
     team.encode()
     settle(team.encoders[0], team.sum_up(0, [0, 1, 2]), hint=2)
@@ -316,8 +318,8 @@ def test_a_result_in_narrower_lanes_narrows_what_waits() -> None:
     assert team.encoders[1].current_lanes == 2
 
 
-def test_only_what_has_never_left_is_narrowed() -> None:
-    """After a regroup blocks wait that a worker may have a result of; after a restart all do."""
+def test_only_blocks_that_never_left_are_narrowed() -> None:
+    """After a regroup a worker may have results of waiting blocks; after a restart that is so for all blocks."""
     team = Team(codec="auto", ratio=0.999)
     team.encode()
     encoder = team.encoders[0]
@@ -338,7 +340,7 @@ def test_only_what_has_never_left_is_narrowed() -> None:
 
 
 def waiting_since_a_regroup(encoder: Encoder, layout: BlockLayout) -> list[int]:
-    """Of blocks 0, 1 and 2, of which 1 has left before, those that the protocol gives back."""
+    """Return those of blocks 0, 1 and 2 that the protocol gives back, where block 1 has left before."""
     protocol = Watched(job=1, rank=0, layout=layout, slots=64, window=8, rto_s=1.0)
     protocol.begin(1, 0.0, encoder.blocks, encoder.plan.lanes)
     assert len(protocol.contribute_all(encoder.all_packed([1]), now=0.0)) == 1
@@ -349,7 +351,9 @@ def waiting_since_a_regroup(encoder: Encoder, layout: BlockLayout) -> list[int]:
 
 
 def on_a_link_that_drops(error_max: float | None = None) -> tuple[Encoder, int]:
-    """A worker of 100 blocks whose link drops to a quarter after 50, and the block that narrowed those after it."""
+    """Return a worker of 100 blocks whose link drops to a quarter after 50, and the block that narrowed the following
+    ones.
+    """
     compress = CompressSection(codec="auto", ratio_control="deliverable", max_encoding_error=error_max)
     coding = JobCoding.of(JOB, compress, 100 * 512)
     ledger = Ledger(LedgerStorage.in_memory(blocks=100, lanes=512), 0, coding.codecs)
@@ -368,7 +372,7 @@ def on_a_link_that_drops(error_max: float | None = None) -> tuple[Encoder, int]:
 
 
 def alone(encoder: Encoder, block: int) -> Result:
-    """The result of a block that worker 0 alone is in."""
+    """Return the result of a block that contains worker 0 alone."""
     packed = encoder.packed(block)
     return Result(
         id=BlockId(1, block),
@@ -383,8 +387,8 @@ def alone(encoder: Encoder, block: int) -> Result:
 
 
 @pytest.mark.parametrize(("error_max", "lanes"), [(None, 2), (1e-4, 1)])
-def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | None, lanes: int) -> None:
-    """As far as the gradient bears it: in 8-bit lanes more than 1e-4 of this one is left over, in 16-bit lanes less."""
+def test_slow_link_is_told_to_all_and_narrows_waiting_blocks(error_max: float | None, lanes: int) -> None:
+    """The gradient limits how far: 8-bit lanes leave an encoding error above 1e-4 of it, 16-bit lanes less."""
     encoder, narrowed_at = on_a_link_that_drops(error_max)
     assert 50 < narrowed_at < 90
     assert encoder.current_lanes == encoder.packed(99).lanes == lanes
@@ -395,8 +399,8 @@ def test_a_slow_link_is_told_to_all_and_narrows_what_waits(error_max: float | No
     assert encoder.current_lanes == 0, "until the others have heard of it"
 
 
-def test_the_ratio_of_an_iteration_is_that_of_the_moment_when_its_rate_counted() -> None:
-    """Of the first blocks all was sent, of the others a quarter: c = (s + (D - s) r) / D."""
+def test_ratio_of_an_iteration_dates_from_the_moment_its_rate_counted() -> None:
+    """The first blocks were sent whole, the others at a quarter: c = (s + (D - s) r) / D."""
     encoder, narrowed_at = on_a_link_that_drops()
     delivered, rest = (narrowed_at + 1) / 100, 1 / 4 / (1 - DEAD_ZONE)
     encoding = encoder.follow(BlockResults.of([alone(encoder, block) for block in range(101)]), 0).encoding
@@ -404,7 +408,7 @@ def test_the_ratio_of_an_iteration_is_that_of_the_moment_when_its_rate_counted()
     assert encoding.rate_ratio == pytest.approx(delivered + (1 - delivered) * rest, rel=0.02)
 
 
-def test_an_iteration_whose_rate_did_not_count_has_no_ratio_of_its_own() -> None:
+def test_iteration_whose_rate_did_not_count_has_no_ratio() -> None:
     encoder, _ = on_a_link_that_drops()
     encoder.follow(BlockResults.of([alone(encoder, block) for block in range(101)]), 0)
     encoder.begin(2)
@@ -416,7 +420,7 @@ def test_an_iteration_whose_rate_did_not_count_has_no_ratio_of_its_own() -> None
 
 
 class Answers(RateEstimator):
-    """What it is told."""
+    """Keeps the answers that it gets."""
 
     def __init__(self) -> None:
         super().__init__("deliverable", stability=0.1)
@@ -426,8 +430,8 @@ class Answers(RateEstimator):
         self.told.append((now, wire_bytes, gradient_bytes))
 
 
-def test_an_answer_with_this_worker_in_it_says_what_was_sent_last_of_the_block() -> None:
-    """As the slot wanted it; a sum without this worker says nothing of its link."""
+def test_answer_with_this_worker_measures_the_block_as_last_sent() -> None:
+    """The slot wanted other lanes. A sum without this worker says nothing about its link."""
     team, rate = Team(codec="auto", ratio_control="deliverable"), Answers()
     encoder = team.encoders[0] = Encoder(team.coding, team.encoders[0].ledger, rate)
     team.encode()
@@ -444,7 +448,7 @@ def test_an_answer_with_this_worker_in_it_says_what_was_sent_last_of_the_block()
     assert rate.told[2:] == [(2.0, overhead + len(encoder.packed(encoder.blocks[-1]).values), 0)]
 
 
-def test_what_cannot_be_encoded_is_told() -> None:
+def test_unencodable_request_is_named() -> None:
     team = Team(codec="int8")
     team.encode()
     summary = team.encoders[0].blocks[-1]
@@ -456,7 +460,7 @@ def test_what_cannot_be_encoded_is_told() -> None:
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1 / 8])
-def test_what_came_of_a_gradient_is_measured(ratio: float) -> None:
+def test_encoding_error_of_a_gradient_is_measured(ratio: float) -> None:
     team = Team(codec="int8", ratio=ratio, elements=4 * 2048)
     team.iterate()
     team.encode()
@@ -478,7 +482,7 @@ def test_what_came_of_a_gradient_is_measured(ratio: float) -> None:
     assert encoder.follow(BlockResults.of(results), 0).encoding is None, "nothing was encoded"
 
 
-def test_norms_of_a_lot_are_estimated_from_samples() -> None:
+def test_norms_of_long_gradients_are_estimated_from_samples() -> None:
     team = Team(codec="int8", elements=40 * 2048)
     team.iterate()
     encoding = team.iterate()[0].encoding
@@ -490,8 +494,10 @@ def test_norms_of_a_lot_are_estimated_from_samples() -> None:
 
 
 @pytest.mark.parametrize(("codec", "small", "large"), [("int32", 1e-11, 100.0), ("int8", 1e-13, 0.0)])
-def test_elements_that_become_0_or_are_clipped_are_counted(codec: str, small: float, large: float) -> None:
-    """Half of them are 0, which fit; of the others a quarter is as small as this, and in the end one is too large."""
+def test_elements_that_underflow_or_are_clipped_are_counted(codec: str, small: float, large: float) -> None:
+    """Half the elements are 0, which fit; a quarter of the others is as small as given, and finally
+    one is too large.
+    """
     team = Team(codec=codec, elements=2048, follows=True)
     some = np.tile([0.1, 0.0, 0.1, 0.0, 0.1, 0.0, small, 0.0], 256)
     team.draw, team.spread = lambda count: some, 1.0
@@ -517,8 +523,8 @@ def test_lanes_of_32_bits_follow_gradients_of_any_size(size: float, ratio: float
     assert encoding.error_norm < 1e-4 * size * np.sqrt(8192)
 
 
-def test_a_step_that_is_too_large_for_residuals_to_shrink_is_seen() -> None:
-    """Votes' steps are agreed on an iteration before: where values become much smaller, what is left over grows."""
+def test_step_too_large_for_residuals_to_shrink_is_detected() -> None:
+    """The steps of votes are agreed an iteration earlier. When values become much smaller, the residual grows."""
     team = Team(codec="onebit", error_feedback=False)
     for size, expected in ((1.0, None), (1.0, 0.0), (1e-3, 1.0), (1e-3, 0.0)):
         team.draw = lambda count, size=size: size * np.random.default_rng(count).choice([-1.0, 1.0], count)

@@ -1,4 +1,4 @@
-"""What narrower lanes are expected to leave over, against what they do; and which lanes are refused for it."""
+"""The expected error of narrow lanes against the true one, and the lanes that are refused because of it."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize(("workers", "width"), [(2, 16), (2, 8), (2, 4), (4, 8), (4, 4), (16, 8), (64, 8)])
-def test_what_is_expected_is_about_what_encoding_leaves_over(name: str, workers: int, width: int) -> None:
+def test_expected_error_is_near_the_true_encoding_error(name: str, workers: int, width: int) -> None:
     values = to_fixed((1e-4 * VALUES[name](np.random.default_rng(1), (100, 512))).astype(np.float32))
     mean, largest = statistics(values)
     codec = FixedPoint(workers=workers, width=width)
@@ -37,20 +37,20 @@ def test_what_is_expected_is_about_what_encoding_leaves_over(name: str, workers:
     assert true / 2 < found < 1.5 * true + 1e-9
 
 
-def test_nothing_is_left_over_of_nothing() -> None:
+def test_zero_gradient_has_no_encoding_error() -> None:
     nothing = Magnitudes(mean=np.zeros(3), largest=np.zeros(3))
     assert expected_error(FixedPoint(workers=4, width=4), nothing) == 0
 
 
 def planner(**compress: Any) -> Planner:
-    """Of four workers, where 4-bit lanes have a single step up and down."""
+    """Return a planner for four workers, where 4-bit lanes have a single step up and down."""
     return JobCoding.of(
         JobSection(words=8), CompressSection(codec="auto", ratio_control="deliverable", **compress), 16 * 512
     ).planner
 
 
 NOISE = Magnitudes(mean=np.full(16, 2.0**-10), largest=np.full(16, 2.0**-7))
-"""Of a gradient of which 4-bit lanes leave over three quarters."""
+"""Magnitudes of a gradient of which 4-bit lanes lose three quarters."""
 
 
 def said(wish: float) -> SummaryBlock:
@@ -71,7 +71,7 @@ def said(wish: float) -> SummaryBlock:
     ],
     ids=str,
 )
-def test_lanes_are_narrowed_as_far_as_the_gradient_bears_it(
+def test_lanes_are_narrowed_as_far_as_the_gradient_permits(
     compress: dict[str, object], wish: float, width: int
 ) -> None:
     made = planner(**compress)
@@ -88,13 +88,13 @@ def test_lanes_are_narrowed_as_far_as_the_gradient_bears_it(
     assert made.narrowest(NOISE) <= width
 
 
-def test_before_anything_is_known_of_the_gradient_nothing_is_refused() -> None:
+def test_no_lanes_are_refused_before_the_gradient_is_known() -> None:
     made = planner(error_feedback=False)
     assert made.narrowest(None) == 4
     assert made.refused(made.first()) is None
 
 
-def test_lanes_that_the_configuration_asks_for_are_not_refused() -> None:
+def test_configured_lanes_are_not_refused() -> None:
     made = JobCoding.of(
         JobSection(words=8), CompressSection(codec="auto", ratio=0.125, error_feedback=False), 16 * 512
     ).planner

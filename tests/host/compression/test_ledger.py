@@ -1,4 +1,4 @@
-"""Fixed point, residuals, model, stragglers: what a worker computes before anything is sent."""
+"""Fixed point, residuals, ledger, shards and stragglers: everything that a worker computes before it sends."""
 
 import contextlib
 import ctypes
@@ -40,7 +40,7 @@ from tests.host.lab import add, ledger_of, noted, send, send_again, sent_values,
 CODEC = FixedPoint(workers=4, gradient_range=16.0)
 
 LANES = 2
-"""Of a block."""
+"""Lanes of a block."""
 
 DROPPED = AgeWeight(weight=0.0)
 HALVED = AgeWeight(weight=0.5)
@@ -57,12 +57,12 @@ def result(iteration: int, block: int, members: int) -> Result:
 
 
 def closed(iteration: int, block: int, *parts: int) -> Result:
-    """With these parts of worker 0's, and another worker."""
+    """Return a result with these parts of worker 0, and with another worker."""
     return result(iteration, block, OTHERS | sum(bit_of(0, part) for part in parts))
 
 
-def test_a_ledger_keeps_the_factors_of_its_checksums() -> None:
-    """Threads that make the first ledgers at once have factors of their own, of which the last are remembered."""
+def test_ledger_keeps_the_factors_of_its_checksums() -> None:
+    """Threads that create the first ledgers together get factors of their own; the cache keeps the last ones."""
     factors_of.cache_clear()
     storage = LedgerStorage.in_memory(blocks=1, lanes=LANES)
     ledger = Ledger(storage, 0, {0: CODEC})
@@ -73,15 +73,15 @@ def test_a_ledger_keeps_the_factors_of_its_checksums() -> None:
     assert factors() is None
 
 
-# -- what old gradients weigh
+# -- the weight of old gradients
 
 
 @given(
     arrays(np.int64, 8, elements=st.integers(-(2**62), 2**62 - 1)) | arrays(np.int64, 8, elements=st.integers(-9, 9)),
     st.integers(0, WEIGHT_UNIT),
 )
-def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: int) -> None:
-    """Of what pends when a block closes without it, and what is lost is discarded."""
+def test_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: int) -> None:
+    """The share of the pending values remains when a block closes without them; the rest is discarded."""
     storage = LedgerStorage.in_memory(blocks=1, lanes=8)
     ledger = ledger_of(storage, CODEC, age=AgeWeight(weight=share / WEIGHT_UNIT))
     add(ledger, np.zeros(8, np.float32), 1)
@@ -91,7 +91,7 @@ def test_a_share_is_rounded_down_whatever_the_size(values: np.ndarray, share: in
     assert ledger.accounts.totals().conserved
 
 
-def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
+def test_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
     age = AgeWeight(weight=0.7, limit=3)
     assert [age.at(old) for old in range(6)] == [256, 179, 125, 88, 0, 0]
     far = AgeWeight(weight=0.5, limit=20)
@@ -104,7 +104,7 @@ def test_a_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
     assert [DROPPED.at(old) for old in (0, 1, 2)] == [256, 0, 0]
 
 
-def test_the_configuration_says_what_old_gradients_weigh() -> None:
+def test_configuration_determines_the_weight_of_old_gradients() -> None:
     assert AgeWeight(limit=16).under(PolicySection().late_policy) == AgeWeight(weight=0.5, limit=16)
     for rule in ("async", "batch-sync", "stash", "abort"):
         late_policy = PolicySection(late_gradient=rule, age_weight=0.9).late_policy
@@ -113,21 +113,21 @@ def test_the_configuration_says_what_old_gradients_weigh() -> None:
     assert (fading.at(1), fading.limit) == (0, 3), "nothing is left"
 
 
-# -- the ledger against an account of their own
+# -- the ledger against a separate account
 
 
 def numbers(values: Iterable[int]) -> np.ndarray:
-    """Whole numbers of any size."""
+    """Return integers of unlimited size."""
     return np.array([int(value) for value in values], object)
 
 
 LEFT = {1.0: [256, 256], 0.5: [256, 128, 64, 32, 16], 0.1: [256, 26, 16], 0.0: [256, 0]}
-"""What iterations leave of a gradient, by what one leaves of it; further ones as much as the last."""
+"""Weight that remains of a gradient after each iteration, by age weight; the last entry applies to all further ones."""
 
 
 @dataclass
 class Expected:
-    """What a block's ledger has to say; whoever is not aggregated fades with each closing."""
+    """The expected state of a block's ledger; unaggregated gradients lose weight with each closing."""
 
     age: AgeWeight
     gradients: np.ndarray = field(default_factory=lambda: numbers([0] * LANES))
@@ -139,9 +139,9 @@ class Expected:
     settled: int = 0
     """The latest iteration whose sum has closed."""
     waits: list[int] = field(default_factory=list)
-    """For each gradient that waits and is in no part on its way the first iteration whose sum it has missed, or 0."""
+    """The first missed iteration of each gradient that waits and is in no part in flight; 0: none."""
     away: dict[int, tuple[np.ndarray, int, list[int]]] = field(default_factory=dict)
-    """Parts: what each stands for and weighs, and the same of its gradients."""
+    """By part: the values and weight that it carries, and the first missed iteration of each of its gradients."""
 
     @property
     def weight(self) -> int:
@@ -165,7 +165,7 @@ class Expected:
         return self.unsent > 0 and (not sums or late > 0) and (sums < 2 or late < self.settled)
 
     def _share(self, iterations: int, age: int) -> int:
-        """What so many iterations leave of what has this age then."""
+        """Return the share that remains after so many iterations of a gradient of this final age."""
         left = LEFT[self.age.weight]
         return left[min(iterations, len(left) - 1)] if age <= self.age.limit else 0
 
@@ -212,7 +212,7 @@ STEPS = st.lists(st.sampled_from(["enter", "late", "send", "refuse", "close", "d
 
 
 class Twin:
-    """Ledger, and what they have to say; a worker's steps in one iteration after another."""
+    """A ledger and its expected state, through a worker's steps in successive iterations."""
 
     def __init__(self, age: AgeWeight) -> None:
         self.age, self.storage = age, LedgerStorage.in_memory(blocks=BLOCKS, lanes=LANES)
@@ -228,7 +228,7 @@ class Twin:
         self.open, self.parts = set(range(BLOCKS)), list(range(PARTS))
 
     def enter(self, begun: int, values: np.ndarray, first: list[int]) -> None:
-        """A gradient that was begun then: these blocks of it first, then the others."""
+        """Enter a gradient that was begun in iteration `begun`, these blocks first."""
         batch = self.newest[1] + 1 if begun == self.newest[0] else 0
         if begun < self.newest[0] or batch == PARTS:
             return
@@ -246,7 +246,7 @@ class Twin:
             self._sent(part, block)
 
     def refuse(self, block: int, scale: int) -> None:
-        """The slot sums at another scale than that of the block's latest part."""
+        """Encode the block's latest part at another scale, which the slot asks for."""
         if self.expected[block].away:
             part = [*self.expected[block].away][-1]
             send_again(self.ledger, block, self.iteration, CODEC, scale, part)
@@ -295,8 +295,10 @@ class Twin:
 @pytest.mark.parametrize("weight", LEFT)
 @settings(max_examples=60, deadline=None)
 @given(limit=st.sampled_from([1, 2, 3, 1 << 32]), seed=st.integers(0, 1 << 32), data=st.data())
-def test_books_say_what_was_entered_counted_and_faded(weight: float, limit: int, seed: int, data: Any) -> None:
-    """Gradients come in time or late, in up to four parts of a block, of which sums have any; blocks may rest."""
+def test_ledger_accounts_for_entered_counted_and_faded_gradients(
+    weight: float, limit: int, seed: int, data: Any
+) -> None:
+    """Gradients come in time or late, in up to four parts of a block. Sums contain any of them; blocks may rest."""
     twin, random = Twin(AgeWeight(weight=weight, limit=limit)), np.random.default_rng(seed)
     for _ in range(data.draw(st.integers(1, 6))):
         twin.begin()
@@ -316,7 +318,7 @@ def test_books_say_what_was_entered_counted_and_faded(weight: float, limit: int,
                 twin.die()
             twin.check()
         for block, expected in enumerate(twin.expected):
-            if expected.away:  # an iteration ends when all is answered that was sent
+            if expected.away:  # an iteration ends when every sent part is answered
                 twin.close(block, data.draw(st.sets(st.sampled_from([*expected.away]))))
         twin.check()
 
@@ -325,7 +327,7 @@ ONES = np.ones(8, np.float32)
 
 
 def alike(value: int, lanes: int) -> np.ndarray:
-    """The checksum of a block whose values are all the same."""
+    """Return the checksum of a block whose values are all the same."""
     return checksums(np.full((1, lanes), value))
 
 
@@ -336,7 +338,7 @@ def end_without(ledger: Ledger, *iterations: int) -> None:
 
 
 def test_two_parts_of_a_block_are_counted_together() -> None:
-    """What the second has is what came after the first; both are in one sum, or one of them, or none."""
+    """The second part carries what came after the first. One sum has both, or one of them, or neither."""
     for inside, aggregated, left in (((0, 1), 5, 0), ((0,), 2, 3), ((1,), 3, 2), ((), 0, 5)):
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
         ledger.begin(1)
@@ -354,7 +356,7 @@ def test_two_parts_of_a_block_are_counted_together() -> None:
         assert ledger.accounts.account().late_since == (0 if len(inside) == 2 else 1)
 
 
-def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent() -> None:
+def test_parts_in_different_lanes_are_each_counted_as_sent() -> None:
     codecs = {0: CODEC, 2: FixedPoint(workers=3, width=8)}
     ledger = Ledger(LedgerStorage.in_memory(blocks=3, lanes=8), 0, codecs)
     ledger.begin(1)
@@ -373,8 +375,8 @@ def test_parts_in_lanes_of_different_widths_are_each_counted_as_they_were_sent()
     assert ledger.accounts.totals().conserved
 
 
-def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
-    """A gradient of the first iteration is merged into the third as part 1, then comes the third's own as part 0."""
+def test_late_part_in_flight_is_not_sent_twice() -> None:
+    """A gradient of iteration 1 is merged into iteration 3 as part 1; the gradient of iteration 3 follows as part 0."""
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
     end_without(ledger, 1, 2)
     ledger.begin(3)
@@ -403,8 +405,8 @@ def test_nothing_is_sent_twice_while_what_is_late_is_on_its_way() -> None:
     assert ledger.accounts.totals().conserved
 
 
-def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
-    """The oldest gradient that waits in a block says how old it is; all that waits there goes with it."""
+def test_gradients_older_than_the_limit_are_in_no_sum() -> None:
+    """A block's age is that of its oldest waiting gradient; all that waits in the block is discarded with it."""
     for limit, waits in ((3, [256, 512, 768, 0, 256]), (1, [256, 0, 256, 0, 256]), (9, [256, 512, 768, 1024, 1280])):
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=limit))
         for iteration, weight in enumerate(waits, 1):
@@ -422,7 +424,7 @@ def test_what_is_older_than_the_limit_is_in_no_sum() -> None:
     assert late.accounts.account().late_since == 3
 
 
-def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() -> None:
+def test_gradient_that_arrives_after_its_block_closed_is_an_iteration_older() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=HALVED)
     ledger.begin(1)
     ledger.settle_results(closed(1, 1))
@@ -438,7 +440,7 @@ def test_a_gradient_that_comes_when_its_block_is_closed_is_an_iteration_older() 
     assert (account.waiting, account.discarded) == ((128 + 64 + 64 + 32) / 512, 2 - (128 + 64 + 64 + 32) / 512)
 
 
-def test_a_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> None:
+def test_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> None:
     """Block 0 has a sum in every iteration, block 1 in the third alone."""
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC, age=AgeWeight(weight=0.5, limit=2))
     for iteration in (1, 2, 3):
@@ -462,7 +464,7 @@ def test_a_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> Non
     assert ledger.accounts.totals().conserved
 
 
-def test_a_block_has_missed_two_sums_when_its_second_closes() -> None:
+def test_block_has_missed_two_sums_when_its_second_closes() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
     missed = []
     for iteration in (1, 5, 9):
@@ -474,7 +476,7 @@ def test_a_block_has_missed_two_sums_when_its_second_closes() -> None:
     assert missed == [[False], [True], [True]]
 
 
-def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
+def test_result_with_an_unsent_part_is_refused() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
     ledger.begin(1)
     add(ledger, ONES, 1)
@@ -484,7 +486,7 @@ def test_a_worker_is_asked_for_parts_that_it_has_sent() -> None:
     assert not ledger.accounts.totals().aggregated.any()
 
 
-def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() -> None:
+def test_array_of_results_without_news_changes_nothing() -> None:
     ledger = ledger_of(LedgerStorage.in_memory(blocks=4, lanes=8), CODEC)
     ledger.begin(1)
     for part in (0, 1):
@@ -503,12 +505,12 @@ def test_results_come_as_arrays_and_those_that_say_nothing_new_change_nothing() 
         ):
             ledger.settle(1, np.array([1, 2]), np.array([0b1, parts]))
     assert np.array_equal(ledger.residual.pending, before), "of block 1 neither"
-    with pytest.raises(ProtocolError, match="2 blocks are settled with 1 bitmaps of parts"):
+    with pytest.raises(ProtocolError, match="2 blocks must have 2 bitmaps of parts, got 1"):
         ledger.settle(1, np.array([1, 2]), np.array([0b1]))
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 8, 300]))
-def test_a_checksum_is_linear_and_that_of_nothing_else(seed: int, lanes: int) -> None:
+def test_checksum_is_linear_and_detects_a_changed_bit(seed: int, lanes: int) -> None:
     random = np.random.default_rng(seed)
     one, other = random.integers(-(2**63), 2**63, (2, 3, lanes))
     assert np.array_equal(checksums(one + other), checksums(one) + checksums(other))
@@ -521,10 +523,10 @@ def test_a_checksum_is_linear_and_that_of_nothing_else(seed: int, lanes: int) ->
 
 
 @pytest.mark.parametrize(("width", "lanes", "least"), [(32, 2048, 16), (16, 4096, 12), (8, 8192, 10), (4, 16384, 9)])
-def test_a_ledger_takes_little_more_than_what_pends_and_what_was_sent_twice(
+def test_ledger_takes_little_more_than_the_residual_and_the_sent_lanes(
     tmp_path: Path, width: int, lanes: int, least: int
 ) -> None:
-    """Bytes an element: of the layout without the parts that are not used, and on the disk, where these are holes."""
+    """Bytes an element, of the layout without unused parts, and on the disk, where unused parts are holes."""
     blocks, path = 64, tmp_path / "ledger"
     storage = LedgerStorage.in_file(path, job=1, rank=0, blocks=blocks, lanes=lanes, width=width)
     codec = FixedPoint(workers=1, width=width)
@@ -540,7 +542,7 @@ def test_a_ledger_takes_little_more_than_what_pends_and_what_was_sent_twice(
     assert least < path.stat().st_blocks * 512 / storage.pending.size < least + 0.5
 
 
-def test_the_bench_says_what_a_ledger_costs() -> None:
+def test_bench_reports_the_cost_of_a_ledger() -> None:
     rows = measure((32, 8), (2048, 256), elements=10_000, repetitions=1)
     assert [(row["codec"], row["lanes"], int(row["bytes"])) for row in rows] == [
         ("int32", 2048, 16),
@@ -552,9 +554,7 @@ def test_the_bench_says_what_a_ledger_costs() -> None:
 
 
 @pytest.mark.parametrize(("variable", "value"), [("CC", "/nowhere/cc"), ("KOFN_CACHE", "/dev/null/x")])
-def test_where_there_is_no_compiler_there_is_no_ledger(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_ledger_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     library.cache_clear()
     try:
@@ -565,7 +565,7 @@ def test_where_there_is_no_compiler_there_is_no_ledger(
         library.cache_clear()
 
 
-# -- whoever dies, at any moment
+# -- kills at any moment
 
 DYING = """
 import sys, numpy as np
@@ -603,8 +603,8 @@ while True:
 
 
 @pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
-def test_books_survive_a_kill_at_any_moment(tmp_path, age):
-    """Of each block all is aggregated, or discarded, or nothing; even blocks always come too late."""
+def test_ledger_survives_a_kill_at_any_moment(tmp_path, age):
+    """Each block is aggregated completely, or discarded completely, or unchanged; even blocks always come too late."""
     path, before = tmp_path / "worker.ledger", 0
     for iterations, delay_ms in ((1, 0), (2, 1), (3, 2), (4, 5), (5, 1)):
         command = [sys.executable, "-c", DYING, path, str(age.weight)]
@@ -638,7 +638,7 @@ def test_books_survive_a_kill_at_any_moment(tmp_path, age):
 
 
 def same_ledger(one: Ledger, other: Ledger) -> None:
-    """To the last bit, and so is what their next contribution says."""
+    """Check that two ledgers, and their next contributions, are equal to the last bit."""
     assert np.array_equal(one.residual.pending, other.residual.pending)
     ours, theirs = one.accounts.totals(), other.accounts.totals()
     for name in ("gradients", "aggregated", "pending", "discarded"):
@@ -649,16 +649,18 @@ def same_ledger(one: Ledger, other: Ledger) -> None:
 
 
 SIX = 6
-"""Blocks; what becomes of each is said below."""
+"""Number of blocks; live() says how each one fares."""
 
 
 def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
-    """A worker, from wherever its ledger is to the end of iteration `last`, as an agent would.
+    """Continue from any state of the ledger to the end of iteration `last`, as an agent would.
 
-    In each iteration it has a gradient of the one before, late, which it sends as part 1, then its own as part 0, and
-    another with the same parameters as part 2; each is entered in two pieces, of which a kill may leave the first.
-    Of block 0 all is in the sum; 1 closes before anything is there; of 2 nothing is in the sum; of 3 the late one;
-    of 4 the others by turns; of 5 its own, at another scale, which is then taken back.
+    An iteration has three gradients: a late one of the previous iteration (part 1), its own (part 0), and another batch
+    of the same parameters (part 2). Each is entered in two pieces, of which a kill may leave the first.
+
+    The sum of block 0 has all parts. Block 1 closes before any part is there. The sum of block 2 has none, that of
+    block 3 the late one, that of block 4 parts 0 and 2 by turns. Block 5 is refused at its scale, aggregated and taken
+    back.
     """
     ledger = ledger_of(storage, CODEC, age=age)
     for iteration in range(max(ledger.begun, 1), last + 1):
@@ -688,7 +690,7 @@ AGES = [NOTHING_FADES, HALVED, DROPPED, AgeWeight(weight=0.5, limit=2)]
 
 
 def go_on(age: AgeWeight, mutant: str = "") -> None:
-    """Whoever goes on after a kill at any store of the first iterations has the ledger of one that was not killed."""
+    """Check that a worker that continues after a kill at any store has the ledger of an undisturbed one."""
     storage = LedgerStorage.in_memory(blocks=SIX, lanes=2)
     found = left_by_kills(
         moments(storage, lambda: live(storage, 3, age), mutant), lambda died: ledger_of(died, CODEC, age=age), mutant
@@ -705,13 +707,15 @@ def go_on(age: AgeWeight, mutant: str = "") -> None:
 
 
 @pytest.mark.parametrize("age", AGES, ids=str)
-def test_who_goes_on_after_a_kill_at_any_store_has_the_same_books(age: AgeWeight) -> None:
-    """Gradients, sums and what has faded, with their weights and ages, whichever part of which block was at hand."""
+def test_ledger_after_a_kill_at_any_store_equals_an_undisturbed_one(age: AgeWeight) -> None:
+    """Gradients, sums and discarded values agree, with their weights and ages, whichever part of a block was being
+    changed.
+    """
     go_on(age)
 
 
 def refuse(mutant: str = "") -> None:
-    """A late gradient is on its way, a newer one waits; the slot sums at another scale, and it is killed over that."""
+    """Kill a worker while it encodes a late part at another scale; a newer gradient waits."""
     storage = LedgerStorage.in_memory(blocks=1, lanes=2)
     ledger = ledger_of(storage, CODEC)
     end_without(ledger, 1, 2)
@@ -735,12 +739,14 @@ def refuse(mutant: str = "") -> None:
     assert oldest == {1: 3, 2: 1, 0: 0}
 
 
-def test_who_is_killed_over_a_refusal_has_what_waits_no_older_than_it_is() -> None:
+def test_kill_during_a_refusal_does_not_age_waiting_gradients() -> None:
     refuse()
 
 
 def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
-    """A worker that has sent in the iteration before sends in this one; all are known to have given to `given`."""
+    """Send in `iteration` after sending in the previous one; all workers are known to have given to
+    iteration `given`.
+    """
     ledger, known = ledger_of(storage, CODEC), np.zeros(STATE, np.int64)
     known[GIVEN] = given
     protocol: Any = SimpleNamespace(address=ctypes.c_void_p(known.ctypes.data), keeps=known)
@@ -752,21 +758,21 @@ def sends_on(storage: LedgerStorage, iteration: int, given: int) -> Ledger:
 
 
 @pytest.mark.parametrize(("given", "kept", "rows"), [(0, True, 2), (1, True, 2), (2, False, 1), (3, False, 1)])
-def test_what_was_sent_is_written_over_once_all_have_given_to_the_next_iteration(given, kept, rows) -> None:
-    """Others may have made a sum anew until then, without this worker's contribution, which would be pending again."""
+def test_sent_lanes_are_overwritten_once_all_have_given_to_the_next_iteration(given, kept, rows) -> None:
+    """Until then the others may repeat a sum without this worker, whose contribution would become pending again."""
     storage = LedgerStorage.in_memory(blocks=2, lanes=2)
     sends_on(storage, 1, 0).settle(1, np.arange(2), np.array([1, 0]))
     ledger = sends_on(storage, 2, given)
     assert ledger.sent.whole(1).any() == kept
     assert (ledger.sent.whole(2)[0] != 0).all()
     assert storage.packed[0].any(axis=(1, 2)).sum() == rows, "no other memory is touched"
-    with contextlib.nullcontext() if kept else pytest.raises(ProtocolError, match="is not known in iteration 2"):
+    with contextlib.nullcontext() if kept else pytest.raises(ProtocolError, match="no longer keeps in iteration 2"):
         ledger.reconcile(closed(1, 0))
     assert ledger.accounts.totals().conserved
 
 
 def write_over(mutant: str = "") -> None:
-    """What it was is known, or what it becomes, or neither."""
+    """Check that after a kill the sent lanes are the old ones, the new ones, or unknown."""
     storage = LedgerStorage.in_memory(blocks=1, lanes=4)
     before = sends_on(storage, 1, 0).sent.whole(1)
     found = moments(storage, lambda: sends_on(storage, 2, 2), mutant)
@@ -779,12 +785,12 @@ def write_over(mutant: str = "") -> None:
         ), "what is noted is what was sent"
 
 
-def test_who_is_killed_while_it_writes_over_what_was_sent_has_noted_nothing_wrong() -> None:
+def test_kill_while_sent_lanes_are_overwritten_leaves_no_wrong_lanes() -> None:
     write_over()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_another_order_of_stores_is_found(mutant: str) -> None:
+def test_wrong_orders_of_stores_are_detected(mutant: str) -> None:
     with pytest.raises(AssertionError, match=r"goes on|conserved|opens it|what is noted"):
         refuse(mutant)
         write_over(mutant)
@@ -793,8 +799,8 @@ def test_another_order_of_stores_is_found(mutant: str) -> None:
 
 
 @pytest.mark.parametrize("age", [NOTHING_FADES, DROPPED], ids=["kept", "dropped"])
-def test_weights_are_those_of_the_values_after_a_kill_at_any_store(age):
-    """Gradients of ones: what is pending of a block says how many gradients it is, and so does what is sent."""
+def test_weights_match_the_values_after_a_kill_at_any_store(age):
+    """All gradients are ones, so the values of a residual, and of a contribution, equal their number of gradients."""
     left = [0, 4, 4, 4] if age is NOTHING_FADES else [0, 0, 0, 1]
 
     def live_on_ones(storage: LedgerStorage, last: int) -> Ledger:
@@ -827,8 +833,10 @@ def test_weights_are_those_of_the_values_after_a_kill_at_any_store(age):
         assert live_on_ones(died, 4).accounts.waiting.tolist() == [WEIGHT_UNIT * number for number in left]
 
 
-def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
-    """Who died over its third gradient of an iteration computes the second again, which all its blocks have."""
+def test_gradient_is_entered_once_although_a_later_one_is_partly_entered():
+    """A worker that died during its third gradient of an iteration computes the second again, which all its blocks
+    have.
+    """
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), CODEC)
     for batch, blocks in ((0, None), (1, None), (2, np.array([1]))):
         add(ledger, ONES, 7, blocks, batch=batch)
@@ -839,7 +847,7 @@ def test_a_gradient_is_entered_once_although_a_later_one_is_there_in_part():
     assert ledger.entered == 7
 
 
-def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_sum():
+def test_weight_of_a_contribution_is_at_least_minimal_and_fits_a_sum():
     codec = FixedPoint(workers=64, gradient_range=2.0**20)
     ledger, most = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec), WEIGHT_MAX // WEIGHT_UNIT
     for iteration in range(1, most + 10):
@@ -859,10 +867,10 @@ def test_a_contribution_says_at_least_a_little_weight_and_at_most_what_fits_a_su
     assert (found_closed.accounts.waiting.tolist(), sent_weight(found_closed, 0)) == ([0], 1)
 
 
-# -- what others have made again
+# -- results that peers have repeated
 
 
-def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back():
+def test_repeated_result_without_this_worker_is_taken_back():
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=8), CODEC)
     for iteration in (1, 2):
         add(ledger, np.arange(16, dtype=np.float32), iteration)
@@ -885,8 +893,8 @@ def test_a_result_that_the_others_made_again_without_this_worker_is_taken_back()
 
 @pytest.mark.parametrize("mine", [(0, 1), (0, 1, 2), (1,)])
 @pytest.mark.parametrize("theirs", [(), (0,), (1,), (0, 1)])
-def test_a_result_that_the_others_made_again_with_other_parts_is_theirs(mine, theirs):
-    """The ledger is as if theirs had been the only one."""
+def test_repeated_result_with_other_parts_replaces_the_first(mine, theirs):
+    """The ledger is as if the peers' result had been the only one."""
     storage, values = LedgerStorage.in_memory(blocks=2, lanes=4), (1, 2, 4)
     ledger = ledger_of(storage, CODEC)
     ledger.begin(1)
@@ -905,8 +913,8 @@ def test_a_result_that_the_others_made_again_with_other_parts_is_theirs(mine, th
     assert (ledger.residual.pending[:, 0] >> FRACTION_BITS).tolist() == [sum(values) - aggregated, sum(values) - 1]
 
 
-def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs():
-    """It died in the second iteration; the others had made the first one's result again, and refuse its scale now."""
+def test_weight_is_right_when_a_block_is_encoded_again_after_a_result_was_taken_back():
+    """The worker died in iteration 2. The others have repeated the sum of iteration 1 and now refuse its scale."""
     storage = LedgerStorage.in_memory(blocks=1, lanes=8)
     ledger = ledger_of(storage, CODEC)
     for iteration in (1, 2):
@@ -929,7 +937,7 @@ def test_who_encodes_again_after_something_was_taken_back_says_what_that_weighs(
     assert not again.residual.pending.any()
 
 
-def test_what_is_taken_back_is_pending_and_never_discarded():
+def test_values_taken_back_are_pending_and_never_discarded():
     storage = LedgerStorage.in_memory(blocks=1, lanes=8)
     ledger = ledger_of(storage, CODEC, age=DROPPED)
     add(ledger, np.ones(8, np.float32), 1)
@@ -943,8 +951,8 @@ def test_what_is_taken_back_is_pending_and_never_discarded():
     assert ledger.accounts.account().late_since == 1
 
 
-def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
-    """It was in time once; what waits beside it is as old as it is."""
+def test_values_taken_back_are_as_old_as_the_newest_gradient():
+    """They were in time once; values that wait with them have the same age."""
     for parts, oldest in (((0,), 2), ((1, 0), 1)):
         ledger = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC)
         end_without(ledger, 1)
@@ -960,14 +968,14 @@ def test_what_is_taken_back_is_as_old_as_the_newest_gradient():
         assert ledger.accounts.account().late_since == oldest
 
 
-def test_books_of_others_are_refused(tmp_path):
+def test_ledger_of_another_worker_or_layout_is_refused(tmp_path):
     path = tmp_path / "ledger"
     LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
     others: tuple[dict[str, Any], ...] = {"rank": 1}, {"lanes": 32}, {"width": 8}, {"residual": "bfloat16"}
     for other in others:
         with pytest.raises(
             LedgerError,
-            match=r"another ledger \(job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits, residuals of 64\), not that",
+            match="got that of job 1, rank 2, 3 blocks of 64 lanes of up to 32 bits, residuals of 64: remove it",
         ):
             LedgerStorage.in_file(path, **{"job": 1, "rank": 2, "blocks": 3, "lanes": 64, **other})
     with pytest.raises(LedgerError, match="No such file"):
@@ -975,16 +983,16 @@ def test_books_of_others_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"6kb\0nfok" + bytes(5000), b"something else", b"short"])
-def test_what_is_no_ledger_of_this_version_is_refused_and_left_as_it_is(tmp_path, content):
+def test_file_that_is_no_ledger_is_refused_and_left_unchanged(tmp_path, content):
     path = tmp_path / "ledger"
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match="holds no ledger of this version: remove it, or give another place"):
+    with pytest.raises(LedgerError, match="holds no ledger of this version: remove it, or choose another place"):
         LedgerStorage.in_file(path, job=1, rank=2, blocks=3, lanes=64)
     assert path.read_bytes() == content
 
 
-def test_a_restart_sends_what_was_sent(tmp_path):
-    """Whatever is added to the ledger later: the switch may hold the first contributions already."""
+def test_restarted_worker_sends_the_same_lanes(tmp_path):
+    """Values entered later do not change them: the switch may hold the first contributions already."""
     storage = LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8)
     first = ledger_of(storage, CODEC)
     first.begin(5)
@@ -994,7 +1002,7 @@ def test_a_restart_sends_what_was_sent(tmp_path):
     send(first, 5, CODEC)
     sent, packed = storage.sent.copy(), storage.packed.copy()
     again = ledger_of(LedgerStorage.in_file(tmp_path / "b", job=1, rank=0, blocks=2, lanes=8), CODEC)
-    again.begin(4)  # a peer whose replica it takes may be behind
+    again.begin(4)  # a peer's replica may be older
     assert (again.begun, again.entered, again.sent.unsettled(5)) == (5, 5, [0, 1])
     again.begin(5)
     assert (again.sent.free, again.accounts.unsent(5).tolist()) == (2, [0, 0])
@@ -1055,7 +1063,7 @@ def test_shards_share_the_held_out_images_and_nothing_else():
     assert not np.array_equal(shards[0].batch(5, 8).images, shards[0].batch(6, 8).images)
 
 
-def test_classes_that_one_worker_alone_holds():
+def test_owned_classes_are_at_one_worker_alone():
     owned = (ClassShard(worker=1, classes=(8, 9)), ClassShard(worker=3, classes=(0,)))
     shards = [load_shard(rank, 5, 7, owned) for rank in range(5)]
     held = [set(shard.train.labels.tolist()) for shard in shards]
@@ -1067,7 +1075,7 @@ def test_classes_that_one_worker_alone_holds():
     assert np.array_equal(shards[0].held_out.images, load_shard(0, 5, seed=7).held_out.images)
 
 
-def test_shards_by_dirichlet_divide_all_images_and_nobody_is_without() -> None:
+def test_dirichlet_shards_divide_all_images_and_none_is_empty() -> None:
     skewed, even = (
         [len(shard.train.labels) for shard in load_shards(range(8), 8, 7, (), alpha)] for alpha in (0.05, 1e6)
     )

@@ -1,4 +1,4 @@
-"""A ledger that two threads change at once ends the process before its books are wrong."""
+"""A process ends when two threads change a ledger at once, before the ledger is wrong."""
 
 import signal
 import subprocess
@@ -26,7 +26,7 @@ def changed_by(threads: int, times: int) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_two_threads_end_the_process() -> None:
+def test_two_threads_in_a_ledger_end_the_process() -> None:
     assert changed_by(1, 10).returncode == 0
     found = changed_by(2, 500)
     assert found.returncode == -signal.SIGABRT

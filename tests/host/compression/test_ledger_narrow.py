@@ -1,4 +1,4 @@
-"""Ledger of blocks in lanes of any width, of which some rest: nothing is lost, whatever encoding leaves over."""
+"""Ledger of blocks in lanes of any width, some of which rest: no value is lost, whatever the encoding error."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,11 +30,11 @@ BLOCKS, ELEMENTS, ME = 4, 8, 0
 
 
 class Own(FixedPoint):
-    """A user's own, which ledger.c cannot decode."""
+    """A user's codec, which ledger.c cannot decode."""
 
 
 class OwnBit(OneBit):
-    """One of those too."""
+    """A user's votes, which ledger.c cannot decode."""
 
 
 CODECS: dict[str, Callable[[], Codec]] = {
@@ -64,7 +64,7 @@ AGES = {"kept": NOTHING_FADES, "halved": AgeWeight(weight=0.5), "dropped": AgeWe
 def test_conservation_is_exact_for_every_codec(
     name: str, gradients: list[np.ndarray], feedback: bool, late: str, residual: Residual, data: Any
 ) -> None:
-    """Some blocks rest, some are refused and encoded again, some come too late, and a process may begin anew."""
+    """Some blocks rest, some are refused and encoded at another scale, some are late, and the process may restart."""
     codec, age = CODECS[name](), AGES[late]
     storage = LedgerStorage.in_memory(blocks=BLOCKS, lanes=ELEMENTS, residual=residual)
     ledger = ledger_of(storage, codec, feedback=feedback, age=age)
@@ -112,9 +112,9 @@ OWN: dict[int, Codec] = {1: Own(workers=3, width=16), 3: Own(workers=3, width=4)
 def live(
     storage: LedgerStorage, last: int, *, age: AgeWeight, feedback: bool, codecs: Mapping[int, Codec] = NARROW
 ) -> Ledger:
-    """Goes on from wherever its ledger is, in lanes that change: block 0 is aggregated, 1 is late, 2 is refused once.
+    """Continue from any state of the ledger, in changing lanes: block 0 is aggregated, 1 is late, 2 is refused once.
 
-    Each rests in every third iteration; 3 is aggregated and taken back.
+    Block 3 is aggregated and taken back. Each block rests in every third iteration.
     """
     ledger = Ledger(storage, ME, codecs, age=age, feedback=feedback)
     for iteration in range(max(ledger.begun, 1), last + 1):
@@ -141,10 +141,10 @@ def live(
     [(NARROW, "exact"), (OWN, "exact"), (NARROW, "bfloat16"), (NARROW, "int8")],
     ids=["narrow", "own", "bfloat16", "int8"],
 )
-def test_a_kill_at_any_store_loses_nothing(
+def test_kill_at_any_store_loses_nothing(
     late: str, feedback: bool, codecs: Mapping[int, Codec], residual: Residual
 ) -> None:
-    """Who goes on has what it would have had."""
+    """A worker that continues has the ledger of an undisturbed one."""
     storage, age = LedgerStorage.in_memory(blocks=BLOCKS, lanes=2, residual=residual), AGES[late]
     found = left_by_kills(
         moments(storage, lambda: live(storage, 3, age=age, feedback=feedback, codecs=codecs)),
@@ -162,7 +162,7 @@ def test_a_kill_at_any_store_loses_nothing(
 
 
 def left(ledger: Ledger, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return what pends of all blocks but for what their parts, in lanes of these codes, stand for."""
+    """Return the residual of all blocks less the values of their parts, in lanes of these codes."""
     rest: np.ndarray = ledger.residual.pending.copy()
     for sent, code in zip(ledger.sent.whole(1), codes.tolist(), strict=False):
         rest -= ledger._codecs[code].decode(sent, scales[:, None], 1)
@@ -181,10 +181,10 @@ def left(ledger: Ledger, codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
 )
 @given(seed=st.integers(0, 2**32 - 1), lanes=st.sampled_from([8, 64, 1024, 1032, 2056]))
 @settings(max_examples=10, deadline=None)
-def test_native_code_encodes_and_decodes_as_codecs_do(
+def test_native_code_encodes_and_decodes_as_the_codecs_do(
     native: Mapping[int, Codec], own: Mapping[int, Codec], seed: int, lanes: int
 ) -> None:
-    """Parts of a block in any lanes, of which some are in sums, and are taken back; gradients enter with them."""
+    """A block's parts have any lanes. Some are in sums and are taken back; gradients enter meanwhile."""
     random, scales = np.random.default_rng(seed), np.array([0, 17, 38])
     parts = random.integers(0, 8, 3)
     codes, given = random.choice([*native], 3), random.normal(0, 2, (3, 3 * lanes)).astype(np.float32)
@@ -203,27 +203,25 @@ def test_native_code_encodes_and_decodes_as_codecs_do(
 
 
 class TooLong(Own):
-    """Its lanes are not of the width that its place among the codecs says."""
+    """A codec whose lanes have another width than its code says."""
 
     def __init__(self) -> None:
         super().__init__(workers=3, width=8)
         self.width = 32
 
 
-def test_a_codec_that_encodes_more_than_fits_is_refused() -> None:
+def test_codec_that_encodes_more_than_fits_is_refused() -> None:
     storage = LedgerStorage.in_memory(blocks=2, lanes=4, width=8)
     ledger = Ledger(storage, ME, {2: TooLong()})
-    with pytest.raises(CodecError, match=r"2 blocks in lanes of 8 bits are 32 bytes: 8 are needed, and a row .* has 4"):
+    with pytest.raises(CodecError, match=r"2 blocks in lanes of 8 bits must be 8 bytes, got 32; a row .* has 4"):
         ledger.sending(1, np.arange(2), 2, np.zeros(2, int))
-    with pytest.raises(
-        CodecError, match=r"2 blocks in lanes of 32 bits are 32 bytes: 32 are needed, and a row .* has 4"
-    ):
+    with pytest.raises(CodecError, match=r"2 blocks in lanes of 32 bits must be 32 bytes, got 32; a row .* has 4"):
         Ledger(storage, ME, {0: FixedPoint(workers=3)}).sending(1, np.arange(2), 0, np.zeros(2, int))
     assert not storage.packed.any()
     assert not storage.sent["iteration"].any()
 
 
-def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
+def test_parts_are_counted_in_the_lanes_they_were_sent_in() -> None:
     codecs = {1: FixedPoint(workers=3, width=16), 3: FixedPoint(workers=3, width=4)}
     storage = LedgerStorage.in_memory(blocks=2, lanes=4)
     ledger = Ledger(storage, ME, codecs)
@@ -238,7 +236,7 @@ def test_what_was_sent_is_counted_in_the_lanes_that_it_was_sent_in() -> None:
     assert again.accounts.totals().conserved
 
 
-def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
+def test_resting_block_keeps_all_its_gradients_pending() -> None:
     codec = CODECS["int8"]()
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), codec, feedback=False)
     for iteration in (1, 2, 3):
@@ -253,7 +251,7 @@ def test_a_block_that_rests_stays_pending_with_all_its_gradients() -> None:
     assert ledger.accounts.waiting.tolist() == [0, 0]
 
 
-def test_a_summary_block_is_not_in_the_books() -> None:
+def test_summary_block_is_not_in_the_ledger() -> None:
     codec = CODECS["int8"]()
     ledger = ledger_of(LedgerStorage.in_memory(blocks=2, lanes=4), codec)
     add(ledger, np.ones(8, np.float32), 1)
@@ -268,7 +266,7 @@ def test_a_summary_block_is_not_in_the_books() -> None:
 
 @pytest.mark.parametrize("name", ["int32", "int16", "int8", "int4", "onebit", "auto"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**21])
-def test_bad_gradients_reach_neither_books_nor_wire(name: str, bad: float) -> None:
+def test_bad_gradients_reach_neither_ledger_nor_wire(name: str, bad: float) -> None:
     coding = JobCoding.of(JobSection(workers=3, words=4), CompressSection(codec=name), 1000)
     ledger = Ledger(
         LedgerStorage.in_memory(blocks=coding.layout.blocks, lanes=coding.layout.elements), ME, coding.codecs

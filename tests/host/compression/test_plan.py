@@ -1,4 +1,4 @@
-"""What all workers agree on without asking: the summary block, and the plan that follows from it."""
+"""All workers agree without asking: the summary block, and the plan that follows from it."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def said(mean: list[float] | np.ndarray, wish: float = 1.0) -> SummaryBlock:
 
 
 @given(st.lists(MAGNITUDES, min_size=1, max_size=40))
-def test_logarithms_are_nearly_those_to_the_base_2(values: list[float]) -> None:
+def test_logarithms_are_nearly_those_to_base_2(values: list[float]) -> None:
     found = summary.logarithm(np.array(values))
     above = np.array(values) > 0
     true = np.log2(np.maximum(values, 2.0**-60))
@@ -35,7 +35,7 @@ def test_logarithms_are_nearly_those_to_the_base_2(values: list[float]) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 5, GROUPS_MAX, GROUPS_MAX + 1, 5000])
 @pytest.mark.parametrize("workers", [1, 64])
-def test_a_summary_says_what_all_wish_and_have_in_the_mean(blocks: int, workers: int) -> None:
+def test_summary_carries_the_mean_wish_and_the_mean_magnitudes(blocks: int, workers: int) -> None:
     random = np.random.default_rng(blocks)
     wishes = random.uniform(0.1, 1, workers)
     mean = np.exp2(random.uniform(-30, 20, (workers, blocks)))
@@ -53,14 +53,14 @@ def test_a_summary_says_what_all_wish_and_have_in_the_mean(blocks: int, workers:
     assert np.abs(np.log2(read.magnitudes.largest) - most).max() < 0.09
 
 
-def test_a_summary_is_read_alike_whatever_the_sign_of_the_logarithms() -> None:
+def test_summary_is_read_the_same_for_either_sign_of_the_logarithms() -> None:
     lanes = summary.lanes(1.0, of([2.0**-41, 1.0, 2.0**20]))
     assert summary.read(lanes * 3, 3, 3).magnitudes.mean.tolist() == [2.0**-41, 1.0, 2.0**20]
 
 
 @settings(max_examples=40)
 @given(st.data(), st.integers(1, 40), st.integers(1, 9), st.sampled_from([1.0, 0.5, 0.3, 1 / 8, 1 / 13, 1 / 64, 1e-3]))
-def test_no_block_ever_rests_longer_and_as_many_are_sent_as_the_ratio_gives(data, blocks, every, ratio) -> None:
+def test_blocks_rest_no_longer_than_the_interval_and_the_ratio_is_kept(data, blocks, every, ratio) -> None:
     planner = Planner(blocks=blocks, widths=(4,), ratio=ratio, every=every)
     plan, last = planner.first(), np.zeros(blocks, np.int64)
     share, least = blocks * round(ratio * ONE) / ONE * 8, -(-blocks // every)
@@ -90,7 +90,7 @@ def test_no_block_rests_longer_when_the_ratio_changes(data: st.DataObject, block
         plan = planner.after(plan, said(mean, data.draw(st.floats(0, 1.2))))
 
 
-def test_those_that_hold_most_are_sent_and_those_that_have_rested_for_long() -> None:
+def test_largest_blocks_and_longest_resting_blocks_are_sent() -> None:
     planner = Planner(blocks=6, widths=(8,), ratio=2 / 24, every=4)
     first = planner.first()
     assert first.blocks.tolist() == [0, 1], "of what nobody knows the first ones"
@@ -105,7 +105,7 @@ def test_those_that_hold_most_are_sent_and_those_that_have_rested_for_long() -> 
     assert tie.blocks.tolist() == [3, 5], "one more iteration makes more of what had one than of what had two"
 
 
-def test_the_ratio_is_kept_over_iterations_where_it_gives_no_whole_blocks() -> None:
+def test_ratio_is_kept_over_iterations_where_it_gives_no_whole_blocks() -> None:
     planner = Planner(blocks=19, widths=(8,), ratio=0.05, every=20)
     plan, sent = planner.first(), []
     for _ in range(100):
@@ -117,8 +117,8 @@ def test_the_ratio_is_kept_over_iterations_where_it_gives_no_whole_blocks() -> N
     assert set(sent) == {3, 4}
 
 
-def test_the_summary_block_is_part_of_a_ratio_that_leaves_blocks_out() -> None:
-    """It takes as much as a quarter of a block in 8-bit lanes."""
+def test_summary_block_counts_towards_the_ratio() -> None:
+    """It takes a quarter of a block in 8-bit lanes."""
     planner = Planner(blocks=19, widths=(8,), ratio=0.1, every=20, summary_bits=2 * ONE)
     plan, sent = planner.first(), []
     for _ in range(80):
@@ -128,7 +128,7 @@ def test_the_summary_block_is_part_of_a_ratio_that_leaves_blocks_out() -> None:
     assert len(Planner(blocks=19, widths=(8,), ratio=0.25, summary_bits=2 * ONE).first().blocks) == 19
 
 
-def test_what_rests_is_expected_to_grow() -> None:
+def test_resting_block_is_expected_to_grow() -> None:
     planner = Planner(blocks=3, widths=(8,), ratio=1 / 4 * 2 / 3, every=8)
     first = planner.first()
     second = planner.after(first, said([1.0, 1.0, 1.0]))
@@ -150,7 +150,7 @@ def test_what_rests_is_expected_to_grow() -> None:
         (0.0625, 4, 8),
     ],
 )
-def test_the_ratio_that_all_wish_gives_lanes_and_blocks(wish: float, width: int, blocks: int) -> None:
+def test_mean_wish_determines_lanes_and_blocks(wish: float, width: int, blocks: int) -> None:
     planner = Planner(blocks=16, widths=(32, 16, 8, 4), adaptive=True)
     first = planner.first()
     assert (width_of(first.lanes), len(first.blocks)) == (32, 16)
@@ -161,14 +161,14 @@ def test_the_ratio_that_all_wish_gives_lanes_and_blocks(wish: float, width: int,
     assert (width_of(plan.lanes), len(plan.blocks)) == (max(8, width), min(16, int(64 * wish * (1 + SLACK))))
 
 
-def test_nobody_s_wish_counts_where_the_ratio_is_given() -> None:
+def test_wishes_do_not_count_where_the_ratio_is_given() -> None:
     planner = Planner(blocks=4, widths=(8,), ratio=0.125)
     plan = planner.after(planner.first(), said([1.0] * 4, wish=1.0))
     assert (plan.ratio, len(plan.blocks)) == (ONE // 8, 2)
 
 
 def test_without_a_summary_scales_follow_the_sums() -> None:
-    """Coarser at once; finer by one bit an iteration, as a block may hold nothing for a while."""
+    """Scales become coarser at once. They become finer by one bit an iteration, since a block may be 0 for a while."""
     codec, planner = FixedPoint(workers=4), Planner(blocks=4, widths=(32,), follows=True)
     plan, scales = planner.first(), []
     assert plan.expected is None
@@ -180,7 +180,7 @@ def test_without_a_summary_scales_follow_the_sums() -> None:
     assert scales == [[20] * 4, [20] * 4, [19] * 4, [20] * 4, [21] * 4]
 
 
-def test_scales_are_those_of_what_is_expected() -> None:
+def test_scales_follow_the_expected_magnitudes() -> None:
     codec = FixedPoint(workers=4, width=8)
     planner = Planner(blocks=2, widths=(8,))
     plan = planner.after(planner.first(), said([2.0**-3, 2.0**-9]))
@@ -190,7 +190,7 @@ def test_scales_are_those_of_what_is_expected() -> None:
     assert scale[1] - scale[0] == 6
 
 
-def test_what_follows_the_sums_goes_on_from_its_arrays() -> None:
+def test_plan_that_follows_the_sums_continues_from_its_arrays() -> None:
     planner = Planner(blocks=3, widths=(32,), follows=True)
     plan = planner.after_sums(planner.first(), np.array([1.0, 0.0, 8.0]))
     again = Plan.from_arrays(plan.to_arrays())
@@ -200,7 +200,7 @@ def test_what_follows_the_sums_goes_on_from_its_arrays() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 5])
-def test_a_plan_goes_on_from_its_arrays(steps: int) -> None:
+def test_plan_continues_from_its_arrays(steps: int) -> None:
     random = np.random.default_rng(steps)
     planner = Planner(blocks=7, widths=(8, 4), ratio=1 / 20, every=6, adaptive=True)
     plan = planner.first()

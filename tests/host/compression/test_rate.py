@@ -1,4 +1,4 @@
-"""The rate of a link whose rate is known, and the ratio that follows from it."""
+"""The estimated rate of a link of known rate, and the ratio that follows from it."""
 
 import random
 
@@ -41,7 +41,7 @@ def estimator(reading: str = "deliverable", *, stability: float = 0.1, blocks: i
 
 
 def stream(rate: RateEstimator, mbps: list[float], start_s: float = 0.0) -> float:
-    """One answer after another, each as long after the one before as its own rate says; when the last one came."""
+    """Send answers whose gaps follow from these rates, and return when the last one came."""
     now = start_s
     for link_mbps in mbps:
         now += PACKET * 8e-6 / link_mbps
@@ -54,7 +54,7 @@ def mbps(rate: RateEstimator) -> float:
     return rate.rate_bps / 1e6
 
 
-def test_a_constant_rate_is_found_and_nothing_is_compressed() -> None:
+def test_constant_rate_is_found_without_compression() -> None:
     rate = estimator()
     stream(rate, [MBPS] * BLOCKS)
     rate.begin(BLOCKS * GRADIENT)
@@ -62,7 +62,7 @@ def test_a_constant_rate_is_found_and_nothing_is_compressed() -> None:
     assert rate.ratio == rate.wish == rate.rest == 1
 
 
-def test_a_drop_to_a_quarter_in_mid_stream_is_found_after_two_windows() -> None:
+def test_drop_to_a_quarter_is_found_after_two_windows() -> None:
     rate = estimator()
     now = stream(rate, [MBPS] * BLOCKS)
     rate.begin(BLOCKS * GRADIENT)
@@ -76,14 +76,14 @@ def test_a_drop_to_a_quarter_in_mid_stream_is_found_after_two_windows() -> None:
     assert rate.ratio == pytest.approx((delivered + (BLOCKS - delivered) * rate.rest) / BLOCKS)
 
 
-def test_a_rate_that_comes_back_is_not_compressed_for() -> None:
+def test_rate_that_recovers_is_not_compressed_for() -> None:
     rate = estimator()
     stream(rate, [MBPS] * 50 + [MBPS / 4] * 50 + [MBPS] * 50)
     assert rate.wish == 1
 
 
 def two_iterations(stability: float, share: float) -> RateEstimator:
-    """After one at the planned rate and one at this share of it."""
+    """Return an estimator after one iteration at the planned rate and one at this share of it."""
     rate = estimator(stability=stability)
     for link_mbps in (MBPS, share * MBPS):
         stream(rate, [link_mbps] * BLOCKS)
@@ -92,14 +92,14 @@ def two_iterations(stability: float, share: float) -> RateEstimator:
 
 
 @pytest.mark.parametrize("stability", [1e-9, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999])
-def test_a_halved_link_is_followed_however_stable_a_rate_has_to_be(stability: float) -> None:
+def test_halved_link_is_followed_at_any_required_stability(stability: float) -> None:
     rate = two_iterations(stability, 1 / 2)
     assert rate.wish == pytest.approx(1 / 2 / (1 - DEAD_ZONE))
     assert lanes_for(rate.wish) == 16
 
 
-def test_stability_says_only_which_rates_are_stable() -> None:
-    """A rate that is a tenth lower in each window is not stable within 0.05, and is within 0.5."""
+def test_stability_decides_only_which_rates_are_stable() -> None:
+    """A rate that falls by a tenth in each window is unstable within 0.05 and stable within 0.5."""
     falling = [MBPS * 0.9 ** (block / WINDOW) for block in range(8 * WINDOW)]
     strict, lax = estimator(stability=0.05), estimator(stability=0.5)
     for rate in (strict, lax):
@@ -110,7 +110,7 @@ def test_stability_says_only_which_rates_are_stable() -> None:
 
 @pytest.mark.parametrize("stability", [0.01, 0.9])
 def test_nothing_is_narrowed_within_the_dead_zone(stability: float) -> None:
-    """The gradient is made late here: being in time keeps lanes wide as well."""
+    """The gradient is late here, since one in time would keep the lanes wide as well."""
     inside, outside = (two_iterations(stability, 1 - DEAD_ZONE + by) for by in (0.001, -0.001))
     for rate in (inside, outside):
         rate._gradient_bps = rate._planned_bps / LATE / 2
@@ -120,8 +120,10 @@ def test_nothing_is_narrowed_within_the_dead_zone(stability: float) -> None:
 
 
 @pytest.mark.parametrize("stability", [0.01, 0.9])
-def test_a_gradient_is_late_that_takes_longer_than_it_may(stability: float) -> None:
-    """Packets of three quarters: while the gradient is in time these are not too much, whatever the rate."""
+def test_gradient_is_late_when_it_takes_longer_than_the_limit(stability: float) -> None:
+    """Packets have three quarters of the size. While the gradient is in time, the wish follows the
+    bytes, not the rate.
+    """
     for longer, in_time in ((0.99, True), (1.01, False)):
         rate = RateEstimator("deliverable", stability=stability)
         narrow(rate, 1, 1e-3, 2000)
@@ -132,7 +134,7 @@ def test_a_gradient_is_late_that_takes_longer_than_it_may(stability: float) -> N
 
 
 @pytest.mark.parametrize("swing", [0.02, 0.5])
-def test_a_rate_that_swings_is_its_mean(swing: float) -> None:
+def test_swinging_rate_is_measured_as_its_mean(swing: float) -> None:
     rate, numbers = estimator(stability=0.05), random.Random(1)
     for _ in range(3):
         links = [MBPS * (1 + (swing if block // WINDOW % 2 else -swing) / 2) for block in range(BLOCKS)]
@@ -142,13 +144,13 @@ def test_a_rate_that_swings_is_its_mean(swing: float) -> None:
     assert rate.wish == 1
 
 
-def test_a_rate_that_falls_all_the_time_is_never_stable() -> None:
+def test_steadily_falling_rate_is_never_stable() -> None:
     rate = estimator()
     stream(rate, [MBPS * 0.95**block for block in range(BLOCKS)])
     assert rate.rate_bps is None
 
 
-def test_what_the_first_answer_waited_for_is_no_rate() -> None:
+def test_wait_for_the_first_answer_is_not_a_rate() -> None:
     rate = estimator()
     now = stream(rate, [MBPS] * 50)
     rate.begin(BLOCKS * GRADIENT)
@@ -156,7 +158,7 @@ def test_what_the_first_answer_waited_for_is_no_rate() -> None:
     assert mbps(rate) == pytest.approx(MBPS)
 
 
-def test_a_tiny_iteration_leaves_the_last_rate() -> None:
+def test_tiny_iteration_keeps_the_last_rate() -> None:
     rate = estimator()
     now = stream(rate, [MBPS] * 50)
     rate.begin(BLOCKS * GRADIENT)
@@ -166,7 +168,7 @@ def test_a_tiny_iteration_leaves_the_last_rate() -> None:
     assert rate.wish == 1
 
 
-def test_answers_that_are_read_together_are_one() -> None:
+def test_answers_read_together_count_as_one() -> None:
     rate = estimator()
     for block in range(BLOCKS):
         read_s = (block // 5 + 1) * 5 * PACKET * 8e-6 / MBPS
@@ -175,7 +177,7 @@ def test_answers_that_are_read_together_are_one() -> None:
     assert mbps(rate) == pytest.approx(MBPS)
 
 
-def test_a_clock_that_stands_still_has_no_rate() -> None:
+def test_standing_clock_has_no_rate() -> None:
     rate = estimator()
     for _ in range(BLOCKS):
         rate.answered(1.0, wire_bytes=PACKET, gradient_bytes=GRADIENT)
@@ -183,7 +185,7 @@ def test_a_clock_that_stands_still_has_no_rate() -> None:
     assert rate.ratio == 1
 
 
-def test_to_the_letter_a_constant_rate_sends_nothing_more() -> None:
+def test_literal_reading_of_a_constant_rate_sends_nothing_more() -> None:
     rate = estimator("literal")
     stream(rate, [MBPS] * 100)
     assert rate.rest == pytest.approx(0, abs=1e-9)
@@ -191,7 +193,7 @@ def test_to_the_letter_a_constant_rate_sends_nothing_more() -> None:
     assert rate.wish == RATIO_MIN
 
 
-def test_to_the_letter_the_rate_is_compared_with_the_iterations_own_start() -> None:
+def test_literal_reading_compares_the_rate_with_the_iterations_start() -> None:
     rate = estimator("literal")
     now = stream(rate, [MBPS] * 50)
     rate.begin(BLOCKS * GRADIENT)
@@ -208,8 +210,10 @@ def test_to_the_letter_the_rate_is_compared_with_the_iterations_own_start() -> N
         max_size=80,
     ),
 )
-def test_a_ratio_is_always_one(reading: str, stability: float, events: list[tuple[int, float, bool]]) -> None:
-    """Whatever comes in, clocks that jump and bytes above the gradient's included."""
+def test_ratio_is_always_between_its_bounds(
+    reading: str, stability: float, events: list[tuple[int, float, bool]]
+) -> None:
+    """This includes clocks that jump and more bytes than the gradient has."""
     rate = estimator(reading, stability=stability, blocks=10)
     for size, now, new in events:
         if new:
@@ -229,7 +233,7 @@ def test_both_formulas_are_bounded(start: float, now: float, total: int, share: 
         assert RATIO_MIN <= ratio <= 1
 
 
-def test_the_formulas() -> None:
+def test_formulas_give_known_values() -> None:
     assert READINGS["deliverable"](100, 25) == 0.25
     assert READINGS["literal"](100, 25) == 0.75
     assert compression_ratio(total_bytes=1000, delivered_bytes=200, rest=0.25) == pytest.approx(0.4)
@@ -243,7 +247,7 @@ def test_lanes_take_no_more_than_the_ratio_unless_they_are_the_narrowest(ratio: 
         assert all(other / 32 > ratio for other in widths if other > width)
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_unmeasurable_configuration_is_refused() -> None:
     with pytest.raises(RateError, match="reading must be one of deliverable, literal, got 'mine'"):
         RateEstimator("mine", stability=0.1)
     with pytest.raises(RateError, match="gradient_bytes must be 1 or more, got 0"):
@@ -251,8 +255,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 
 @pytest.mark.parametrize("pace_mbps", [0.0, MBPS])
-def test_the_rate_of_a_link_that_falls_while_packets_wait_for_it(pace_mbps: float) -> None:
-    """All blocks are handed over at once; answers come as fast as the link, whatever waits where.
+def test_rate_of_a_falling_link_is_found_while_packets_wait_for_it(pace_mbps: float) -> None:
+    """All blocks are handed over at once. Answers come at the link's rate, wherever packets wait.
 
     The link's bucket passes some packets at once.
     """
@@ -287,14 +291,14 @@ def test_the_rate_of_a_link_that_falls_while_packets_wait_for_it(pace_mbps: floa
 
 
 def narrow(rate: RateEstimator, iterations: int, packet_s: float, wire_bytes: int) -> None:
-    """Iterations whose packets take so long each, whatever is in them."""
+    """Run iterations whose packets take `packet_s` each, whatever their size."""
     for _ in range(iterations):
         rate.begin(BLOCKS * GRADIENT_BYTES)
         for block in range(BLOCKS):
             rate.answered(block * packet_s, wire_bytes=wire_bytes, gradient_bytes=GRADIENT_BYTES)
 
 
-def test_smaller_packets_that_take_no_less_time_are_not_made_smaller_still() -> None:
+def test_smaller_packets_that_take_the_same_time_are_not_made_smaller_again() -> None:
     rate = RateEstimator("deliverable", stability=0.1)
     narrow(rate, 2, 1e-3, 2000)
     assert rate.wish == 1
@@ -304,7 +308,7 @@ def test_smaller_packets_that_take_no_less_time_are_not_made_smaller_still() -> 
     assert rate.in_time and rate.wish == pytest.approx(550 / 2000 / 0.9), "a quarter of the bytes, and not by the link"
 
 
-def test_more_is_tried_now_and_then_while_the_gradient_is_in_time() -> None:
+def test_wider_lanes_are_probed_while_the_gradient_is_in_time() -> None:
     rate = RateEstimator("deliverable", stability=0.1)
     narrow(rate, 1, 1e-3, 2000)
     narrow(rate, PROBE - 1, 1e-3, 550)

@@ -1,4 +1,4 @@
-"""What is pending in fewer bits: rounded as it should be, counted as discarded, in less memory."""
+"""Residuals in fewer bits: rounded correctly, the rest counted as discarded, in less memory."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def made(residual: Residual) -> Ledger:
 
 
 def bfloat16(values: Values) -> Values:
-    """The nearest with eight significant bits, ties to even."""
+    """Round to eight significant bits, ties to even."""
     size = np.abs(values).astype(np.float64)
     step = 2.0 ** (np.floor(np.log2(np.maximum(size, 1))) - 7)
     rounded: Values = (np.sign(values) * np.round(size / step) * step).astype(np.int64)
@@ -39,7 +39,7 @@ def bfloat16(values: Values) -> Values:
 
 
 def int8(values: Values) -> Values:
-    """In a block's least steps of which the largest has 127 at most."""
+    """Round to the smallest steps of which the block's largest value has at most 127."""
     most = np.abs(values).max(1, keepdims=True).astype(np.float64)
     step = 2.0 ** np.maximum(0, np.ceil(np.log2(np.maximum(most, 1) / 127)))
     rounded: Values = (np.floor(values / step + np.where(step > 1, 0.5, 0)) * step).astype(np.int64)
@@ -48,8 +48,8 @@ def int8(values: Values) -> Values:
 
 @pytest.mark.parametrize(("residual", "oracle"), [("bfloat16", bfloat16), ("int8", int8)])
 @given(gradient=GRADIENTS)
-def test_it_is_rounded_and_the_rest_is_discarded(residual: Residual, oracle: Any, gradient: Values) -> None:
-    """float32 has 24 bits, so that rounding it once more on the way changes nothing."""
+def test_residual_is_rounded_and_the_rest_is_discarded(residual: Residual, oracle: Any, gradient: Values) -> None:
+    """float32 has 24 bits, so rounding to it first changes nothing."""
     ledger, fixed = made(residual), to_fixed(gradient).reshape(BLOCKS, LANES)
     add(ledger, gradient, 1)
     assert np.array_equal(ledger.residual.pending, oracle(fixed))
@@ -62,8 +62,8 @@ def test_it_is_rounded_and_the_rest_is_discarded(residual: Residual, oracle: Any
 
 
 @pytest.mark.parametrize("residual", ["bfloat16", "int8"])
-def test_feedback_goes_on_but_for_what_is_discarded(residual: Residual) -> None:
-    """What came out of many steps, and what waits, is what was given, within what the ledger says it has lost."""
+def test_error_feedback_keeps_all_but_the_discarded_values(residual: Residual) -> None:
+    """The sent values and the residual equal the given gradients, but for what the ledger reports as discarded."""
     ledger, given, counted = made(residual), np.zeros(BLOCKS * LANES), np.zeros((BLOCKS, LANES), np.int64)
     for iteration in range(1, 200):
         gradient = np.random.default_rng(iteration).normal(0.3, 1, BLOCKS * LANES).astype(np.float32)
@@ -82,6 +82,6 @@ def test_feedback_goes_on_but_for_what_is_discarded(residual: Residual) -> None:
     assert missing < 0.01 * UNIT * np.linalg.norm(given)
 
 
-def test_memory() -> None:
+def test_narrow_residuals_take_less_memory() -> None:
     kept = {residual: made(residual).accounts.memory.residuals for residual in ("exact", "bfloat16", "int8")}
     assert kept == {"exact": 8 * BLOCKS * LANES, "bfloat16": 2 * BLOCKS * LANES, "int8": BLOCKS * LANES}

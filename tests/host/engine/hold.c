@@ -1,4 +1,4 @@
-/* An engine whose thread is kept from its core, as a caller that is interrupted in the midst of a call does it. */
+/* Holds the core's lock, like a caller that is interrupted within a call. */
 #include "engine.c"
 
 void engine_hold(struct engine *engine, double until_s) {

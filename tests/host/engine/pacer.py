@@ -1,4 +1,4 @@
-"""The pacer of pacer.c over packets of any kind, with timers of a clock: for virtual time.
+"""The pacer of pacer.c for packets of any kind, on a clock's timers, also in virtual time.
 
 The engine has its own.
 """
@@ -47,13 +47,13 @@ class Pacer(Generic[T]):
 
     @property
     def rings_s(self) -> float | None:
-        """When something that waits leaves; None: nothing does."""
+        """Return when the next waiting packet leaves; None: no packet waits."""
         return self._pacer.rings_s if self._waiting else None
 
     def send(self, packets: Sequence[tuple[T, int]]) -> list[float | None]:
-        """Let packets with so much UDP payload each go, now or in their turn.
+        """Let packets with these UDP payload sizes leave, now or in their turn.
 
-        Of each None, or when it is expected to leave: up to PAUSE_S before it does.
+        Returns for each None, or when it is expected to leave: up to PAUSE_S before it does.
         """
         now, going, leaves = self._clock.time(), list[T](), list[float | None]()
         for packet, payload_bytes in packets:
@@ -68,7 +68,7 @@ class Pacer(Generic[T]):
         return leaves
 
     def close(self) -> None:
-        """What waits is thrown away, and nothing is due any more."""
+        """Discard all waiting packets and cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -76,7 +76,7 @@ class Pacer(Generic[T]):
         self._library.pacer_close(ctypes.byref(self._pacer))
 
     def _release(self) -> None:
-        """Everything that may go by now."""
+        """Let all packets leave that may leave by now."""
         self._timer = None
         self._pacer.rings_s = float("inf")
         now, going = self._clock.time(), list[T]()
@@ -85,7 +85,9 @@ class Pacer(Generic[T]):
         self._go(going, now)
 
     def _go(self, going: list[T], now: float) -> None:
-        """These leave; if others wait, see to it that some of them do after a pause, or all as soon as they may."""
+        """Let these packets leave. If others wait, set the timer: some leave after a pause, or all
+        as soon as they may.
+        """
         self._library.pacer_set(ctypes.byref(self._pacer), now)
         if self._waiting and self._timer is None:
             self._timer = self._clock.call_at(self._pacer.rings_s, self._release)

@@ -1,4 +1,4 @@
-"""The thread that moves packets, over loopback: the test plays the switch, or the slot model does."""
+"""The thread that moves packets, over loopback; the test or the slot model plays the switch."""
 
 import ctypes
 import select
@@ -44,10 +44,10 @@ from tests.waiting import until
 
 HERE = Path(__file__).parent
 SOON_S = 20.0
-"""What does not happen by then does not happen."""
+"""Limit of every wait."""
 
 SO_TIMESTAMPNS = 35
-"""asm-generic/socket.h; Python has no name for it."""
+"""From asm-generic/socket.h; Python has no name for it."""
 
 ZEROS = bytes(WORD_BYTES)
 
@@ -74,13 +74,13 @@ class Bench:
         self.switch.close()
 
     def begin(self, blocks: Iterable[int], iteration: int = 1) -> None:
-        """An iteration, and contributions of zeros to some of its blocks."""
+        """Begin an iteration and contribute zeros to these blocks."""
         now = time.monotonic()
         self.protocol.begin(iteration, now)
         self.protocol.contribute_all([(block, Packed(ZEROS, 3, 0, WEIGHT_UNIT)) for block in blocks], now=now)
 
     def arrived(self) -> KofnHeader:
-        """The next packet at the switch."""
+        """Return the header of the next packet at the switch."""
         return decode_header(self.switch.recv(1 << 16))
 
     def answer(self, block: int, **fields: Any) -> None:
@@ -90,17 +90,17 @@ class Bench:
         return bool(select.select([self.engine], [], [], within_s)[0])
 
     def silent(self) -> bool:
-        """Whether nothing that was received by now is news."""
-        self.protocol._call("next_results", 0)  # the thread is done with what it has received before
+        """Return whether the packets received so far are no news."""
+        self.protocol._call("next_results", 0)  # the thread has processed all earlier packets then
         return not self.readable()
 
     def news(self) -> list[Instruction]:
-        """As soon as there is some."""
+        """Wait for news and return it."""
         assert self.readable(SOON_S)
         return self.protocol.news()
 
     def closed(self, blocks: int) -> list[int]:
-        """So many, as they are told."""
+        """Return so many closed blocks, in the order of their news."""
         found = list[int]()
         while len(found) < blocks:
             found += [block for one in self.news() if isinstance(one, Deliver) for block in one.results.blocks.tolist()]
@@ -121,8 +121,8 @@ def bench(**given: Any) -> Iterator[Bench]:
         made.close()
 
 
-def test_two_jobs_share_a_socket_and_each_is_told_of_its_own() -> None:
-    """Of the one beside only when all is complete."""
+def test_two_jobs_share_a_socket_and_each_gets_its_own_news() -> None:
+    """The second job's news comes only when its iteration is complete."""
     with bench(blocks=2) as one:
         one.engine.close()
         beside = WatchedBeside(job=129, rank=0, layout=one.protocol.layout, slots=4, window=2, rto_s=SOON_S)
@@ -156,11 +156,11 @@ def test_jobs_with_results_of_other_lengths_do_not_share_a_socket() -> None:
             WorkerEngine(one.protocol, one.ours, exact_port=beside)
 
 
-# -- many
+# -- many packets
 
 
 class Switch(threading.Thread):
-    """The slot model behind the other ends of the workers' sockets, until they are closed."""
+    """The slot model at the other ends of the workers' sockets, until they are closed."""
 
     def __init__(self, benches: list[Bench], slots: int) -> None:
         super().__init__(daemon=True)
@@ -176,8 +176,8 @@ class Switch(threading.Thread):
                     self.ends[rank].send(encode(header, values))
 
 
-def test_many_packets_both_ways() -> None:
-    """Two workers' sums of 500 blocks, three times; what went over the sockets is what was counted."""
+def test_many_packets_are_summed_and_counted_both_ways() -> None:
+    """Two workers sum 500 blocks three times. The counters equal the packets on the sockets."""
     blocks, iterations = 500, 3
     benches = [Bench(blocks=blocks, rank=rank, slots=256, window=64) for rank in range(2)]
     switch, random = Switch(benches, 256), np.random.default_rng(1)
@@ -212,7 +212,7 @@ def test_many_packets_both_ways() -> None:
 
 
 def told_of(one: Bench, iteration: int) -> list[Result]:
-    """All results of an iteration, as they are told before its end."""
+    """Return all results of an iteration from the news before its end."""
     found = list[Result]()
     while True:
         for instruction in one.news():
@@ -223,10 +223,10 @@ def told_of(one: Bench, iteration: int) -> list[Result]:
                 return found
 
 
-# -- what is no packet
+# -- datagrams that are no packets
 
 
-def test_what_is_no_packet_is_counted_by_kind_and_told_to_nobody() -> None:
+def test_datagrams_that_are_no_packets_are_counted_by_kind_without_news() -> None:
     with bench() as one:
         one.begin([0])
         one.arrived()
@@ -254,11 +254,11 @@ def test_what_is_no_packet_is_counted_by_kind_and_told_to_nobody() -> None:
         assert one.closed(1) == [0]
 
 
-# -- whom nobody hears
+# -- a switch that is absent
 
 
-def test_an_engine_survives_that_nobody_hears_it() -> None:
-    """Packets are refused until the switch is there; then they are sent again."""
+def test_engine_survives_an_absent_switch() -> None:
+    """Sends fail until the switch exists; then the packets are retransmitted."""
     with bench(rto_s=0.02) as one:
         place = one.switch.getsockname()
         one.switch.close()
@@ -291,8 +291,8 @@ def flood(to: socket.socket, over: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("pace", [None, pacing_rate(1.0, 1)], ids=["as-they-come", "paced"])
-def test_an_engine_may_be_closed_while_it_is_busy(pace: PacingRate | None) -> None:
-    """Packets come, leave and wait, and nobody has taken the news."""
+def test_engine_may_be_closed_while_it_is_busy(pace: PacingRate | None) -> None:
+    """Packets arrive, leave and wait, and the news is not read."""
     for _ in range(20):
         one, over = Bench(pace=pace), threading.Event()
         busy = threading.Thread(target=flood, args=(one.switch, over))
@@ -310,7 +310,7 @@ def test_an_engine_may_be_closed_while_it_is_busy(pace: PacingRate | None) -> No
         one.close()
 
 
-def test_what_waits_at_the_end_never_leaves() -> None:
+def test_packets_that_wait_at_the_end_never_leave() -> None:
     with bench(pace=PacingRate(mbps=0.01, burst_bytes=BURST)) as one:
         one.begin(range(16))
         until(lambda: one.engine.traffic.packets_sent == BURST_PACKETS)
@@ -323,8 +323,8 @@ def test_what_waits_at_the_end_never_leaves() -> None:
         assert one.engine.traffic.packets_sent == BURST_PACKETS
 
 
-def test_an_engine_that_has_stopped_says_why() -> None:
-    """The protocol's own words, to everybody who asks; and it can be closed."""
+def test_stopped_engine_gives_its_reason() -> None:
+    """Every call raises the protocol's error, and the engine can be closed."""
     with bench() as one:
         one.begin([0])
         one.answer(3, iteration=2)
@@ -339,7 +339,7 @@ def test_an_engine_that_has_stopped_says_why() -> None:
 # -- news
 
 
-def test_there_is_news_only_when_there_is_some() -> None:
+def test_foreign_and_repeated_packets_are_no_news() -> None:
     with bench() as one:
         one.begin([0, 1])
         assert [one.arrived().block for _ in range(2)] == [0, 1]
@@ -356,7 +356,7 @@ def test_there_is_news_only_when_there_is_some() -> None:
         assert one.silent(), "it is closed already"
 
 
-def test_fewer_than_a_batch_are_told_of_as_well() -> None:
+def test_fewer_results_than_a_batch_are_news() -> None:
     with bench(batch=8) as one:
         one.begin(range(16))
         for block in range(16):
@@ -366,7 +366,7 @@ def test_fewer_than_a_batch_are_told_of_as_well() -> None:
             assert one.closed(1) == [block]
 
 
-def test_that_the_others_are_further_is_news_once() -> None:
+def test_being_left_behind_is_news_once() -> None:
     with bench() as one:
         one.begin([0])
         one.arrived()
@@ -378,8 +378,8 @@ def test_that_the_others_are_further_is_news_once() -> None:
         assert one.silent()
 
 
-def test_who_wants_to_know_of_room_is_told_once() -> None:
-    """Four packets leave at once, the others one by one; nothing is answered."""
+def test_caller_that_wants_room_is_told_once() -> None:
+    """Four packets leave at once, the others one by one; none is answered."""
     with bench(pace=PacingRate(mbps=1.0, burst_bytes=BURST)) as one:
         one.begin(range(16))
         one.engine.want(4)
@@ -393,8 +393,8 @@ def test_who_wants_to_know_of_room_is_told_once() -> None:
         assert one.readable(SOON_S), "there is room already"
 
 
-def test_what_waits_for_the_window_waits_as_well() -> None:
-    """Of four two are on their way."""
+def test_blocks_that_wait_for_the_window_count_as_queued() -> None:
+    """Two of four blocks are in flight."""
     with bench(window=2) as one:
         one.begin(range(4))
         assert [one.arrived().block for _ in range(2)] == [0, 1]
@@ -409,7 +409,7 @@ def test_what_waits_for_the_window_waits_as_well() -> None:
 
 
 def test_packets_leave_at_their_pace() -> None:
-    """As the kernel has stamped them: 56 of 60 packets wait for their turn, 1.5 ms each."""
+    """The kernel's timestamps show it: 56 of 60 packets wait for their turn, 1.5 ms each."""
     with bench(pace=PacingRate(mbps=2.0, burst_bytes=BURST), blocks=60, slots=256, window=64) as one:
         one.switch.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         one.begin(range(60))
@@ -429,8 +429,10 @@ def test_packets_leave_at_their_pace() -> None:
 
 
 @pytest.mark.parametrize(("recipient", "first"), [(EVERYONE, 1), (1, 4), (0, 4)])
-def test_counts_of_votes_take_their_planes_of_the_pace_where_all_come_here(recipient: int, first: int) -> None:
-    """Of sums for one a worker gets one of as many as there are workers.  The next one leaves in minutes."""
+def test_vote_counts_take_their_planes_of_the_pace_where_all_arrive_here(recipient: int, first: int) -> None:
+    """With one recipient a worker gets one sum in as many as there are workers. The next packet
+    leaves minutes later.
+    """
     with bench(pace=PacingRate(mbps=1e-5, burst_bytes=BURST), votes=True) as one:
         now = time.monotonic()
         one.protocol.begin(1, now, lanes=Lanes.VOTES)
@@ -441,7 +443,7 @@ def test_counts_of_votes_take_their_planes_of_the_pace_where_all_come_here(recip
         assert one.engine.queued == 16 - first
 
 
-def test_what_comes_while_packets_wait_is_told_at_once() -> None:
+def test_result_that_arrives_while_packets_wait_is_news_at_once() -> None:
     """At 10 kbit/s a packet leaves every quarter of a second."""
     with bench(pace=PacingRate(mbps=0.01, burst_bytes=BURST)) as one:
         one.begin(range(16))
@@ -450,8 +452,8 @@ def test_what_comes_while_packets_wait_is_told_at_once() -> None:
         assert one.engine.queued > 0
 
 
-def test_no_answer_is_waited_for_before_a_packet_has_left() -> None:
-    """All that have left are answered; the fifth leaves in half a second, and answers took milliseconds."""
+def test_answer_is_not_due_before_its_packet_has_left() -> None:
+    """All packets that have left are answered. The fifth leaves in half a second, and answers took milliseconds."""
     frame_s, rto_s = 0.5, 0.01
     with bench(pace=PacingRate(mbps=FRAME * 8e-6 / frame_s, burst_bytes=BURST), rto_s=rto_s) as one:
         begun_s = time.monotonic()
@@ -467,14 +469,14 @@ def test_no_answer_is_waited_for_before_a_packet_has_left() -> None:
 
 @cache
 def holder() -> ctypes.CDLL:
-    """The function of hold.c."""
+    """Return the library with the function of hold.c."""
     texts = {path.name: path.read_text() for folder in (*FOLDERS, HERE) for path in sorted(folder.glob("*.[ch]"))}
     sources = [name for name in texts if name.endswith(".c") and name != "engine.c"]
     return load_library(compile_texts(texts, sources), {"engine_hold": (None, [ctypes.c_void_p, ctypes.c_double])})
 
 
-def test_what_has_come_is_read_before_a_timer_is_believed() -> None:
-    """Whoever keeps the thread from its core until the deadline has passed has caused no loss."""
+def test_received_packets_are_read_before_a_timer_fires() -> None:
+    """A caller that keeps the thread from its core beyond the deadline causes no retransmission."""
     hold = holder().engine_hold
     with bench(rto_s=0.3) as one:
         one.begin([0])

@@ -1,4 +1,6 @@
-"""Packets leave at the rate that is asked for, in order, none is lost; and what has not left is not sent again."""
+"""Packets leave at the requested rate and in order; none is lost, and a packet that has not left is
+not retransmitted.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,13 +21,13 @@ from tests.host.protocol.specification.both import Both as Protocol
 from tests.host.protocol.specification.slot_model import SlotModel
 
 PAUSE_S = 4e-3
-"""As in pacer.h."""
+"""Equals PAUSE_S in pacer.h."""
 
 BURST = 4000
 
 
 class LateClock(VirtualClock):
-    """Every timer rings late; `timers`: how many there were."""
+    """A clock whose timers all ring late; `timers`: how many there were."""
 
     def __init__(self, late_s: float) -> None:
         super().__init__()
@@ -39,7 +41,7 @@ class LateClock(VirtualClock):
 def paced(
     packets: list[tuple[float, int]], *, mbps: float, late_s: float = 0.0
 ) -> tuple[list[tuple[float, int]], list[float]]:
-    """(time, number) of the packets that have left, and when each was expected to; they come (gap, frame's size)."""
+    """Return (time, number) of the packets that left, and their expected times; `packets`: (gap, frame size)."""
     clock, left, expected = LateClock(late_s), list[tuple[float, int]](), list[float]()
     pace = PacingRate(mbps=mbps, burst_bytes=BURST, late_s=0.0)
     pacer = Pacer[int](pace, clock, lambda numbers: left.extend((clock.time(), number) for number in numbers))
@@ -56,8 +58,8 @@ def paced(
     return left, expected
 
 
-def test_a_timer_that_is_late_loses_no_rate_up_to_so_long() -> None:
-    """80 packets of 1 ms, of which four may leave at once."""
+def test_late_timer_loses_no_rate_up_to_a_limit() -> None:
+    """80 packets take 1 ms each; four of them may leave at once."""
     for late_s, over_s in ((0.004, 0.0), (0.012, 0.0), (0.04, 1.2)):
         clock, left = LateClock(late_s), list[float]()
         pace = PacingRate(mbps=8.0, burst_bytes=4000, late_s=0.016)
@@ -84,9 +86,7 @@ def test_no_interval_has_more_than_rate_and_burst(packets: list[tuple[float, int
 
 
 @given(packets=PACKETS, mbps=st.floats(0.1, 1000))
-def test_packets_leave_when_they_were_expected_to_and_no_later_than_they_must(
-    packets: list[tuple[float, int]], mbps: float
-) -> None:
+def test_packets_leave_when_expected_and_no_later_than_they_must(packets: list[tuple[float, int]], mbps: float) -> None:
     left, expected = paced(packets, mbps=mbps)
     for (when, _), soonest in zip(left, expected, strict=True):
         assert soonest - 1e-9 <= when <= soonest + PAUSE_S + 1e-9
@@ -96,7 +96,7 @@ def test_packets_leave_when_they_were_expected_to_and_no_later_than_they_must(
         assert whole[-1][0] == pytest.approx(max(0.0, (total - BURST) * 8e-6 / mbps))
 
 
-def test_what_waits_at_the_end_is_thrown_away() -> None:
+def test_packets_that_wait_at_the_end_are_discarded() -> None:
     clock, left = VirtualClock(), list[int]()
     pacer = Pacer[int](PacingRate(mbps=1.0, burst_bytes=BURST), clock, left.extend)
     pacer.send([(number, BURST - FRAME_BYTES) for number in range(10)])
@@ -106,7 +106,7 @@ def test_what_waits_at_the_end_is_thrown_away() -> None:
     pacer.close()
 
 
-def test_a_burst_is_a_few_packets_or_what_leaves_while_a_timer_is_late() -> None:
+def test_burst_is_a_few_packets_or_the_rate_over_a_late_timer() -> None:
     packet = FRAME_BYTES + HEADER_BYTES + WORD_BYTES
     for mbps, burst in ((1.0, BURST_PACKETS * packet), (1000.0, 1000e6 / 8 * BURST_S)):
         pace = pacing_rate(mbps, 1)
@@ -118,7 +118,7 @@ def test_a_burst_is_a_few_packets_or_what_leaves_while_a_timer_is_late() -> None
     assert pacing_rate(0.0, 1) is None
 
 
-def test_what_waits_while_others_may_overtake_it_is_two_milliseconds_or_a_packet() -> None:
+def test_packets_before_an_urgent_one_take_two_milliseconds_or_are_one() -> None:
     for mbps, words, packets in ((50.0, 8, 5), (200.0, 8, 23), (1.0, 32, 1)):
         pace = pacing_rate(mbps, words)
         assert pace is not None
@@ -126,8 +126,8 @@ def test_what_waits_while_others_may_overtake_it_is_two_milliseconds_or_a_packet
 
 
 @pytest.mark.parametrize(("words", "most"), [(32, 45), (1, 45)])
-def test_a_wake_up_lets_go_what_is_due_by_then(words: int, most: int) -> None:
-    """10 Mbit at 100 Mbit/s: every 2 ms, and more than one packet each time."""
+def test_wake_up_releases_all_packets_due_by_then(words: int, most: int) -> None:
+    """10 Mbit at 100 Mbit/s: every 2 ms more than one packet leaves."""
     size = FRAME_BYTES + HEADER_BYTES + words * WORD_BYTES
     clock, left = LateClock(0.001), list[int]()
     pace = pacing_rate(100.0, words)
@@ -143,7 +143,9 @@ def test_a_wake_up_lets_go_what_is_due_by_then(words: int, most: int) -> None:
 
 @dataclass
 class Alone:
-    """One worker's protocol behind a pacer, and its switch a millisecond away; `lose`: packets, counted from 1."""
+    """One worker's protocol behind a pacer, and its switch a millisecond away; `lose`: numbers of
+    lost packets, from 1.
+    """
 
     mbps: float
     blocks: int = 24
@@ -188,15 +190,15 @@ class Alone:
         self.follow(self.protocol.packet_in(header, values, self.clock.time()))
 
     def tick(self) -> None:
-        """The timer is looked at each millisecond."""
+        """Call the timer each millisecond."""
         self.follow(self.protocol.timer(self.clock.time()))
         if self.protocol.missing:
             self.clock.after(self.clock.time() + 0.001, self.tick)
 
 
 @pytest.mark.parametrize("mbps", [0.025, 0.1, 1.0, 10.0])
-def test_what_waits_for_its_turn_is_not_sent_again(mbps: float) -> None:
-    """At the lowest rate a packet lasts 112 ms, more than twice the first timeout."""
+def test_packet_that_waits_for_its_turn_is_not_retransmitted(mbps: float) -> None:
+    """At the lowest rate a packet takes 112 ms, more than twice the first timeout."""
     alone = Alone(mbps).run()
     assert not alone.protocol.missing
     assert alone.protocol.statistics.retransmissions == 0
@@ -204,7 +206,7 @@ def test_what_waits_for_its_turn_is_not_sent_again(mbps: float) -> None:
 
 
 @pytest.mark.parametrize("mbps", [0.025, 1.0, 10.0])
-def test_what_was_lost_is_sent_again(mbps: float) -> None:
+def test_lost_packets_are_retransmitted(mbps: float) -> None:
     lost = frozenset({1, 5, 6, 24})
     alone = Alone(mbps, lose=lost).run()
     assert not alone.protocol.missing

@@ -15,11 +15,11 @@ from kofn.host.native import FOLDERS
 HERE = Path(__file__).parent
 FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-fno-sanitize-recover=all", "-pthread")
 PARTS = (("core", "address,undefined"), ("engine", "address,undefined"), ("engine", "thread"))
-"""Programs of this folder, and what each runs under."""
+"""The programs of this folder with their sanitizers."""
 
 
 def build(name: str, sanitizers: str, folder: Path) -> Path:
-    """The program with all that it tests."""
+    """Compile a program with the sources that it tests."""
     program = folder / f"{name}-{sanitizers.partition(',')[0]}"
     sources = [str(source) for each in FOLDERS for source in sorted(each.glob("*.c"))]
     include = [f"-I{each}" for each in FOLDERS]

@@ -1,7 +1,6 @@
-/* Random calls and packets at a protocol core, under sanitizers: what it reads is alive, and what it says is so.
- *
- * Values are freed as soon as their block has closed, so a packet that is sent later would be found to read freed memory.
- */
+/* Random calls and packets at a protocol core, under sanitizers: the memory that it reads is alive, and its
+ * instructions are valid. Values are freed as soon as their block has closed, so a packet that is sent later would read
+ * freed memory. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +125,7 @@ static void contribute(struct fuzz *fuzz) {
         follow(fuzz, core_contribute(core, ready, count, fuzz->now, part, (int32_t)draw(fuzz, 2), -1));
 }
 
-/* An answer to something that was sent, or to nothing. */
+/* An answer to a sent packet, or to none. */
 static void answer(struct fuzz *fuzz) {
     struct core *core = fuzz->core;
     uint8_t head[KOFN_HEADER_BYTES], values[KOFN_WORDS_MAX * KOFN_WORD_BYTES] = {0};
@@ -196,5 +195,5 @@ int main(int count, char **arguments) {
     for (int64_t block = 0; block <= BLOCKS; block++)
         forget(&fuzz, block);
     core_close(fuzz.core);
-    return fuzz.delivered < 1000 || fuzz.failed < 1; /* then it has tried too little */
+    return fuzz.delivered < 1000 || fuzz.failed < 1; /* else the run was too short to count */
 }

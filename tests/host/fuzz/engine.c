@@ -1,7 +1,6 @@
-/* An engine whose peer answers, garbles, repeats and loses, while its caller begins, contributes and regroups: under
- * sanitizers, ThreadSanitizer among them. Iterations must go on. Some of the first core are the engine's own to encode and
- * to average, from a gradient whose pieces come meanwhile: the mean of one worker is what it gave.
- */
+/* An engine whose peer answers, garbles, repeats and loses packets, while its caller begins, contributes and regroups,
+ * under sanitizers including ThreadSanitizer. Iterations must go on. In some iterations of the first core the engine
+ * encodes and averages itself, from a gradient that arrives in pieces: the mean of one worker is its gradient. */
 #include <arpa/inet.h>
 #include <math.h>
 #include <poll.h>
@@ -72,7 +71,7 @@ static int udp(struct sockaddr_in *place) {
     return opened;
 }
 
-/* What a reduction works on. */
+/* The memory of a reduction. */
 struct work {
     struct reduction reduction;
     struct ledger ledger;
@@ -107,7 +106,7 @@ struct caller {
     struct engine *engine;
     struct port *port;
     struct core *core;
-    int64_t told; /* blocks of an iteration that it hears of */
+    int64_t told; /* told blocks of the iteration */
     uint64_t random;
     long iterations;
     uint8_t values[2 * BLOCKS][BYTES];
@@ -115,7 +114,7 @@ struct caller {
     int reduces;
 };
 
-/* The engine contributes, while pieces come in any order. */
+/* Lets the engine contribute, while pieces arrive in any order. */
 static void reduce(struct caller *caller, int64_t iteration) {
     struct work *work = caller->work;
     for (int at = 0; at < ELEMENTS; at++)
@@ -146,7 +145,7 @@ static void reduce(struct caller *caller, int64_t iteration) {
     }
 }
 
-/* Whether an iteration has come to what was given. */
+/* Whether an iteration's mean equals the gradient. */
 static int reduced(struct caller *caller) {
     const struct work *work = caller->work;
     port_reduce(caller->port, NULL);
@@ -156,7 +155,7 @@ static int reduced(struct caller *caller) {
     return work->reduction.encoded == BLOCKS;
 }
 
-/* What is told although the engine could have done it. */
+/* Settles a block that the caller was told about although the engine could have settled it. */
 static void settle(struct caller *caller, const struct instruction *told, const struct result *result) {
     if (!reduction_closed(&caller->work->reduction, &told->block, result, 1))
         abort();

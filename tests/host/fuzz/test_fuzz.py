@@ -1,4 +1,4 @@
-"""The short form of `make fuzz`'s part for a worker."""
+"""The short form of the worker's part of `make fuzz`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A worker's line to the controller: who is refused is told why at once; a line that breaks mends itself."""
+"""A worker's stream to the controller: a refused worker gets the reason at once; a broken stream reconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from kofn.rpc.security import CONTROLLER, Context, Credentials, add_port, grpc_s
 
 
 class Controller(kofn_pb2_grpc.CoordinatorServicer):
-    """Welcomes everyone, and says what it is told to say."""
+    """Welcomes every worker, and sends the messages that a test gives it."""
 
     def __init__(self) -> None:
         self.heard: list[pb.WorkerMessage] = []
@@ -60,7 +60,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_worker_without_the_right_certificate_is_told_so_at_once(tmp_path: Path) -> None:
+def test_worker_without_the_right_certificate_is_told_so_at_once(tmp_path: Path) -> None:
     for name in ("ours", "theirs"):
         make_certificates(tmp_path / name, {1: 2})
     stranger = Credentials.load(tmp_path / "theirs", worker_name(1, 0), [1])
@@ -78,7 +78,7 @@ def test_a_worker_without_the_right_certificate_is_told_so_at_once(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_a_line_that_breaks_is_taken_up_again_and_what_is_finished_is_said_again() -> None:
+def test_broken_stream_reconnects_and_repeats_the_finished_iteration() -> None:
     async def scenario() -> None:
         server, controller, address = await serve(None)
         coordinator, heard, failures = line(address)
@@ -97,14 +97,14 @@ def test_a_line_that_breaks_is_taken_up_again_and_what_is_finished_is_said_again
     asyncio.run(scenario())
 
 
-def test_who_is_replaced_does_not_come_back() -> None:
+def test_replaced_worker_does_not_reconnect() -> None:
     async def scenario() -> None:
         server, controller, address = await serve(None)
         coordinator, _, failures = line(address)
         await coordinator.attach()
         controller.say.put_nowait(grpc.StatusCode.ABORTED)
         await until(lambda: failures)
-        assert "let another one in" in str(failures[0])
+        assert "accepted another process" in str(failures[0])
         assert len(controller.heard) == 1
         await coordinator.close()
         await server.stop(0)

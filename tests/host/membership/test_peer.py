@@ -1,4 +1,4 @@
-"""Results from peers, over real gRPC: each is asked for what it holds; one that is gone does not stop the others."""
+"""Results from peers, over gRPC: each peer is asked for its own; an unreachable one does not stop the others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ async def serve(held: Sequence[Result], job: int = 1, state: ReplicaState | None
     return server, f"127.0.0.1:{port}"
 
 
-def test_no_peer_needs_to_hold_everything() -> None:
+def test_results_of_several_peers_complete_each_other() -> None:
     async def scenario() -> None:
         one, one_address = await serve([result(1, 0), result(2, 0)])
         other, other_address = await serve([result(1, 0), result(1, 1)])
         peers = Peers(1, 3, None)
-        peers.update({0: "127.0.0.1:1", 1: one_address, 2: other_address, 3: "itself"})  # nobody answers at port 1
+        peers.update({0: "127.0.0.1:1", 1: one_address, 2: other_address, 3: "itself"})  # port 1 is closed
         answers = [results async for results in peers.fetch(1, 1)]
         assert answers == [[result(1, 0)], [result(1, 0), result(1, 1)]]
         await peers.close()
@@ -53,7 +53,7 @@ def test_no_peer_needs_to_hold_everything() -> None:
     asyncio.run(scenario())
 
 
-def test_a_replica_arrives_as_it_is() -> None:
+def test_replica_arrives_unchanged() -> None:
     random = np.random.default_rng(3)
     arrays: dict[str, Any] = {
         "parameters": random.normal(size=400_000).astype(np.float32),
@@ -85,7 +85,7 @@ def test_a_replica_arrives_as_it_is() -> None:
     asyncio.run(scenario())
 
 
-def test_another_job_is_told_so() -> None:
+def test_request_of_another_job_is_refused() -> None:
     async def scenario() -> None:
         server, address = await serve([result(1, 0)], job=7)
         async with grpc.aio.insecure_channel(address) as channel:

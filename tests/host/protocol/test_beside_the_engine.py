@@ -1,4 +1,4 @@
-"""What is asked of a core while the engine's thread, which waits for no interpreter, changes it."""
+"""A core is read while the engine's thread, which needs no interpreter, changes it."""
 
 import ctypes
 import threading

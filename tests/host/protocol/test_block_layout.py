@@ -12,7 +12,7 @@ def test_words_follow_from_lanes() -> None:
     assert [shape.words_of(2, code) for code in (1, 2, 3)] == [4, 2, 1]
 
 
-def test_the_summary_block_comes_last_and_has_its_own_words() -> None:
+def test_summary_block_comes_last_and_has_its_own_words() -> None:
     shape = BlockLayout(blocks=3, words=4, widest=8, summary_words=2)
     assert (shape.elements, shape.total, shape.summary) == (1024, 4, 3)
     assert [shape.words_of(block, 2) for block in range(3)] == [4, 4, 4]
@@ -26,18 +26,18 @@ def test_the_summary_block_comes_last_and_has_its_own_words() -> None:
         (0, 3),  # half a word
         (0, 4),
         (0, -1),
-        (1, 1),  # of no block
+        (1, 1),  # a block that does not exist
         (-1, 1),
     ],
 )
-def test_what_cannot_be_sent_is_refused(block: int, code: int) -> None:
+def test_unsendable_lanes_are_refused(block: int, code: int) -> None:
     shape = BlockLayout(blocks=1, words=2, widest=16)
     assert not shape.allows(block, code)
     with pytest.raises(ProtocolError, match=f"block {block} cannot be sent in lanes of code {code}"):
         shape.words_of(block, code)
 
 
-def test_a_summary_block_has_32_bit_lanes_alone() -> None:
+def test_summary_block_has_32_bit_lanes_only() -> None:
     shape = BlockLayout(blocks=1, words=1, widest=16, summary_words=1)
     assert shape.allows(1, 0)
     assert not shape.allows(1, 1)
@@ -56,6 +56,6 @@ def test_sums_of_votes_come_in_planes() -> None:
     [{"blocks": 0}, {"words": 0}, {"summary_words": -1}, {"widest": 12}, {"planes": 0}],
     ids=lambda fields: next(iter(fields)),
 )
-def test_fields_out_of_range(fields: dict[str, int]) -> None:
+def test_fields_out_of_range_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ProtocolError, match=r"must be (1 or more|one of)|summary_words 0 or more"):
         BlockLayout(**({"blocks": 1, "words": 1, "widest": 32} | fields))

@@ -29,7 +29,7 @@ WORDS, LANES = 1, 64
 
 @dataclass
 class Faults:
-    """What the network does to a packet, by probability."""
+    """Probabilities of faults in the network."""
 
     loss: float = 0.0
     duplication: float = 0.0
@@ -48,7 +48,7 @@ class Worker:
 
 
 class Cluster:
-    """n protocol objects, one slot model and a lossy network between them, on a virtual clock."""
+    """n protocol objects, one slot model and a lossy network between them, in virtual time."""
 
     def __init__(self, *, workers=3, k=2, blocks=3, iterations=4, slots=64, window=4, faults=None, seed=0, slow=()):
         self.random = random.Random(seed)
@@ -105,7 +105,7 @@ class Cluster:
         self.advance(rank)
 
     def advance(self, rank):
-        """Next iteration once this one is complete and its gradient was computed (the worker finishes it)."""
+        """Begin the next iteration once this one is complete and its gradient is computed."""
         worker = self.workers[rank]
         protocol = worker.protocol
         while not protocol.missing and worker.computed >= protocol.iteration:
@@ -114,7 +114,7 @@ class Cluster:
                 return
             self.follow(rank, protocol.begin(protocol.iteration + 1, self.now))
             if protocol.left_behind:
-                worker.computed = protocol.iteration  # fast-forward: nothing is computed
+                worker.computed = protocol.iteration  # a fast-forward computes nothing
             else:
                 self.compute(rank)
 
@@ -186,7 +186,7 @@ class Cluster:
     duplication=st.sampled_from([0, 0.2]),
     delay_s=st.sampled_from([0.0001, 0.02]),
 )
-def test_nothing_is_lost_counted_twice_or_different(seed, workers, data, blocks, loss, duplication, delay_s):
+def test_no_gradient_is_lost_counted_twice_or_different(seed, workers, data, blocks, loss, duplication, delay_s):
     k = data.draw(st.integers(1, workers))
     slow = data.draw(st.sets(st.integers(0, workers - 1)))
     slots = data.draw(st.sampled_from([8, 64]))
@@ -218,7 +218,7 @@ def test_recycled_slots_are_fetched_from_peers():
 
 def test_lowered_k_closes_waiting_blocks():
     cluster = Cluster(workers=3, k=3, iterations=3, slow=(2,), seed=1)
-    cluster.workers[2].compute_s = [1e9] * 4  # never comes
+    cluster.workers[2].compute_s = [1e9] * 4  # it never computes a gradient
     cluster.done[2] = True
     cluster.at(1.0, lambda: setattr(cluster.switch, "k", 2))
     cluster.run()
@@ -235,7 +235,7 @@ def protocol(
 
 
 def due(p: Protocol) -> float:
-    """When its timer rings: something is in flight."""
+    """Return when the timer rings; a request must be in flight."""
     assert p.deadline is not None
     return p.deadline
 
@@ -257,8 +257,8 @@ def test_retransmits_after_the_timeout_and_backs_off():
     assert p.deadline is None
 
 
-def test_a_contribution_keeps_its_weight():
-    """While it waits for the window, when it is sent again, and over a regroup."""
+def test_contribution_keeps_its_weight():
+    """It keeps it while it waits for the window, in a retransmission, and over a regroup."""
     p = protocol(blocks=2, window=1)
     p.begin(1, 0.0)
     [first] = p.contribute(0, Packed(bytes(256), 3, 0, 5), now=0.0)
@@ -274,7 +274,7 @@ def test_a_contribution_keeps_its_weight():
 @pytest.mark.parametrize(
     "fields", [{"weight": 6}, {"count": 3}, {"members": 5}, {"scale": 1}, {"lanes": 1, "words": 1}]
 )
-def test_results_that_say_different_things_are_told(fields):
+def test_results_that_differ_are_refused(fields):
     p = protocol(words=2)
     p.begin(1, 0.0)
     seen = {"iteration": 2, "block": 0, "words": 2, "count": 2, "weight": 5, "members": 3}
@@ -284,8 +284,8 @@ def test_results_that_say_different_things_are_told(fields):
         p.packet_in(answer(**(seen | fields)), bytes(512), 0.0)
 
 
-def test_a_result_of_which_only_the_members_are_known_says_that_its_iteration_is_over() -> None:
-    """It is applied by nobody, and the worker gives nothing any more: the sum might be made again for it alone."""
+def test_result_with_members_only_ends_its_iteration() -> None:
+    """No worker applies it, and this one contributes nothing more: otherwise the sum might be repeated for it alone."""
     p = protocol(blocks=2)
     p.begin(1, 0.0)
     known = Result(BlockId(1, 0), scale=3, lanes=0, k=0, count=0, weight=0, members=6, values=b"")
@@ -298,8 +298,8 @@ def test_a_result_of_which_only_the_members_are_known_says_that_its_iteration_is
     assert list(p.native.results(1, 1)) == []
 
 
-def test_a_block_leaves_when_the_one_a_window_before_it_has_closed():
-    """In whatever order its neighbours close."""
+def test_block_leaves_when_the_one_a_window_before_it_has_closed():
+    """Its neighbours may close in any order."""
     p = protocol(blocks=6, window=2)
     p.begin(1, 0.0)
     sent = [p.contribute(block, Packed(bytes(256), 0, 0, 1), now=0.0) for block in range(6)]
@@ -309,8 +309,8 @@ def test_a_block_leaves_when_the_one_a_window_before_it_has_closed():
         assert [i.header.block for i in out if isinstance(i, Send)] == leaves
 
 
-def test_blocks_are_numbered_one_after_another_over_all_iterations():
-    """So neighbours in a slot are as far apart as can be, whatever an iteration leaves out."""
+def test_blocks_are_numbered_consecutively_over_all_iterations():
+    """So blocks that share a slot are as far apart as possible, whichever blocks an iteration leaves out."""
     p = protocol(blocks=4, slots=8, window=4)
     slots = []
     for iteration, blocks, first in ((1, [0, 3], 10), (2, [1], 12), (3, [0, 1, 2], 13)):
@@ -321,7 +321,7 @@ def test_blocks_are_numbered_one_after_another_over_all_iterations():
     assert slots == [(10 + place) % 8 for place in range(6)]
 
 
-def test_stale_asks_the_peers_once_for_each_timeout():
+def test_stale_asks_peers_once_for_each_timeout():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
     p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0)
@@ -348,8 +348,8 @@ def test_sums_of_votes_have_the_planes_of_this_job():
     assert [result.values for result in p.results_of(1)] == [bytes(range(256)) * 3]
 
 
-def test_a_sum_for_one_comes_to_whom_it_was_to_come():
-    """To others as its members; one for somebody else is an error, or its values might be nowhere."""
+def test_sum_for_one_recipient_is_checked_against_the_plan():
+    """The others get its members. A sum for an unexpected recipient is an error, since its values might be nowhere."""
     p = protocol(blocks=2)
     p.begin(1, 0.0)
     p.received([1, 0])
@@ -365,7 +365,7 @@ def test_a_sum_for_one_comes_to_whom_it_was_to_come():
     assert [len(result.values) for result in p.results_of(1)] == [0, 256]
 
 
-def test_refused_is_encoded_again_at_the_slots_scale():
+def test_refused_block_is_encoded_again_at_the_slots_scale():
     p = protocol(blocks=1)
     p.begin(1, 0.0)
     p.contribute(0, Packed(bytes(256), 7, 0, 1), now=0.0)
@@ -379,7 +379,7 @@ def test_refused_is_encoded_again_at_the_slots_scale():
         p.packet_in(copy._replace(flags=Flag.OTHER_WORDS), bytes(256), 0.02)
 
 
-def test_results_of_a_later_iteration_make_it_pull():
+def test_results_of_a_later_iteration_start_pulls():
     p = protocol(blocks=2)
     p.begin(1, 0.0)
     out = p.packet_in(answer(iteration=2, block=0, members=2), bytes(256), 0.0)
@@ -417,7 +417,7 @@ def sent_again(instructions: list[Instruction]) -> list[int]:
     return [instruction.header.block for instruction in instructions if isinstance(instruction, Send)]
 
 
-def test_an_overtaken_block_is_hardly_waited_for():
+def test_overtaken_block_is_retransmitted_early():
     p = protocol(blocks=6, slots=16, window=8)
     p.begin(1, 0.0)
     contribute_all(p)
@@ -428,8 +428,8 @@ def test_an_overtaken_block_is_hardly_waited_for():
     assert sorted(sent_again(p.timer(0.012))) == [2, 3], "block 0 is younger than block 4 now"
 
 
-def test_what_a_higher_level_has_overtaken_is_not_missed():
-    """Others send a block of a higher level as soon as it is there, before what waits of lower ones."""
+def test_block_overtaken_by_a_higher_level_is_not_missing():
+    """Others send a block of a higher level as soon as it is ready, before waiting blocks of lower levels."""
     p = protocol(blocks=6, slots=16, window=8)
     p.begin(1, 0.0)
     p.in_pieces(np.array([1, 1, 2, 2, 1, 1]))
@@ -443,8 +443,8 @@ def test_what_a_higher_level_has_overtaken_is_not_missed():
     assert sorted(sent_again(p.timer(due(p)))) == [0, 1], "all send those of a level in the same order"
 
 
-def test_what_a_lower_level_has_overtaken_is_missed_later():
-    """Others may have had nothing else to send while they computed it; or it is lost."""
+def test_block_overtaken_by_a_lower_level_is_missing_later():
+    """Others may have had no other block to send while they computed it; or it is lost."""
     p = protocol(blocks=3, slots=16, window=8, rto_s=0.05)
     p.begin(1, 0.0)
     p.in_pieces(np.array([2, 1, 1]))
@@ -455,8 +455,8 @@ def test_what_a_lower_level_has_overtaken_is_missed_later():
     assert 0.004 < found < 0.1
 
 
-def test_after_a_refusal_what_is_overtaken_is_missed_later():
-    """Others encode anew what slots refuse as well, and send it behind what came later; or it is lost."""
+def test_overtaken_block_is_missing_later_after_a_refusal():
+    """Other workers encode refused blocks again, too, and send them behind later ones; or the block is lost."""
     p = protocol(blocks=6, slots=16, window=8, rto_s=0.05)
     for iteration in (1, 2):
         now = float(iteration)
@@ -471,7 +471,7 @@ def test_after_a_refusal_what_is_overtaken_is_missed_later():
             p.packet_in(answer(iteration=iteration, block=block), bytes(256), now + 0.5)
 
 
-def test_patience_grows_when_packets_change_places_and_shrinks_when_they_are_lost():
+def test_patience_grows_with_reordering_and_shrinks_with_loss():
     p = protocol(blocks=2, slots=16, window=8)
     windows = []
     for iteration in range(1, 20):
@@ -503,8 +503,8 @@ def test_silence_is_probed_with_few_requests_at_first():
 
 @pytest.mark.parametrize("kind", [Kind.RESULT, Kind.LATE])
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_probe_has_overtaken_others_only_if_it_was_answered(kind: Kind, lost: bool):
-    """Where others were busy the first attempt is answered: that was sent before all that is not yet."""
+def test_probe_has_overtaken_others_only_if_it_was_answered(kind: Kind, lost: bool):
+    """If other workers were busy, the answer is to the first attempt, which was sent before all open requests."""
     p = protocol(blocks=6, slots=16, window=8)
     p.begin(1, 0.0)
     contribute_all(p)
@@ -515,8 +515,8 @@ def test_a_probe_has_overtaken_others_only_if_it_was_answered(kind: Kind, lost: 
     assert sorted(sent_again(p.timer(probed + 0.003))) == ([2, 3, 4, 5] if lost else [])
 
 
-def test_a_contribution_that_is_sent_again_says_so_until_it_is_made_anew():
-    """Beside what it says of its sender's lanes."""
+def test_retransmitted_contribution_is_flagged_until_a_regroup():
+    """The flag stands beside the hint of its sender's lanes."""
     p = protocol(blocks=1)
     p.begin(1, 0.0, lanes=0)
     [first] = p.contribute_all([(0, Packed(bytes(256), 3, 0, 1))], now=0.0, uses=2)
@@ -528,8 +528,8 @@ def test_a_contribution_that_is_sent_again_says_so_until_it_is_made_anew():
     assert delivered.hints.tolist() == [2]
 
 
-def test_a_silence_between_pieces_is_probed_with_one_request():
-    """Others may compute what comes next; and only until the iteration ends."""
+def test_silence_between_pieces_is_probed_with_one_request():
+    """The others may be computing the next piece. This ends with the iteration."""
     p = protocol(blocks=16, slots=64, window=16, rto_s=0.05)
     p.begin(1, 0.0)
     p.in_pieces()
@@ -542,10 +542,10 @@ def test_a_silence_between_pieces_is_probed_with_one_request():
     assert max(len(sent_again(p.timer(due(p)))) for _ in range(5)) == 16
 
 
-def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():
+def test_waiting_for_workers_does_not_delay_the_recovery_of_lost_packets():
     p = protocol(blocks=2, slots=16, window=8, rto_s=0.01)
     now = 0.0
-    for iteration in range(1, 30):  # k workers are there after half a second, then answers take 2 ms
+    for iteration in range(1, 30):  # k workers are ready after half a second, then answers take 2 ms
         p.begin(iteration, now)
         contribute_all(p, now)
         p.packet_in(answer(iteration=iteration, block=0), bytes(256), now + 0.5)
@@ -558,8 +558,10 @@ def test_waiting_for_workers_does_not_lengthen_the_recovery_of_lost_packets():
     assert due(p) - (now + 0.3) < 0.05, "once the iteration moves, a missing answer is a lost one"
 
 
-def test_a_queue_that_drains_more_slowly_is_not_filled_with_repetitions():
-    """In mid-iteration answers come every 7 ms where they came every 1.7 ms, to requests and repetitions in turn."""
+def test_slower_queue_is_not_filled_with_retransmissions():
+    """In mid-iteration the answers' gaps grow from 1.7 ms to 7 ms; requests and retransmissions are
+    answered in turn.
+    """
     p = protocol(blocks=100, slots=256, window=8)
     p.begin(1, 0.0)
     contribute_all(p)
@@ -575,8 +577,8 @@ def test_a_queue_that_drains_more_slowly_is_not_filled_with_repetitions():
     assert p.statistics.retransmissions <= 25
 
 
-def test_a_network_that_became_slower_is_learnt():
-    """Answers come every 8 ms where they came every 1 ms: for a while requests are repeated in vain, not for ever."""
+def test_slower_network_is_learnt():
+    """The answers' gaps grow from 1 ms to 8 ms. Requests are repeated unnecessarily for a while, then no longer."""
     p = protocol(blocks=30, slots=64, window=32, rto_s=0.01)
     now, repeated = 0.0, []
     for iteration in range(1, 9):
@@ -595,8 +597,8 @@ def test_a_network_that_became_slower_is_learnt():
     assert repeated[5:] == [0] * 3
 
 
-def test_answers_that_come_together_are_as_those_that_come_one_after_another():
-    """At one moment: what is delivered, in flight and due afterwards is the same."""
+def test_answers_together_equal_answers_one_after_another():
+    """At the same moment both deliver the same, and leave the same in flight and due."""
 
     def flown(together):
         p = protocol(blocks=40, window=8, slots=16)

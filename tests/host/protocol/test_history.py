@@ -1,4 +1,4 @@
-"""What a worker remembers of results: whole ones, then who was in them, then nothing; and never of the wrong block."""
+"""A worker keeps whole results, later only their members, then nothing; and never those of a wrong block."""
 
 import pytest
 
@@ -15,7 +15,9 @@ def result(iteration: int, block: int, members: int = 1) -> Result:
 
 
 def kept(blocks: dict[int, tuple[int, ...]], keep: int = 2, workers: int = 0) -> Both:
-    """`blocks` known of each iteration, block b with the members 1 << b; four with members."""
+    """Return a protocol with these blocks' results by iteration, where block b has the members 1 << b; `keep_members`
+    is 4.
+    """
     layout = BlockLayout(blocks=3, words=1, widest=32)
     protocol = Both(
         job=1, rank=0, layout=layout, slots=8, window=2, rto_s=0.05, keep=keep, keep_members=4, workers=workers
@@ -28,7 +30,7 @@ def kept(blocks: dict[int, tuple[int, ...]], keep: int = 2, workers: int = 0) ->
 
 
 def results(protocol: Both, first: int, last: int) -> list[Result]:
-    """As the core has them, and the specification."""
+    """Return the results after checking that core and specification agree."""
     found = list(protocol.native.results(first, last))
     assert found == list(protocol.specification.results(first, last))
     return found
@@ -49,8 +51,8 @@ def test_old_results_become_members_and_then_nothing() -> None:
     [
         (3, bit_of(0, 0) | bit_of(1, 0), True),
         (3, bit_of(0, 0), False),
-        (3, bit_of(0, 0) | bit_of(0, 1) | bit_of(1, 1), False),  # merged, perhaps, before the replica had the sums
-        (4, bit_of(0, 0) | bit_of(1, 0), False),  # this worker still needs what it asks others for
+        (3, bit_of(0, 0) | bit_of(0, 1) | bit_of(1, 1), False),  # perhaps merged before the replica had the sums
+        (4, bit_of(0, 0) | bit_of(1, 0), False),  # this worker still needs the results that it asks for
     ],
 )
 def test_sums_are_forgotten_once_all_workers_have_given_to_a_later_iteration(iteration, members, forgets) -> None:
@@ -63,7 +65,7 @@ def test_sums_are_forgotten_once_all_workers_have_given_to_a_later_iteration(ite
 
 
 def test_parts_are_remembered() -> None:
-    """Of a worker's contributions each has a bit, and what is forgotten of a sum keeps them all."""
+    """Each of a worker's contributions has a bit, and a forgotten sum keeps all bits."""
     known = {0: bit_of(3, 0) | bit_of(63, 3), 1: bit_of(0, 0), 2: bit_of(5, 1)}
     protocol = kept({}, keep=0)
     protocol.jump(1, 0.0)
@@ -78,8 +80,8 @@ def test_parts_are_remembered() -> None:
     ]  # fmt: skip
 
 
-def test_members_are_remembered_of_the_right_blocks() -> None:
-    """Not all blocks are sent in an iteration, and a worker that jumps leaves some to the others."""
+def test_members_are_remembered_with_their_blocks() -> None:
+    """An iteration sends some blocks only, and a worker that jumps leaves open blocks to the others."""
     protocol = kept({1: (0, 2), 2: (0, 1), 3: (2,)})
     protocol.jump(5, 0.0)
     found = {one.id: one.members for one in results(protocol, 0, 4) if not one.values}

@@ -1,4 +1,4 @@
-"""When a request is sent again, by the specification: the native core does the same (specification/both.py)."""
+"""When requests are retransmitted, by the specification; specification/both.py compares the native core."""
 
 import math
 
@@ -11,7 +11,7 @@ from tests.host.protocol.specification.timeout import PATIENCE_MIN_S, RTO_MIN_S
 
 
 def flights(*leaves_s: float) -> InFlight:
-    """Blocks 0, 1, ... handed out at 0, each of which leaves then; their first timeout is 50 ms."""
+    """Return requests for blocks 0, 1, ..., launched at 0, that leave at these times; the first timeout is 50 ms."""
     made = InFlight(0.05)
     for block, at in enumerate(leaves_s):
         made.launch(block, KofnHeader(block=block), b"", 0.0)
@@ -31,7 +31,7 @@ def test_silence_counts_from_the_next_packet_when_all_that_have_left_are_answere
     assert made.deadline == pytest.approx(0.5 + 0.05)
 
 
-def test_only_what_has_left_is_repeated_in_silence() -> None:
+def test_only_packets_that_have_left_are_repeated_in_silence() -> None:
     made = flights(0.0, 0.5, 0.6)
     for _ in range(2):
         assert made.deadline is not None
@@ -39,13 +39,13 @@ def test_only_what_has_left_is_repeated_in_silence() -> None:
         assert made.due(made.deadline) == [0]
 
 
-def test_what_has_not_left_is_not_overtaken() -> None:
+def test_packet_that_has_not_left_is_not_overtaken() -> None:
     made = flights(0.4, 0.5)
     made.answered([1], 0.01)
     assert made.by_request[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "others have closed block 1"
 
 
-def test_an_answer_to_what_has_not_left_teaches_nothing() -> None:
+def test_answer_to_a_packet_that_has_not_left_teaches_nothing() -> None:
     made = flights(0.5)
     made.answered([0], 0.01)
     for block in (1, 2):
@@ -56,8 +56,8 @@ def test_an_answer_to_what_has_not_left_teaches_nothing() -> None:
     assert made._patience.window_s == 2 * PATIENCE_MIN_S, "sooner than any answer can come: it was repeated in vain"
 
 
-def test_answers_that_come_together_are_one_wait() -> None:
-    """Eight every 10 ms: a pause of twice as much is silence, not one of a few milliseconds."""
+def test_answers_that_arrive_together_are_one_wait() -> None:
+    """Eight answers come every 10 ms, so a pause of 20 ms is silence, and one of a few milliseconds is not."""
     made = flights(*[0.0] * 64)
     for batch in range(6):
         now = 0.05 + batch / 100
@@ -67,19 +67,19 @@ def test_answers_that_come_together_are_one_wait() -> None:
 
 
 def moving(*gaps_s: float, more: int = 4) -> tuple[InFlight, float]:
-    """Block after block was answered, with these pauses; so many are still to come. And when the last one was."""
+    """Answer blocks with these pauses, with `more` still open, and return the time of the last answer."""
     made, now = flights(*[0.0] * (1 + len(gaps_s) + more)), 0.001
     made.answered([0], now)
     for block, gap_s in enumerate(gaps_s, 1):
         now += gap_s
         made.answered([block], now)
         for other in made.by_request.values():
-            other.deadline = math.inf  # nothing was overtaken
+            other.deadline = math.inf  # no request was overtaken
     return made, now
 
 
 def repeat_in_silence(made: InFlight) -> float:
-    """What a silence says is to be sent again, is; and when that was."""
+    """Repeat the requests that a silence makes due, and return when."""
     assert made.deadline is not None
     now = made.deadline
     for block in made.due(now):
@@ -87,7 +87,7 @@ def repeat_in_silence(made: InFlight) -> float:
     return now
 
 
-def test_the_tail_is_asked_for_before_the_timeout() -> None:
+def test_tail_is_probed_before_the_timeout() -> None:
     made, answered = moving(*[0.004, 0.012] * 20, more=40)
     first = repeat_in_silence(made)
     second = repeat_in_silence(made)
@@ -97,15 +97,15 @@ def test_the_tail_is_asked_for_before_the_timeout() -> None:
 
 
 @pytest.mark.parametrize("more", [1, 2, 5])
-def test_a_few_requests_are_repeated_often_however_long_others_were_waited_for(more: int) -> None:
-    """Answers were a second apart, since other workers were waited for; a way there and back takes 1.5 ms at most."""
+def test_few_requests_are_repeated_often_however_long_others_took(more: int) -> None:
+    """Answers were a second apart, since other workers were awaited; a round trip takes 1.5 ms at most."""
     made, answered = moving(*[1.0] * 10, more=more)
     times = [answered, *(repeat_in_silence(made) for _ in range(6))]
     assert np.diff(times) == pytest.approx([trips * more * 0.003 for trips in (4, 1, 2, 3, 4, 5)])
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_wait_for_what_was_lost_says_nothing_of_other_workers(lost: bool) -> None:
+def test_wait_for_a_lost_packet_says_nothing_about_other_workers(lost: bool) -> None:
     made, answered = moving(*[0.006] * 20)
     assert made.deadline is not None
     usual = made.deadline - answered
@@ -114,8 +114,8 @@ def test_a_wait_for_what_was_lost_says_nothing_of_other_workers(lost: bool) -> N
     assert (made.deadline - (again + 0.002) > 1.05 * usual) != lost
 
 
-def test_what_is_lost_again_is_not_waited_for_as_others_are() -> None:
-    """The first answer took 100 ms, because k workers had to be there; a way there and back takes 1 ms."""
+def test_packet_lost_twice_is_not_awaited_like_other_workers() -> None:
+    """The first answer took 100 ms, because it needed k workers; a round trip takes 1 ms."""
     made = flights(*[0.0] * 8)
     made.answered([0], 0.1)
     made.launch(8, KofnHeader(block=8), b"", 0.1)

@@ -1,4 +1,4 @@
-"""Which blocks an iteration has, in what lanes they go, and what slots that want others make of it."""
+"""The blocks and lanes of an iteration, and what follows when a slot sums in other lanes."""
 
 from typing import Any
 
@@ -12,13 +12,15 @@ from tests.host.protocol.specification.both import Both as Protocol
 
 
 def worker(*, blocks: int = 2, slots: int = 8, window: int = 2, summary_words: int = 0) -> Protocol:
-    """Blocks of 2 words in 16-bit lanes, the widest, and of 1 in 8-bit lanes; not in others."""
+    """Return a worker whose blocks have 2 words in 16-bit lanes, the widest, and 1 in 8-bit lanes; other lanes are
+    impossible.
+    """
     shape = BlockLayout(blocks=blocks, words=2, widest=16, summary_words=summary_words)
     return Protocol(job=1, rank=0, layout=shape, slots=slots, window=window, rto_s=0.05)
 
 
 def begun(iteration: int = 1, **options: Any) -> Protocol:
-    """With 16-bit lanes planned."""
+    """Return a worker in an iteration with 16-bit lanes planned."""
     protocol = worker(**options)
     protocol.begin(iteration, 0.0, lanes=1)
     return protocol
@@ -34,13 +36,13 @@ def take(protocol: Protocol, header: KofnHeader, now: float = 0.0) -> list[Instr
 
 
 def contribute(protocol: Protocol, block: int, lanes: int = 1, scale: int = 3, **says: Any) -> list[KofnHeader]:
-    """The headers of what is sent then."""
+    """Contribute to a block and return the headers of the packets sent."""
     packed = Packed(bytes(256 * protocol.layout.words_of(block, lanes)), scale, lanes, WEIGHT_UNIT)
     return headers(protocol.contribute(block, packed, now=0.0, **says))
 
 
 def again_in(lanes: int, scale: int) -> EncodeAgain:
-    """What becomes of a refused contribution to block 0."""
+    """Return the instruction that follows when the contribution to block 0 is refused."""
     return EncodeAgain(block=0, part=0, counts=True, scale=scale, lanes=lanes)
 
 
@@ -57,7 +59,7 @@ NARROWER = answer(Kind.FORMAT_MISMATCH, flags=Flag.OTHER_WORDS, words=1, lanes=1
 # -- selections
 
 
-def test_an_iteration_has_the_blocks_that_it_is_told() -> None:
+def test_iteration_has_the_given_blocks() -> None:
     protocol = worker(blocks=5)
     assert protocol.begin(1, 0.0, [1, 4], lanes=1) == []
     assert (protocol.blocks, protocol.missing) == ((1, 4), [1, 4])
@@ -68,8 +70,8 @@ def test_an_iteration_has_the_blocks_that_it_is_told() -> None:
     assert protocol.missing == [0, 1, 2, 3, 4]
 
 
-def test_the_window_and_the_slots_follow_places_not_numbers() -> None:
-    """Blocks 0 and 8 of 8 slots: by their numbers the second would wipe the open sum of the first."""
+def test_window_and_slots_follow_places_not_numbers() -> None:
+    """With blocks 0 and 8 of 8 slots, slots by number would let the second wipe the open sum of the first."""
     protocol = worker(blocks=17, slots=8, window=2)
     protocol.begin(3, 0.0, [0, 8, 16], lanes=1)
     sent = [header for block in (16, 8, 0) for header in contribute(protocol, block)]
@@ -89,8 +91,8 @@ def test_early_results_wait_for_their_iteration_and_its_blocks() -> None:
     assert (deliver.results[0].id.block, done) == (2, Complete(iteration=2))
 
 
-def test_a_result_of_a_block_that_is_not_sent_ends_the_worker() -> None:
-    """Somebody has another plan: to go on would make the replicas differ."""
+def test_result_of_an_unsent_block_ends_the_worker() -> None:
+    """Another worker has another plan; going on would make the replicas differ."""
     protocol = worker(blocks=3)
     protocol.begin(1, 0.0, [0, 2], lanes=1)
     with pytest.raises(ProtocolError, match=r"blocks \[1\] of iteration 1 were summed.*plans have parted"):
@@ -103,12 +105,12 @@ def test_a_result_of_a_block_that_is_not_sent_ends_the_worker() -> None:
 
 
 @pytest.mark.parametrize("blocks", [[], [1, 0], [0, 0], [0, 3], [-1, 0]])
-def test_blocks_that_cannot_be_an_iterations(blocks: list[int]) -> None:
+def test_impossible_blocks_of_an_iteration_are_refused(blocks: list[int]) -> None:
     with pytest.raises(ProtocolError, match=r"blocks of iteration 1 must be one or more of 0 to 2, ascending"):
         worker(blocks=3).begin(1, 0.0, blocks, lanes=1)
 
 
-def test_lanes_that_blocks_cannot_be_sent_in() -> None:
+def test_impossible_lanes_of_blocks_are_refused() -> None:
     protocol = worker()
     with pytest.raises(ProtocolError, match="cannot be sent in lanes of code 0"):
         protocol.begin(1, 0.0)
@@ -120,7 +122,7 @@ def test_lanes_that_blocks_cannot_be_sent_in() -> None:
 # -- slots that sum in other lanes
 
 
-def test_what_is_refused_for_its_lanes_is_encoded_again() -> None:
+def test_block_refused_for_its_lanes_is_encoded_again() -> None:
     protocol = begun()
     contribute(protocol, 0)
     assert take(protocol, WIDER) == [again_in(2, scale=3)]
@@ -131,15 +133,15 @@ def test_what_is_refused_for_its_lanes_is_encoded_again() -> None:
     assert headers(protocol.timer(1.0)) == [again._replace(flags=again.flags | Flag.AGAIN)]
 
 
-def test_a_refusal_at_another_scale_is_not_taken_for_other_words() -> None:
-    """The flags are the hint that the contribution gave: 3, which has the bit of OTHER_WORDS."""
+def test_refusal_at_another_scale_is_not_taken_for_other_words() -> None:
+    """The flags are the contribution's hint, 3, which includes the bit of OTHER_WORDS."""
     protocol = begun()
     [sent] = contribute(protocol, 0, lanes=2)
     assert sent.flags == 3
     assert take(protocol, sent._replace(kind=Kind.FORMAT_MISMATCH, scale=5)) == [again_in(2, scale=5)]
 
 
-def test_a_pull_asks_in_the_planned_lanes_and_then_in_the_slots() -> None:
+def test_pull_uses_the_planned_lanes_and_then_the_slots() -> None:
     protocol = begun(blocks=1)
     [pull] = headers(take(protocol, answer(Kind.RESULT, iteration=2, lanes=2, words=1)))
     assert (pull.kind, pull.lanes, pull.words) == (Kind.PULL, 1, 2)
@@ -149,8 +151,8 @@ def test_a_pull_asks_in_the_planned_lanes_and_then_in_the_slots() -> None:
     assert take(protocol, answer(Kind.LATE, lanes=2, words=1))[1:] == [Complete(iteration=1)]
 
 
-def test_what_was_refused_and_is_finished_is_pulled_in_the_slots_lanes() -> None:
-    """A refusal of the contribution may come when the others have gone on; after a regroup the slot is another."""
+def test_refused_and_finished_block_is_pulled_in_the_slots_lanes() -> None:
+    """The refusal may arrive after the others have gone on. After a regroup the slot is another."""
     protocol = begun(blocks=1)
     contribute(protocol, 0)
     take(protocol, answer(Kind.RESULT, iteration=2))
@@ -164,10 +166,10 @@ def test_what_was_refused_and_is_finished_is_pulled_in_the_slots_lanes() -> None
 @pytest.mark.parametrize(
     "said",
     [
-        WIDER._replace(lanes=1),  # 2 words of 16-bit lanes, and not as many as the slot's
+        WIDER._replace(lanes=1),  # 2 words of 16-bit lanes, the same number as the slot's
         NARROWER._replace(lanes=2),
-        WIDER._replace(lanes=0),  # lanes wider than the job's widest
-        WIDER._replace(lanes=2, flags=0),  # 8-bit lanes, and as many words as 16-bit ones
+        WIDER._replace(lanes=0),  # wider than the job's widest lanes
+        WIDER._replace(lanes=2, flags=0),  # 8-bit lanes with as many words as 16-bit ones
         answer(Kind.RESULT, words=1),
         answer(Kind.LATE, words=3),
     ],
@@ -179,7 +181,7 @@ def test_other_words_in_the_same_lanes_are_another_configuration(said: KofnHeade
         take(protocol, said)
 
 
-def test_the_summary_block_has_lanes_of_its_own() -> None:
+def test_summary_block_has_lanes_of_its_own() -> None:
     protocol = begun(blocks=1, summary_words=3)
     pulls = headers(take(protocol, answer(Kind.RESULT, iteration=2)))
     assert [(pull.block, pull.lanes, pull.words) for pull in pulls] == [(0, 1, 2), (1, 0, 3)]
@@ -190,7 +192,7 @@ def test_the_summary_block_has_lanes_of_its_own() -> None:
 # -- hints
 
 
-def test_who_uses_narrower_lanes_than_planned_says_so() -> None:
+def test_worker_with_narrower_lanes_than_planned_gives_a_hint() -> None:
     protocol = begun(blocks=5, window=4)
     assert [header.flags for header in contribute(protocol, 0)] == [0]
     assert [header.flags for header in contribute(protocol, 1, lanes=2)] == [3]
@@ -207,8 +209,8 @@ def test_who_uses_narrower_lanes_than_planned_says_so() -> None:
     ("kind", "flags", "hint"),
     [(Kind.RESULT, 0, None), (Kind.RESULT, 3, 2), (Kind.RESULT, 9, None), (Kind.LATE, 3, None)],
 )
-def test_the_hint_of_who_closed_a_block_is_handed_on(kind: Kind, flags: int, hint: int | None) -> None:
-    """A LATE answer has the flags of who asked for it."""
+def test_hint_of_the_worker_that_closed_a_block_is_handed_on(kind: Kind, flags: int, hint: int | None) -> None:
+    """A LATE answer has the flags of the worker that asked for it."""
     protocol = begun()
     [deliver] = take(protocol, answer(kind, flags=flags))
     assert isinstance(deliver, Deliver)

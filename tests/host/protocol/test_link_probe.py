@@ -1,4 +1,4 @@
-"""How long a gradient waits in its worker's link: when a worker asks, and what it learns from the answer."""
+"""A worker measures how long its gradient waits in its link: when it asks, and what it learns from the answer."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ SLOTS, WINDOW = 32, 8
 
 
 class World:
-    """Worker 1 of four and a switch that answers it; times are the caller's."""
+    """Worker 1 of four and a switch that answers it; the caller gives the times."""
 
     def __init__(self, blocks: int, *, k: int = 4, words: int = 4) -> None:
         self.words = words
@@ -32,7 +32,7 @@ class World:
         return self.protocol.take_link_wait_s(now)
 
     def switch(self, sent: Sequence[Send], now: float, ranks: Sequence[int] = (1,)) -> None:
-        """These packets reach the switch, from these workers; the answers to worker 1 come at once."""
+        """Deliver these packets to the switch from each of these workers; worker 1 gets its answers at once."""
         for packet in sent:
             for rank in ranks:
                 for to, header, values in self.rules.handle(packet.header._replace(worker=rank), packet.values):
@@ -68,8 +68,8 @@ def test_shortest_time_to_any_answer_is_no_wait() -> None:
     assert world.wait_s() == pytest.approx(0.028)
 
 
-def test_what_waits_for_other_workers_does_not_count_and_the_rest_stands_for_all() -> None:
-    """A window of eight blocks of 24 leaves at once: the whole gradient waits three times as long."""
+def test_wait_for_other_workers_does_not_count_and_the_sent_part_stands_for_all() -> None:
+    """Only a window of eight blocks of 24 leaves at once, so the whole gradient waits three times as long."""
     world = World(blocks=24)
     sent = world.contribute(range(24), 1.0)
     assert len(sent) == WINDOW + 1
@@ -77,14 +77,14 @@ def test_what_waits_for_other_workers_does_not_count_and_the_rest_stands_for_all
     assert world.wait_s() == pytest.approx(0.030)
 
 
-def test_gradient_that_is_encoded_in_slices_is_asked_for_once_it_has_left() -> None:
+def test_gradient_encoded_in_slices_is_probed_once_it_has_left() -> None:
     world = World(blocks=6)
     assert not probes(world.contribute(range(3), 1.0))
     assert len(probes(world.contribute(range(3, 6), 1.1))) == 1
 
 
 def test_late_gradient_is_timed_although_the_slots_have_moved_on() -> None:
-    """Others close the blocks first, and those of the next iterations, which have the same slots."""
+    """Others have closed its blocks, and those of the next iterations in the same slots."""
     world = World(blocks=6, k=2)
     sent = world.contribute(range(6), 1.0)
     world.switch([packet for packet in sent if packet.header.kind == Kind.CONTRIBUTE], 1.0, ranks=(0,))
@@ -96,7 +96,7 @@ def test_late_gradient_is_timed_although_the_slots_have_moved_on() -> None:
 
 
 def test_merged_part_is_timed() -> None:
-    """The worker's gradients are late and go into the next iteration's sums as another part."""
+    """The worker's gradients are late and enter the next iteration's sums as another part."""
     world = World(blocks=6, k=2)
     sent = world.contribute(range(6), 1.0, part=1)
     assert len(probes(sent)) == 1
@@ -113,7 +113,7 @@ def test_second_probe_waits_for_the_answer_of_the_first_or_for_its_loss() -> Non
         world.protocol.begin(iteration + 1, now)
 
 
-def test_probe_that_is_not_answered_has_waited_until_now() -> None:
+def test_unanswered_probe_has_waited_until_now() -> None:
     world = World(blocks=6)
     world.switch(world.contribute(range(6), 1.0), 1.010)
     assert world.wait_s() == pytest.approx(0.010)
@@ -124,7 +124,7 @@ def test_probe_that_is_not_answered_has_waited_until_now() -> None:
     assert world.wait_s(1.160) == pytest.approx(0.060)
 
 
-def test_lost_probe_waits_for_nothing_once_later_packets_are_through() -> None:
+def test_lost_probe_waits_for_nothing_once_later_packets_are_answered() -> None:
     world = World(blocks=6, k=1)
     sent = world.contribute(range(6), 1.0)
     world.switch(sent[:-1], 1.0)
@@ -143,7 +143,7 @@ def test_packet_that_waits_for_its_turn_in_the_host_has_not_left() -> None:
     assert world.wait_s() == pytest.approx(0.030)
 
 
-def test_single_block_and_blocks_without_room_for_the_answer_are_not_asked_for() -> None:
+def test_single_block_and_blocks_without_room_for_the_answer_are_not_probed() -> None:
     assert not probes(World(blocks=1).contribute([0], 1.0))
     assert not probes(World(blocks=6, words=2).contribute(range(6), 1.0)), (
         "three words answer, as one and two are sums'"

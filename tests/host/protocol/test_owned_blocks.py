@@ -1,7 +1,7 @@
-"""Owned blocks and sums for one: every interleaving of a few calls, with loss, repetition, and who comes late.
+"""Owned blocks and sums for one recipient: every interleaving of a few calls, with loss, repetition and late workers.
 
-No slot gets its next block before all workers have the result of the last one, nobody asks a peer, every worker gets
-what each owner gave, and from every state the end is reached.
+No slot gets its next block before all workers have the last result, no worker asks a peer, every worker gets what each
+owner contributed, and the end is reached from every state.
 """
 
 import os
@@ -33,7 +33,7 @@ Step = tuple[str, int, Callable[["Calls"], None]]
 
 @dataclass(frozen=True)
 class Setting:
-    """`calls`: of each what its blocks are, and how many; `span`: what the workers say (0: what is right)."""
+    """A small case; `calls`: kind and number of blocks of each; `span`: the workers' value (0: the correct one)."""
 
     workers: int
     slots: int
@@ -43,16 +43,16 @@ class Setting:
     span: int = 0
     window: int = 0
     owners: tuple[int, ...] = ()
-    """In turn; none: all workers."""
+    """The owners in turn; none: all workers."""
 
 
 def values_of(rank: int, iteration: int, block: int) -> bytes:
-    """That differ for each, as numbers that can be added up."""
+    """Return values that differ for each contribution, as numbers that can be added."""
     return (np.arange(WORD_BYTES // 4) + 1000 * rank + 100 * iteration + block).astype(">i4").tobytes()
 
 
 class Calls(Bag):
-    """Workers that make these calls one after another, and a bag of packets; nothing happens by itself."""
+    """Workers that make these calls one after another, and a bag of packets; every step is the caller's."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -79,7 +79,7 @@ class Calls(Bag):
             other.workers[touched] = self.workers[touched].clone()
         return other
 
-    # -- what may happen
+    # -- possible steps
 
     def steps(self) -> Iterator[Step]:
         yield from self.network_steps()
@@ -91,13 +91,13 @@ class Calls(Bag):
                     yield f"time out {rank} {request}", rank, lambda world, r=rank, q=request: world.time_out(r, q)
 
     def moves(self, rank: int, header: KofnHeader) -> bool:
-        """Whether something about this request is on its way."""
+        """Return whether a packet about this request is in the bag."""
         id = (header.iteration, header.block)
         about = (one for one in self.bag if (one.header.iteration, one.header.block) == id)
         return any(rank == (one.header.worker if one.to == SWITCH else one.to) for one in about)
 
     def begin(self, rank: int) -> None:
-        """A worker's next call."""
+        """Begin a worker's next call."""
         protocol = self.workers[rank]
         iteration = protocol.iteration + 1
         kind, blocks = self.setting.calls[iteration - 1]
@@ -153,10 +153,10 @@ class Calls(Bag):
     # -- for explore()
 
     def check_one(self, touched: int) -> None:
-        """The rest is checked where it happens."""
+        """Check nothing more: each step checks itself."""
 
     def tidy(self) -> None:
-        """Results that a worker has may as well arrive now."""
+        """Deliver results that their workers have already; the order does not matter."""
         self.bag = [
             packet for packet in self.bag if packet.to == SWITCH or not has(self.workers[packet.to], id_of(packet))
         ]
@@ -172,7 +172,7 @@ class Calls(Bag):
 
 
 def has(protocol: Both, id: BlockId) -> bool:
-    """Whether a worker has, or had, this result."""
+    """Return whether a worker has or had this result."""
     if id.iteration < protocol.iteration:
         return True
     return id.block in protocol._history._whole.get(id.iteration, ())
@@ -195,7 +195,7 @@ def worker_key(protocol: Both) -> int:
 
 
 def two(*calls: tuple[str, int], **given: Any) -> Setting:
-    """Workers, with so few slots that each has several blocks."""
+    """Return two workers, with so few slots that each has several blocks."""
     return Setting(workers=2, slots=4, calls=calls, **given)
 
 
@@ -213,8 +213,8 @@ def two(*calls: tuple[str, int], **given: Any) -> Setting:
         (Setting(workers=2, slots=6, window=3, calls=((OWNED, 6),), losses=1, owners=(0, 0, 1)), 5963),
     ],
 )
-def test_every_interleaving(setting: Setting, states: int) -> None:
-    """Fewer states than it has had would mean that something is not explored any more."""
+def test_every_interleaving_ends(setting: Setting, states: int) -> None:
+    """Fewer states than given would mean that a part is not explored."""
     explored, steps = explore(Calls(setting))
     print(f"{setting}: {explored} states, {steps} steps")
     assert explored >= states
@@ -231,12 +231,12 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (two((OWNED, 4), (SUM, 1), (OWNED, 2), losses=1), 17281),
     ],
 )
-def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
-    test_every_interleaving(setting, states)
+def test_every_interleaving_of_more_ends(setting: Setting, states: int) -> None:
+    test_every_interleaving_ends(setting, states)
 
 
 TURNS = {2: (0, 1), 3: (0, 1, 2), 4: (2, 2, 2, 0, 1, 3), 5: (4, 3, 2, 1, 0)}
-"""Of owners, by workers; one is a broadcast's."""
+"""Orders of owners by number of workers; one is a broadcast's."""
 
 
 @given(
@@ -246,10 +246,10 @@ TURNS = {2: (0, 1), 3: (0, 1, 2), 4: (2, 2, 2, 0, 1, 3), 5: (4, 3, 2, 1, 0)}
     st.integers(0, 1 << 32),
 )
 @settings(max_examples=60, deadline=None)
-def test_random_interleavings_of_more_workers(
+def test_random_interleavings_of_more_workers_end(
     workers: int, spare: int, given: list[tuple[str, int]], seed: int
 ) -> None:
-    """Of as many blocks as fill the slots several times; anything may be lost or come twice, and all get everything."""
+    """The blocks fill the slots several times. Any packet may be lost or duplicated, and all workers get everything."""
     chance, turn = Random(seed), TURNS[workers]
     slots = 2 * len(turn) + 2 * spare
     calls = tuple((kind, len(turn) * turns if kind == OWNED else 2 * turns) for kind, turns in given)
@@ -264,13 +264,13 @@ def test_random_interleavings_of_more_workers(
     raise AssertionError(f"not ended: {[one.missing for one in world.workers]}")
 
 
-def test_workers_that_reckon_with_fewer_owners_lose_results() -> None:
-    """The exploration sees it: the rule is needed."""
+def test_workers_that_assume_fewer_owners_lose_results() -> None:
+    """So the exploration would detect a broken rule."""
     with pytest.raises(AssertionError, match=r"goes to another block, and .* lack it"):
         explore(Calls(two((OWNED, 6), losses=1, span=1)))
 
 
-def test_more_owners_than_slots_allow_are_refused() -> None:
+def test_more_owners_than_slots_permit_are_refused() -> None:
     world = Calls(Setting(workers=2, slots=4, calls=((OWNED, 6),), span=3))
     with pytest.raises(ProtocolError, match="blocks that may each be another worker's must be at most 2"):
         world.begin(0)

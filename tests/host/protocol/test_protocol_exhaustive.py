@@ -1,8 +1,8 @@
-"""Every interleaving of a small job: three workers, an iteration or two of one or two blocks and the next one's first.
+"""Every interleaving of a small job: three workers, an iteration or two of one or two blocks, and the next one's first.
 
-Depth-first over canonical states: what a state's future can depend on, without values (they follow from who was
-counted), times and statistics.  In every state "What always holds" is checked; from every state the end is reached.
-A request is sent again when it or its answer was lost; beyond that a repetition is a duplicate and has its budget.
+The search is depth-first over canonical states. A state holds what its future can depend on, without values (they
+follow from the members), times and statistics. Every state is checked for "What always holds", and reaches the end. A
+request is repeated when it or its answer was lost; any other repetition is a duplicate and has its budget.
 """
 
 import os
@@ -25,7 +25,7 @@ from tests.host.world import SWITCH, Packet, SwitchAccount, Worker
 BLOCKS = 2
 Key = tuple[object, ...]
 ALL = -2
-"""A step that touches the switch and, of the workers, one."""
+"""Marks a step that touches the switch and one worker."""
 Step = tuple[str, int, Callable[["Small"], None]]
 
 
@@ -34,7 +34,7 @@ def block_id_of(header: KofnHeader) -> tuple[int, int, int]:
 
 
 class Numbers(dict[object, int]):
-    """A small number for everything seen: states are compared as tuples of them."""
+    """Numbers every object seen: states are compared as tuples of small numbers."""
 
     def __missing__(self, thing: object) -> int:
         self[thing] = len(self)
@@ -45,7 +45,7 @@ NUMBERS = Numbers()
 
 
 class Bag:
-    """Packets on their way, of which so many may still be lost, and so many come twice."""
+    """Packets in transit, of which a few may still be lost or duplicated."""
 
     bag: list[Packet]
     losses: int
@@ -54,7 +54,7 @@ class Bag:
     def network_steps(self) -> Iterator[tuple[str, int, Callable[[Any], None]]]:
         for index, (to, header) in enumerate((packet.to, packet.header) for packet in self.bag):
             if (to, header) in ((packet.to, packet.header) for packet in self.bag[:index]):
-                continue  # a copy: the same steps
+                continue  # an equal packet has the same steps
             yield f"deliver {to} {header}", to, lambda world, i=index: world.deliver(world.bag.pop(i))
             if self.losses:
                 yield f"lose {to} {header}", to, lambda world, i=index: world.lose(i)
@@ -71,23 +71,23 @@ class Bag:
 
 
 def number_of(packet: Packet) -> int:
-    """Whether it was sent before is not told apart: that is for timers, which ring here whenever they like."""
+    """Return a packet's number, without its AGAIN flag: only timers use the flag, and here they ring at any time."""
     header = packet.header
     return NUMBERS[packet.to, header._replace(flags=header.flags & ~Flag.AGAIN) if header.flags else header]
 
 
 class Small(Bag, Mortal):
-    """The world with a budget of faults; in the last iteration only block 0 is contributed."""
+    """A world with a budget of faults; the last iteration contributes block 0 only."""
 
     losses = 0
     duplications = 0
     restarts = 0
     deaths: int | None = None
-    """Still to come; None: of none this world ever had."""
+    """Deaths still to come; None: no worker of this world ever dies."""
     changes: tuple[int, ...] = ()
 
     def clone(self, touched: int) -> "Small":
-        """A copy in which one worker, or the switch, may change."""
+        """Return a copy in which one worker, or the switch, may change."""
         other = copy(self)
         other.bag, other.results, other.workers = list(self.bag), dict(self.results), list(self.workers)
         if touched in (SWITCH, ALL):
@@ -119,7 +119,7 @@ class Small(Bag, Mortal):
         return other
 
     def key(self) -> Key:
-        """Equal for states with the same future."""
+        """Return a key that is equal for states with the same future."""
         for worker in self.workers:
             if worker.number is None:
                 worker.number = NUMBERS[self._worker_key(worker)]
@@ -154,13 +154,13 @@ class Small(Bag, Mortal):
 
     @staticmethod
     def _what_outlives(worker) -> Key:
-        """Of a worker that may die, or has died."""
+        """Return the part of a worker's state that survives its death."""
         ledger, storage = worker.ledger, worker.ledger._storage
-        books = storage.records["settled"].tolist(), storage.sent[["iteration", "row"]].tolist()
-        return worker.dead, worker.protocol.given, worker.protocol.left_behind, ledger.begun, ledger.entered, str(books)
+        noted = storage.records["settled"].tolist(), storage.sent[["iteration", "row"]].tolist()
+        return worker.dead, worker.protocol.given, worker.protocol.left_behind, ledger.begun, ledger.entered, str(noted)
 
     def tidy(self) -> None:
-        """Answers that say nothing new to their worker, for ever, may as well arrive now; the end is the end."""
+        """Deliver answers that tell their worker nothing new, ever, and drop what lies behind the end."""
         self.bag = [packet for packet in self.bag if not self._is_old_news(packet)]
 
     def _is_old_news(self, packet: Packet) -> bool:
@@ -174,21 +174,21 @@ class Small(Bag, Mortal):
         return header.iteration < protocol.iteration or header.block in known
 
     def send(self, rank, packets) -> None:
-        """As the world does, but for what lies behind the end."""
+        """Send packets as the world does, but none behind the end."""
         super().send(rank, [each for each in packets if (each.header.iteration, each.header.block) <= self.end])
 
     def finished(self) -> bool:
-        """Everybody has all iterations before the last one and the first block of that."""
+        """Return whether every worker has all iterations before the last one, and the last one's first block."""
         last, block = self.end
         return all(w.protocol.iteration == last and block not in w.protocol.missing for w in self.workers)
 
     @property
     def end(self) -> tuple[int, int]:
-        """The last iteration and its first block, which is the only one of it that is contributed."""
+        """The last iteration and its first block, its only contributed one."""
         return self.last, self.selection(self.last)[0]
 
     def steps(self) -> Iterator[Step]:
-        """Everything that may happen now."""
+        """Yield every possible step."""
         yield from self.network_steps()
         yield from self.worker_steps()
         for rank in self.uninformed:
@@ -219,7 +219,9 @@ class Small(Bag, Mortal):
                         yield f"answer {rank} {peer}", rank, lambda world, r=rank, p=peer: world.answer(r, p)
 
     def may_give(self, giver: Worker) -> bool:
-        """Where sums go to one worker, once all have those of the iteration before."""
+        """Return whether the worker may contribute: with recipients only once all have the previous
+        iteration's sums.
+        """
         return not self.scattered or all(worker.complete >= giver.working - 1 for worker in self.workers)
 
     def die(self, rank: int) -> None:
@@ -236,7 +238,7 @@ class Small(Bag, Mortal):
         self.restart_switch()
 
     def needs_repetition(self, rank: int, header: KofnHeader) -> bool:
-        """Nothing about this request is on its way, and the switch does not just wait for others."""
+        """Return whether no packet about this request is in transit, and the switch does not just wait for others."""
         block_id, mine = block_id_of(header), bit_of(rank, header.part)
         about = [p for p in self.bag if block_id_of(p.header) == block_id and self._is_about(p, rank, header.part)]
         slot = self.switch.slots[header.slot % len(self.switch.slots)]
@@ -245,7 +247,9 @@ class Small(Bag, Mortal):
 
     @staticmethod
     def _is_about(packet: Packet, rank: int, part: int) -> bool:
-        """A result is about all that its worker has sent; anything else is about the part that it names."""
+        """Return whether a packet is about this request: a result answers all parts of its worker, any other packet one
+        part.
+        """
         return packet.header.worker == rank and (packet.header.kind == Kind.RESULT or packet.header.part == part)
 
     def time_out_one(self, rank: int, request: int) -> None:
@@ -253,12 +257,12 @@ class Small(Bag, Mortal):
         self.driver(rank).timer(self.now)
 
     def holds(self, peer: int, blocks: list[int], iteration: int) -> bool:
-        """Whether this peer has something for the asker: others leave the state as it is."""
+        """Return whether this peer has a result for the asking worker; without one the state would not change."""
         return any(result.id.block in blocks for result in self.workers[peer].protocol.results(iteration, iteration))
 
 
 class Explored(Protocol):
-    """What explore() takes."""
+    """The interface that explore() needs."""
 
     def key(self) -> Key: ...
     def steps(self) -> Iterator[tuple[str, int, Callable[[Any], None]]]: ...
@@ -269,7 +273,9 @@ class Explored(Protocol):
 
 
 def explore(start: Explored) -> tuple[int, int]:
-    """States and steps; every state is checked, and the end is reached from each."""
+    """Explore every step and return the numbers of states and steps; check each state, and that
+    each reaches the end.
+    """
     root = start.key()
     seen, stack, before, ends, steps = {root}, [(root, start)], defaultdict(list), [], 0
     while stack:
@@ -303,7 +309,9 @@ def explore(start: Explored) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Setting:
-    """k and then the k it is changed to, faults allowed, workers' scales and lanes, planned lanes, which blocks."""
+    """A small case: k and its later values, permitted faults, workers' scales and lanes, planned lanes, and sent
+    blocks.
+    """
 
     k: tuple[int, ...]
     losses: int = 0
@@ -316,7 +324,7 @@ class Setting:
     lanes: tuple[int, ...] = ()
     planned: int = 0
     every: int = 1
-    """One block in so many is sent."""
+    """One block in `every` is sent in an iteration."""
     last: int = 2
     """The last iteration."""
     workers: int = 3
@@ -347,7 +355,7 @@ def small(setting: Setting) -> Small:
 
 
 SELECTED = {"merge": 3826, "async": 2892, "abort": 2812, "stash": 2258, "drop": 2076}
-"""States by rule where a block rests in every second iteration and one of two workers is late."""
+"""Number of states by rule, where a block rests in every second iteration and one of two workers is late."""
 
 
 @pytest.mark.slow
@@ -366,8 +374,8 @@ SELECTED = {"merge": 3826, "async": 2892, "abort": 2812, "stash": 2258, "drop": 
         *((Setting(k=(1,), workers=2, every=2, last=3, rule=rule), states) for rule, states in SELECTED.items()),
     ],
 )
-def test_every_interleaving(setting: Setting, states: int) -> None:
-    """Fewer states than it has had would mean that something is not explored any more."""
+def test_every_interleaving_ends(setting: Setting, states: int) -> None:
+    """Fewer states than given would mean that a part is not explored."""
     assert explore(small(setting))[0] >= states
 
 
@@ -405,22 +413,22 @@ def test_every_interleaving(setting: Setting, states: int) -> None:
         (Setting(k=(2,), every=2, last=3, rule="abort"), 20966),
     ],
 )
-def test_every_interleaving_of_more(setting: Setting, states: int) -> None:
+def test_every_interleaving_of_more_ends(setting: Setting, states: int) -> None:
     explored, steps = explore(small(setting))
     print(f"{setting}: {explored} states, {steps} steps")
     assert explored >= states
 
 
 @pytest.mark.slow
-def test_sums_for_one_are_lost_where_workers_go_on_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exploration sees it: the rule is needed."""
+def test_sums_for_one_recipient_are_lost_if_workers_go_on_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the exploration would detect a broken rule."""
     monkeypatch.setattr(Small, "may_give", lambda self, giver: True)
     with pytest.raises(AssertionError, match="peers are asked for what they do not have"):
         explore(small(Setting(k=(2,), scattered=True)))
 
 
 @pytest.mark.slow
-def test_sums_are_lost_where_they_are_forgotten_before_all_have_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_lost_if_they_are_forgotten_before_all_have_given(monkeypatch: pytest.MonkeyPatch) -> None:
     of_all = Small.protocol
 
     def of_two(world: Small, rank: int) -> Any:
@@ -432,6 +440,6 @@ def test_sums_are_lost_where_they_are_forgotten_before_all_have_given(monkeypatc
         explore(small(Setting(k=(2,))))
 
 
-def test_sums_for_one_are_lost_where_blocks_are_more_than_slots() -> None:
+def test_sums_for_one_recipient_are_lost_if_blocks_outnumber_slots() -> None:
     with pytest.raises(AssertionError, match="peers are asked for what they do not have"):
         explore(small(Setting(k=(2,), blocks=4, losses=1, scattered=True)))

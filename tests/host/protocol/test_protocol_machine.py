@@ -1,7 +1,7 @@
-"""The protocol as a state machine: hypothesis decides what is delivered, lost, repeated, late, and what k is.
+"""The protocol as a state machine: hypothesis decides what is delivered, lost, repeated or late, and changes k.
 
-After every step "What always holds" of docs/explanation/protocol.md is checked; at the end nothing is lost any more,
-and every block must end.  `make explore` makes many more steps and says how many.
+After every step "What always holds" of docs/explanation/protocol.md is checked. At the end no packet is lost, and every
+block must end. `make explore` makes many more steps and reports their number.
 """
 
 from collections import Counter
@@ -18,13 +18,13 @@ from tests.host.protocol.specification.slot_model import SlotModel
 from tests.host.world import SWITCH
 
 STEPS: Counter[str] = Counter()
-"""What happened in all examples together: a rule that never runs shows."""
+"""Number of steps of each kind in all examples: a rule that never runs is noticed."""
 
 choice = st.integers(0, 255)
 
 
 class ProtocolMachine(RuleBasedStateMachine):
-    """n workers, a switch with few slots, and a network that does to packets what it likes."""
+    """n workers, a switch with few slots, and a network that may do anything to packets."""
 
     switch: type[SlotModel] = SlotModel
 
@@ -78,7 +78,7 @@ class ProtocolMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(packet.to != SWITCH for packet in self.world.bag))
     @rule(which=choice)
     def deliver_together(self, which):
-        """All that is on its way to one worker: it finds it in its socket."""
+        """Deliver all packets for one worker at once, as if it found them in its socket."""
         found = [packet.to for packet in self.world.bag if packet.to != SWITCH]
         rank = found[which % len(found)]
         together = [packet for packet in self.world.bag if packet.to == rank]
@@ -127,7 +127,7 @@ class ProtocolMachine(RuleBasedStateMachine):
 
     @rule(stragglers=st.integers(0, 15), iterations=st.integers(1, 3))
     def run_ahead(self, stragglers, iterations):
-        """All but the stragglers exchange what they can; what is for or from a straggler stays on its way."""
+        """Let all but the stragglers exchange packets; packets for or from a straggler stay in transit."""
         fast = [rank for rank in range(self.workers) if not stragglers >> rank & 1]
         for _ in range(iterations):
             for rank in fast:
@@ -181,7 +181,9 @@ class ProtocolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.mortal)
     @rule(rank=choice, ahead=st.integers(1, 3))
     def fall_behind(self, rank, ahead):
-        """A worker gives to the next iteration, dies, and comes back with a replica from before this one's end."""
+        """Let a worker contribute to the next iteration, die, and rejoin with a replica from before this iteration's
+        end.
+        """
         rank %= self.workers
         peer = (rank + 1 + ahead % (self.workers - 1)) % self.workers
         self.all_ready()
@@ -199,7 +201,7 @@ class ProtocolMachine(RuleBasedStateMachine):
         self._move_all(but=rank)
 
     def _move_all(self, but):
-        """What is not for this worker."""
+        """Deliver all packets that are not for this worker."""
         while moving := [packet for packet in self.world.bag if packet.to != but]:
             self.world.bag.remove(moving[0])
             self.world.deliver(moving[0])
@@ -235,8 +237,10 @@ class ProtocolMachine(RuleBasedStateMachine):
             STEPS["gradients"] += self.world.flush()
 
 
-def test_who_comes_back_with_an_old_replica_takes_a_newer_one_where_sums_are_forgotten() -> None:
-    """It alone had ended an iteration, and gave to the next; then the others do, and the switch loses its slots."""
+def test_worker_with_an_old_replica_takes_a_newer_one_when_sums_are_forgotten() -> None:
+    """It alone had ended an iteration and contributed to the next. Then the others do so, and the switch loses its
+    slots.
+    """
     world = Mortal(workers=3, k=3, blocks=2, slots=4, window=2)
 
     def move(*to: int) -> None:
@@ -271,14 +275,14 @@ WANTED = (
     *("gradients", "delivered", "delivered together", "lost", "duplicated", "stale", "refused", "pulls"),
     *("peers answered", "resumed", "discarded", "given up", "hints", "died"),
 )
-"""Happen, or it is not the network that was tried."""
+"""Kinds of steps that must happen, or the network was not tried enough."""
 
 ROUNDS = 5
-"""At most: in one, what is rare may not happen by chance."""
+"""Most repetitions; a rare step may be missing in one of them."""
 
 
 @pytest.mark.slow
-def test_whatever_the_network_does():
+def test_protocol_holds_whatever_the_network_does():
     STEPS.clear()
     ProtocolMachine.TestCase.settings = settings(max_examples=max(120, settings().max_examples))
     for number in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Who is missing in a block that does not close: the question, its answer, and what is none."""
+"""The question which workers are missing in a block that does not close, its answer, and packets that are no answer."""
 
 import pytest
 
@@ -11,14 +11,14 @@ from tests.host.protocol.specification.slot_model import SlotModel
 
 
 def described(protocol: Protocol) -> str:
-    """By both."""
+    """Return the description on which core and specification agree."""
     (found,) = {query.describe(4) for query in (protocol.specification.query, protocol.native.query)}
     return found
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 3])
-def test_a_slot_query_hears_who_is_in_an_open_block(lanes: int) -> None:
-    """Whatever lanes the block is summed in; not what answers something else."""
+def test_slot_query_tells_the_members_of_an_open_block(lanes: int) -> None:
+    """It works in any lanes; an answer to another request does not count."""
     layout = BlockLayout(blocks=4, words=8, widest=32)
     protocol = Protocol(job=1, rank=1, layout=layout, slots=8, window=4, rto_s=0.05)
     rules = SlotModel(workers=4, k=4, slots=8)

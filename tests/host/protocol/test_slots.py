@@ -1,4 +1,4 @@
-"""The slots of slots.c, and their model in Python: both are right, and they answer any packets alike."""
+"""The slots of slots.c and their model in Python obey the rules, and answer any packets alike."""
 
 from collections.abc import Callable
 from random import Random
@@ -65,19 +65,19 @@ def test_votes_are_counted_in_planes(open_slots: Open, workers: int) -> None:
     assert np.array_equal((found.reshape(planes, -1) << np.arange(planes)[:, None]).sum(axis=0), counted)
 
 
-def test_words_behind_the_votes_are_room_for_planes(open_slots: Open) -> None:
+def test_words_behind_the_votes_leave_room_for_planes(open_slots: Open) -> None:
     slots = open_slots(workers=3, k=1, slots=1)
     (first, *_) = slots.handle(KofnHeader(lanes=Lanes.VOTES, words=10), bytes([255] * 1024 + [7] * 1536))
     assert (first[1].words, first[2]) == (10, bytes([255] * 1024 + [0] * 1024 + [7] * 512))
 
 
-def test_the_first_nibble_of_a_byte_is_the_first_lane() -> None:
+def test_first_nibble_of_a_byte_is_the_first_lane() -> None:
     assert to_values(np.array([1, -1, 7, -8]), 3) == b"\x1f\x78"
     assert to_values(np.array([-2, 3]), 1) == b"\xff\xfe\x00\x03"
 
 
 class Given:
-    """Slots as part_rules has them."""
+    """The interface of part_rules to these slots."""
 
     generation = 0
 
@@ -103,7 +103,7 @@ class TestParts(part_rules.PartRules):
     pass
 
 
-def test_room_may_be_another_than_the_number_of_workers(open_slots: Open) -> None:
+def test_room_may_differ_from_the_number_of_workers(open_slots: Open) -> None:
     slots = open_slots(workers=2, k=2, slots=1)
     slots.room = 3
     merged = KofnHeader(worker=0, part=1, count=0, scale=1)
@@ -115,7 +115,7 @@ def test_room_may_be_another_than_the_number_of_workers(open_slots: Open) -> Non
 
 
 def headers(workers: int, lanes: int, words: int) -> st.SearchStrategy[KofnHeader]:
-    """Packets of any kind, most of which meet in a few blocks of this format."""
+    """Draw packets of any kind, most of which meet in a few blocks of this format."""
     return st.builds(
         KofnHeader,
         version=st.just(VERSION),
@@ -144,8 +144,8 @@ def headers(workers: int, lanes: int, words: int) -> st.SearchStrategy[KofnHeade
 @given(
     st.sampled_from([1, 2, 3, 4, 7, RANKS]), st.sampled_from(Lanes), st.sampled_from([1, 4, 6, WORDS_MAX]), st.data()
 )
-def test_slots_answer_any_packets_as_the_model_does(workers: int, lanes: int, words: int, data: st.DataObject) -> None:
-    """Bit by bit, also while k and the generation change; the packets' values are noise."""
+def test_slots_answer_any_packets_like_the_model(workers: int, lanes: int, words: int, data: st.DataObject) -> None:
+    """The answers are equal bit by bit, while k and the generation change; the packets' values are noise."""
     k, random = data.draw(st.integers(1, workers)), Random(data.draw(st.integers(0, 2**32 - 1)))
     model, slots = SlotModel(workers=workers, k=k, slots=2), NativeSlots.open(workers=workers, k=k, slots=2)
     for header in data.draw(st.lists(headers(workers, lanes, words), min_size=30, max_size=60)):

@@ -1,7 +1,8 @@
-"""Workers' cores, links of a rate, and the slot model, in virtual time: what is sent again, and when all is there.
+"""Workers' cores, links of limited rate and the slot model, in virtual time: retransmissions, and when all results are
+there.
 
-A worker may be away for a while, as where others have the processor: what comes meanwhile it reads afterwards, before
-its timers.
+A worker may be away for a while, as if descheduled. Packets that arrive meanwhile are read afterwards, before its
+timers.
 """
 
 import heapq
@@ -23,9 +24,9 @@ Interval = tuple[float, float]
 
 
 class TimedJob:
-    """One iteration of as many blocks, over links of this rate; `away`: when a worker does nothing, by rank.
+    """One iteration of `blocks` blocks over links of this rate; `away`: the times when a worker does nothing, by rank.
 
-    `owned`: blocks are the workers' in turn; else they are sums.  A packet is lost with the chance `loss`.
+    `owned`: the workers own the blocks in turn; else the blocks are sums. `loss`: probability of losing a packet.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class TimedJob:
 
     @property
     def again(self) -> int:
-        """Packets that were sent beside those that are needed."""
+        """Packets sent beyond the necessary ones."""
         return sum(one.statistics.retransmissions + one.statistics.pulls for one in self.workers)
 
     def run(self, iterations: int = 1) -> float:
-        """So many one after another; how long they took."""
+        """Run `iterations` iterations one after another and return how long they took."""
         began = self.now
         for _ in range(iterations):
             self._iteration += 1
@@ -85,7 +86,7 @@ class TimedJob:
         self._wake(rank)
 
     def _wake(self, rank: int) -> None:
-        """Read what has come, then look at the timers, unless the worker is away."""
+        """Read the packets that arrived, then call the timers, unless the worker is away."""
         back = max((end for begin, end in self._away.get(rank, ()) if begin <= self.now < end), default=None)
         if back is not None:
             self._at(back, lambda: self._wake(rank))
@@ -119,7 +120,7 @@ class TimedJob:
             self._at(self._up[rank] + LATENCY_S, lambda: self._arrive(sent.header, sent.values))
 
     def _arrive(self, header: KofnHeader, values: bytes) -> None:
-        """At the switch."""
+        """Hand a packet to the switch."""
         for rank, answer, sums in self._switch.handle(header, values):
             self._down[rank] = max(self.now, self._down[rank]) + self._bytes(sums) * self._byte_s
             if not self._is_lost():

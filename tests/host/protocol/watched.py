@@ -1,4 +1,4 @@
-"""A Protocol that tests look into, and drive block by block."""
+"""A Protocol that tests inspect, and drive block by block."""
 
 import ctypes
 from typing import Any
@@ -13,7 +13,7 @@ from kofn.host.protocol.instructions import Instruction, Packed, Send, request_o
 from kofn.host.wire.packet import PARTS, KofnHeader
 
 WAITING_BYTES = 32
-"""Of struct waiting."""
+"""Size of struct waiting."""
 
 
 class Watched(Protocol):
@@ -31,40 +31,42 @@ class Watched(Protocol):
     def contribute(
         self, block: int, packed: Packed, *, now: float, part: int = 0, counts: bool = True, uses: int | None = None
     ) -> list[Instruction]:
-        """As contribute_all() with one block."""
+        """Call contribute_all() with one block."""
         return self.contribute_all([(block, packed)], now=now, part=part, counts=counts, uses=uses)
 
     def packet_in(self, header: KofnHeader, values: bytes, now: float) -> list[Instruction]:
-        """An answer of the switch."""
+        """Take an answer of the switch."""
         return self.packets_in([(header, values)], now)
 
     def leaves(self, sent: Send, at: float) -> None:
-        """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
+        """Note that a packet leaves this host only then, so its answer is not due earlier."""
         request = request_of(sent.header.block, sent.header.part)
         self._call("mark_sent_at", request, sent.launch, at)
 
     @property
     def blocks(self) -> Integers:
-        """Those of the current iteration, ascending."""
+        """The blocks of the current iteration, ascending."""
         return self._blocks[: self._state[COUNT]].astype(np.int64)
 
     @property
     def given(self) -> int:
-        """The latest iteration that all workers are known to have given to; 0: none, or `workers` was not said."""
+        """The latest iteration to which all workers are known to have contributed; 0: none, or
+        `workers` was not given.
+        """
         return self._state[GIVEN]
 
     @property
     def deadline(self) -> float | None:
-        """When timer() is due; None while nothing is in flight."""
+        """When timer() is due; None while no request is in flight."""
         deadline: float = self._call("deadline_s")
         return deadline if deadline < np.inf else None
 
     @property
     def waiting(self) -> list[int]:
-        """Blocks whose part 0 was contributed and waits for the window."""
+        """The blocks whose part 0 waits for the window."""
         waiting: list[int] = np.flatnonzero(self._waits.copy()).tolist() if self._state[WAITING] else []
         return waiting
 
 
 class WatchedBeside(Watched, EnginePort):
-    """A EnginePort likewise."""
+    """An EnginePort that tests inspect in the same way."""

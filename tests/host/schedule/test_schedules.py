@@ -31,7 +31,7 @@ def schedules(draw: st.DrawFn) -> tuple[list[Layer], PassSchedule]:
     return layers, PassSchedule(name, draw(st.integers(1, 20_000)), front)
 
 
-def test_the_configuration_knows_the_families() -> None:
+def test_configuration_knows_the_families() -> None:
     assert tuple(FAMILIES) == NAMES
     assert tuple(name for name, family in FAMILIES.items() if family.has_front) == WITH_FRONT
 
@@ -75,7 +75,7 @@ def test_schedules_with_the_same_passes_and_pieces_are_one(
 
 
 def _computed_last(of: tuple[int, ...], layers: list[Layer], schedule: PassSchedule) -> int:
-    """Of the layers that leave together with these: pieces of one run have the level of its last layer."""
+    """Return the last computed layer of the run that leaves with these layers; its level is that of the whole run."""
     weights = [step.layer for step in schedule.order(len(layers)) if step.kind == "weight"]
     size, run = 0, list[int]()
     for layer in weights:
@@ -89,8 +89,8 @@ def _computed_last(of: tuple[int, ...], layers: list[Layer], schedule: PassSched
 
 
 @given(SIZES, st.integers(1, 700), st.randoms() | st.none())
-def test_every_block_is_one_layers(sizes: list[int], block: int, shuffled: random.Random | None) -> None:
-    """In the order that is given, or the last layer first; each layer begins with a block."""
+def test_every_block_belongs_to_one_layer(sizes: list[int], block: int, shuffled: random.Random | None) -> None:
+    """The layers have the given order, or the last comes first; each begins with a block."""
     layers = layers_of(sizes)
     order = [layer for layer in reversed(range(len(sizes))) for _ in range(-(-sizes[layer] // block))]
     if shuffled is not None:
@@ -126,7 +126,7 @@ def test_blocks_are_numbered_as_they_will_leave(given: tuple[list[Layer], PassSc
     WireLayout(layers, block, order)
 
 
-def test_the_first_layer_s_blocks_have_numbers_before_those_that_they_overtake() -> None:
+def test_first_layers_blocks_have_numbers_before_those_they_overtake() -> None:
     layers, network = layers_of([100] * 3), LinkModel(rate=10.0)
     slow = LayerTimes([1.0] * 3, [1.0] * 3, [1.0] * 3)
     first = leaving_order(layers, slow, PassSchedule("priority", 1000), network, 10)
@@ -148,8 +148,10 @@ def test_no_schedule_is_faster_than_the_bound(given: tuple[list[Layer], PassSche
     assert found_s - times.compute_s >= -1e-9, "less than nothing was waited for"
 
 
-def test_the_bound_counts_what_no_order_can_overlap() -> None:
-    """From the last layer's forward pass to the first weight gradient every mean is there, and none is under way."""
+def test_bound_counts_what_no_order_can_overlap() -> None:
+    """Between the last layer's forward pass and the first weight gradient all means are there and
+    none is in transit.
+    """
     layers, times = layers_of([1000] * 4), LayerTimes([1.0] * 4, [1.0] * 4, [1.0] * 4)
     assert bound_s(layers, times, LinkModel(rate=4000 / times.compute_s)) == pytest.approx(times.compute_s + 2)
     assert bound_s(layers, times, LinkModel(rate=1e9)) == pytest.approx(times.compute_s)
@@ -170,7 +172,7 @@ def best(name: str, layers: list[Layer], times: LayerTimes, network: LinkModel) 
     )
 
 
-def test_what_overlap_and_priorities_are_worth_where_transfers_take_as_long_as_computation() -> None:
+def test_overlap_and_priorities_pay_where_transfers_take_as_long_as_computation() -> None:
     network = LinkModel(rate=8000 / SAME.compute_s, credit=80)
     took = {name: best(name, EQUAL, SAME, network) / SAME.compute_s for name in NAMES}
     assert took["sequential"] == pytest.approx(2.0)
@@ -180,6 +182,6 @@ def test_what_overlap_and_priorities_are_worth_where_transfers_take_as_long_as_c
     assert took["late-front"] < 1.15 * bound_s(EQUAL, SAME, network) / SAME.compute_s
 
 
-def test_front_layers_first_where_the_network_is_faster() -> None:
+def test_front_layers_first_pays_where_the_network_is_faster() -> None:
     network = LinkModel(rate=2 * 8000 / SAME.compute_s, credit=80)
     assert best("front-first", EQUAL, SAME, network) < best("priority", EQUAL, SAME, network) / 1.05

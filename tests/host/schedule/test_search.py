@@ -31,7 +31,7 @@ def by_the_model(one: PassSchedule) -> float:
 
 def settle(search: Search, took: Took, times: LayerTimes = MILLI, workers: int = 3) -> int:
     """Return the number of iterations of a search."""
-    said: list[SideValues] = [(0, 0, 0)] * workers  # nothing was measured yet
+    said: list[SideValues] = [(0, 0, 0)] * workers  # not measured yet
     for iteration in range(2 * search.most):
         if search.done:
             return iteration
@@ -41,7 +41,7 @@ def settle(search: Search, took: Took, times: LayerTimes = MILLI, workers: int =
     raise AssertionError("the search does not end")
 
 
-def test_the_source_s_enumeration_finds_the_best_threshold_then_the_best_front() -> None:
+def test_enumeration_finds_the_best_threshold_then_the_best_front() -> None:
     search = Enumeration(8, PassSchedule("front-first", 10))
     assert settle(search, by_the_model) <= search.longest
     thresholds = [PassSchedule("front-first", int(10 * 1.1**number), 0) for number in range(101)]
@@ -76,7 +76,7 @@ def test_proposals_are_as_good_as_a_grid_in_forty_iterations(ratio: float) -> No
     assert iteration_s(EQUAL, MILLI, search.schedule, network) <= 1.03 * grid
 
 
-def test_the_slowest_worker_s_time_counts() -> None:
+def test_slowest_workers_time_counts() -> None:
     search = Enumeration(0, PassSchedule("priority", 1000), EQUAL[:1])
     while not search.done:
         search.hear(Heard.of([(1_000, 1, 1), (5_000, 1, 1)]))
@@ -91,7 +91,7 @@ def test_the_slowest_worker_s_time_counts() -> None:
     ],
     ids=["enumeration", "proposals"],
 )
-def test_iterations_in_which_a_worker_has_measured_nothing_do_not_count(new: Callable[[], Search]) -> None:
+def test_iterations_without_a_measurement_of_every_worker_do_not_count(new: Callable[[], Search]) -> None:
     whole, search = new(), new()
     settle(whole, by_the_model)
     said: SideValues = (0, 0, 0)
@@ -106,9 +106,9 @@ def test_iterations_in_which_a_worker_has_measured_nothing_do_not_count(new: Cal
 
 
 @given(st.integers(1, 200), st.integers(1, 16), st.randoms())
-def test_a_race_ends_in_time(candidates: int, least: int, random: np.random.Generator) -> None:
+def test_race_ends_within_the_limit(candidates: int, least: int, random: np.random.Generator) -> None:
     race = Race([PassSchedule("priority", threshold) for threshold in range(1, candidates + 1)], least)
-    before, iterations = race.following, 1  # whose time is not heard yet
+    before, iterations = race.following, 1  # the first time is not heard yet
     while not race.over:
         running = race.following
         race.hear(before, 10 ** random.uniform(-3, 3))
@@ -123,7 +123,7 @@ SEEDS = 12
 
 
 def settled_alone(new: Callable[[], Search], took: Took, noise: Callable[[], float], iterations: int) -> PassSchedule:
-    """Return the schedule of a search that has settled in time, and stayed."""
+    """Return the schedule of a search that settles within the limit and stays."""
     found = course(new, took, noise, iterations)
     assert found.search <= new().longest
     assert all(found.settled[found.search :]) and len(set(found.schedules[found.search :])) == 1
@@ -131,15 +131,15 @@ def settled_alone(new: Callable[[], Search], took: Took, noise: Callable[[], flo
 
 
 @pytest.mark.parametrize(("spread", "slower"), [(0.03, 0.01), (0.05, 0.015), (0.1, 0.025), (0.15, 0.035), (0.2, 0.04)])
-def test_the_enumeration_settles_once_in_noise(spread: float, slower: float) -> None:
-    """Over the seeds its choice takes at most `slower` longer than the best, on average."""
+def test_enumeration_settles_once_in_noise(spread: float, slower: float) -> None:
+    """Averaged over the seeds, its choice takes at most the share `slower` longer than the best."""
     found = [settled_alone(enumeration, took_s, normal(spread, seed), 1200) for seed in range(SEEDS)]
     longer = [took_s(one) / LEAST_S - 1 for one in found]
     assert np.mean(longer) <= slower, longer
 
 
-def test_stalls_do_not_begin_the_enumeration_anew() -> None:
-    """A twentieth of the iterations takes three times as long, and the others differ by a tenth."""
+def test_stalls_do_not_restart_the_enumeration() -> None:
+    """A twentieth of the iterations takes three times as long; the others differ by a tenth."""
     random = np.random.default_rng(3)
 
     def noise() -> float:
@@ -161,11 +161,11 @@ def test_auto_settles_once_in_noise(spread: float) -> None:
     assert np.mean(longer) <= 0.03, longer
 
 
-# -- all workers alike, and changes
+# -- agreement, and changes
 
 
 def test_workers_that_hear_the_same_numbers_choose_alike() -> None:
-    """One of them replays, in the middle of each phase, what the other has heard."""
+    """One of them is replaced, in the middle of each phase, by a copy that replays the other's numbers."""
     agreed = [AgreedSearch(lambda: Enumeration(2, PassSchedule("late-front", 100))) for _ in range(2)]
     random = np.random.default_rng(5)
     for iteration in range(1200):
@@ -186,7 +186,7 @@ def one_candidate() -> AgreedSearch:
 
 
 def settled(agreed: AgreedSearch, took_us: int = 1000, k: int = 4) -> None:
-    """Every schedule takes as long."""
+    """Let a search settle while every schedule takes equally long."""
     for _ in range(agreed.search.most):
         if agreed.search.done:
             return
@@ -195,7 +195,7 @@ def settled(agreed: AgreedSearch, took_us: int = 1000, k: int = 4) -> None:
 
 
 @pytest.mark.parametrize(("took_us", "again"), [(1000, False), (1300, False), (800, False), (1700, True), (600, True)])
-def test_a_search_begins_anew_where_iterations_take_another_time(took_us: int, again: bool) -> None:
+def test_search_restarts_when_iterations_take_another_time(took_us: int, again: bool) -> None:
     agreed = one_candidate()
     settled(agreed)
     for _ in range(3 * WATCHED):
@@ -213,7 +213,7 @@ def test_a_search_begins_anew_where_iterations_take_another_time(took_us: int, a
     assert agreed.search.done, "by what it takes now"
 
 
-def test_a_short_disturbance_begins_nothing_anew() -> None:
+def test_short_disturbance_restarts_nothing() -> None:
     agreed = one_candidate()
     settled(agreed)
     for number in range(10 * WATCHED):
@@ -221,8 +221,8 @@ def test_a_short_disturbance_begins_nothing_anew() -> None:
         assert agreed.search.done
 
 
-def test_the_enumeration_finds_another_schedule_after_a_change() -> None:
-    """Small pieces are the best at first, then large ones, which take twice as long."""
+def test_enumeration_finds_another_schedule_after_a_change() -> None:
+    """At first small pieces are best, then large ones, which take twice as long."""
     agreed, before, slow = AgreedSearch(lambda: Enumeration(0, PassSchedule("priority", 1000))), 0.0, False
     random, found = normal(0.05, 7), []
     for iteration in range(3000):
@@ -238,7 +238,7 @@ def test_the_enumeration_finds_another_schedule_after_a_change() -> None:
     assert agreed.heard[0, 3] == 1, "begun anew once"
 
 
-def test_a_search_begins_anew_once_another_k_stays() -> None:
+def test_search_restarts_once_another_k_persists() -> None:
     agreed = one_candidate()
     settled(agreed)
     for number in range(3 * WATCHED):
@@ -253,7 +253,7 @@ def test_a_search_begins_anew_once_another_k_stays() -> None:
     assert not other.search.done, "a replica that comes back begins anew as well"
 
 
-def test_a_given_schedule_stays_whatever_iterations_take() -> None:
+def test_given_schedule_stays_whatever_iterations_take() -> None:
     agreed = AgreedSearch(lambda: GivenSchedule(PassSchedule("priority", 1000)))
     for number in range(3 * WATCHED):
         agreed.hear([(1000 * (number + 1), 1, 1)] * 4, 4)

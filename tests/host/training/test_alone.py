@@ -1,4 +1,4 @@
-"""One worker alone: on all of the data, with rank 0's blocking, through no network."""
+"""One worker alone trains on all data, with rank 0's blocking, without a network."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ mean_ms = 500
 
 
 def trained(folder: Path, config: Config) -> WorkerMetrics:
-    """Return what a worker wrote that is alone in virtual time, where a step takes a millisecond."""
+    """Return the metrics of a worker that is alone in virtual time, where a step takes a millisecond."""
     now_s = 100.0
 
     def wait_until(end_s: float) -> None:
@@ -47,7 +47,7 @@ def trained(folder: Path, config: Config) -> WorkerMetrics:
     return read_worker(entry, 0)
 
 
-def test_it_trains_to_the_target_with_its_own_blocking(tmp_path: Path) -> None:
+def test_worker_alone_trains_to_the_target_with_its_own_blocking(tmp_path: Path) -> None:
     lines = trained(tmp_path, CONFIG).iterations
     assert lines[-1].accuracy is not None and lines[-1].accuracy >= 0.8
     assert all(line.accuracy is not None and line.accuracy < 0.8 for line in lines[:-1])
@@ -55,17 +55,17 @@ def test_it_trains_to_the_target_with_its_own_blocking(tmp_path: Path) -> None:
     assert all((line.k, line.count, line.members) == (1, 1, (0,)) for line in lines)
 
 
-def test_it_ends_with_the_last_iteration(tmp_path: Path) -> None:
+def test_worker_alone_ends_with_the_last_iteration(tmp_path: Path) -> None:
     assert len(trained(tmp_path, replace(CONFIG, run=replace(CONFIG.run, target=1.0))).iterations) == 300
 
 
-def test_it_has_all_of_the_data() -> None:
+def test_worker_alone_has_all_data() -> None:
     shares = [len(load_workload(CONFIG, rank)._train.train.labels) for rank in range(4)]  # type: ignore[attr-defined]
     owned = Config.parse("[[shard]]\nworker = 1\nclasses = [3, 4]")
     for config in (CONFIG, owned):
         assert len(load_workload(alone(config), 0)._train.train.labels) == sum(shares)  # type: ignore[attr-defined]
 
 
-def test_no_script_is_trained_alone() -> None:
+def test_script_is_not_trained_alone() -> None:
     with pytest.raises(ConfigError, match=r"run\.alone must be false with torch\.script, got true"):
         Config.parse('[run]\nalone = true\n[torch]\nscript = "train.py"')

@@ -1,4 +1,4 @@
-"""A training that has diverged is seen, and one that learns is not."""
+"""Divergence of a training is detected, and a training that learns is left alone."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,9 @@ from kofn.host.workload.optimizer import Momentum
 
 
 def trained(rate: float, iterations: int) -> tuple[Divergence, float, int]:
-    """Four workers' mean gradients; what watched it, the accuracy in the end, and when it had diverged (or never)."""
+    """Train on four workers' mean gradients; return the detector, the final accuracy, and the iteration of divergence
+    (0: none).
+    """
     model = Perceptron((64,), 1)
     divergence, shards = Divergence(model.parameters), load_shards(range(4), 4, 1)
     optimizer = Momentum(model.parameters, rate=rate, momentum=0.9)
@@ -22,14 +24,14 @@ def trained(rate: float, iterations: int) -> tuple[Divergence, float, int]:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])
-def test_a_training_that_learns_is_left_alone(rate: float) -> None:
+def test_learning_training_is_left_alone(rate: float) -> None:
     _, accuracy, diverged = trained(rate, 120)
     assert accuracy > 0.88
     assert not diverged
 
 
 @pytest.mark.parametrize(("rate", "soon"), [(10.0, 5), (1000.0, 2), (1e30, 2)])
-def test_one_that_has_diverged_is_seen_within_a_few_iterations(rate: float, soon: int) -> None:
+def test_divergence_is_detected_within_a_few_iterations(rate: float, soon: int) -> None:
     with np.errstate(all="ignore"):
         _, accuracy, diverged = trained(rate, 30)
     assert 1 <= diverged <= soon
@@ -38,7 +40,7 @@ def test_one_that_has_diverged_is_seen_within_a_few_iterations(rate: float, soon
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("first", [0.0, 0.1])
-def test_parameters_that_are_not_finite_or_huge(first: float, value: float) -> None:
+def test_huge_or_non_finite_parameters_are_detected(first: float, value: float) -> None:
     parameters = np.full(10, first, np.float32)
     divergence = Divergence(parameters)
     assert not divergence.seen()
@@ -48,7 +50,7 @@ def test_parameters_that_are_not_finite_or_huge(first: float, value: float) -> N
     assert divergence.seen()
 
 
-def test_replicas_see_it_alike_wherever_their_arrays_lie() -> None:
+def test_replicas_agree_wherever_their_arrays_lie() -> None:
     values = np.random.default_rng(1).normal(size=20_000).astype(np.float32)
     places = [np.empty(20_001, np.float32)[offset:][:20_000] for offset in (0, 1)]
     watching = []

@@ -1,4 +1,4 @@
-"""What training does with an iteration that is over elsewhere, and what it says of it: no network, no switch."""
+"""Training reacts to an iteration that is over elsewhere and reports it; no network, no switch."""
 
 import json
 import threading
@@ -31,10 +31,10 @@ TIMES = Times(wait=0.02)
 
 
 class FakeAgent:
-    """Worker 1's in an iteration that ends without it when that is `over`, or with its gradient, or as many as that.
+    """Worker 1's agent. Its iteration ends without its gradient if that is `over`, else with its gradients.
 
-    `needs`: gradients that it takes; `ends`: after the first one somebody else brings the others; `tells`: iterations
-    that have ended when the first one comes, of which its worker hears before it may give it.
+    `needs`: gradients that complete the iteration; `ends`: after the first one another worker brings the rest; `tells`:
+    ended iterations that the worker must hear of before it may give its first gradient.
     """
 
     def __init__(self, training: Training, *, over: bool, needs: int = 1, ends: bool = False, tells: int = 0) -> None:
@@ -104,7 +104,7 @@ class FakeAgent:
 def train(
     rule: str, path: Path, *, compute_ms: float = 50.0, over: bool = True, last: int = 1, **given: Any
 ) -> tuple[FakeAgent, kofn_pb2.Report, dict[str, Any]]:
-    """One gradient, up to the end of iteration `last`: the agent, the report and the metrics' first line."""
+    """Train until the end of iteration `last`; return the agent, the report and the first line of metrics."""
     config = Config(
         run=RunSection(max_iterations=last),
         model=ModelSection(hidden=(4,), compute_ms=compute_ms),
@@ -120,14 +120,14 @@ def train(
 
 
 def first_gradients() -> list[np.ndarray]:
-    """Of the first iteration: one for each batch."""
+    """Return the gradients of the first iteration, one a batch."""
     shard, model = load_shard(1, Config().job.workers, Config().run.seed), Perceptron((4,), Config().run.seed)
     batches = [shard.batch(1, Config().model.batch, number) for number in range(PARTS)]
     return [model.gradient(batch)[1] for batch in batches]
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.gives_up])
-def test_a_late_gradient_is_finished(rule: str, tmp_path: Path) -> None:
+def test_late_gradient_is_finished(rule: str, tmp_path: Path) -> None:
     agent, report, line = train(rule, tmp_path)
     (given,) = agent.given
     assert np.array_equal(given, first_gradients()[0])
@@ -140,7 +140,7 @@ def test_a_late_gradient_is_finished(rule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
-def test_a_late_gradient_is_given_up_at_once(rule: str, tmp_path: Path) -> None:
+def test_late_gradient_is_given_up_at_once(rule: str, tmp_path: Path) -> None:
     """Computing it would take longer than a test may."""
     agent, report, line = train(rule, tmp_path, compute_ms=600_000.0)
     assert agent.skipped
@@ -152,7 +152,7 @@ def test_a_late_gradient_is_given_up_at_once(rule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_nothing_is_given_up_that_is_in_time(rule: str, tmp_path: Path) -> None:
+def test_gradient_in_time_is_not_given_up(rule: str, tmp_path: Path) -> None:
     agent, report, _ = train(rule, tmp_path, over=False, compute_ms=1.0)
     assert len(agent.given) == 1
     assert not agent.skipped
@@ -160,15 +160,15 @@ def test_nothing_is_given_up_that_is_in_time(rule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_late_gradient_is_not_given_where_what_has_ended_is_the_end(rule: str, tmp_path: Path) -> None:
-    """Nobody applies an iteration after the last: whatever were in its sum would be lost."""
+def test_late_gradient_is_not_given_after_the_last_iteration(rule: str, tmp_path: Path) -> None:
+    """No worker applies an iteration after the last one, so the gradient in its sum would be lost."""
     agent, report, line = train(rule, tmp_path, over=False, compute_ms=1.0, tells=2, last=2)
     assert not agent.given
     assert (report.iteration, report.censored, line["computed"]) == (1, False, True)
 
 
-def test_a_late_gradient_is_given_once_what_has_ended_is_applied(tmp_path: Path) -> None:
-    """The same one, and told when it was begun."""
+def test_late_gradient_is_given_once_ended_iterations_are_applied(tmp_path: Path) -> None:
+    """It is the same gradient, with the iteration in which it was begun."""
     agent, report, line = train("async", tmp_path, over=False, compute_ms=1.0, tells=2, last=3)
     (given,) = agent.given
     assert (agent.begun, given.tobytes()) == (1, first_gradients()[0].tobytes())
@@ -177,10 +177,12 @@ def test_a_late_gradient_is_given_once_what_has_ended_is_applied(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("needs", "given"), [(1, 1), (2, 2), (3, 3), (PARTS, PARTS), (PARTS + 1, PARTS)])
-def test_who_has_contributed_computes_another_batch_until_the_iteration_is_over(
+def test_worker_that_contributed_computes_further_batches_until_the_iteration_is_over(
     needs: int, given: int, tmp_path: Path
 ) -> None:
-    """With the same parameters and other images, as many as a block has parts; the last one waits for the end."""
+    """The batches have the same parameters and other images, at most as many as a block has parts. The last call waits
+    for the end.
+    """
     agent, report, line = train("batch-sync", tmp_path, over=False, compute_ms=1.0, needs=needs)
     assert [gradient.tobytes() for gradient in agent.given] == [one.tobytes() for one in first_gradients()[:given]]
     assert agent.stays == [batch < PARTS - 1 for batch in range(given)]
@@ -190,13 +192,13 @@ def test_who_has_contributed_computes_another_batch_until_the_iteration_is_over(
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.repeats])
-def test_under_other_rules_nobody_computes_a_gradient_more(rule: str, tmp_path: Path) -> None:
+def test_other_rules_compute_no_further_batch(rule: str, tmp_path: Path) -> None:
     agent, _, _ = train(rule, tmp_path, over=False, compute_ms=1.0, needs=PARTS)
     assert agent.stays == [False]
 
 
-def test_another_batch_is_given_up_when_others_bring_what_is_missing(tmp_path: Path) -> None:
-    """It has contributed all the same."""
+def test_further_batch_is_given_up_when_others_complete_the_iteration(tmp_path: Path) -> None:
+    """The worker counts as having contributed."""
     agent, report, line = train("batch-sync", tmp_path, over=False, compute_ms=5.0, needs=PARTS, ends=True)
     assert len(agent.given) == 1
     assert agent.skipped
@@ -205,7 +207,7 @@ def test_another_batch_is_given_up_when_others_bring_what_is_missing(tmp_path: P
 
 
 class AlwaysLate(FakeAgent):
-    """Every iteration is over elsewhere before its worker has a gradient."""
+    """An agent whose iterations are all over elsewhere before its worker has a gradient."""
 
     def __init__(self, training: Training) -> None:
         super().__init__(training, over=False)
@@ -229,7 +231,7 @@ class AlwaysLate(FakeAgent):
 
 
 class AlwaysLateInPieces(AlwaysLate):
-    """The same for a gradient that comes piece by piece."""
+    """The same for a gradient that comes in pieces."""
 
     def all_reduce(self, given: Contribution, missed: Callable[[Exchange], bool] = lambda _: True) -> Exchange:
         assert given.stream is not None
@@ -243,7 +245,7 @@ class AlwaysLateInPieces(AlwaysLate):
 def always_late(
     rule: str, path: Path, kind: type[Training], agent_kind: type[AlwaysLate], schedule: ScheduleSection
 ) -> AlwaysLate:
-    """The agent of a training after GIVE_UPS + 4 iterations."""
+    """Return the agent of a training after GIVE_UPS + 4 iterations."""
     config = Config(
         run=RunSection(max_iterations=GIVE_UPS + 4),
         model=ModelSection(hidden=(4,), compute_ms=1.0),
@@ -258,22 +260,22 @@ def always_late(
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
-def test_who_was_cut_off_often_finishes_its_gradients_until_it_is_in_time(rule: str, tmp_path: Path) -> None:
-    """Else it would compute for nothing for ever; the last one is not given, as nothing comes after it."""
+def test_worker_that_gave_up_often_finishes_its_gradients(rule: str, tmp_path: Path) -> None:
+    """Otherwise it would compute in vain for ever. The last gradient is not given, since no iteration follows."""
     agent = always_late(rule, tmp_path, Training, AlwaysLate, ScheduleSection())
     assert agent.skips == GIVE_UPS
     assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 4)]
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.gives_up])
-def test_who_was_cut_off_often_finishes_its_gradients_by_a_schedule_too(rule: str, tmp_path: Path) -> None:
+def test_scheduled_worker_that_gave_up_often_finishes_its_gradients(rule: str, tmp_path: Path) -> None:
     agent = always_late(rule, tmp_path, OverlappedTraining, AlwaysLateInPieces, ScheduleSection(family="sequential"))
     assert agent.skips == GIVE_UPS
     assert agent.finished == [*range(GIVE_UPS + 1, GIVE_UPS + 5)]
 
 
-def test_all_results_are_in_the_sum_whenever_it_is_looked_at() -> None:
-    """A peer's state replaces it too."""
+def test_all_results_are_in_the_sum_whenever_it_is_read() -> None:
+    """A peer's state replaces the sum, too."""
     training = Training(Config(), 0)
     replica, one = training.replica, np.ones_like(training.replica.results)
     plan = training.coding.planner.first()

@@ -1,4 +1,4 @@
-"""Configurations whose schedule needs what is not there are refused before anything runs."""
+"""Configurations whose schedule lacks a requirement are refused before anything runs."""
 
 from typing import Any
 
@@ -24,13 +24,13 @@ def config(**given: Any) -> Config:
         ({"model": {"workload": "examples.workloads.torch_digits:TorchDigits"}}, "derived from LayeredWorkload"),
     ],
 )
-def test_what_a_schedule_needs(given: dict[str, Any], reason: str) -> None:
+def test_schedule_without_its_requirements_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         check_schedule(config(**given))
 
 
-def test_where_all_blocks_fit_the_window_the_last_layer_is_the_first_on_the_wire() -> None:
-    """Else they are numbered as they will leave: the first layer's overtake what waits of the others."""
+def test_last_layer_is_first_on_the_wire_where_all_blocks_fit_the_window() -> None:
+    """Otherwise blocks are numbered as they will leave: the first layer's overtake waiting blocks of the others."""
     for window, order in ((8, [2, 2, 1, 1, 0, 0]), (2, [2, 0, 0, 1, 1, 2])):
         made = OverlappedTraining(
             config(

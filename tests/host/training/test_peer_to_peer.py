@@ -1,4 +1,4 @@
-"""Training by the workers' own communicator: the same parameters everywhere, and a clear end when one is gone."""
+"""Training by the workers' own communicator: equal parameters everywhere, and a clear end when a worker is gone."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def ring(rank: int, port: int) -> Ring:
 
 
 def train(rank: int, port: int, path: Path, config: Config) -> tuple[Training, list[kofn_pb2.Report]]:
-    """One worker's whole training, but for its controller."""
+    """Run one worker's whole training without a controller."""
     training, reports = Training(config, rank), list[kofn_pb2.Report]()
     direct = PeerToPeer(lambda: ring(rank, port), training.coding.planner.first())
     asyncio.run(direct.join_first(1, 77, Nobody()))
@@ -54,7 +54,7 @@ def train(rank: int, port: int, path: Path, config: Config) -> tuple[Training, l
     return training, reports
 
 
-def test_all_replicas_are_the_same_and_nothing_is_booked(tmp_path: Path) -> None:
+def test_all_replicas_are_equal_and_the_ledger_stays_empty(tmp_path: Path) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         trained = list(pool.map(lambda rank: train(rank, 19401, tmp_path, config()), range(WORKERS)))
     first = trained[0][0].replica
@@ -81,8 +81,8 @@ def test_all_replicas_are_the_same_and_nothing_is_booked(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*.npz"))
 
 
-def test_a_worker_that_is_told_to_fail_does_so_in_mid_call() -> None:
-    """The other one never comes."""
+def test_worker_told_to_fail_ends_its_call() -> None:
+    """The other worker never calls."""
     there = [f"{address(32, rank)}:19403" for rank in range(2)]
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda rank: Ring(rank, there), range(2))
@@ -98,7 +98,7 @@ def test_a_worker_that_is_told_to_fail_does_so_in_mid_call() -> None:
         one.barrier()
 
 
-def test_a_gradient_that_is_not_finite_is_refused() -> None:
+def test_non_finite_gradient_is_refused() -> None:
     direct = PeerToPeer(lambda: Ring(0, [f"{address(32, 0)}:19404"]), Training(config(), 0).coding.planner.first())
     asyncio.run(direct.join_first(1, 1, Nobody()))
     with pytest.raises(GradientError, match="gradient element 1 must be finite, got nan"):
@@ -106,7 +106,7 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
     asyncio.run(direct.close())
 
 
-def test_nobody_joins_a_job_that_runs() -> None:
+def test_running_job_cannot_be_joined() -> None:
     def connect() -> Communicator:
         raise AssertionError
 
@@ -124,8 +124,8 @@ def test_nobody_joins_a_job_that_runs() -> None:
         direct.skip()
 
 
-def test_who_is_gone_is_named(tmp_path: Path) -> None:
-    """By both neighbours, in mid-training."""
+def test_missing_worker_is_named(tmp_path: Path) -> None:
+    """Both neighbours name it, in mid-training."""
 
     def leave(rank: int) -> str:
         if rank == 1:

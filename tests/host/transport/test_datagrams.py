@@ -1,4 +1,4 @@
-"""Many packets in one call: the same bytes as one by one, the same errors, and who could not be reached."""
+"""Many packets in one call: the same bytes and errors as one by one, and the addresses that could not be reached."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def packet(number: int, words: int = 1, values: bytes | None = None) -> Packet:
 
 @st.composite
 def headers(draw: st.DrawFn) -> KofnHeader:
-    """Any, of up to three words."""
+    """Draw any packet of up to three words."""
     fields = {}
     for name, bits in wire.HEADER_FIELDS:
         below = 1 << bits - (name in wire.SIGNED_FIELDS)
@@ -62,7 +62,7 @@ OCTETS = st.sampled_from([b"\0", b"\xff", b"\x01", b"\x80"])
 
 @pytest.mark.parametrize("joins", [False, True])
 @given(packets=st.lists(st.tuples(headers(), OCTETS), min_size=1, max_size=12))
-def test_what_leaves_together_is_what_leaves_one_by_one(joins: bool, packets: list[tuple[KofnHeader, bytes]]) -> None:
+def test_packets_sent_together_equal_packets_sent_singly(joins: bool, packets: list[tuple[KofnHeader, bytes]]) -> None:
     made = [(header, octet * header.words * WORD_BYTES) for header, octet in packets]
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         one.connect((OTHER, PORT))
@@ -74,7 +74,7 @@ def test_what_leaves_together_is_what_leaves_one_by_one(joins: bool, packets: li
 
 
 @pytest.mark.parametrize("words", [1, 32])
-def test_more_than_the_kernel_takes_as_one(ends: tuple[socket.socket, socket.socket], words: int) -> None:
+def test_more_packets_than_the_kernel_coalesces(ends: tuple[socket.socket, socket.socket], words: int) -> None:
     one, other = ends
     sent = [packet(number, words) for number in range(150)]
     assert Datagrams(one, joins=may_join(one)).send(sent).left == [True] * len(sent)
@@ -82,8 +82,8 @@ def test_more_than_the_kernel_takes_as_one(ends: tuple[socket.socket, socket.soc
         assert other.recv(1 << 16) == wire.encode(header, values)
 
 
-def test_what_the_kernel_does_not_take_as_one_leaves_one_by_one(ends: tuple[socket.socket, socket.socket]) -> None:
-    """It does not without UDP's checksum."""
+def test_packets_leave_singly_if_the_kernel_refuses_to_coalesce(ends: tuple[socket.socket, socket.socket]) -> None:
+    """It refuses without UDP's checksum."""
     one, other = ends
     sender, sent = Datagrams(one, joins=True), [packet(number) for number in range(70)]
     assert sender.send(sent).left == [True] * len(sent)
@@ -118,15 +118,15 @@ with connected_socket("10.9.0.2", "10.9.0.1") as opened:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.parametrize("cable", ["kofn's", "any"])
-def test_a_switch_sees_single_packets(cable: str) -> None:
-    """Joined ones are cut up before the cable, and none are joined where they might not be."""
+def test_switch_sees_single_packets(cable: str) -> None:
+    """Coalesced packets are segmented before the cable; on another network packets are not coalesced."""
     command = ["unshare", "--net", sys.executable, "-c", CABLE, cable]
     joins, sizes = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
     assert joins == (cable == "kofn's")
     assert sizes == [wire.FRAME_BYTES + PACKET_BYTES_MAX] * 20
 
 
-def test_what_has_come_is_read_as_one_by_one(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_packets_are_read_together_as_singly(ends: tuple[socket.socket, socket.socket]) -> None:
     one, other = ends
     sent = [packet(number, 1 + number % 32) for number in range(BATCH + 10)]
     for header, values in sent:
@@ -140,7 +140,7 @@ def test_what_has_come_is_read_as_one_by_one(ends: tuple[socket.socket, socket.s
     assert first.sizes[:3] == [HEADER_BYTES + words * WORD_BYTES for words in (1, 2, 3)]
 
 
-def test_what_is_no_packet_is_told_apart(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_invalid_datagrams_are_told_apart(ends: tuple[socket.socket, socket.socket]) -> None:
     one, other = ends
     good = wire.encode(*packet(1))
     damaged, longest = bytearray(good), wire.encode(*packet(2, 32))
@@ -155,7 +155,7 @@ def test_what_is_no_packet_is_told_apart(ends: tuple[socket.socket, socket.socke
     assert len(received.sizes) == 8
 
 
-def test_each_goes_to_its_place_and_what_cannot_is_passed_over() -> None:
+def test_packets_go_to_their_addresses_and_unreachable_ones_are_skipped() -> None:
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         places = [place(address) for address in (OTHER, "255.255.255.255", ONE, OTHER)]
         sent = Datagrams(one).send([packet(number) for number in range(4)], places, PORT)
@@ -165,7 +165,7 @@ def test_each_goes_to_its_place_and_what_cannot_is_passed_over() -> None:
         assert wire.decode_header(one.recv(9000)).block == 2
 
 
-def test_where_there_is_no_compiler_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
     monkeypatch.setattr("kofn.host.transport.datagrams.library", library.__wrapped__)
     with udp_socket(ONE, PORT) as one, pytest.raises(CompilerMissing, match="no C compiler"):
@@ -173,16 +173,16 @@ def test_where_there_is_no_compiler_that_is_told(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.root
-def test_a_window_of_the_largest_packets_may_wait_for_the_link() -> None:
-    """The kernel counts what waits at up to twice its size; what does not fit its buffer would be lost."""
+def test_window_of_the_largest_packets_may_wait_for_the_link() -> None:
+    """The kernel counts waiting packets at up to twice their size; packets beyond its buffer would be lost."""
     transport = Transport("127.0.79.254", local="127.0.79.1")
     with contextlib.closing(transport):
         room = transport._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         assert room >= 2 * JobSection().window * 2 * PACKET_BYTES_MAX
 
 
-def test_a_socket_that_waits_for_room_loses_nothing() -> None:
-    """A pair of sockets of this machine holds a few datagrams only."""
+def test_socket_that_waits_for_room_loses_nothing() -> None:
+    """A local pair of sockets holds a few datagrams only."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     packets = [(KofnHeader(block=block, words=1), bytes(WORD_BYTES)) for block in range(100)]
     with ours, theirs, ThreadPoolExecutor() as pool:

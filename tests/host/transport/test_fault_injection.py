@@ -1,4 +1,4 @@
-"""Injected faults: as often as asked for, the same again for the same seed, and only whom they are meant for."""
+"""Injected faults have the configured rates, repeat for the same seed, and concern the configured workers alone."""
 
 import asyncio
 import heapq
@@ -19,17 +19,17 @@ def faults(*rules: FaultSection, rank: int = 0, direction: str = "send", seed: i
     return Faults(rules, rank=rank, direction=direction, seed=seed)
 
 
-def fates(decider: Faults, count: int = 4000) -> list[list[Copy]]:
-    return [list(decider.fate(b"x", 0.0)) for _ in range(count)]
+def fates(injector: Faults, count: int = 4000) -> list[list[Copy]]:
+    return [list(injector.fate(b"x", 0.0)) for _ in range(count)]
 
 
-def test_rates_are_those_asked_for() -> None:
+def test_rates_are_the_configured_ones() -> None:
     numbers = [len(copies) for copies in fates(faults(FaultSection(drop=0.1, duplicate=0.2)))]
     assert numbers.count(0) / len(numbers) == pytest.approx(0.1, abs=0.02)
     assert numbers.count(2) / len(numbers) == pytest.approx(0.18, abs=0.03)
 
 
-def test_the_same_seed_decides_the_same() -> None:
+def test_same_seed_decides_the_same() -> None:
     rule = FaultSection(drop=0.3, jitter_ms=5.0)
     assert fates(faults(rule)) == fates(faults(rule))
     for other in (faults(rule, seed=2), faults(rule, rank=1), faults(rule, direction="receive")):
@@ -43,7 +43,7 @@ def test_delay_and_jitter_add_up() -> None:
     assert faults(FaultSection(delay_ms=2.0), FaultSection(delay_ms=3.0)).fate(b"x", 0.0) == [Copy(0.005, b"x")]
 
 
-def test_only_the_workers_direction_and_time_that_are_named() -> None:
+def test_only_the_configured_workers_direction_and_time_are_affected() -> None:
     rule = FaultSection(workers=(1,), direction="receive", drop=1.0, from_s=1.0, until_s=2.0)
     assert not faults(rule)
     assert not faults(rule, rank=1)
@@ -52,30 +52,30 @@ def test_only_the_workers_direction_and_time_that_are_named() -> None:
     assert [len(partition.fate(b"x", elapsed_s)) for elapsed_s in (0.5, 1.0, 1.9, 2.0)] == [1, 0, 0, 1]
 
 
-def test_rules_of_the_switch_are_not_for_the_host() -> None:
+def test_rules_for_the_switch_do_not_apply_to_the_host() -> None:
     assert not faults(FaultSection(where="switch", drop=1.0))
 
 
-def test_corruption_flips_one_bit_anywhere_as_often_as_asked_for() -> None:
+def test_corruption_flips_one_bit_anywhere_at_the_configured_rate() -> None:
     sent = bytes(64)
-    decider = faults(FaultSection(corrupt=0.2))
-    got = [decider.fate(sent, 0.0)[0].datagram for _ in range(4000)]
+    injector = faults(FaultSection(corrupt=0.2))
+    got = [injector.fate(sent, 0.0)[0].datagram for _ in range(4000)]
     flips = [int.from_bytes(datagram, "big") for datagram in got if datagram != sent]
     assert len(flips) / len(got) == pytest.approx(0.2, abs=0.02)
     assert {flip.bit_count() for flip in flips} == {1}
     assert len({flip.bit_length() for flip in flips}) > 400  # of 512 places
 
 
-def test_a_script_is_for_the_datagrams_it_names() -> None:
-    decider = faults(FaultSection(packets=(3, 4), drop=1.0), FaultSection(packets=(4, 6), duplicate=1.0))
-    assert [len(decider.fate(b"x", 0.0)) for _ in range(7)] == [1, 1, 0, 0, 1, 2, 1]
+def test_script_applies_to_its_datagrams() -> None:
+    injector = faults(FaultSection(packets=(3, 4), drop=1.0), FaultSection(packets=(4, 6), duplicate=1.0))
+    assert [len(injector.fate(b"x", 0.0)) for _ in range(7)] == [1, 1, 0, 0, 1, 2, 1]
 
 
-def test_a_fault_of_some_blocks_is_for_their_packets_alone() -> None:
-    decider = faults(FaultSection(blocks=(2, 5), drop=1.0))
+def test_fault_of_some_blocks_applies_to_their_packets_alone() -> None:
+    injector = faults(FaultSection(blocks=(2, 5), drop=1.0))
     packets = [encode(KofnHeader(job=1, block=block, words=1), bytes(WORD_BYTES)) for block in range(7)]
-    assert [len(decider.fate(packet, 0.0)) for packet in packets] == [1, 1, 0, 1, 1, 0, 1]
-    assert len(decider.fate(b"no packet", 0.0)) == 1
+    assert [len(injector.fate(packet, 0.0)) for packet in packets] == [1, 1, 0, 1, 1, 0, 1]
+    assert len(injector.fate(b"no packet", 0.0)) == 1
     with pytest.raises(ConfigError, match=r"fault\.where must be 'host' with fault\.blocks, got 'switch'"):
         Config.of({"fault": [{"where": "switch", "blocks": [1], "drop": 1.0}]})
 
@@ -106,7 +106,7 @@ class VirtualTime:
 
 
 def carried(*rules: FaultSection, steps: int, step_s: float = 0.001) -> list[tuple[int, int]]:
-    """(millisecond, datagram) of the arrivals when datagram i is sent at step i."""
+    """Send datagram i at step i and return the arrivals as (millisecond, datagram)."""
     clock, arrived = VirtualTime(), list[tuple[int, int]]()
     line = SendQueue(
         faults(*rules), clock, lambda come: arrived.extend((round(clock.now * 1000), one[0]) for one in come)
@@ -118,18 +118,18 @@ def carried(*rules: FaultSection, steps: int, step_s: float = 0.001) -> list[tup
     return arrived
 
 
-def test_a_delayed_datagram_comes_later() -> None:
+def test_delayed_datagram_arrives_later() -> None:
     assert carried(FaultSection(delay_ms=5.0), steps=3) == [(5, 0), (6, 1), (7, 2)]
 
 
-def test_a_reordered_datagram_comes_after_the_next_one() -> None:
+def test_reordered_datagram_arrives_after_the_next_one() -> None:
     assert carried(FaultSection(packets=(2,), reorder=1.0), steps=4) == [(0, 0), (2, 2), (2, 1), (3, 3)]
     assert carried(FaultSection(reorder=1.0), steps=4) == [(1, 1), (1, 0), (3, 3), (3, 2)]
     late = carried(FaultSection(packets=(2,), reorder=1.0), FaultSection(delay_ms=5.0), steps=4)
     assert late == [(5, 0), (7, 2), (7, 1), (8, 3)]
 
 
-def test_a_reordered_datagram_does_not_wait_for_ever() -> None:
+def test_reordered_datagram_does_not_wait_for_ever() -> None:
     assert carried(FaultSection(packets=(2,), reorder=1.0), FaultSection(packets=(3,), drop=1.0), steps=3) == [
         (0, 0),
         (round(1 + HELD_S * 1000), 1),
@@ -153,7 +153,7 @@ def test_a_reordered_datagram_does_not_wait_for_ever() -> None:
         ),
     ],
 )
-def test_a_fault_that_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_impossible_fault_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f"[[fault]]\n{text}")
     with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,4 @@
-"""Between an engine and its socket: faults in either direction, and packets that Scapy makes."""
+"""The relay between an engine and its socket: faults in either direction, and Scapy's packets."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ SOON_S = 20.0
 
 
 class Route:
-    """A worker's transport with what its engine has, and the switch's socket."""
+    """A worker's transport with the engine's end, and the switch's socket."""
 
     def __init__(self, transport: Transport, packets: ModuleType) -> None:
         self.switch = udp_socket(SWITCH, PORT)
@@ -35,7 +35,7 @@ class Route:
     async def carried(
         self, source: socket.socket, target: socket.socket, sent: Iterable[bytes], count: int
     ) -> list[bytes]:
-        """So many arrive, and no more."""
+        """Send datagrams and return the `count` arrivals; no more may arrive."""
         for datagram in sent:
             source.send(datagram)
         loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ async def route(*rules: FaultSection, packets: ModuleType = wire) -> AsyncIterat
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Nothing goes wrong in the background either."""
+    """Run the work and check that nothing fails in the background either."""
     wrong: list[dict[str, Any]] = []
 
     async def watched() -> None:
@@ -80,7 +80,7 @@ def datagrams(count: int) -> list[bytes]:
     return [encode(KofnHeader(block=block, words=1), bytes([block % 256]) * WORD_BYTES) for block in range(count)]
 
 
-def test_where_nothing_can_happen_the_engine_has_the_socket_itself() -> None:
+def test_engine_has_the_socket_itself_without_faults() -> None:
     async def work() -> None:
         async with route() as one:
             assert one.engine.getpeername() == (SWITCH, PORT)
@@ -90,7 +90,9 @@ def test_where_nothing_can_happen_the_engine_has_the_socket_itself() -> None:
 
 @pytest.mark.parametrize("way", ["send", "receive"])
 def test_each_direction_has_its_own_faults(way: Any) -> None:
-    """Of five the first is lost, the second comes twice, and the fourth after the fifth; the other way all arrive."""
+    """The first of five datagrams is lost, the second is duplicated, and the fourth follows the fifth; the other
+    direction is intact.
+    """
     sent = datagrams(5)
     rules = (
         FaultSection(direction=way, packets=(1,), drop=1.0),
@@ -108,7 +110,7 @@ def test_each_direction_has_its_own_faults(way: Any) -> None:
 
 
 def test_faults_may_be_both_ways() -> None:
-    """What is delayed one way and has another bit the other way."""
+    """Datagrams are delayed in one direction and have a flipped bit in the other."""
     sent = datagrams(3)
     rules = (FaultSection(direction="send", delay_ms=50.0), FaultSection(direction="receive", corrupt=1.0))
 
@@ -124,7 +126,7 @@ def test_faults_may_be_both_ways() -> None:
     run(work())
 
 
-def test_more_than_one_reading_takes() -> None:
+def test_more_datagrams_than_one_read_takes_are_relayed() -> None:
     sent = datagrams(700)
 
     async def work() -> None:
@@ -136,7 +138,7 @@ def test_more_than_one_reading_takes() -> None:
 
 
 class Spy(ModuleType):
-    """Scapy's layer; which packets it has made."""
+    """Scapy's layer, which keeps the packets that it has made."""
 
     def __init__(self) -> None:
         super().__init__("spy")
@@ -150,8 +152,8 @@ class Spy(ModuleType):
         return scapy_layer.encode(header, values)
 
 
-def test_scapy_makes_what_leaves() -> None:
-    """It is the same to the bit, a packet of the largest size too; what is no packet leaves as it is."""
+def test_scapy_makes_every_leaving_packet() -> None:
+    """The bytes are the same, also in a packet of the largest size; an invalid datagram leaves unchanged."""
     sent = [*datagrams(3), encode(KofnHeader(words=32), bytes(PACKET_BYTES_MAX - HEADER_BYTES)), b"", b"no packet"]
     spy = Spy()
 
@@ -165,8 +167,8 @@ def test_scapy_makes_what_leaves() -> None:
     run(work())
 
 
-def test_faults_come_after_scapy() -> None:
-    """Which would not make a packet with a wrong checksum."""
+def test_faults_are_applied_after_scapy() -> None:
+    """Scapy would not make a packet with a wrong checksum."""
     sent = datagrams(2)
 
     async def work() -> None:
@@ -176,7 +178,7 @@ def test_faults_come_after_scapy() -> None:
     run(work())
 
 
-def test_a_relay_survives_that_nobody_hears_it() -> None:
+def test_relay_survives_an_absent_switch() -> None:
     sent = datagrams(2)
 
     async def work() -> None:
@@ -194,8 +196,8 @@ def test_a_relay_survives_that_nobody_hears_it() -> None:
     run(work())
 
 
-def test_a_transport_that_is_closed_gives_its_port_back() -> None:
-    """What was delayed is lost, and does no harm."""
+def test_closed_transport_frees_its_port() -> None:
+    """A delayed datagram is lost and does no harm."""
 
     async def work() -> None:
         async with route(FaultSection(delay_ms=20.0)) as one:

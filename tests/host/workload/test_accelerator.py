@@ -1,4 +1,4 @@
-"""Layers that an accelerator would compute, by a clock that moves when somebody sleeps."""
+"""Layers that an accelerator would compute, by a clock that only sleeping moves."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_passes_are_queued_and_a_weight_gradient_is_waited_for(clock: Clock) -> None:
+def test_passes_are_queued_and_weight_gradients_are_awaited(clock: Clock) -> None:
     config = Config.of({"model": {"workload": "accelerator"}, "layer": [LAYER, LAYER]})
     model = Accelerator(config, 0).model
     for layer in (0, 1):
@@ -42,7 +42,7 @@ def test_passes_are_queued_and_a_weight_gradient_is_waited_for(clock: Clock) -> 
     assert model.span_s == pytest.approx((5.160, 5.180)), "from when it is given, where nothing is before it"
 
 
-def test_what_is_expected_goes_on_while_nobody_asks(clock: Clock) -> None:
+def test_expected_passes_go_on_while_none_is_awaited(clock: Clock) -> None:
     model = Accelerator(Config.of({"model": {"workload": "accelerator"}, "layer": [LAYER, LAYER]}), 0).model
     model.expect(usual(2, 0))
     model.weight(1)

@@ -1,4 +1,4 @@
-"""Laws of blocking times that are no Poisson's."""
+"""Laws of blocking times other than Poisson's."""
 
 from itertools import groupby
 
@@ -19,7 +19,7 @@ def test_constant_blocking_is_always_the_same() -> None:
     assert {source.blocking_s(iteration, batch) for iteration in range(1, 600) for batch in (0, 1)} == {0.007}
 
 
-def test_bursts_are_as_long_and_as_frequent_as_is_said() -> None:
+def test_bursts_are_as_long_and_frequent_as_configured() -> None:
     source = drawn("law = 'bursty'\nmean_ms = 4\nburst_share = 0.2\nburst_iterations = 8")
     blocked = np.array([source.blocking_s(iteration) for iteration in range(1, 40_001)])
     assert {*np.round(blocked, 9)} == {0.0, 0.02}, "4 ms on average are 20 ms in a fifth of all iterations"
@@ -29,7 +29,7 @@ def test_bursts_are_as_long_and_as_frequent_as_is_said() -> None:
     assert np.std(lengths) == pytest.approx(np.sqrt(8 * 7), rel=0.1), "geometric: the chain forgets how long it was in"
 
 
-def test_a_burst_is_the_same_for_whoever_asks_and_when() -> None:
+def test_burst_is_the_same_for_every_reader_at_any_time() -> None:
     text = "law = 'bursty'\nmean_ms = 4\nburst_share = 0.3\nburst_iterations = 5"
     in_order = drawn(text)
     times = [in_order.blocking_s(iteration) for iteration in range(1, 701)]
@@ -39,7 +39,7 @@ def test_a_burst_is_the_same_for_whoever_asks_and_when() -> None:
     assert [drawn(text, 1).blocking_s(iteration) for iteration in range(1, 701)] != times
 
 
-def test_a_burst_needs_a_pause_after_it() -> None:
+def test_burst_needs_a_pause_after_it() -> None:
     with pytest.raises(
         ConfigError, match=r"straggler.burst_share must be at most 0.8 with burst_iterations = 4, got 0.9"
     ):

@@ -1,4 +1,4 @@
-"""Networks in NumPy: right gradients, and the same bits in whichever order layers are computed."""
+"""Networks in NumPy have correct gradients, and the same bits in any order of layers."""
 
 from collections.abc import Callable
 
@@ -19,9 +19,9 @@ BATCH = load_shard(0, 4, 1).batch(1, 16)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_are_those_of_finite_differences(name: str) -> None:
+def test_gradients_equal_finite_differences(name: str) -> None:
     network, random = NETWORKS[name](), np.random.default_rng(2)
-    network.parameters += random.normal(0, 0.1, network.parameters.size)  # no bias of 0 at ReLU's edge
+    network.parameters += random.normal(0, 0.1, network.parameters.size)  # avoids biases of 0, at ReLU's edge
     _, gradient = network.gradient(BATCH)
     direction = random.normal(size=gradient.size).astype(np.float32)
     for layer in network.layers:
@@ -54,7 +54,7 @@ def test_gradients_have_the_same_bits_in_every_order(name: str, family: str) -> 
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_they_learn(name: str) -> None:
+def test_networks_learn(name: str) -> None:
     network, shard = NETWORKS[name](), load_shard(0, 1, 1)
     for iteration in range(1, 200):
         network.parameters -= np.float32(0.2) * network.gradient(shard.batch(iteration, 32))[1]

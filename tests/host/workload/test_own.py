@@ -1,4 +1,4 @@
-"""Workloads of a user's own: what they may bring, what is refused of them, and where their module is found."""
+"""A user's workloads: what they may define, what is refused, and where their module is found."""
 
 import subprocess
 import sys
@@ -56,20 +56,20 @@ class Bowl(Workload):
 
 @pytest.fixture
 def users(tmp_path: Path) -> Path:
-    """A folder of a user's, with the module own.py; not the working folder."""
+    """Return a user's folder with the module own.py; it is not the working folder."""
     (tmp_path / "own.py").write_text(GOOD)
     (tmp_path / "own.toml").write_text("[model]\nworkload = 'own:Bowl'\n[job]\nworkers = 2\n")
     return tmp_path
 
 
-def test_a_module_is_found_beside_the_configuration(users: Path) -> None:
+def test_module_is_found_beside_the_configuration(users: Path) -> None:
     config = Config.load(users / "own.toml")
     assert "own" not in sys.modules and str(users) not in sys.path, "nothing is imported, or changed, before it is used"
     check_workload(config)
     assert sys.modules["own"].__file__ == str(users / "own.py")
 
 
-def test_a_module_is_found_in_the_folder_that_the_configuration_names(users: Path) -> None:
+def test_module_is_found_in_the_configured_folder(users: Path) -> None:
     (users / "deep").mkdir()
     (users / "own.py").rename(users / "deep" / "own.py")
     config = Config.load(users / "own.toml", ["job.modules=deep"])
@@ -77,8 +77,8 @@ def test_a_module_is_found_in_the_folder_that_the_configuration_names(users: Pat
     assert sys.modules["own"].__file__ == str(users / "deep" / "own.py")
 
 
-def test_every_process_finds_it_by_the_configuration_that_it_is_given(users: Path, tmp_path: Path) -> None:
-    """From another working folder, as effective.toml has it in a folder of results."""
+def test_every_process_finds_the_module_by_its_configuration(users: Path, tmp_path: Path) -> None:
+    """The process runs in another working folder, with an effective.toml from a folder of results."""
     from kofn.config.dump import to_toml  # noqa: PLC0415
 
     away = tmp_path / "results"
@@ -93,7 +93,7 @@ def test_every_process_finds_it_by_the_configuration_that_it_is_given(users: Pat
     assert done.stdout.strip() == "Bowl"
 
 
-def test_its_optimizer_steps_and_its_metric_ends_the_trial(users: Path) -> None:
+def test_own_optimizer_steps_and_own_metric_ends_the_trial(users: Path) -> None:
     config = Config.load(users / "own.toml")
     replica = Replica(load_workload(config, 0), config, 1, PLAN)
     metric, gradient = metric_of(config), np.full(4, 2, np.float32)
@@ -104,7 +104,7 @@ def test_its_optimizer_steps_and_its_metric_ends_the_trial(users: Path) -> None:
     assert metric_of(Config.load(users / "own.toml", ["run.target=4"])).reached(values[0])
 
 
-def test_a_replica_that_joins_has_the_optimizers_state(users: Path) -> None:
+def test_joining_replica_has_the_optimizers_state(users: Path) -> None:
     config = Config.load(users / "own.toml")
     old, young = (Replica(load_workload(config, rank), config, 1, PLAN) for rank in (0, 1))
     gradient = np.full(4, 2, np.float32)
@@ -124,23 +124,23 @@ def test_a_replica_that_joins_has_the_optimizers_state(users: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("np.full(4, 3, np.float32)", "np.full(4, 3.0)", "parameters are float64 (4,): float32 (elements,) is needed"),
-        ("np.full(4, 3, np.float32)", "[1.0]", "parameters are a list: a NumPy array is needed"),
+        ("np.full(4, 3, np.float32)", "np.full(4, 3.0)", "are float64 (4,), but must be float32 (elements,)"),
+        ("np.full(4, 3, np.float32)", "[1.0]", "parameters are a list, but must be a NumPy array"),
         ("np.full(4, 3, np.float32)", "np.full(4, rank, np.float32)", "the parameters of two workers differ"),
         ("        self.parameters = np", "        nothing = np", "failed: AttributeError"),
         ("return 1.0, np.float32(0.1) *", "return 1.0, 0.1 * np.float64(1) *", "gradient(1, 0) is float64 (4,)"),
         ("return 1.0, np.float32(0.1) *", "return 1.0, np.float32('nan') *", "gradient(1, 0) is not finite"),
-        ("* self.parameters\n", "* self.parameters[:2]\n", "has 2 elements: as many as parameters, 4, are needed"),
+        ("* self.parameters\n", "* self.parameters[:2]\n", "must have as many elements as parameters, 4, got 2"),
         ("return 1.0, ", "self.parameters += 1; return 1.0, ", "gradient(1, 0) changes the parameters"),
-        ("return float(np.sum", "return str(np.sum", "evaluate() gives '"),
-        ("return float(np.sum", "return self.rank + float(np.sum", "for the same parameters: workers end by it"),
-        ("    def evaluate", "    def look", "Bowl has no evaluate(): with metric = None none is needed"),
+        ("return float(np.sum", "return str(np.sum", "evaluate() must return a number, got '"),
+        ("return float(np.sum", "return self.rank + float(np.sum", "must return the same for the same parameters"),
+        ("    def evaluate", "    def look", "Bowl must have evaluate(), or metric = None"),
         ('self.steps[:] = state["steps"]', "pass", "two workers' parameters differ after the same steps"),
         ("def restore", "def take", "failed: TypeError"),
         ("    def step", "    def go", "failed: TypeError"),
     ],
 )
-def test_what_a_workload_does_wrong_is_said_before_a_run(users: Path, old: str, new: str, words: str) -> None:
+def test_faults_of_a_workload_are_named_before_a_run(users: Path, old: str, new: str, words: str) -> None:
     assert old in GOOD
     (users / "own.py").write_text(GOOD.replace(old, new, 1))
     with pytest.raises(ConfigError) as raised:
@@ -156,12 +156,12 @@ def test_without_a_metric_nothing_is_evaluated(users: Path) -> None:
     assert metric_of(Config.load(users / "own.toml", ["run.target=1"])) is None
 
 
-def test_a_share_is_reached_between_0_and_1() -> None:
+def test_target_of_a_share_is_between_0_and_1() -> None:
     with pytest.raises(ConfigError, match=r"run.target must be more than 0, at most 1 for accuracy, got 95"):
         check_workload(Config.parse("[run]\ntarget = 95"))
 
 
-def test_what_pytorch_needs_is_said(users: Path) -> None:
+def test_missing_pytorch_is_named(users: Path) -> None:
     (users / "own.py").write_text("from kofn.host.workload.pytorch import TorchWorkload as Bowl")
     code = (
         "import sys; sys.modules['torch'] = None; from pathlib import Path; from kofn.config.schema import Config; "

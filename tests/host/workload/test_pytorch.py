@@ -23,7 +23,7 @@ CONFIG = Config.parse("[run]\nseed = 7")
 
 
 class Small(TorchWorkload):
-    """A layer that is used and one that is not."""
+    """A module with a used layer and an unused parameter."""
 
     extra: list[torch.nn.Module] = []  # noqa: RUF012
 
@@ -55,8 +55,8 @@ def test_parameters_are_shared_and_the_gradient_is_autograds() -> None:
     assert loss == small.loss(1, 0).item() and gradient.any()
 
 
-def test_its_step_is_that_of_the_optimizer_alone() -> None:
-    """The same module and optimizer with nothing of ours around them come to the same bits."""
+def test_step_equals_that_of_the_optimizer_alone() -> None:
+    """The same module and optimizer without kofn give the same bits."""
     small = Small(CONFIG, 0)
     torch.manual_seed(7)
     alone = torch.nn.Sequential(torch.nn.Linear(3, 2))
@@ -74,7 +74,7 @@ def test_its_step_is_that_of_the_optimizer_alone() -> None:
     assert np.array_equal(small.parameters, torch.cat([p.detach().reshape(-1) for p in alone.parameters()]).numpy())
 
 
-def test_replicas_begin_alike_and_one_that_joins_goes_on_alike() -> None:
+def test_replicas_begin_equal_and_a_joining_one_continues_equal() -> None:
     old, young = (Replica(Small(CONFIG, rank), CONFIG, 1, PLAN) for rank in (0, 1))
     gradient = np.linspace(-1, 1, 10).astype(np.float32)
     for iteration in (1, 2, 3):
@@ -85,15 +85,15 @@ def test_replicas_begin_alike_and_one_that_joins_goes_on_alike() -> None:
     assert old.apply(4, gradient, NOTHING, PLAN) == young.apply(4, gradient, NOTHING, PLAN)
 
 
-def test_what_would_differ_between_workers_is_refused() -> None:
+def test_modules_that_would_differ_between_workers_are_refused() -> None:
     class Normed(Small):
         extra = [torch.nn.BatchNorm1d(2)]  # noqa: RUF012
 
-    with pytest.raises(TypeError, match=r"1.running_mean changes while a gradient is computed"):
+    with pytest.raises(TypeError, match=r"1.running_mean must not change while a gradient is computed"):
         Normed(CONFIG, 0).gradient(1)
 
     class Double(Small):
         extra = [torch.nn.Linear(2, 2).double()]  # noqa: RUF012
 
-    with pytest.raises(TypeError, match=r"1.weight is torch.float64 on cpu: torch.float32 on cpu is needed"):
+    with pytest.raises(TypeError, match=r"1.weight must be torch.float32 on cpu, got torch.float64 on cpu"):
         Double(CONFIG, 0)

@@ -1,4 +1,4 @@
-"""Recorded gradients: whose turn each file is, and which folders do not do."""
+"""Recorded gradients: the order of their files, and folders that are refused."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_every_worker_takes_another_file_each_time(tmp_path: Path) -> None:
             assert gradient.tolist() == arrays[(iteration - 1 + rank) % 3].tolist()
 
 
-def test_its_parameters_are_compared_but_not_judged(tmp_path: Path) -> None:
+def test_parameters_are_compared_but_not_judged(tmp_path: Path) -> None:
     workload = load_workload(recorded(tmp_path, np.ones(4, np.float32)), 0)
     evaluator = Evaluator(workload)
     first = evaluator.look(1)
@@ -46,28 +46,28 @@ def test_its_parameters_are_compared_but_not_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ((), "a folder with one or more .npy files is needed"),
+        ((), "must be a folder with one or more .npy files"),
         ((np.ones(3, np.float32), np.ones(4, np.float32)), r"must have 3 elements, as 0.npy has, got 4 in .*1.npy"),
-        ((np.ones(3),), "0.npy has 3 elements of float64: one or more of float32"),
-        ((np.ones(0, np.float32),), "0.npy has 0 elements of float32"),
+        ((np.ones(3),), "0.npy must have one or more elements of float32, got 3 of float64"),
+        ((np.ones(0, np.float32),), "0.npy must have one or more elements of float32, got 0 of float32"),
         ((np.array([None]),), "0.npy cannot be read as a NumPy array"),
     ],
 )
-def test_what_is_no_recording_is_refused(tmp_path: Path, arrays: tuple[np.ndarray, ...], words: str) -> None:
+def test_invalid_recording_is_refused(tmp_path: Path, arrays: tuple[np.ndarray, ...], words: str) -> None:
     with pytest.raises(ReplayError, match=words):
         load_workload(recorded(tmp_path, *arrays), 0)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "0.npy").write_bytes(b"\x93NUMPY and then nothing")
     with pytest.raises(ReplayError, match=r"0\.npy cannot be read"):
         load_workload(recorded(tmp_path), 0)
 
 
-def test_a_replay_needs_a_recording() -> None:
+def test_replay_needs_a_recording() -> None:
     for model, words in (
-        (ModelSection(workload="replay"), "model.workload is 'replay': model.replay is needed, a folder"),
-        (ModelSection(replay="nowhere"), "model.replay: nowhere: a folder with one or more .npy files is needed"),
+        (ModelSection(workload="replay"), "model.replay must be given with model.workload = 'replay': a folder"),
+        (ModelSection(replay="nowhere"), "model.replay: nowhere must be a folder with one or more .npy files"),
     ):
         with pytest.raises(ConfigError, match=words):
             workload_class(Config(model=model)).check(Config(model=model))

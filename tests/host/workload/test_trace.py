@@ -24,7 +24,7 @@ def traced(tmp_path: Path, text: str) -> Config:
         '{"rank": 1, "iteration": 3, "blocking_ms": 20}\n{"iteration": 4, "rank": 0, "blocking_ms": 1.5, "why": 7}\n',
     ],
 )
-def test_a_worker_is_blocked_as_the_file_says(tmp_path: Path, text: str) -> None:
+def test_worker_is_blocked_as_the_file_says(tmp_path: Path, text: str) -> None:
     config = traced(tmp_path, text)
     straggler_class(config).check(config)
     first, second = (load_stragglers(config, rank) for rank in (0, 1))
@@ -36,8 +36,8 @@ def test_a_worker_is_blocked_as_the_file_says(tmp_path: Path, text: str) -> None
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("3,1", "line 1: '3,1': iteration,rank,blocking_ms is needed"),
-        ("1,0,1\n3,one,2", "line 2: '3,one,2'"),
+        ("3,1", "line 1: must be iteration,rank,blocking_ms, .*, got '3,1'"),
+        ("1,0,1\n3,one,2", "line 2: .*, got '3,one,2'"),
         ("3,1,-2", "line 1"),
         ("3,1,inf", "line 1"),
         ("3,1,nan", "line 1"),
@@ -46,13 +46,13 @@ def test_a_worker_is_blocked_as_the_file_says(tmp_path: Path, text: str) -> None
         ("1,4,2", r"must be 0 to 3 \(job.workers - 1\), got 4"),
     ],
 )
-def test_what_is_no_trace_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_trace_is_named(tmp_path: Path, text: str, words: str) -> None:
     config = traced(tmp_path, text)
     with pytest.raises(ConfigError, match=words):
         straggler_class(config).check(config)
 
 
-def test_a_trace_has_to_be_there(tmp_path: Path) -> None:
+def test_missing_trace_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[model]\ntrace = 'gone.csv'")
     config = Config.load(tmp_path / "run.toml")
     with pytest.raises(ConfigError, match=r"gone.csv cannot be read as a trace: .*No such file"):
@@ -62,7 +62,7 @@ def test_a_trace_has_to_be_there(tmp_path: Path) -> None:
         Config.load(tmp_path / "run.toml")
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_trace_is_read_back(tmp_path: Path) -> None:
     blocked_s = {(2, 1): 0.0123456, (1, 0): 0.0, (2, 0): 1.5}
     write_trace(tmp_path / "own.csv", blocked_s)
     assert (tmp_path / "own.csv").read_text().splitlines()[:2] == ["iteration,rank,blocking_ms", "1,0,0.000"]

@@ -1,4 +1,4 @@
-"""Sharded trainings whose workers are threads beneath a switch, by the slots' rules."""
+"""Sharded trainings whose workers are threads at a switch that obeys the slots' rules."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,17 +23,17 @@ from tests.loopback import loopback
 T = TypeVar("T")
 
 WORDS = 1
-"""Of a block."""
+"""Words of a block."""
 
 
 def all_of(workers: int, work: Callable[[int], T]) -> list[T]:
-    """What comes of it, by rank; each in a thread."""
+    """Run the work for each rank in a thread and return the results by rank."""
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(work, range(workers)))
 
 
 TROUBLE = FaultSection(duplicate=0.05, reorder=0.1)
-"""Of every worker's packets in both directions."""
+"""Faults of every worker's packets in both directions."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def beneath_a_switch(
     columns: int = 0,
     trouble: FaultSection | None = None,
 ) -> Iterator[list[InNetwork]]:
-    """Communicators with exact calls, and elastic ones of so many elements; `lose`: as of UdpSwitch.
+    """Yield communicators with exact calls, and elastic ones of `elements` elements; `lose`: as in UdpSwitch.
 
     `columns`: elastic calls are reduce-scatters of rows of so many elements; `trouble`: faults of every worker.
     """
@@ -87,7 +87,7 @@ def beneath_a_switch(
 
 
 def scattering(found: Place, codec: str, columns: int, rank: int, timeout_s: float) -> InNetwork:
-    """A worker whose elastic calls are reduce-scatters of rows of so many elements."""
+    """Return a worker whose elastic calls are reduce-scatters of rows of `columns` elements."""
     job, compress = replace(found.job, words=WORDS), CompressSection(codec=codec)
     return InNetwork(
         rank,

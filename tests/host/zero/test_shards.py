@@ -1,4 +1,4 @@
-"""How parameters are parted: everything is somebody's, once."""
+"""Every element of the parameters has one owner."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""DeepSpeed's scheme among threads: against its formulas, written down for all workers at once."""
+"""DeepSpeed's scheme among threads equals its formulas for all workers together."""
 
 import threading
 
@@ -30,7 +30,7 @@ class Shared:
         return found
 
 
-def test_it_is_the_formulas() -> None:
+def test_two_sided_mean_equals_the_formulas() -> None:
     board, barrier = dict[int, Bytes](), threading.Barrier(WORKERS)
     given = np.random.default_rng(2).normal(size=(6, WORKERS, ELEMENTS)).astype(np.float32)
     means = [TwoSidedMean(Shared(rank, board, barrier), ELEMENTS) for rank in range(WORKERS)]

@@ -1,4 +1,4 @@
-"""Stages and bits, each worker a thread: against an optimizer that is not sharded, and beneath a switch."""
+"""All stages and bits, each worker a thread, against an optimizer that is not sharded, and at a switch."""
 
 import re
 import signal
@@ -30,7 +30,7 @@ from tests.host.zero.crews import TROUBLE, all_of, beneath_a_switch, scattering
 WORKERS, RATE = 3, 0.01
 
 UNITS = [[40, 3], [17], [5]]
-"""Tensors of layers; the last layers' chunks are not all full."""
+"""Sizes of the layers' tensors; the last layers' chunks are not all full."""
 
 ELEMENTS = sum(map(sum, UNITS))
 
@@ -38,13 +38,13 @@ INITIAL = np.random.default_rng(1).normal(size=ELEMENTS).astype(np.float32)
 
 
 def gradient(rank: int, step: int, parameters: Floats) -> Floats:
-    """Towards 0, with noise, of very unlike layers."""
+    """Return a gradient towards 0 with noise, of layers of very different scales."""
     noise = np.random.default_rng([rank, step]).normal(size=ELEMENTS)
     return ((parameters + 0.3 * noise) * np.geomspace(1, 0.01, ELEMENTS)).astype(np.float32)
 
 
 def train(zero: ZeroOptimizer, steps: int, made: Callable[..., Floats] = gradient) -> Floats:
-    """What the parameters come to."""
+    """Train for some steps and return the parameters."""
     parameters = INITIAL.copy()
     for _ in range(steps):
         own = made(zero.rank, zero.steps, parameters)
@@ -60,7 +60,7 @@ def units_of(settings: ZeroSettings) -> list[list[int]]:
 
 
 def whole(settings: ZeroSettings, steps: int) -> npt.NDArray[np.float64]:
-    """Textbook Adam or LAMB, not sharded, in float64."""
+    """Return the parameters of textbook Adam or LAMB, not sharded, in float64."""
     parameters, m, v = INITIAL.astype(np.float64), np.zeros(ELEMENTS), np.zeros(ELEMENTS)
     (b1, b2), decay = settings.betas, settings.weight_decay
     edges = np.cumsum([size for unit in UNITS for size in unit])[:-1]
@@ -86,7 +86,7 @@ def whole(settings: ZeroSettings, steps: int) -> npt.NDArray[np.float64]:
     [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "decoupled": True}, {"optimizer": "lamb", "weight_decay": 0.1}],
     ids=["adam", "decay", "adamw", "lamb"],
 )
-def test_32_bits_are_the_optimizer_itself(stage: int, given: dict[str, Any]) -> None:
+def test_32_bits_equal_the_unsharded_optimizer(stage: int, given: dict[str, Any]) -> None:
     settings = ZeroSettings(stage=stage, bits=32, **given)
     with threads("ring", WORKERS) as crew:
         found = crew.run(
@@ -97,7 +97,9 @@ def test_32_bits_are_the_optimizer_itself(stage: int, given: dict[str, Any]) -> 
 
 
 def frozen(settings: ZeroSettings, steps: int, blocks: Sequence[Any]) -> npt.NDArray[np.float64]:
-    """1-bit Adam and LAMB whose votes are exact, not sharded, in float64; as DeepSpeed writes LAMB's factor."""
+    """Return the parameters of 1-bit Adam or LAMB with exact votes, not sharded, in float64, with DeepSpeed's LAMB
+    factor.
+    """
     w, (m, v, fresh) = INITIAL.astype(np.float64), np.zeros((3, ELEMENTS))
     (b1, b2), decay, eps = settings.betas, settings.weight_decay, settings.eps
     edges = np.cumsum([size for unit in UNITS for size in unit])[:-1]
@@ -138,8 +140,8 @@ def frozen(settings: ZeroSettings, steps: int, blocks: Sequence[Any]) -> npt.NDA
 
 @pytest.mark.parametrize(("stage", "apart"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("given", [{}, {"optimizer": "lamb"}, {"optimizer": "lamb", "weight_decay": 0.1}], ids=str)
-def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, apart: bool, given: dict[str, Any]) -> None:
-    """In 32-bit lanes votes are exact; a floor of 0.5 is above a part of each block, or of each shard's only one."""
+def test_frozen_variance_follows_the_formulas(stage: int, apart: bool, given: dict[str, Any]) -> None:
+    """Votes are exact in 32-bit lanes. A floor of 0.5 is above a part of each block, or of each shard's only block."""
     settings = ZeroSettings(stage=stage, bits=1, freeze_step=8, variance_floor=0.5, **given)
     shards = Shards([*map(sum, UNITS)], WORKERS)
     columns = shards.shard_elements if apart else 0
@@ -160,7 +162,7 @@ def test_a_frozen_variance_is_as_the_formulas_have_it(stage: int, apart: bool, g
 
 
 class Watched(SwitchMean):
-    """Keeps what was given, and what came of it."""
+    """Keeps the given values and their mean."""
 
     def __init__(self, communicator: InNetwork) -> None:
         super().__init__(communicator, ELEMENTS)
@@ -175,7 +177,7 @@ class Watched(SwitchMean):
 
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("lamb", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("stage", "bits"), [(1, 1), (2, 1), (3, 1), (1, 8), (3, 8)])
-def test_few_bits_keep_replicas_alike_and_lose_nothing(stage: int, bits: int, optimizer: Any) -> None:
+def test_few_bits_keep_replicas_equal_and_lose_nothing(stage: int, bits: int, optimizer: Any) -> None:
     settings = ZeroSettings(optimizer=optimizer, stage=stage, bits=bits, freeze_step=10)
     codec = {1: "onebit", 8: "int8"}[bits]
     with beneath_a_switch(WORKERS, ELEMENTS, codec, average=average_of(settings)) as crew:
@@ -206,14 +208,16 @@ def average_of(settings: ZeroSettings) -> Any:
 
 
 @pytest.mark.parametrize(("stage", "average"), [(1, "contributors"), (2, "gradients")])
-def test_what_was_late_waits_without_the_momentum_that_all_have(stage: int, average: Any) -> None:
-    """In 32-bit lanes nothing is left over: the momentum is known to the last bits.  Worker 2 is late in some steps."""
+def test_late_gradient_waits_without_the_shared_momentum(stage: int, average: Any) -> None:
+    """32-bit lanes have no encoding error, so the momentum is known to the last bits. Worker 2 is
+    late in some steps.
+    """
     settings, late_in = ZeroSettings(stage=stage, bits=1, freeze_step=2), {3, 5, 6}
     with beneath_a_switch(WORKERS, ELEMENTS, "int32", k=WORKERS - 1, average=average) as crew:
         done = {step: threading.Barrier(WORKERS) for step in range(20)}
 
         class InTurn(SwitchMean):
-            """Worker 2 gives first, or once the others are done."""
+            """Let worker 2 contribute first, or after the others."""
 
             def all_reduce(self, values: Floats) -> Floats:
                 step, rank = zero_of[crew.index(self._communicator)].steps, self._communicator.rank
@@ -221,7 +225,7 @@ def test_what_was_late_waits_without_the_momentum_that_all_have(stage: int, aver
                     done[step].wait(20)
                     return super().all_reduce(values)
                 if rank == 0 and step not in late_in:
-                    done[step].wait(20)  # worker 0 is late then
+                    done[step].wait(20)  # so that worker 0 is late
                     return super().all_reduce(values)
                 found = super().all_reduce(values)
                 done[step].wait(20)
@@ -251,7 +255,7 @@ def test_what_was_late_waits_without_the_momentum_that_all_have(stage: int, aver
 
 
 def momenta_of(late_in: set[int], stage: int) -> list[Floats]:
-    """As the definition has it: each gradient in the sum of the first step that its worker is in time for."""
+    """Return the defined momenta: each gradient is in the sum of the first step for which its worker is in time."""
     m, waiting, found = np.zeros(ELEMENTS), {rank: np.zeros(ELEMENTS) for rank in range(WORKERS)}, []
     counts = dict.fromkeys(range(WORKERS), 0)
     for step in range(8):
@@ -269,8 +273,8 @@ def momenta_of(late_in: set[int], stage: int) -> list[Floats]:
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_what_never_had_a_gradient_does_not_move(stage: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Its votes are all the same: without the mask they would be steps. Its owners say so."""
+def test_element_without_a_gradient_does_not_move(stage: int, caplog: pytest.LogCaptureFixture) -> None:
+    """All its votes are equal; without the mask they would be steps. Its owners report it."""
     settings, dead = ZeroSettings(stage=stage, bits=1, freeze_step=5), slice(30, 41)
     shards = Shards([ELEMENTS], WORKERS)
 
@@ -298,8 +302,8 @@ def test_what_never_had_a_gradient_does_not_move(stage: int, caplog: pytest.LogC
 
 
 @pytest.mark.parametrize(("stage", "bits"), [(2, 32), (3, 1), (1, 1)])
-def test_what_is_lost_on_the_way_changes_nothing(stage: int, bits: int) -> None:
-    """Where all workers are in every sum: with a tenth of all packets lost the parameters are the same, bit by bit."""
+def test_packet_loss_changes_nothing(stage: int, bits: int) -> None:
+    """All workers are in every sum. With a tenth of all packets lost the parameters are the same, bit by bit."""
     settings = ZeroSettings(stage=stage, bits=bits, freeze_step=2)
 
     def trained(lose: int) -> list[Floats]:
@@ -324,14 +328,16 @@ WIDE = 6 * 2048
 
 
 def alike(rank: int, step: int) -> Floats:
-    """A gradient of the same magnitudes at all workers: whoever is first says the first step's scale."""
+    """Return a gradient whose magnitudes are equal at all workers, so that any first contribution chooses the same
+    scale.
+    """
     magnitudes = np.random.default_rng(step).lognormal(size=WIDE)
     return (magnitudes * np.random.default_rng([step, rank]).choice([-1, 1], WIDE)).astype(np.float32)
 
 
 @pytest.mark.parametrize(("stage", "bits"), [(2, 8), (2, 1), (3, 8), (3, 1)])
-def test_parameters_are_those_of_an_all_reduce_to_the_bit(stage: int, bits: int) -> None:
-    """Where the shards' blocks have the same elements; k = n.  The frozen variance has the same floors, too."""
+def test_parameters_equal_those_of_an_all_reduce(stage: int, bits: int) -> None:
+    """The shards' blocks have the same elements and k = n. The frozen variance has the same floors, too."""
     settings = ZeroSettings(stage=stage, bits=bits, freeze_step=3, variance_floor=0.5)
 
     def trained(columns: int) -> list[bytes]:
@@ -357,8 +363,8 @@ def test_parameters_are_those_of_an_all_reduce_to_the_bit(stage: int, bits: int)
 
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("bits", [8, 1])
-def test_shards_that_come_alone_keep_replicas_alike(stage: int, bits: int) -> None:
-    """Layers whose last chunks are not full; k = 2 of 3, and packets that are lost, repeated and overtaken."""
+def test_scattered_shards_keep_replicas_equal(stage: int, bits: int) -> None:
+    """The layers' last chunks are not full, k = 2 of 3, and packets are lost, repeated and overtaken."""
     settings = ZeroSettings(stage=stage, bits=bits, freeze_step=3, mask=False)
     given: dict[str, Any] = {"columns": Shards([*map(sum, UNITS)], WORKERS).shard_elements, "trouble": TROUBLE}
     with beneath_a_switch(WORKERS, ELEMENTS, CODECS[bits], k=WORKERS - 1, lose=10, **given) as crew:
@@ -378,8 +384,8 @@ def test_shards_that_come_alone_keep_replicas_alike(stage: int, bits: int) -> No
     assert np.abs(found[0]).mean() < np.abs(INITIAL).mean()
 
 
-def trains_for_ever(communicator: Any, stage: int, bits: int) -> str:
-    """What a worker is told when another one has died."""
+def trains_until_failure(communicator: Any, stage: int, bits: int) -> str:
+    """Train until another worker dies and return the error."""
     settings, mean = ZeroSettings(stage=stage, bits=bits, freeze_step=1), None
     if bits < 32:
         mean = SwitchMean(communicator, ELEMENTS)
@@ -389,15 +395,15 @@ def trains_for_ever(communicator: Any, stage: int, bits: int) -> str:
 
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("bits", [32, 8, 1])
-def test_an_owner_that_is_killed_in_mid_step_ends_all_with_its_name(stage: int, bits: int) -> None:
-    """Long before any time-out: its shard is gone."""
+def test_owner_killed_in_mid_step_is_named_at_all_workers(stage: int, bits: int) -> None:
+    """The error comes long before any time-out: the owner's shard is gone."""
     columns = Shards([*map(sum, UNITS)], WORKERS).shard_elements
     with place(MODEL, WORKERS, addresses(WORKERS)) as found:
         join = partial(scattering, found, CODECS[bits], columns)
         with closing(Processes(join, WORKERS, 20.0)) as crew:
             crew.run(one_call)
-            crew.begin(trains_for_ever, stage, bits)
-            time.sleep(0.5)  # it is in some step then
+            crew.begin(trains_until_failure, stage, bits)
+            time.sleep(0.5)  # until each worker is in some step
             begin = time.monotonic()
             crew.signal(1, signal.SIGKILL)
             errors = crew.end([0, 2])
@@ -430,12 +436,12 @@ def test_an_owner_that_is_killed_in_mid_step_ends_all_with_its_name(stage: int, 
         ({"residual": ["exact"]}, r"residual must be one of 'exact', 'bfloat16', 'int8', got \['exact'\]"),
     ],
 )
-def test_what_is_not_allowed_is_said(given: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ZeroError, match=words):
         ZeroSettings(**given)
 
 
-def test_a_unit_has_one_gradient_in_a_step() -> None:
+def test_unit_has_one_gradient_a_step() -> None:
     settings = ZeroSettings(stage=2, bits=32)
     with threads("ring", 1) as crew:
         (one,) = crew.communicators

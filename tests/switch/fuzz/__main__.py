@@ -1,4 +1,4 @@
-"""The command: every part in a process of its own under the sanitizers; exit code 1 when one finds something."""
+"""The command: every part in its own process under the sanitizers; exit code 1 when one finds something."""
 
 import argparse
 import random

@@ -1,4 +1,4 @@
-"""Malformed JSON: read and generated or refused by ProgramError, nothing else; some of what is accepted is run."""
+"""Malformed JSON is accepted, or refused with ProgramError, and nothing else; some accepted documents are run."""
 
 import contextlib
 import json
@@ -18,11 +18,11 @@ from tests.switch.fuzz.programs import Subject
 
 PATIENCE_S = 30
 RUN_EVERY = 40
-"""Of the documents that are accepted: compiling one takes seconds."""
+"""One accepted document in so many is run: compiling one takes seconds."""
 
 
 def run(subjects: Sequence[Subject], *, seconds: float, chance: random.Random) -> None:
-    """Documents of all programs by turns."""
+    """Change documents of all programs in turn."""
     loaded = [(subject, subject.document()) for subject in subjects]
     end, read, accepted = time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
@@ -40,7 +40,7 @@ def run(subjects: Sequence[Subject], *, seconds: float, chance: random.Random) -
 
 
 def _changed(document: bytes, chance: random.Random) -> bytes:
-    """A place of the document, or of its bytes."""
+    """Change one place of the document, or of its bytes."""
     if chance.random() < 0.9:
         return json.dumps(changed_document(json.loads(document), chance, chance.randint(1, 3))).encode()
     text = bytearray(document)
@@ -57,7 +57,7 @@ def _accepted(text: bytes) -> bool:
 
 
 def _run(text: bytes, chance: random.Random) -> None:
-    """The native part may refuse it as well, for want of memory say."""
+    """Run the document; the native part may refuse it as well, for lack of memory, for example."""
     with contextlib.suppress(SwitchError):
         engine = Engine({})
         engine.load(text)
@@ -67,7 +67,7 @@ def _run(text: bytes, chance: random.Random) -> None:
 
 @contextlib.contextmanager
 def _named(subject: Subject, text: bytes) -> Iterator[None]:
-    """Save the document of what goes wrong, and end what takes too long."""
+    """Save the document on an error, and end a run that takes too long."""
 
     def too_long(*_: Any) -> None:
         raise TimeoutError(f"not read within {PATIENCE_S} s")

@@ -1,7 +1,7 @@
-// Frames made from a corpus by chance, through a switch's program, and all that it emits read once.
+// Random changes of the frames of a corpus, sent through a switch's program; every emitted byte is read once.
 //
-// Compiled with the sanitizers against the runtime that is loaded already. A frame's buffer is exactly as long as the
-// frame, so that a byte read beyond it is found.
+// Compiled with the sanitizers against the loaded runtime. A frame's buffer is exactly as long as the frame, so that a
+// read beyond it is detected.
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static void change(uint8_t *frame, uint32_t length) {
     }
 }
 
-// The frame of `length` bytes, longer or shorter, changed; to be freed.
+// Returns a changed copy of the frame of `length` bytes, longer or shorter; the caller frees it.
 static uint8_t *made_from(const uint8_t *seed, uint32_t length, uint32_t *becomes) {
     *becomes = other_length(length);
     uint8_t *frame = malloc(*becomes ? *becomes : 1);
@@ -59,7 +59,7 @@ static uint8_t *made_from(const uint8_t *seed, uint32_t length, uint32_t *become
     return frame;
 }
 
-// `count` frames made from `seeds` ones, which stand behind one another; returns the bytes that were emitted.
+// Sends `count` frames made from `seeds` consecutive ones; returns the number of emitted bytes.
 uint64_t fuzz_frames(struct core *core, const uint8_t *corpus, const uint32_t *lengths, const uint32_t *ports,
                      uint32_t seeds, uint64_t count, uint64_t seed) {
     struct ring emitted;

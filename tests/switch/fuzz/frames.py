@@ -1,4 +1,4 @@
-"""Frames: truncated, oversized, with garbage in their headers, through native code."""
+"""Truncated and oversized frames with random headers, through native code."""
 
 import ctypes
 import random
@@ -16,8 +16,8 @@ BATCH = 10_000
 
 
 def run(subjects: Sequence[Subject], *, seconds: float, chance: random.Random) -> None:
-    """Each program for its share of the time.  A finding ends the process."""
-    ctypes.CDLL(str(compile_runtime()), mode=ctypes.RTLD_GLOBAL)  # what frames.c calls
+    """Run each program for its share of the time. A finding ends the process."""
+    ctypes.CDLL(str(compile_runtime()), mode=ctypes.RTLD_GLOBAL)  # frames.c calls it
     library = ctypes.CDLL(str(compile_file(SOURCE, include=RUNTIME)))
     library.fuzz_frames.restype = c_uint64
     library.fuzz_frames.argtypes = [c_void_p, c_char_p, c_void_p, c_void_p, c_uint32, c_uint64, c_uint64]

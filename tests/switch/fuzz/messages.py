@@ -1,4 +1,4 @@
-"""P4Runtime messages changed by chance: each is answered, if only by an error that P4Runtime knows."""
+"""Randomly changed P4Runtime messages: each is answered, at worst with an error that P4Runtime defines."""
 
 import asyncio
 import logging
@@ -20,25 +20,25 @@ from tests.switch.fuzz.requests import DEVICE_ID, HIGHEST, entities
 
 PATIENCE_S = 60
 NEVER = {grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS}
-"""What a switch never answers: it would be its own fault."""
+"""Codes that a switch never returns, since they mean a fault in the switch."""
 
 
 class AbortedError(Exception):
-    """A refusal, as gRPC makes one of context.abort."""
+    """A refusal, like the one that gRPC raises in context.abort."""
 
 
 class Context:
-    """What the service gets from gRPC for a call."""
+    """gRPC's context of a call, for the service."""
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
-        """Refuse.  UNKNOWN is for batches alone, which say more."""
+        """Refuse the call. UNKNOWN is for batches only, which carry more details."""
         assert code not in NEVER, details
         assert code is not grpc.StatusCode.UNKNOWN or trailing_metadata, details
         raise AbortedError(details)
 
 
 def run(subjects: Sequence[Subject], *, seconds: float, chance: random.Random) -> None:
-    """Each program for its share of the time.  Raises what the service raised and should not have."""
+    """Run each program for its share of the time. Raises unexpected errors of the service."""
     logging.getLogger("switch").setLevel(logging.ERROR)  # refusals are warnings
     for subject in subjects:
         asyncio.run(_run(subject, seconds / len(subjects), chance))
@@ -62,7 +62,7 @@ async def _run(subject: Subject, seconds: float, chance: random.Random) -> None:
 
 @dataclass(kw_only=True)
 class Client:
-    """The primary controller of a service, which is called without gRPC in between."""
+    """The primary controller of a service that is called without gRPC."""
 
     service: P4RuntimeService
     info: p4i.P4Info
@@ -71,7 +71,7 @@ class Client:
     session: asyncio.Task[None]
 
     async def call(self, chance: random.Random) -> bool:
-        """One request of a kind and with changes by chance; whether it was carried out."""
+        """Make one random request with random changes; return whether it was carried out."""
         kind: Callable[[random.Random], tuple[str, Message]] = chance.choices(
             (self._write, self._read, self._push, self._say), weights=(60, 20, 1, 10)
         )[0]
@@ -79,7 +79,7 @@ class Client:
         return await self.answers(name, changed_message(message, chance, chance.choice((0, 1, 1, 2, 4))))
 
     def everything(self) -> p4r.ReadRequest:
-        """All entries of all tables."""
+        """Return a request for all entries of all tables."""
         return p4r.ReadRequest(device_id=DEVICE_ID, entities=[p4r.Entity(table_entry=p4r.TableEntry())])
 
     def _write(self, chance: random.Random) -> tuple[str, Message]:
@@ -110,7 +110,7 @@ class Client:
         return "StreamChannel", message
 
     async def answers(self, name: str, message: Any) -> bool:
-        """Whether a call is carried out; what it answers is read to its end."""
+        """Make a call and read its answer to the end; return whether it was carried out."""
         context, method = Context(), getattr(self.service, name)
         try:
             if name == "StreamChannel":
@@ -139,7 +139,7 @@ async def _connect(service: P4RuntimeService, subject: Subject) -> Client:
 
 
 async def _hold(service: P4RuntimeService, ready: asyncio.Event, ended: asyncio.Event) -> None:
-    """The primary's stream; what comes on it is read and forgotten."""
+    """Hold the primary's stream open, reading and dropping its messages."""
 
     async def requests() -> AsyncIterator[p4r.StreamMessageRequest]:
         bid = p4r.MasterArbitrationUpdate(device_id=DEVICE_ID, election_id=HIGHEST)

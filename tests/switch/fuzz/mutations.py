@@ -1,4 +1,4 @@
-"""Protobuf messages and JSON documents, changed in a place by chance."""
+"""Random changes of protobuf messages and JSON documents."""
 
 import copy
 import random
@@ -17,7 +17,7 @@ LEAVES: tuple[Any, ...] = (None, True, 0, 1, -1, 1000, 2**31, 2**64, 0.5, "", "x
 
 
 def changed_message(message: M, chance: random.Random, changes: int) -> M:
-    """A copy with so many changes."""
+    """Return a copy with `changes` changes."""
     result = type(message)()
     result.CopyFrom(message)
     for _ in range(changes):
@@ -26,7 +26,7 @@ def changed_message(message: M, chance: random.Random, changes: int) -> M:
 
 
 def _change_message(message: Message, chance: random.Random) -> None:
-    """One field: of this message, or of one that is in it."""
+    """Change one field of this message or of a nested one."""
     field: Field = chance.choice([each for each in message.DESCRIPTOR.fields if not _is_map(each)])
     inner = [(each, value) for each, value in message.ListFields() if each.message_type and not _is_map(each)]
     if inner and chance.random() < 0.75:
@@ -80,7 +80,7 @@ def _fits(value: int, kind: int) -> bool:
 
 
 def changed_document(document: Any, chance: random.Random, changes: int) -> Any:
-    """A copy with so many changes."""
+    """Return a copy with `changes` changes."""
     result = copy.deepcopy(document)
     for _ in range(changes):
         places = list(_places(result))
@@ -90,7 +90,7 @@ def changed_document(document: Any, chance: random.Random, changes: int) -> Any:
 
 
 def _places(node: Any) -> Any:
-    """Every (container, key or index) of a document."""
+    """Return every (container, key or index) of a document."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in list(items):
         yield node, key
@@ -109,7 +109,7 @@ def _replace(container: Any, key: Any, chance: random.Random, places: Places) ->
 
 
 def _transplant(container: Any, key: Any, chance: random.Random, places: Places) -> None:
-    """Something from elsewhere in the document."""
+    """Put another part of the document into this place."""
     other, place = chance.choice(places)
     container[key] = copy.deepcopy(other[place])
 

@@ -1,4 +1,4 @@
-"""Programs to fuzz, with entries in their tables and packets to begin with."""
+"""Programs to fuzz, with table entries and initial packets."""
 
 import json
 from collections.abc import Sequence
@@ -14,29 +14,29 @@ from tests.switch.suite.targets import Injected
 ROOT = Path(__file__).parents[3]
 SUITE = ROOT / "tests" / "switch" / "suite" / "programs"
 KOFN = ROOT / "p4src" / "build" / "kofn.json"
-HIGH_BITS = int("80000000" * 64, 16)  # of 32-bit lanes
+HIGH_BITS = int("80000000" * 64, 16)  # the sign bits of 32-bit lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A program; `script` fills its tables and has packets, without one the program is kofn."""
+    """A program; `script` has its table entries and packets; without one the program is kofn."""
 
     name: str
     path: Path
     script: Path | None = None
 
     def document(self) -> bytes:
-        """p4c's JSON; kofn's is without its checksums, or few frames would get beyond them."""
+        """p4c's JSON; kofn's lacks its checksums, so that more frames get beyond them."""
         if self.script is not None:
             return self.path.read_bytes()
         return json.dumps(json.loads(self.path.read_bytes()) | {"checksums": []}).encode()
 
     def p4info(self) -> str:
-        """As text; the suite has it beside the program."""
+        """The P4Info as text, from the file beside the program."""
         return self.path.with_suffix(".p4info.txtpb").read_text()
 
     def load(self) -> tuple[Engine, list[tuple[int, bytes]]]:
-        """A switch with the program and entries, and packets with their ports."""
+        """Return a switch with the program and entries, and packets with their ports."""
         engine = Engine({}, cpu_port=255)
         engine.load(self.document())
         if self.script is None:
@@ -47,7 +47,7 @@ class Subject:
 
 
 def _set_up_kofn(engine: Engine) -> list[tuple[int, bytes]]:
-    """A job of two workers behind ports 1 and 2; their contributions, of one word and of 32."""
+    """Set up a job of two workers at ports 1 and 2; return their contributions, of one word and of 32."""
     engine.set_group(1, [Replica(port=port, instance=port) for port in (1, 2)])
     _insert(engine, "ingress.admission.jobs", [1], "ingress.admission.set_job", [2, 1, 0, 1023, 1, 2])
     _insert(engine, "ingress.admission.lanes", [0], "ingress.admission.set_lanes", [HIGH_BITS])

@@ -1,4 +1,4 @@
-"""Well-formed P4Runtime messages for everything that a program has, to begin with."""
+"""Well-formed P4Runtime messages for all objects of a program, to start from."""
 
 import random
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from finsy.proto import p4d, p4i, p4r
 
 DEVICE_ID = 1
 HIGHEST = p4r.Uint128(high=2**64 - 1, low=2**64 - 1)
-"""The primary's election id, that nobody can outbid."""
+"""The primary's election id, the highest possible one."""
 
 
 def entities(info: p4i.P4Info, chance: random.Random) -> Iterator[p4r.Entity]:
-    """One or more of every kind, with values by chance."""
+    """Yield one or more entities of every kind, with random values."""
     for table in info.tables:
         yield p4r.Entity(table_entry=_table_entry(info, table, chance))
         yield p4r.Entity(table_entry=p4r.TableEntry(table_id=table.preamble.id, is_default_action=True))
@@ -102,5 +102,5 @@ def _value(width: int, chance: random.Random) -> bytes:
 
 
 def _bytes(value: int) -> bytes:
-    """The shortest form."""
+    """Return the shortest byte string."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")

@@ -1,4 +1,4 @@
-"""The short form of `make fuzz`, and that it would find something."""
+"""The short form of `make fuzz`, and a check that it detects a fault."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ ctypes.CDLL(str(compile_file(Path(sys.argv[1])))).read_beyond(int(sys.argv[2]))
 """
 
 
-def test_a_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
+def test_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
     source = tmp_path / "faulty.c"
     source.write_text(FAULTY)
     command = [sys.executable, "-c", CALL, str(source)]
@@ -31,7 +31,7 @@ def test_a_byte_read_beyond_a_buffer_ends_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("subject", PROGRAMS, ids=lambda subject: subject.name)
-def test_packets_to_begin_with_leave_the_switch(subject: Subject) -> None:
+def test_initial_packets_leave_the_switch(subject: Subject) -> None:
     engine, packets = subject.load()
     assert any([engine.inject(*packet) for packet in packets])
 

@@ -17,7 +17,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """For what is ours alone: beyond BMv2, or where BMv2 leaves the specification."""
+    """Yield an embedded switch, for features beyond BMv2, or where BMv2 deviates from the specification."""
     with running("embedded", tmp_path_factory.mktemp("embedded-only")) as switch:
         yield switch
 

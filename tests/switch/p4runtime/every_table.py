@@ -1,4 +1,4 @@
-"""The program of every kind of table, suite/programs/tables.p4, in P4Runtime's messages."""
+"""The program with every kind of table, suite/programs/tables.p4, in P4Runtime's messages."""
 
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.switch.p4runtime.harness import Target
 PROGRAMS = Path(__file__).parent.parent / "suite" / "programs"
 KINDS = ("tables", "actions", "action_profiles", "meters", "direct_meters", "counters", "registers", "value_sets")
 OUT = 2
-ETHER_TYPE = b"\x90\x00"  # what the ports' other ends receive; it is in the middle of the wide field
+ETHER_TYPE = b"\x90\x00"  # accepted at the ports' other ends; it is in the middle of the wide field
 NUMBERS = {"indirect": 11, "selected": 13, "metered": 14, "pairs": 17, "cell_meter": 15, "aged": 16}
 
 
@@ -26,7 +26,7 @@ def pipeline() -> p4r.ForwardingPipelineConfig:
 
 
 def number(name: str) -> int:
-    """The id of an object of the program by the end of its name."""
+    """Return an object's id by the end of its name."""
     items = [item.preamble for kind in KINDS for item in getattr(p4info(), kind)]
     return next(int(item.id) for item in items if item.name.partition(".")[2] == name)
 
@@ -72,7 +72,7 @@ def to_set(*actions: tuple[bytes, int], **fields: Any) -> p4r.TableAction:
 
 
 async def probe(target: Target, table: str, a: int = 0, b: int = 0) -> tuple[int, int, int]:
-    """What became of a packet: result, after, colour."""
+    """Send a packet and return its result, after and colour."""
     target.send(1, bytes([NUMBERS[table], a]) + b.to_bytes(2, "big") + bytes(8) + ETHER_TYPE + bytes(13))
     packet = await target.receive(OUT)
     return packet[24], packet[25], packet[26]

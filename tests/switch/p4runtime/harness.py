@@ -1,7 +1,7 @@
-"""A switch to test against, whichever it is: our own as a process, or simple_switch_grpc.
+"""A switch under test: the embedded one as a process, or simple_switch_grpc.
 
-Both get the same command line, the same program and the same packets, and are spoken to over a Unix socket, so that a
-switch in a network namespace of its own can be reached from outside.
+Both get the same command line, program and packets. Clients use a Unix socket, so that a switch in another network
+namespace can be reached.
 """
 
 import asyncio
@@ -51,18 +51,18 @@ class Target:
         return self.name == "embedded"
 
     def send(self, port: int, frame: bytes) -> None:
-        """A frame arrives at a port."""
+        """Let a frame arrive at a port."""
         assert self.packets_in is not None
         self.packets_in.write(f"{port} {frame.hex()}\n".encode())
         self.packets_in.flush()
 
     async def receive(self, port: int) -> bytes:
-        """The next frame that leaves by a port."""
+        """Return the next frame that leaves by a port."""
         return await asyncio.to_thread(self.outputs[port].get, True, TIMEOUT_S)
 
     @contextlib.asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[fy.Switch]:
-        """A finsy controller that has pushed the test program anew, and left nothing of it in the switch before."""
+        """Yield a finsy controller that has just pushed the test program, so that the switch has no earlier state."""
         chosen: dict[str, Any] = {
             "p4info": P4INFO,
             "p4blob": PROGRAM,
@@ -74,7 +74,7 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def stub(self) -> AsyncIterator[Any]:
-        """The bare RPCs."""
+        """Yield a stub of the plain RPCs."""
         async with grpc.aio.insecure_channel(self.address) as channel:
             yield p4r_grpc.P4RuntimeStub(channel)
 
@@ -84,7 +84,7 @@ def p4info() -> p4i.P4Info:
 
 
 def object_id(name: str) -> int:
-    """The id of a table, action, counter, ... by its full name."""
+    """Return the id of a table, action, counter, ... by its full name."""
     info = p4info()
     groups = (info.tables, info.actions, info.counters, info.registers, info.digests)
     return next(int(item.preamble.id) for group in groups for item in group if item.preamble.name == name)
@@ -98,7 +98,7 @@ def pipeline(*, cookie: int | None = None) -> p4r.ForwardingPipelineConfig:
 
 
 def frame(kind: int, value: int = 0, narrow: int = 0, payload: bytes = b"payload") -> bytes:
-    """An Ethernet frame with the program's test header."""
+    """Return an Ethernet frame with the program's test header."""
     header = bytes([kind, narrow]) + value.to_bytes(4, "big")
     return bytes.fromhex("020000000001 020000000002 9000") + header + payload
 
@@ -112,7 +112,7 @@ def bid(election_id: int | None, device_id: int = DEVICE_ID) -> p4r.StreamMessag
 
 @contextlib.contextmanager
 def running(name: str, folder: Path, **environment: str) -> Iterator[Target]:
-    """Start a switch; with ports where this process is root, without where it is not."""
+    """Start a switch, with ports if this process is root."""
     target = Target(name=name, address=f"unix:{folder}/p4runtime.sock", log=folder / "switch.log")
     flags = ["--no-p4", "--device-id", str(DEVICE_ID), "--log-console", "-L", "info", "--"]
     command = [*switch_command(name), *flags, "--grpc-server-addr", target.address, "--cpu-port", str(CPU_PORT)]
@@ -166,7 +166,7 @@ def wait_until_ready(target: Target, process: Process) -> None:
 
 @dataclass(kw_only=True)
 class Primary:
-    """A client that speaks bare P4Runtime as the primary, for what a well-behaved library would not send."""
+    """A client that speaks plain P4Runtime as the primary, to send what a client library would not."""
 
     stub: Any
     stream: Any
@@ -178,7 +178,7 @@ class Primary:
         await self.stub.Write(request, timeout=TIMEOUT_S)
 
     async def outcomes(self, *updates: p4r.Update) -> list[tuple[str, str]]:
-        """The code and message of each update; empty when all went well."""
+        """Write the updates and return the code and message of each; empty if all succeeded."""
         try:
             await self.write(*updates)
         except grpc.aio.AioRpcError as error:
@@ -200,12 +200,12 @@ class Primary:
         await self.stub.SetForwardingPipelineConfig(request, timeout=60)
 
     async def hear(self) -> p4r.StreamMessageResponse:
-        """The next message on the stream."""
+        """Return the next message on the stream."""
         return await asyncio.wait_for(self.stream.read(), TIMEOUT_S)
 
 
 def batch_errors(error: grpc.aio.AioRpcError) -> list[tuple[str, str]]:
-    """The p4.v1.Error of each update or query of a batch, as (code, message)."""
+    """Return the p4.v1.Error of each update or query of a batch, as (code, message)."""
     assert error.code() is grpc.StatusCode.UNKNOWN, error
     metadata = dict(error.trailing_metadata() or ())
     status = rpc_status.Status.FromString(metadata["grpc-status-details-bin"])
@@ -220,10 +220,10 @@ def batch_errors(error: grpc.aio.AioRpcError) -> list[tuple[str, str]]:
 
 @contextlib.asynccontextmanager
 async def primary(target: Target, *, push: bool = True) -> AsyncIterator[Primary]:
-    """Become the primary of a switch, and push the test program unless told not to."""
+    """Become the primary of a switch, and push the test program unless `push` is False."""
     async with target.stub() as stub:
         stream = stub.StreamChannel()
-        election_id = time.time_ns()  # above all earlier ones, which the switch remembers
+        election_id = time.time_ns()  # above all earlier ids, which the switch remembers
         await stream.write(bid(election_id))
         client = Primary(stub=stub, stream=stream, election_id=election_id)
         assert (await client.hear()).arbitration.status.code == rpc_code.OK
@@ -240,7 +240,7 @@ def update(kind: str, entity: p4r.Entity) -> p4r.Update:
 
 
 async def check_refused(client: Primary, wrong: Mapping[str, tuple[str, p4r.Entity, str, str]]) -> None:
-    """Each is refused; by its name: kind of update, entity, code, words of the message."""
+    """Check that each entity is refused; `wrong`: by name (kind of update, entity, code, part of the message)."""
     for name, (kind, entity, code, words) in wrong.items():
         ((found, message),) = await client.outcomes(update(kind, entity))
         assert found == code, f"{name}: {message}"

@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 
 TEST_TYPE = 0x9000
-OUTGOING = 4  # PACKET_OUTGOING: what this process sent itself
+OUTGOING = 4  # PACKET_OUTGOING: sent by this process itself
 
 
 def make_port(port: int) -> socket.socket:
-    """A veth pair; the switch's end is swN, the socket is at the other."""
+    """Create a veth pair; the switch's end is swN, the returned socket is at the other."""
     subprocess.run(["ip", "link", "add", f"sw{port}", "type", "veth", "peer", "name", f"ho{port}"], check=True)
     for name in (f"sw{port}", f"ho{port}"):
         Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
@@ -30,7 +30,7 @@ def make_port(port: int) -> socket.socket:
 
 
 def command_line(command: list[str], ports: list[int]) -> list[str]:
-    """The command with the ports' -i flags before its own."""
+    """Return the command with the ports' -i flags before its own."""
     flags = [part for port in ports for part in ("-i", f"{port}@sw{port}")]
     at = command.index("--no-p4")
     return command[:at] + flags + command[at:]
@@ -57,7 +57,7 @@ def relay(ends: dict[int, socket.socket], child: subprocess.Popen[bytes]) -> Non
 
 
 def main() -> int:
-    """Set up, relay, and take the command down."""
+    """Set up, relay, and end the command."""
     count, log, *command = sys.argv[1:]
     ports = list(range(1, int(count) + 1))
     ends = {port: make_port(port) for port in ports}

@@ -1,4 +1,6 @@
-"""Who may write: the rules without I/O, bare clients on real streams, and two controllers of finsy."""
+"""Arbitration decides which client may write: its rules without I/O, plain clients on streams, and two finsy
+controllers.
+"""
 
 import asyncio
 from typing import Any
@@ -16,7 +18,7 @@ OK, ALREADY_EXISTS, NOT_FOUND = rpc_code.OK, rpc_code.ALREADY_EXISTS, rpc_code.N
 
 
 class Clients:
-    """Clients of one arbitration, and what each has been told since it was last asked."""
+    """Clients of one arbitration, and the messages to each since the last query."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -49,7 +51,7 @@ def _seen(message: p4r.StreamMessageResponse) -> tuple[int, int | None]:
     return update.status.code, U128.decode(update.election_id) if update.HasField("election_id") else None
 
 
-def test_the_first_bidder_is_primary() -> None:
+def test_first_bidder_is_primary() -> None:
     clients = Clients()
     clients.bid("a", 10)
     assert clients.told("a") == [(OK, 10)]
@@ -57,7 +59,7 @@ def test_the_first_bidder_is_primary() -> None:
     assert not clients.may_write(11)
 
 
-def test_a_higher_bid_takes_over_and_all_are_told() -> None:
+def test_higher_bid_takes_over_and_all_clients_are_notified() -> None:
     clients = Clients()
     clients.bid("a", 10)
     clients.bid("b", 20)
@@ -67,7 +69,7 @@ def test_a_higher_bid_takes_over_and_all_are_told() -> None:
     assert clients.changes == 2
 
 
-def test_a_lower_bid_is_a_backup_and_only_it_is_told() -> None:
+def test_lower_bid_is_a_backup_and_only_it_is_notified() -> None:
     clients = Clients()
     clients.bid("a", 10)
     clients.bid("b", 5)
@@ -75,14 +77,14 @@ def test_a_lower_bid_is_a_backup_and_only_it_is_told() -> None:
     assert clients.told("b") == [(ALREADY_EXISTS, 10)]
 
 
-def test_no_election_id_never_wins() -> None:
+def test_client_without_an_election_id_never_wins() -> None:
     clients = Clients()
     clients.bid("a", None)
     assert clients.told("a") == [(NOT_FOUND, None)]
     assert not clients.arbitration.may_write(p4r.WriteRequest())
 
 
-def test_the_highest_backup_follows_a_primary_that_leaves() -> None:
+def test_highest_backup_follows_a_primary_that_leaves() -> None:
     clients = Clients()
     for name, election_id in (("a", 20), ("b", 10), ("c", 15)):
         clients.bid(name, election_id)
@@ -93,7 +95,7 @@ def test_the_highest_backup_follows_a_primary_that_leaves() -> None:
     assert clients.changes == 2
 
 
-def test_nobody_follows_where_nobody_has_an_election_id() -> None:
+def test_no_client_follows_without_an_election_id() -> None:
     clients = Clients()
     clients.bid("a", 20)
     clients.bid("b", None)
@@ -101,7 +103,7 @@ def test_nobody_follows_where_nobody_has_an_election_id() -> None:
     assert clients.told("b") == [(ALREADY_EXISTS, 20), (NOT_FOUND, 20)]
 
 
-def test_a_lower_election_id_than_a_former_primarys_is_as_good() -> None:
+def test_lower_election_id_than_a_former_primarys_may_win() -> None:
     clients = Clients()
     clients.bid("a", 20)
     clients.leave("a")
@@ -110,7 +112,7 @@ def test_a_lower_election_id_than_a_former_primarys_is_as_good() -> None:
     assert clients.may_write(0)
 
 
-def test_a_primary_can_step_down() -> None:
+def test_primary_can_step_down() -> None:
     clients = Clients()
     clients.bid("a", 20)
     clients.bid("b", 10)
@@ -121,7 +123,7 @@ def test_a_primary_can_step_down() -> None:
     assert clients.told("a") == [(OK, 5)]
 
 
-def test_a_used_election_id_is_refused() -> None:
+def test_used_election_id_is_refused() -> None:
     clients = Clients()
     clients.bid("a", 10)
     with pytest.raises(
@@ -132,7 +134,7 @@ def test_a_used_election_id_is_refused() -> None:
     assert clients.told("a") == [(OK, 10), (OK, 10)]
 
 
-def test_there_is_a_most_of_clients() -> None:
+def test_number_of_clients_is_limited() -> None:
     clients = Clients()
     for number in range(CLIENTS_MAX):
         clients.bid(str(number), number)
@@ -149,7 +151,7 @@ def test_roles_are_refused() -> None:
 
 
 async def ended(stream: Any) -> tuple[grpc.StatusCode, str]:
-    """Why the server ends a stream."""
+    """Return code and message with which the server ends a stream."""
     while True:
         try:
             if await asyncio.wait_for(stream.read(), 10) is grpc.aio.EOF:
@@ -158,7 +160,7 @@ async def ended(stream: Any) -> tuple[grpc.StatusCode, str]:
             return error.code(), error.details() or ""
 
 
-def test_a_used_election_id_ends_the_stream(target: Target) -> None:
+def test_used_election_id_ends_the_stream(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target, push=False) as client:
             stream = client.stub.StreamChannel()
@@ -179,7 +181,7 @@ def test_another_device_id_ends_the_stream(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_an_unknown_device_ends_the_stream(embedded: Target) -> None:
+def test_unknown_device_ends_the_stream(embedded: Target) -> None:
     async def scenario() -> None:
         async with embedded.stub() as stub:
             stream = stub.StreamChannel()
@@ -204,7 +206,7 @@ def test_only_the_primary_writes(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_a_backup_writes_when_the_primary_has_left(target: Target) -> None:
+def test_backup_writes_when_the_primary_has_left(target: Target) -> None:
     async def scenario() -> None:
         async with target.stub() as stub:
             backup = stub.StreamChannel()
@@ -221,12 +223,12 @@ def test_a_backup_writes_when_the_primary_has_left(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_a_person_takes_over_from_a_controller_and_gives_back(target: Target) -> None:
-    """What p4runtime-shell does beside a running controller: first reads as a backup, then writes as the primary."""
+def test_second_controller_takes_over_and_gives_back(target: Target) -> None:
+    """p4runtime-shell does this beside a running controller: it reads as a backup, then writes as the primary."""
 
     async def scenario() -> None:
         async with target.client():
-            pass  # pushes the program; the controller below finds it there and keeps it
+            pass  # pushes the program; the next controller finds it and keeps it
         async with target.client(p4force=False) as controller:
             async with target.stub() as stub:
                 stream = stub.StreamChannel()

@@ -1,6 +1,7 @@
-"""Digests: from packets to a controller, and the rules by which they are gathered (in virtual time)."""
+"""Digests travel from packets to a controller, and are collected by rules (in virtual time)."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 import finsy as fy
@@ -44,15 +45,15 @@ def test_packets_become_digests_at_the_controller(target: Target, size: int, tim
 
 
 @pytest.mark.root
-def test_digests_without_a_controller_do_not_hold_up_later_ones(embedded: Target) -> None:
-    """A controller that comes late, or comes back, gets what happens from then on."""
+def test_digests_without_a_controller_do_not_delay_later_ones(embedded: Target) -> None:
+    """A controller that connects late or again gets the digests from then on."""
 
     async def scenario() -> None:
         entry = fy.P4DigestEntry(NAME, max_list_size=1, ack_timeout_ns=3600_000 * MS)
         async with embedded.client() as switch:
             await switch.insert([entry])
         embedded.send(1, frame(DIGEST, value=1))
-        await asyncio.sleep(0.5)  # nobody says when it has been thrown away
+        await asyncio.sleep(0.5)  # no message tells when it has been discarded
         async with embedded.client(p4force=False) as switch:
             assert await read(switch, fy.P4DigestEntry(NAME)) == [entry]
             lists = switch.read_digests(NAME)
@@ -76,18 +77,18 @@ def settings(size: int = 0, timeout_ms: int = 0, ack_ms: int = 0) -> p4r.DigestE
 
 
 def values(lists: Iterable[p4r.DigestList]) -> list[list[int]]:
-    """The `value` of every message of every list."""
+    """Return the `value` of every message of every list."""
     return [[int.from_bytes(data.struct.members[0].bitstring, "big") for data in each.data] for each in lists]
 
 
-def test_a_list_goes_when_it_is_full() -> None:
+def test_full_list_is_sent() -> None:
     digests = enabled(size=2, timeout_ms=100)
     assert values(digests.add(NAME, (1, 0), 0.0)) == []
     assert values(digests.add(NAME, (2, 0), 0.0)) == [[1, 2]]
     assert digests.next_deadline_s() is None
 
 
-def test_a_list_goes_when_its_first_message_is_old_enough() -> None:
+def test_list_is_sent_when_its_first_message_is_old_enough() -> None:
     digests = enabled(size=10, timeout_ms=100)
     assert values(digests.add(NAME, (1, 0), 5.0)) == []
     assert values(digests.add(NAME, (2, 0), 5.09)) == []
@@ -102,26 +103,49 @@ def test_without_a_timeout_messages_go_at_once() -> None:
     assert values(digests.due(0.0)) == [[1]]
 
 
-def test_what_waits_is_not_added_twice() -> None:
+def test_waiting_message_is_not_added_twice() -> None:
     digests = enabled(size=3, timeout_ms=100)
     for value in (1, 1, 2, 1):
         assert values(digests.add(NAME, (value, 0), 0.0)) == []
     assert values(digests.due(0.1)) == [[1, 2]]
 
 
-def test_what_is_not_acknowledged_is_not_sent_again_until_it_times_out() -> None:
+def test_unacknowledged_message_is_repeated_only_after_its_timeout() -> None:
     digests = enabled(size=1, ack_ms=1000)
     assert values(digests.add(NAME, (1, 0), 0.0)) == [[1]]
     assert values(digests.add(NAME, (1, 0), 0.9)) == []
     assert values(digests.add(NAME, (1, 0), 1.0)) == [[1]]
 
 
-def test_an_acknowledged_list_may_come_again() -> None:
+def test_acknowledged_message_may_come_again() -> None:
     digests = enabled(size=1, ack_ms=1000)
     (first,) = digests.add(NAME, (1, 0), 0.0)
     digests.acknowledge(p4r.DigestListAck(digest_id=first.digest_id, list_id=first.list_id))
     (second,) = digests.add(NAME, (1, 0), 0.1)
     assert second.list_id > first.list_id
+
+
+def test_a_list_that_is_full_by_changed_settings_goes() -> None:
+    digests = enabled(size=10, timeout_ms=100)
+    for value in (1, 2, 3):
+        assert values(digests.add(NAME, (value, 0), 0.0)) == []
+    digests.write(p4r.Update.MODIFY, settings(size=2, timeout_ms=100))
+    assert values(digests.due(0.0)) == [[1, 2, 3]]
+
+
+def test_many_lists_that_wait_for_an_acknowledgement_cost_no_time() -> None:
+    digests, lists = enabled(size=1, ack_ms=1000), 40_000
+    before = time.process_time()
+    assert sum(len(values(digests.add(NAME, (value, 0), 0.0))) for value in range(lists)) == lists
+    assert time.process_time() - before < 10
+    assert values(digests.add(NAME, (0, 0), 1.0)) == [[0]]
+
+
+def test_a_changed_ack_timeout_holds_for_lists_that_were_sent() -> None:
+    digests = enabled(size=1, ack_ms=1000)
+    assert values(digests.add(NAME, (1, 0), 0.0)) == [[1]]
+    digests.write(p4r.Update.MODIFY, settings(size=1, ack_ms=500))
+    assert values(digests.add(NAME, (1, 0), 0.5)) == [[1]]
 
 
 def test_another_primary_starts_afresh() -> None:
@@ -131,7 +155,7 @@ def test_another_primary_starts_afresh() -> None:
     assert values(digests.add(NAME, (1, 0), 0.0)) == [[1]]
 
 
-def test_a_disabled_digest_is_dropped() -> None:
+def test_disabled_digest_is_dropped() -> None:
     digests = enabled(size=1)
     digests.write(p4r.Update.DELETE, settings())
     assert values(digests.add(NAME, (1, 0), 0.0)) == []

@@ -1,4 +1,4 @@
-"""Tables over P4Runtime, packets through files: no interface, no root."""
+"""Tables over P4Runtime, packets through files: neither interfaces nor root are needed."""
 
 import asyncio
 import os
@@ -25,8 +25,8 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_entries_are_there_before_packets_are_written(name: str, tmp_path: Path) -> None:
-    """The switch starts without a program, which its controller pushes; packets wait in the pipes for it."""
+def test_entries_are_written_before_packets_arrive(name: str, tmp_path: Path) -> None:
+    """The switch starts without a program; packets wait in the pipes until its controller pushes one."""
     target = Target(name=name, address=f"unix:{tmp_path}/p4runtime.sock", log=tmp_path / "switch.log")
     for interface in ("a", "b"):
         os.mkfifo(tmp_path / f"{interface}_in.pcap")
@@ -60,7 +60,7 @@ def test_entries_are_there_before_packets_are_written(name: str, tmp_path: Path)
         ) as process,
     ):
         with (tmp_path / "a_in.pcap").open("wb", buffering=0) as a:
-            a.write(HEADER)  # BMv2 waits for it before it opens the next one
+            a.write(HEADER)  # BMv2 reads it before it opens the next file
             with (tmp_path / "b_in.pcap").open("wb", buffering=0) as b:
                 b.write(HEADER)
                 wait_until_ready(target, process)

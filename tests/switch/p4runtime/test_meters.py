@@ -52,7 +52,7 @@ def test_meter_cells_are_configured_read_and_reset(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_all_cells_at_once(embedded: Target) -> None:  # BMv2 answers UNKNOWN
+def test_all_cells_are_configured_together(embedded: Target) -> None:  # BMv2 answers UNKNOWN
     async def scenario() -> None:
         async with primary(embedded, push=False) as client:
             await client.push(pipeline())
@@ -65,7 +65,7 @@ def test_all_cells_at_once(embedded: Target) -> None:  # BMv2 answers UNKNOWN
 
 
 @pytest.mark.root
-def test_direct_meters_live_with_their_entries(target: Target) -> None:
+def test_direct_meters_belong_to_their_entries(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target, push=False) as client:
             await client.push(pipeline())
@@ -138,7 +138,7 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_is_refused_by_name(embedded: Target) -> None:
+def test_invalid_writes_are_refused_by_name(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded, push=False) as client:
             await client.push(pipeline())
@@ -160,7 +160,7 @@ async def next_idle(client: Primary) -> p4r.IdleTimeoutNotification:
     return message.idle_timeout_notification
 
 
-def test_the_primary_hears_of_entries_without_hits(embedded: Target) -> None:
+def test_primary_is_notified_of_idle_entries(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded, push=False) as client:
             await client.push(pipeline())
@@ -170,7 +170,7 @@ def test_the_primary_hears_of_entries_without_hits(embedded: Target) -> None:
             await client.write(update("INSERT", aged(b"\3")))
             wanted = aged(b"\1", idle_timeout_ns=5_000_000, **noted).table_entry
             wanted.ClearField("action")
-            for _ in range(2):  # again and again
+            for _ in range(2):  # it repeats
                 notification = await next_idle(client)
                 assert list(notification.table_entry) == [wanted]
                 assert notification.timestamp > 0

@@ -1,4 +1,4 @@
-"""The command line: what is accepted, and what each mistake is told."""
+"""The command line: accepted options, and the message for each mistake."""
 
 import socket
 from pathlib import Path
@@ -34,25 +34,25 @@ def test_simple_switch_grpcs_command_line_is_understood() -> None:
         "-- --max-mc-groups 9 --max-l1-entries 9 --max-l2-entries 9 --enable-swap",
     ],
 )
-def test_flags_that_change_nothing_are_taken_and_told(flags: str) -> None:
+def test_flags_without_effect_are_accepted_and_named(flags: str) -> None:
     names = [word for word in flags.split() if word.startswith("--") and word != "--"]
     told = parse(["--no-p4", *flags.split()]).ignored
     assert sorted(reason.split()[0].rstrip(":") for reason in told) == sorted(names)
 
 
 @pytest.mark.parametrize(("flag", "start"), [("-v", "kofn-switch "), ("--json-version", "2.")])
-def test_versions_are_told(flag: str, start: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_are_printed(flag: str, start: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse([flag])
     assert capsys.readouterr().out.startswith(start)
 
 
-def test_bmv2s_most_talkative_log_has_the_ways_of_packets() -> None:
+def test_bmv2s_most_verbose_log_traces_packets() -> None:
     assert parse(["--no-p4", "--log-console", "-L", "trace"]).inside.trace == TRACE_ALL
     assert parse(["--no-p4", "--log-console"]).inside.trace == 0
 
 
-def test_little_has_to_be_said(tmp_path: Path) -> None:
+def test_a_program_is_the_only_required_argument(tmp_path: Path) -> None:
     program = tmp_path / "program.json"
     program.touch()
     options = parse([str(program)])
@@ -121,14 +121,14 @@ def test_tls_takes_simple_switch_grpcs_flags() -> None:
         ("--no-p4 -i 255@a -- --cpu-port 255", "--cpu-port 255: that port is a already"),
     ],
 )
-def test_mistakes_are_told_in_one_line(line: str, words: str) -> None:
+def test_mistakes_give_a_one_line_message(line: str, words: str) -> None:
     with pytest.raises(OptionsError) as error:
         parse(line.split())
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_values_that_may_be_left_out_do_not_take_the_program(tmp_path: Path) -> None:
+def test_optional_values_do_not_take_the_program(tmp_path: Path) -> None:
     program = tmp_path / "program.json"
     program.touch()
     inside = parse(["--trace", "--pcap", str(program)]).inside
@@ -137,7 +137,7 @@ def test_values_that_may_be_left_out_do_not_take_the_program(tmp_path: Path) -> 
     assert (inside.trace, inside.pcap) == (3, tmp_path)
 
 
-def test_p4cs_harness_is_understood(tmp_path: Path) -> None:
+def test_p4cs_harness_options_are_understood(tmp_path: Path) -> None:
     program = tmp_path / "program.json"
     program.touch()
     line = "--log-file switch.log --log-flush --use-files 0 --dump-packet-data 10240 --thrift-port 9100 --device-id 10"
@@ -163,12 +163,12 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--grpc-server-addr HOST:PORT" in shown
 
 
-def test_a_missing_interface_is_named_beside_those_there_are() -> None:
+def test_missing_interface_is_named_with_the_existing_ones() -> None:
     with pytest.raises(OptionsError, match=r"^port 3: no interface is named nonesuch0; there are .*\blo\b"):
         check_interfaces({3: "nonesuch0"})
 
 
-def test_an_address_in_use_is_said_to_be() -> None:
+def test_address_in_use_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -177,12 +177,12 @@ def test_an_address_in_use_is_said_to_be() -> None:
             check_address(address)
 
 
-def test_a_unix_socket_needs_its_directory() -> None:
+def test_unix_socket_needs_its_directory() -> None:
     with pytest.raises(OptionsError, match=r"unix:/nonesuch/s: cannot listen: there is no directory /nonesuch$"):
         check_address("unix:/nonesuch/s")
 
 
-def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     check_log_file(tmp_path / "switch.log")
     with pytest.raises(OptionsError, match=r"^--log-file /.*: cannot be written: Is a directory$"):
         check_log_file(tmp_path)

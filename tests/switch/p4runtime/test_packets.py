@@ -14,7 +14,7 @@ EGRESS_PORT, PAD = 1, 2
 pytestmark = pytest.mark.root
 
 
-def test_a_packet_comes_in_with_its_metadata(target: Target) -> None:
+def test_packet_to_the_controller_has_its_metadata(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             packets = switch.read_packets()
@@ -29,7 +29,7 @@ def test_a_packet_comes_in_with_its_metadata(target: Target) -> None:
 
 
 @pytest.mark.parametrize("port", [1, 3])
-def test_a_packet_goes_out_by_its_metadata(target: Target, port: int) -> None:
+def test_packet_from_the_controller_leaves_by_its_metadata(target: Target, port: int) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             await switch.write([fy.P4PacketOut(frame(0, value=7), egress_port=port, pad=0)])

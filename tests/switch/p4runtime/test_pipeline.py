@@ -1,4 +1,4 @@
-"""Programs: pushed, read back, refused."""
+"""Programs are pushed, read back and refused."""
 
 import asyncio
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_nothing_works_before_a_program_is_pushed(tmp_path: Path) -> None:
         ("DEVICE_CONFIG_AND_COOKIE", {"p4_device_config", "cookie"}),
     ],
 )
-def test_the_pipeline_is_read_back(target: Target, response_type: str, fields: set[str]) -> None:
+def test_pipeline_is_read_back(target: Target, response_type: str, fields: set[str]) -> None:
     async def scenario() -> None:
         async with primary(target, push=False) as client:
             pushed = pipeline(cookie=77)
@@ -70,8 +70,8 @@ def test_the_pipeline_is_read_back(target: Target, response_type: str, fields: s
     asyncio.run(scenario())
 
 
-def test_the_wrapper_of_older_bmv2_clients_is_taken_off(target: Target) -> None:
-    """A p4.tmp.P4DeviceConfig with reassign and device_data, as the p4lang tutorials push it."""
+def test_wrapper_of_older_bmv2_clients_is_removed(target: Target) -> None:
+    """It is a p4.tmp.P4DeviceConfig with reassign and device_data, which the p4lang tutorials push."""
     json, length = PROGRAM.read_bytes(), bytearray()
     size = len(json)
     while size:
@@ -88,7 +88,7 @@ def test_the_wrapper_of_older_bmv2_clients_is_taken_off(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_a_push_clears_all_state(target: Target) -> None:
+def test_push_clears_all_state(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             group = p4r.MulticastGroupEntry(multicast_group_id=3, replicas=[p4r.Replica(egress_port=1)])
@@ -106,8 +106,8 @@ def test_a_push_clears_all_state(target: Target) -> None:
 
 
 @pytest.mark.parametrize("deed", ["VERIFY", "RECONCILE_AND_COMMIT"])
-def test_these_keep_all_state(embedded: Target, deed: str) -> None:
-    """Not asked of BMv2, which cannot take another program after a RECONCILE_AND_COMMIT (1.15.5)."""
+def test_push_without_commit_keeps_all_state(embedded: Target, deed: str) -> None:
+    """BMv2 is not tested: it cannot take another program after a RECONCILE_AND_COMMIT (1.15.5)."""
 
     async def scenario() -> None:
         async with primary(embedded) as client:
@@ -166,7 +166,7 @@ FORMAT_MISMATCH = {
 
 
 @pytest.mark.root
-def test_a_saved_program_runs_when_it_is_committed(embedded: Target) -> None:
+def test_saved_program_runs_when_it_is_committed(embedded: Target) -> None:
     def answer(value: bytes) -> p4r.Entity:
         return every_table.entry("metered", b"\1", p4r.TableAction(action=every_table.call("metered_answer", value)))
 
@@ -189,7 +189,7 @@ def test_a_saved_program_runs_when_it_is_committed(embedded: Target) -> None:
 
 
 @pytest.mark.parametrize("deed", ["VERIFY_AND_COMMIT", "RECONCILE_AND_COMMIT"])
-def test_a_pushed_program_takes_the_place_of_a_saved_one(embedded: Target, deed: str) -> None:
+def test_pushed_program_replaces_a_saved_one(embedded: Target, deed: str) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             await client.push(other_program(), "VERIFY_AND_SAVE")
@@ -244,7 +244,7 @@ def test_other_atomicities_are_refused(embedded: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_the_api_version_is_told(target: Target) -> None:
+def test_api_version_is_reported(target: Target) -> None:
     async def scenario() -> None:
         async with target.stub() as stub:
             call = stub.Capabilities(p4r.CapabilitiesRequest())
@@ -255,7 +255,7 @@ def test_the_api_version_is_told(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_the_switch_answers_while_it_compiles(tmp_path: Path) -> None:
+def test_switch_answers_while_it_compiles(tmp_path: Path) -> None:
     async def scenario(target: Target) -> None:
         async with primary(target, push=False) as client:
             push = asyncio.create_task(client.push())
@@ -270,7 +270,7 @@ def test_the_switch_answers_while_it_compiles(tmp_path: Path) -> None:
         asyncio.run(scenario(target))
 
 
-def test_a_push_is_finished_even_when_the_client_stops_waiting(tmp_path: Path) -> None:
+def test_push_is_finished_even_when_the_client_stops_waiting(tmp_path: Path) -> None:
     async def scenario(target: Target) -> None:
         async with primary(target, push=False) as client:
             request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID, config=pipeline(cookie=5))

@@ -1,4 +1,4 @@
-"""What the native part decodes and carries out of a Write is what the control plane in Python would have done."""
+"""The native part decodes and carries out a Write exactly as the Python control plane does."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ def loaded(path: Path) -> tuple[Engine, Pipeline]:
 
 
 def match(field: p4i.MatchField, chance: random.Random) -> p4r.FieldMatch:
-    """Of few values, so that entries meet again; one in five is at an edge or beyond it."""
+    """Return a match of few values, so that entries repeat; one in five is at or beyond a bound."""
     width, message = field.bitwidth, p4r.FieldMatch(field_id=field.id)
     ones, edge = (1 << width) - 1, chance.random() < 0.2
     first = chance.choice([0, 1, 5, ones, ones + 1, ones >> 1]) if edge else chance.randrange(min(4, ones + 1))
@@ -57,19 +57,19 @@ def match(field: p4i.MatchField, chance: random.Random) -> p4r.FieldMatch:
 
 
 def octets(value: int, chance: random.Random) -> bytes:
-    """With zeros in front, or empty, now and then."""
+    """Return the value's bytes, sometimes with leading zeros or empty."""
     shortest = value.to_bytes((value.bit_length() + 7) // 8, "big")
     return bytes(chance.choices([1, 0, 9], [90, 5, 5])[0] if not shortest else chance.choice([0, 0, 0, 9])) + shortest
 
 
 def matches(table: p4i.Table, chance: random.Random) -> list[p4r.FieldMatch]:
-    """In any order; some left out, few given twice."""
+    """Return matches in any order; some are missing, few are repeated."""
     fields = [field for field in table.match_fields for _ in range(chance.choices([0, 1, 2], [10, 85, 5])[0])]
     return [match(field, chance) for field in chance.sample(fields, len(fields))]
 
 
 def request(info: p4i.P4Info, chance: random.Random) -> p4r.WriteRequest:
-    """Inserts of table entries for the most part, some of them changed by chance."""
+    """Return a request that mostly inserts table entries, some of them randomly changed."""
     kinds, tables = [p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE], {t.preamble.id: t for t in info.tables}
     updates = [
         p4r.Update(type=chance.choices(kinds, [8, 1, 1])[0], entity=one)
@@ -85,7 +85,7 @@ def request(info: p4i.P4Info, chance: random.Random) -> p4r.WriteRequest:
 
 
 @pytest.mark.parametrize("path", SUBJECTS, ids=lambda path: path.name)
-def test_as_update_by_update(path: Path) -> None:
+def test_requests_equal_single_updates(path: Path) -> None:
     chance, outcomes = random.Random(1), Counter[str]()
     (engine, pipeline), (other, stepwise) = loaded(path), loaded(path)
     for _ in range(REQUESTS):

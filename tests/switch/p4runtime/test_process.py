@@ -1,4 +1,4 @@
-"""`python -m kofn.switch` as a process: how it starts, how it fails to, how it ends."""
+"""`python -m kofn.switch` as a process: start, failed start, and end."""
 
 import asyncio
 import contextlib
@@ -27,19 +27,19 @@ echo >{called}
 until [ -e {ended} ]; do sleep 0.1; done
 exit 1
 """
-"""Compiles until Ctrl-C, of which one that is just being started may not hear."""
+"""Compiles until Ctrl-C; a compiler that is just starting may miss it."""
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """A free one."""
+    """Yield a free address."""
     with own_port() as port:
         yield f"127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
 def start(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """The switch; whatever the test leaves of it is killed."""
+    """Start the switch; it is killed if the test leaves it running."""
     command = [*switch_command("embedded"), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -49,7 +49,7 @@ def start(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_that_it_listens_and_ends_cleanly(address: str, number: signal.Signals) -> None:
+def test_switch_announces_that_it_listens_and_ends_cleanly(address: str, number: signal.Signals) -> None:
     with start("--no-p4", "--", "--grpc-server-addr", address) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"Server listening on {address}\n"
@@ -60,8 +60,8 @@ def test_it_says_that_it_listens_and_ends_cleanly(address: str, number: signal.S
         assert time.monotonic() - asked_s < END_S
 
 
-def test_ctrl_c_while_a_program_is_compiled(tmp_path: Path) -> None:
-    """It goes to the compiler as well, whose end is no error then."""
+def test_ctrl_c_during_compilation_ends_the_switch_cleanly(tmp_path: Path) -> None:
+    """The compiler gets the signal, too; that its end is no error is part of the test."""
     compiler, called, ended = tmp_path / "cc", tmp_path / "called", tmp_path / "ended"
     compiler.write_text(COMPILER.format(called=shlex.quote(str(called)), ended=shlex.quote(str(ended))))
     compiler.chmod(0o755)
@@ -80,7 +80,7 @@ def test_ctrl_c_while_a_program_is_compiled(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_it_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) -> None:
+def test_switch_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) -> None:
     async def scenario(process: "subprocess.Popen[str]") -> None:
         async with primary(Target(name="embedded", address=address, log=tmp_path)) as client:
             process.terminate()
@@ -97,7 +97,7 @@ def test_it_ends_cleanly_under_a_connected_client(address: str, tmp_path: Path) 
         assert time.monotonic() - asked_s < END_S
 
 
-def test_it_starts_with_a_program(address: str) -> None:
+def test_switch_starts_with_a_program(address: str) -> None:
     with start(str(PROGRAM), "--", "--grpc-server-addr", address) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"Server listening on {address}\n"
@@ -111,7 +111,7 @@ def test_it_starts_with_a_program(address: str) -> None:
         ([str(Path(__file__))], "switch: "),
     ],
 )
-def test_it_fails_to_start_with_one_line_and_exit_code_2(address: str, arguments: list[str], words: str) -> None:
+def test_failed_start_has_one_line_and_exit_code_2(address: str, arguments: list[str], words: str) -> None:
     with start(*arguments, "--", "--grpc-server-addr", address) as process:
         output, errors = process.communicate(timeout=30)
     assert process.returncode == 2
@@ -120,7 +120,7 @@ def test_it_fails_to_start_with_one_line_and_exit_code_2(address: str, arguments
     assert errors.count("\n") == 1
 
 
-def test_a_second_switch_at_an_address_is_refused(address: str) -> None:
+def test_second_switch_at_an_address_is_refused(address: str) -> None:
     with start("--no-p4", "--", "--grpc-server-addr", address) as first:
         assert first.stdout is not None
         first.stdout.readline()
@@ -132,6 +132,6 @@ def test_a_second_switch_at_an_address_is_refused(address: str) -> None:
         )
 
 
-def test_help_is_help() -> None:
+def test_help_is_printed() -> None:
     run = subprocess.run([sys.executable, "-m", "kofn.switch", "--help"], capture_output=True, text=True, check=True)
     assert "examples:" in run.stdout

@@ -19,7 +19,7 @@ from tests.switch.p4runtime.every_table import (
 )
 from tests.switch.p4runtime.harness import Primary, Target, check_refused, primary, update
 
-SPREAD = (0, 1, 4096, 4097)  # what the selector's hash of is 0, 1, 2, 3 modulo 4
+SPREAD = (0, 1, 4096, 4097)  # values whose selector hash is 0, 1, 2, 3 modulo 4
 
 
 def all_members(profile: str = "") -> p4r.Entity:
@@ -55,7 +55,7 @@ def test_members_and_groups_are_written_read_and_used(target: Target) -> None:
             assert sorted(map(str, await client.read(wildcard))) == sorted(map(str, rows[:2]))
             assert {(await probe(target, "selected", a=1, b=b))[0] for b in SPREAD} == {10, 20}
             assert await probe(target, "selected", a=2) == (20, 0, 0)
-            if target.embedded:  # BMv2 ends itself where two tables share a profile
+            if target.embedded:  # BMv2 ends itself if two tables share a profile
                 assert await probe(target, "indirect", a=3) == (70, 1, 0)
             await client.write(update("MODIFY", member(2, b"\x1e")))
             await client.write(update("MODIFY", group(5, (2, 1), max_size=4)))
@@ -128,7 +128,12 @@ WRONG = {
     "max_size beyond": ("INSERT", group(2, max_size=9), "INVALID_ARGUMENT", "must be at most 8, got 9"),
     "beyond max_size": ("INSERT", group(2, (1, 3), max_size=2), "RESOURCE_EXHAUSTED", "must be at most 2, got 3"),
     "beyond all groups": ("INSERT", group(2, (1, 9)), "RESOURCE_EXHAUSTED", "must be at most 8, got 9"),
-    "other max_size": ("MODIFY", group(1, (1, 1), max_size=2), "INVALID_ARGUMENT", "max_size of group 1 is 0 for good"),
+    "other max_size": (
+        "MODIFY",
+        group(1, (1, 1), max_size=2),
+        "INVALID_ARGUMENT",
+        "max_size of group 1 must stay 0, got 2",
+    ),
     "watched port": ("INSERT", watched(), "UNIMPLEMENTED", "a watched port of a member of Tables.chosen"),
     "absent reference": ("INSERT", entry("selected", b"\7", to_group(7)), "NOT_FOUND", "no group 7; it has 1"),
     "direct action": (
@@ -172,7 +177,7 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_is_refused_by_name(embedded: Target) -> None:
+def test_invalid_writes_are_refused_by_name(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded, push=False) as client:
             await client.push(pipeline())

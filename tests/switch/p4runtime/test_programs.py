@@ -1,4 +1,4 @@
-"""The committed test program is what p4c makes of its source."""
+"""The committed test program is p4c's output for its source."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ COMPILER = "p4c-bm2-ss"
 
 
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is not on the PATH")
-def test_the_test_program_is_up_to_date(tmp_path: Path) -> None:
+def test_test_program_is_up_to_date(tmp_path: Path) -> None:
     outputs = {PROGRAM: tmp_path / PROGRAM.name, P4INFO: tmp_path / P4INFO.name}
     command = [COMPILER, "--arch", "v1model", "-o", str(outputs[PROGRAM]), "--p4runtime-files", str(outputs[P4INFO])]
     subprocess.run([*command, "control_plane.p4"], cwd=PROGRAMS, check=True)

@@ -1,6 +1,7 @@
-"""Whatever a client sends, it is carried out or refused with a reason: nothing else happens."""
+"""Any message of a client is carried out or refused with a reason."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -16,13 +17,15 @@ from kofn.switch.p4runtime.p4info import ActionUse, KeyField, MatchKind, P4Info,
 from kofn.switch.p4runtime.packet_io import packet_in, packet_out
 from kofn.switch.p4runtime.pipeline import Pipeline
 from kofn.switch.p4runtime.refusal import Refused, batch_details, not_found
+from kofn.switch.p4runtime.session import BACKLOG_MAX
+from kofn.switch.p4runtime.streams import Streams
 from tests.switch.p4runtime.harness import PROGRAM, Target, bid, exact, p4info, pipeline, primary, table_entry, update
 
 INFO = P4Info(p4info())
 
 
 def ids_of(objects: Any) -> st.SearchStrategy[int]:
-    """Ids that exist, and some that do not."""
+    """Draw ids that exist, and some that do not."""
     existing = [item.preamble.id for item in objects]
     return st.sampled_from(existing * 4 + [0, 1, 0xFFFFFFFF])
 
@@ -106,13 +109,13 @@ entities = st.one_of(
 
 @pytest.fixture(scope="module")
 def loaded() -> Pipeline:
-    """For updates that may leave anything behind."""
+    """Return a pipeline for updates that may leave any state behind."""
     return make_pipeline()
 
 
 @pytest.fixture(scope="module")
 def fresh() -> Pipeline:
-    """For updates that clean up."""
+    """Return a pipeline for updates that clean up."""
     return make_pipeline()
 
 
@@ -147,7 +150,7 @@ def numbers(width: int) -> st.SearchStrategy[int]:
 
 
 def matching(field: KeyField) -> st.SearchStrategy[p4r.FieldMatch | None]:
-    """What is well-formed for a key's field; None: left out."""
+    """Draw a well-formed match for a key's field; None: left out."""
 
     def match(**kind: Any) -> p4r.FieldMatch:
         return p4r.FieldMatch(field_id=field.id, **kind)
@@ -216,7 +219,7 @@ def test_every_well_formed_entry_is_accepted_and_read_back_equal(fresh: Pipeline
 
 
 @given(st.binary(max_size=40))
-def test_packets_from_the_data_plane_are_told_or_refused(packet: bytes) -> None:
+def test_packets_from_the_data_plane_are_reported_or_refused(packet: bytes) -> None:
     try:
         message = packet_in(INFO, packet)
     except Refused:
@@ -229,7 +232,7 @@ def test_packets_from_the_data_plane_are_told_or_refused(packet: bytes) -> None:
     st.lists(st.builds(p4r.PacketMetadata, metadata_id=st.integers(0, 3), value=values), max_size=3),
     st.binary(max_size=20),
 )
-def test_packets_from_clients_are_taken_or_refused(metadata: list[p4r.PacketMetadata], payload: bytes) -> None:
+def test_packets_from_clients_are_accepted_or_refused(metadata: list[p4r.PacketMetadata], payload: bytes) -> None:
     try:
         assert packet_out(INFO, p4r.PacketOut(payload=payload, metadata=metadata))[2:] == payload
     except Refused as refused:
@@ -246,7 +249,7 @@ def test_every_code_of_a_large_batch_arrives(updates: int) -> None:
     assert len(data) < 8192 or updates > 100
 
 
-def test_a_client_with_default_limits_hears_why_a_batch_failed(embedded: Target) -> None:
+def test_client_with_default_limits_gets_the_reasons_of_a_failed_batch(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             absent = [update("DELETE", table_entry("exacts", exact(bytes([number])))) for number in range(100)]
@@ -255,7 +258,7 @@ def test_a_client_with_default_limits_hears_why_a_batch_failed(embedded: Target)
     asyncio.run(scenario())
 
 
-def test_an_unknown_stream_message_is_reported(embedded: Target) -> None:
+def test_unknown_stream_message_is_reported(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             await client.stream.write(p4r.StreamMessageRequest())
@@ -264,8 +267,21 @@ def test_an_unknown_stream_message_is_reported(embedded: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_a_client_that_vanishes_leaves_no_trace(embedded: Target) -> None:
-    """Its stream is cancelled without a word; the next one with the same election id is welcome."""
+def test_errors_do_not_pile_up_for_a_client_that_does_not_read_them() -> None:
+    async def requests() -> AsyncIterator[p4r.StreamMessageRequest]:
+        for _ in range(2 * BACKLOG_MAX):
+            yield p4r.StreamMessageRequest(packet=p4r.PacketOut(payload=b"from no primary"))
+
+    async def scenario() -> list[p4r.StreamMessageResponse]:
+        return [message async for message in Streams(Engine({}), device_id=0).serve(requests())]
+
+    answers = asyncio.run(scenario())
+    assert len(answers) == BACKLOG_MAX
+    assert all("Not primary" in answer.error.message for answer in answers)
+
+
+def test_client_that_vanishes_leaves_no_trace(embedded: Target) -> None:
+    """Its stream is cancelled silently; the next client with the same election id is accepted."""
 
     async def scenario() -> None:
         async with primary(embedded, push=False) as first:

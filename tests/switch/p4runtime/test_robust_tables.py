@@ -1,4 +1,4 @@
-"""Whatever is written or asked of members, groups, meters, value sets and entries beside them is done or refused."""
+"""Any write or read of members, groups, meters, value sets and their entries is carried out or refused."""
 
 from typing import Any
 
@@ -125,7 +125,7 @@ def loaded() -> tuple[Engine, Pipeline]:
 
 @settings(max_examples=250, deadline=None)
 @given(steps=updates, query=entities)
-def test_all_is_done_or_refused(
+def test_every_request_is_carried_out_or_refused(
     loaded: tuple[Engine, Pipeline], steps: list[tuple[int, p4r.Entity]], query: p4r.Entity
 ) -> None:
     engine, program = loaded
@@ -144,7 +144,7 @@ def test_all_is_done_or_refused(
         assert len(engine.inject(0, bytes([table, 1]) + bytes(25))) == 1
     engine.take_idle(0)
     everything = [p4r.Entity(table_entry={}), p4r.Entity(action_profile_group={}), p4r.Entity(action_profile_member={})]
-    for wildcard in everything:  # what is read can be deleted, entries first
+    for wildcard in everything:  # every entity read can be deleted, entries first
         for entity in program.entities.read(wildcard):
             if not entity.table_entry.is_const:
                 program.entities.write(p4r.Update(type=p4r.Update.DELETE, entity=entity))

@@ -1,13 +1,29 @@
 """Counters, registers and multicast groups, written by the control plane and by packets."""
 
 import asyncio
+import time
 from typing import Any
 
 import finsy as fy
 import pytest
 from finsy.proto import p4d, p4r
 
-from tests.switch.p4runtime.harness import Target, action, exact, frame, object_id, primary, table_entry, update
+from kofn.switch.engine.engine import Engine
+from kofn.switch.p4runtime.groups import Groups
+from kofn.switch.p4runtime.refusal import Refused
+from kofn.switch.p4runtime.replicas import decode_replicas
+from kofn.switch.state.entries import CloneSession, Replica
+from tests.switch.p4runtime.harness import (
+    PROGRAM,
+    Target,
+    action,
+    exact,
+    frame,
+    object_id,
+    primary,
+    table_entry,
+    update,
+)
 from tests.targets import read
 
 SEEN, CELLS = "TestIngress.seen", "TestIngress.cells"
@@ -15,7 +31,7 @@ COUNT, FLOOD, DIGEST, CLONE = 4, 2, 3, 5
 
 
 async def eventually(read: Any, wanted: Any) -> None:
-    """Packets are counted after they were sent: ask until the answer is the wanted one."""
+    """Read until the answer is the wanted one; packets are counted some time after they are sent."""
     async with asyncio.timeout(10):
         while (found := await read()) != wanted:
             print("not yet:", found)
@@ -60,7 +76,7 @@ def replicas(entity: p4r.Entity) -> set[tuple[int, int]]:
     return {(replica.egress_port, replica.instance) for replica in found.replicas}
 
 
-def test_counters_are_set_and_read_one_or_all(target: Target) -> None:
+def test_counters_are_set_and_read_singly_and_together(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             data = fy.P4CounterData(byte_count=700, packet_count=7)
@@ -90,7 +106,7 @@ def test_packets_are_counted(target: Target) -> None:
 
 
 @pytest.mark.root
-def test_hits_are_counted_beside_the_entry(target: Target) -> None:
+def test_hits_are_counted_with_the_entry(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             entry = table_entry("exacts", exact(b"\7"), action=action("TestIngress.send", b"\2"))
@@ -118,7 +134,7 @@ def test_hits_are_counted_beside_the_entry(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_misses_are_counted_beside_the_default_entry(embedded: Target) -> None:  # BMv2 does not offer it
+def test_misses_are_counted_with_the_default_entry(embedded: Target) -> None:  # BMv2 does not offer it
     def default(**fields: Any) -> p4r.Entity:
         return table_entry("exacts", is_default_action=True, **fields)
 
@@ -159,7 +175,7 @@ def test_registers_are_set_and_read(embedded: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_groups_are_made_changed_and_removed(target: Target) -> None:
+def test_groups_are_created_changed_and_removed(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             made = group(5, (1, 0), (2, 7))
@@ -174,7 +190,7 @@ def test_groups_are_made_changed_and_removed(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_sessions_are_made_changed_and_removed(target: Target) -> None:
+def test_sessions_are_created_changed_and_removed(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             made = session(5, (1, 0), (2, 7))
@@ -189,8 +205,30 @@ def test_sessions_are_made_changed_and_removed(target: Target) -> None:
     asyncio.run(scenario())
 
 
+def test_controllers_do_not_see_what_simple_switch_cli_made() -> None:
+    engine = Engine({})
+    engine.load(PROGRAM.read_bytes())
+    engine.set_group(5, [Replica(port=1)], lasting=True)
+    engine.set_session(7, CloneSession(group=5), lasting=True)
+    groups = Groups(engine)
+    for own, made in ((group(0), group(5, (2, 1))), (session(0), session(7, (3, 0)))):
+        everything, wanted = own.packet_replication_engine_entry, made.packet_replication_engine_entry
+        assert list(groups.read(everything)) == []
+        with pytest.raises(Refused, match="there is no"):
+            groups.write(p4r.Update.DELETE, wanted)
+        groups.write(p4r.Update.INSERT, wanted)
+        assert list(groups.read(everything)) == [wanted]
+
+
+def test_a_group_of_thousands_of_replicas_is_decoded_at_once() -> None:
+    messages = [p4r.Replica(egress_port=port, instance=instance) for port in range(500) for instance in range(20)]
+    before = time.process_time()
+    assert len(decode_replicas("multicast group 1", messages)) == len(messages)
+    assert time.process_time() - before < 2
+
+
 @pytest.mark.root
-def test_a_session_copies_clones_and_cuts_them(embedded: Target) -> None:
+def test_session_copies_and_truncates_clones(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             cut = frame(CLONE, value=5)[:17]
@@ -210,7 +248,7 @@ def test_a_session_copies_clones_and_cuts_them(embedded: Target) -> None:
 
 
 @pytest.mark.root
-def test_a_group_multiplies_packets(target: Target) -> None:
+def test_group_multiplies_packets(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             await switch.insert([fy.P4MulticastGroupEntry(9, replicas=[1, 2, 3])])
@@ -221,7 +259,7 @@ def test_a_group_multiplies_packets(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_a_controller_can_clear_the_switch(target: Target) -> None:
+def test_controller_can_clear_the_switch(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             match = fy.P4TableMatch({"hdr.test.narrow": 7})

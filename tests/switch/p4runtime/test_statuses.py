@@ -1,4 +1,4 @@
-"""The table of docs/reference/p4runtime.md: what each switch says to each request."""
+"""Each switch answers every request as the table of docs/reference/p4runtime.md says."""
 
 import asyncio
 import re
@@ -15,9 +15,9 @@ from tests.switch.p4runtime.harness import update as updated
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "p4runtime.md"
 ROW = re.compile(r"^\| ([a-z].*?) \| ([A-Z_]+) \| ([A-Z_]+) \|$", re.MULTILINE)
 TABLE = {name: {"embedded": ours, "bmv2": theirs} for name, ours, theirs in ROW.findall(DOCUMENT.read_text())}
-FULL_AT = 16  # of a table of size 4, which rounds up
+FULL_AT = 16  # the capacity of a table of size 4, which is rounded up
 SEND, TAG = action("TestIngress.send", b"\1"), action("TestIngress.tag", b"\1")
-ABSENT = 0xFFFFFF  # beside the kind of object
+ABSENT = 0xFFFFFF  # with the kind of object as its top byte
 
 
 def absent(kind: int) -> int:
@@ -99,19 +99,19 @@ async def code(client: Primary, kind: str, entity: p4r.Entity) -> str:
     return "OK"
 
 
-def test_each_switch_says_what_the_document_has(target: Target) -> None:
+def test_each_switch_answers_as_documented(target: Target) -> None:
     async def scenario() -> dict[str, str]:
         async with primary(target) as client:
             said = {name: await code(client, *request) for name, request in REQUESTS.items()}
             for entity in fill():
                 said["entry in a full table"] = await code(client, "INSERT", entity)
-            await client.push()  # for the next test
+            await client.push()  # restores the state for the next test
         return said
 
     assert asyncio.run(scenario()) == {name: codes[target.name] for name, codes in TABLE.items()}
 
 
-def test_a_failed_read_is_unknown_with_the_code_of_each_query(embedded: Target) -> None:
+def test_failed_read_is_unknown_with_the_code_of_each_query(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -1,4 +1,4 @@
-"""Table entries: written, read, refused."""
+"""Table entries are written, read and refused."""
 
 import asyncio
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def texts(switch: fy.Switch, entries: Iterable[fy.P4TableEntry]) -> set[str]:
     return {str(entry.encode(switch.p4info)) for entry in entries}
 
 
-def test_what_is_written_is_read(target: Target) -> None:
+def test_written_entries_are_read_back(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             await switch.insert(ENTRIES)
@@ -57,7 +57,7 @@ def test_what_is_written_is_read(target: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_an_entry_is_modified_and_deleted(target: Target) -> None:
+def test_entry_is_modified_and_deleted(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             match = fy.P4TableMatch({"hdr.test.narrow": 7})
@@ -86,7 +86,7 @@ def test_reads_select_by_key_priority_and_action(embedded: Target) -> None:
     asyncio.run(scenario())
 
 
-def test_the_default_action_is_set_and_reset(target: Target) -> None:
+def test_default_action_is_set_and_reset(target: Target) -> None:
     async def scenario() -> None:
         async with target.client() as switch:
             query = fy.P4TableEntry("exacts", is_default_action=True)
@@ -130,7 +130,7 @@ def test_leading_zeros_are_accepted_and_not_returned(target: Target, value: byte
     asyncio.run(scenario())
 
 
-def test_a_batch_is_tried_to_its_end_and_every_update_has_its_outcome(target: Target) -> None:
+def test_batch_is_tried_to_its_end_and_every_update_has_an_outcome(target: Target) -> None:
     async def scenario() -> None:
         async with primary(target) as client:
             good = [
@@ -144,7 +144,7 @@ def test_a_batch_is_tried_to_its_end_and_every_update_has_its_outcome(target: Ta
     asyncio.run(scenario())
 
 
-def test_a_full_table_says_so(embedded: Target) -> None:
+def test_full_table_is_reported(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded) as client:
             entries = [table_entry("exacts", exact(bytes([n])), action=action(DROP)) for n in range(5)]

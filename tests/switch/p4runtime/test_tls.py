@@ -18,7 +18,7 @@ from tests.targets import TARGETS, switch_command
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates of a server, a client, and their authority; and those of another authority."""
+    """Return a folder with certificates of a server, a client and their authority, and those of another authority."""
     made = tmp_path_factory.mktemp("tls")
     make_certificates(made / "ours", {})
     make_certificates(made / "theirs", {})
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=TARGETS)
 def address(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a switch that lets in only clients with a certificate."""
+    """Yield the address of a switch that accepts only clients with a certificate."""
     place = f"unix:{tmp_path_factory.mktemp('socket')}/s"
     ours = folder / "ours"
     flags = ["--no-p4", "--", "--grpc-server-addr", place, "--grpc-server-ssl", "--grpc-server-with-client-auth"]
@@ -42,7 +42,7 @@ def address(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pyte
 
 
 def asked(address: str, credentials: grpc.ChannelCredentials | None, wait: bool = True) -> str:
-    """The API version."""
+    """Return the API version."""
     options = [("grpc.ssl_target_name_override", host_name(CONTROLLER))]
     opened = (
         grpc.insecure_channel(address) if credentials is None else grpc.secure_channel(address, credentials, options)
@@ -61,7 +61,7 @@ def credentials(trusted: Path, client: Path | None) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(authority, key.read_bytes(), certificate.read_bytes())
 
 
-def test_only_clients_with_a_certificate_are_let_in(address: str, folder: Path) -> None:
+def test_only_clients_with_a_certificate_are_accepted(address: str, folder: Path) -> None:
     ours, theirs = folder / "ours", folder / "theirs"
     assert asked(address, credentials(ours, ours)).startswith("1.")
     for bad in (None, credentials(ours, None), credentials(ours, theirs), credentials(theirs, ours)):

@@ -1,4 +1,4 @@
-"""An uplink holds nothing back: items wait in the engine, whose room is bounded, until a slow handler has returned."""
+"""An uplink buffers nothing: items wait in the engine, whose room is bounded, until a slow handler has returned."""
 
 import asyncio
 import itertools
@@ -27,7 +27,7 @@ async def until(handled: list[list[int]], count: int) -> None:
             await asyncio.sleep(0)
 
 
-def test_nothing_more_is_taken_while_the_loop_is_busy() -> None:
+def test_no_item_is_taken_while_the_loop_is_busy() -> None:
     async def scenario() -> list[list[int]]:
         source, handled = Source(), list[list[int]]()
         uplink = Uplink("numbers", source.take, in_loop(handled.append))
@@ -40,7 +40,7 @@ def test_nothing_more_is_taken_while_the_loop_is_busy() -> None:
     assert handled == [[number] for number in range(len(handled))]
 
 
-def test_a_handler_that_fails_once_is_called_again() -> None:
+def test_handler_that_fails_once_is_called_again() -> None:
     async def scenario() -> list[list[int]]:
         handled: list[list[int]] = []
 

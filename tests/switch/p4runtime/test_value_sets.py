@@ -19,7 +19,7 @@ def pairs(*members: tuple[bytes, ...]) -> p4r.Entity:
 
 
 @pytest.mark.root
-def test_a_value_set_is_replaced_and_read(embedded: Target) -> None:  # BMv2 does not offer them
+def test_value_set_is_replaced_and_read(embedded: Target) -> None:  # BMv2 does not offer them
     async def scenario() -> None:
         async with primary(embedded, push=False) as client:
             await client.push(pipeline())
@@ -61,7 +61,7 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_is_refused_by_name(embedded: Target) -> None:
+def test_invalid_writes_are_refused_by_name(embedded: Target) -> None:
     async def scenario() -> None:
         async with primary(embedded, push=False) as client:
             await client.push(pipeline())

@@ -47,7 +47,7 @@ class TableControls:
         known.delete(key, priority)
 
     def entries(self, table: str) -> list[Entry]:
-        """The entries of a table, const ones included, in order of insertion."""
+        """Return the entries of a table, const ones included, in order of insertion."""
         return [row.entry for row in self._table(table).rows.values()]
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
@@ -59,7 +59,7 @@ class TableControls:
         self._table(table).reset_default()
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        """The default action's full name and parameters; None: a miss does nothing."""
+        """Return the default action's full name and parameters; None: a miss does nothing."""
         known = self._table(table).default
         return None if known is None else (known[0].name, known[1])
 
@@ -78,11 +78,11 @@ class CellControls(TableControls):
     """The methods that change and read counters, registers and meters."""
 
     def count(self, table: str, key: Key, priority: int = 0) -> Count:
-        """The direct counter of an entry."""
+        """Return the direct counter of an entry."""
         return _count(self._counted(table).row(key, priority).cell)
 
     def default_count(self, table: str) -> Count:
-        """The direct counter of the default entry: the misses."""
+        """Return the direct counter of the default entry: the misses."""
         return _count(self._counted(table).misses)
 
     def set_count(self, table: str, key: Key, priority: int, count: Count) -> None:
@@ -96,7 +96,7 @@ class CellControls(TableControls):
         return table
 
     def read_counter(self, name: str, index: int) -> Count:
-        """One cell of an indirect counter."""
+        """Return one cell of an indirect counter."""
         return _count(_cell(named(self._around.counters, "counter", name), name, index))
 
     def write_counter(self, name: str, index: int, count: Count) -> None:
@@ -104,7 +104,7 @@ class CellControls(TableControls):
         _set_count(_cell(named(self._around.counters, "counter", name), name, index), count)
 
     def read_register(self, name: str, index: int) -> int:
-        """One cell of a register array, unsigned."""
+        """Return one cell of a register array, unsigned."""
         return _cell(named(self._around.registers, "register", name), name, index)
 
     def write_register(self, name: str, index: int, value: int) -> None:
@@ -119,7 +119,7 @@ class CellControls(TableControls):
     # Meters
 
     def read_meter(self, name: str, index: int) -> MeterConfig | None:
-        """The configuration of one cell of a meter array; None: all is green."""
+        """Return the configuration of one cell of a meter array; None: all packets are green."""
         return _cell(named(self._around.meters, "meter", name), name, index).config
 
     def write_meter(self, name: str, index: int, config: MeterConfig | None) -> None:
@@ -138,7 +138,7 @@ class Controls(CellControls):
     """The methods that change and read multicast groups, clone sessions and value sets, and all others."""
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
-        """Make or replace a multicast group."""
+        """Create or replace a multicast group."""
         self._groups[group] = tuple(replicas)
 
     def delete_group(self, group: int) -> None:
@@ -147,7 +147,7 @@ class Controls(CellControls):
         del self._groups[group]
 
     def group(self, group: int) -> tuple[Replica, ...]:
-        """The replicas of a multicast group."""
+        """Return the replicas of a multicast group."""
         if group not in self._groups:
             raise EntryNotFound(f"there is no multicast group {group}")
         return self._groups[group]
@@ -156,7 +156,7 @@ class Controls(CellControls):
         return dict(self._groups)
 
     def set_session(self, number: int, session: CloneSession) -> None:
-        """Make or replace a clone session."""
+        """Create or replace a clone session."""
         self._sessions[number] = session
 
     def delete_session(self, number: int) -> None:
@@ -170,7 +170,7 @@ class Controls(CellControls):
     # Value sets
 
     def value_set(self, name: str) -> tuple[int, ...]:
-        """The keys in a parser's value set."""
+        """Return the keys in a parser's value set."""
         return tuple(named(self._value_sets, "value set", name))
 
     def set_value_set(self, name: str, keys: Sequence[int]) -> None:

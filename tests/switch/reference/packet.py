@@ -87,12 +87,12 @@ class Instance:
 
 
 def to_bits(data: bytes) -> str:
-    """Bytes as a string of 0 and 1."""
+    """Return bytes as a string of 0 and 1."""
     return "".join(format(byte, "08b") for byte in data)
 
 
 def to_bytes(bits: str) -> bytes:
-    """A string of 0 and 1 as bytes, zeros appended up to a whole byte."""
+    """Return a string of 0 and 1 as bytes, with zeros appended up to a whole byte."""
     bits += "0" * (-len(bits) % 8)
     return bytes(int(bits[at : at + 8], 2) for at in range(0, len(bits), 8))
 

@@ -6,7 +6,7 @@ After an error the extracted headers stay, and the rest of the packet is payload
 from collections.abc import Mapping, Set
 
 from kofn.switch.compiler.ir.expressions import Expression, HeaderOf, Lookahead, NextUnionMember, StackOf, walk
-from kofn.switch.compiler.ir.program import ParserState, Primitive, Program, Transition
+from kofn.switch.compiler.ir.program import STILL_MAX, ParserState, Primitive, Program, Transition
 from tests.switch.reference.actions import execute
 from tests.switch.reference.call import CallContext
 from tests.switch.reference.expressions import Scope
@@ -39,9 +39,13 @@ class Parser:
         """Parse, leave the rest in the packet, and return the error's number, that of NoError for none."""
         error = self._program.errors.get("NoError", 0)
         try:
-            name = self._program.parser_start
+            name, still = self._program.parser_start, 1
             while name is not None:
+                if still > STILL_MAX:
+                    raise self._fail("ParserTimeout")
+                before = self._at
                 name = self._state(self._program.states[name])
+                still = still + 1 if self._at == before else 1
         except ParserError as stop:
             error = stop.code
         self._packet.rest = self._packet.arrived[self._at :]

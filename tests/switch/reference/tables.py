@@ -89,7 +89,7 @@ class ReferenceTable:
         del self.rows[self._state.stored(key, priority).key, priority]
 
     def row(self, key: Key, priority: int) -> TableRow:
-        """The entry with that key.  Raises InvalidEntry, EntryNotFound."""
+        """Return the entry with that key. Raises InvalidEntry, EntryNotFound."""
         normal = self._state.stored(key, priority).key
         if (normal, priority) not in self.rows:
             raise EntryNotFound(f"table {self.table.name} has no such entry")

@@ -1,6 +1,6 @@
 """Runs a folder of packet scripts: `python -m tests.switch.suite FOLDER [--target NAME]... [NAME]...`.
 
-Prints for each script and target whether it passed, was refused when loaded, or went wrong, and counts.
+Prints for each script and target whether it passed, was refused at loading, or failed, and the numbers of each.
 """
 
 import argparse
@@ -18,7 +18,7 @@ MOST_REASONS = 4
 
 
 def outcomes(scripts: list[Path], target: str) -> Iterator[tuple[Path, Outcome]]:
-    """Each script in a process of its own: one that crashes or hangs is wrong, the others go on."""
+    """Run each script in its own process, so that a crash or hang fails this script only."""
     context = multiprocessing.get_context("fork")
     for script in scripts:
         ours, theirs = context.Pipe(duplex=False)
@@ -42,7 +42,7 @@ def _answer(pipe: "Connection[Outcome, Outcome]") -> Outcome:
 def _child(pipe: "Connection[Outcome, Outcome]", script: Path, target: str) -> None:
     try:
         outcome = run_script(script, target)
-    except Exception as error:  # whatever it is, it is wrong, and the next script's turn
+    except Exception as error:  # any error fails the script; the next one follows
         outcome = Outcome(verdict="wrong", reasons=(f"{type(error).__name__}: {error}",))
     pipe.send(outcome)
 

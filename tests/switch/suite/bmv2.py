@@ -1,6 +1,6 @@
-"""BMv2 as a target: simple_switch_grpc, told by P4Runtime, its packets over its data-plane service.
+"""BMv2 as a target: simple_switch_grpc, controlled by P4Runtime, with packets over its data-plane service.
 
-That service takes packets of any length without interfaces, and says when all of them are through.
+That service takes packets of any length without interfaces, and reports when all of them are processed.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ PACKETS_S = 20
 
 
 def _packet_type() -> Any:
-    """The message of BMv2's data-plane service, both ways."""
+    """Return the message type of BMv2's data-plane service, for both directions."""
     file = descriptor_pb2.FileDescriptorProto(name="dataplane.proto", package="p4.bm", syntax="proto3")
     message = file.message_type.add(name="Packet")
     kind = descriptor_pb2.FieldDescriptorProto
@@ -47,10 +47,10 @@ PACKET = _packet_type()
 
 
 class Bmv2(Bmv2Control):
-    """A running BMv2; one packet is through before the next is sent."""
+    """A running BMv2; each packet is processed before the next is sent."""
 
     def __init__(self, control: grpc.Channel, packets: grpc.Channel) -> None:
-        """The channels to its two services."""
+        """Take the channels to its two services."""
         super().__init__(stub=p4r_grpc.P4RuntimeStub(control), device_id=DEVICE_ID)
         self._ready = False
         self._stream = packets.stream_stream(
@@ -60,7 +60,7 @@ class Bmv2(Bmv2Control):
         )
 
     def load(self, document: bytes) -> None:
-        """Push the program; `info` has to be its P4Info.  Raises ProgramError."""
+        """Push the program; `info` must be its P4Info. Raises ProgramError."""
         self.forget_copies()
         self.program = read_program(document)
         request = p4r.SetForwardingPipelineConfigRequest(device_id=DEVICE_ID)
@@ -76,7 +76,7 @@ class Bmv2(Bmv2Control):
         self._wait_until_ready()
 
     def _wait_until_ready(self) -> None:
-        """With its first program the switch starts, but the service answers before."""
+        """Wait until the switch is ready: it starts with its first program, but the service answers earlier."""
         deadline = time.monotonic() + READY_S
         while not self._ready:
             if time.monotonic() > deadline:
@@ -85,14 +85,14 @@ class Bmv2(Bmv2Control):
             time.sleep(0.01)
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
-        """Process one packet; what is sent, by whichever port."""
+        """Process one packet and return the outputs of all ports."""
         request = PACKET(device_id=DEVICE_ID, port=port, packet=packet)
         return [(sent.port, sent.packet) for sent in self._stream(iter([request]), timeout=PACKETS_S)]
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Bmv2]:
-    """simple_switch_grpc without a program."""
+    """Start simple_switch_grpc without a program."""
     with tempfile.TemporaryDirectory(prefix="kofn-") as folder, _process(Path(folder)):
         control, packets = (grpc.insecure_channel(f"unix:{folder}/{name}") for name in ("control", "packets"))
         with control, packets:

@@ -1,4 +1,4 @@
-"""The control methods of an Executor, put into P4Runtime for BMv2; what its server does not have is Unsupported."""
+"""An Executor's control methods over P4Runtime for BMv2; methods that its server lacks raise Unsupported."""
 
 import contextlib
 import queue
@@ -35,7 +35,7 @@ TIMEOUT_S = 20
 
 
 def minimal(value: int) -> bytes:
-    """A number as P4Runtime writes it."""
+    """Return a number's bytes as P4Runtime writes them."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
@@ -43,7 +43,7 @@ class Bmv2Control:
     """A P4Runtime client with the names of p4c's output; `info` is the program's P4Info."""
 
     def __init__(self, *, stub: Any, device_id: int) -> None:
-        """Nobody's yet: see `primary`."""
+        """Start without a stream; `primary` opens one."""
         self.stub = stub
         self.device_id = device_id
         self.election_id = 1
@@ -55,7 +55,7 @@ class Bmv2Control:
 
     @contextlib.contextmanager
     def primary(self) -> Iterator[None]:
-        """Be the one that may write; digests are collected meanwhile."""
+        """Be the primary; digests are collected meanwhile."""
         requests: queue.Queue[Any] = queue.Queue()
         arbitration = p4r.MasterArbitrationUpdate(device_id=self.device_id, election_id=U128.encode(self.election_id))
         requests.put(p4r.StreamMessageRequest(arbitration=arbitration))
@@ -140,7 +140,7 @@ class Bmv2Control:
     # Groups and sessions
 
     def forget_copies(self) -> None:
-        """Remove groups and sessions: BMv2 keeps their copies when a program is pushed, but not that they are there."""
+        """Remove groups and sessions: BMv2 keeps their copies through a push, but forgets that they exist."""
         for group in self._groups:
             self._write("DELETE", packet_replication_engine_entry=_group(group, ()))
         for session in self._sessions:
@@ -154,7 +154,7 @@ class Bmv2Control:
         self._groups[group] = tuple(replicas)
 
     def set_session(self, number: int, session: CloneSession) -> None:
-        """Its sessions know no groups: the group's replicas as they are now."""
+        """Set a session with the group's present replicas, since BMv2's sessions do not refer to groups."""
         if session.length:
             raise Unsupported("BMv2's clone sessions do not truncate")
         kind = "MODIFY" if number in self._sessions else "INSERT"
@@ -196,13 +196,13 @@ class Bmv2Control:
     # Digests
 
     def watch_digests(self) -> None:
-        """Ask for every digest at once."""
+        """Enable every digest without batching."""
         for digest in self.info.digests:
             config = p4r.DigestEntry.Config(max_timeout_ns=0, max_list_size=1, ack_timeout_ns=0)
             self._write("INSERT", digest_entry=p4r.DigestEntry(digest_id=digest.preamble.id, config=config))
 
     def take_digests(self, timeout_s: float) -> list[Digest]:
-        """The next digests; waits for them."""
+        """Wait for the next digests and return them."""
         try:
             found = self._digests.get(timeout=timeout_s)
         except queue.Empty:
@@ -212,7 +212,7 @@ class Bmv2Control:
 
 
 def _match(field: Any, match: Match) -> p4r.FieldMatch | None:
-    """None: any value."""
+    """Return a field's match; None: any value."""
     told = p4r.FieldMatch(field_id=field.id)
     match match:
         case Exact(value=value):

@@ -1,6 +1,6 @@
-"""What can run a program: the methods that the native engine and the reference have in common.
+"""The interface for running a program: the methods that the native engine and the reference share.
 
-`kofn.switch.engine.engine.Engine` says what each does and raises.
+`kofn.switch.engine.engine.Engine` documents their effects and errors.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from kofn.switch.state.entries import (
 
 
 class Executor(Protocol):
-    """A switch without interfaces: a packet in, packets out."""
+    """A switch without interfaces: a packet goes in, packets come out."""
 
     @property
     def program(self) -> Program | None:
@@ -32,13 +32,13 @@ class Executor(Protocol):
         """Make p4c's JSON the running program."""
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
-        """Process one packet; what would be sent."""
+        """Process one packet and return the outputs."""
 
     def take_digests(self, timeout_s: float) -> list[Digest]:
-        """The digests since the last call."""
+        """Return the digests since the last call."""
 
     def take_reports(self, timeout_s: float) -> list[LogReport]:
-        """What the program wrote to the log since the last call."""
+        """Return the program's log messages since the last call."""
 
     def insert(self, entry: Entry) -> None:
         """Add an entry."""
@@ -50,16 +50,16 @@ class Executor(Protocol):
         """Remove an entry."""
 
     def entries(self, table: str) -> list[Entry]:
-        """The entries of a table."""
+        """Return the entries of a table."""
 
     def set_default(self, table: str, action: str, parameters: Sequence[int] = ()) -> None:
-        """What happens on a miss."""
+        """Set the action of a miss."""
 
     def reset_default(self, table: str) -> None:
-        """Back to the program's default action."""
+        """Return to the program's default action."""
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        """The default action."""
+        """Return the default action."""
 
     def insert_member(self, member: Member) -> None:
         """Add a member to an action profile."""
@@ -68,19 +68,19 @@ class Executor(Protocol):
         """Add a group to an action profile."""
 
     def count(self, table: str, key: Key, priority: int = 0) -> Count:
-        """The direct counter of an entry."""
+        """Return the direct counter of an entry."""
 
     def default_count(self, table: str) -> Count:
-        """The direct counter of the misses."""
+        """Return the direct counter of the misses."""
 
     def read_counter(self, name: str, index: int) -> Count:
-        """One cell of an indirect counter."""
+        """Return one cell of an indirect counter."""
 
     def write_counter(self, name: str, index: int, count: Count) -> None:
         """Set one cell of an indirect counter."""
 
     def read_register(self, name: str, index: int) -> int:
-        """One cell of a register array."""
+        """Return one cell of a register array."""
 
     def write_register(self, name: str, index: int, value: int) -> None:
         """Set one cell of a register array."""
@@ -95,7 +95,7 @@ class Executor(Protocol):
         """Replace the keys of a value set."""
 
     def set_group(self, group: int, replicas: Sequence[Replica]) -> None:
-        """Make or replace a multicast group."""
+        """Create or replace a multicast group."""
 
     def set_session(self, number: int, session: CloneSession) -> None:
-        """Make or replace a clone session."""
+        """Create or replace a clone session."""

@@ -1,4 +1,6 @@
-"""What scripts name, found in a program: tables, actions and keys by their ends, values by how a key is matched."""
+"""Finds the objects that scripts name: tables, actions and keys by the end of their names, values
+by the kind of match.
+"""
 
 import operator
 from collections.abc import Iterable, Mapping
@@ -22,7 +24,7 @@ CONDITIONS = {
 
 
 class Named(Protocol):
-    """Something with a name."""
+    """An object with a name."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +38,7 @@ def by_name(items: Iterable[N]) -> dict[str, N]:
 
 
 def named(name: str, objects: Mapping[str, T], what: str) -> T:
-    """The object of that name, or the only one whose name ends so.  Raises ScriptError."""
+    """Return the object of that name, or the only one whose name ends so. Raises ScriptError."""
     if name in objects:
         return objects[name]
     ends = [item for full, item in objects.items() if full.endswith(name)]
@@ -46,17 +48,17 @@ def named(name: str, objects: Mapping[str, T], what: str) -> T:
 
 
 def table(program: Program, name: str) -> Table:
-    """A table by its name or the end of it."""
+    """Return a table by its name or the end of it."""
     return named(name, by_name(program.tables), "table")
 
 
 def call(item: Table, written: Call) -> tuple[Action, tuple[int, ...]]:
-    """The action of a table and its parameters in order."""
+    """Return a table's action and its parameters in order."""
     return _call(item.actions, written, f"action of table {item.name}")
 
 
 def member(program: Program, written: AddMember) -> Member:
-    """The member that a script adds."""
+    """Return the member that a script adds."""
     profile = named(written.profile, program.profiles, "action profile").name
     actions = {action.name: action for table in program.tables if table.profile == profile for action in table.actions}
     action, parameters = _call(list(actions.values()), written.call, f"action of profile {profile}")
@@ -72,7 +74,7 @@ def _call(actions: Iterable[Action], written: Call, what: str) -> tuple[Action, 
 
 
 def entry(program: Program, add: Add) -> Entry:
-    """The entry that a script adds; key fields left out match all, exact ones zero."""
+    """Return the entry that a script adds; missing key fields match all, exact ones zero."""
     item = table(program, add.table)
     written = {_key_field(item, name).name: value for name, value in add.key.items()}
     key = tuple(_match(field, written.get(field.name)) for field in item.key)

@@ -1,4 +1,4 @@
-"""One script through one switch: what it does differently from what the script expects."""
+"""Runs one script on one switch and returns the differences from the script's expectations."""
 
 import contextlib
 from collections import defaultdict
@@ -27,9 +27,9 @@ from tests.switch.suite.unsupported import NoRegisters
 
 
 class Target(Protocol):
-    """A switch with a program, under test.  Its ports are those that the script names.
+    """A switch with a program, under test. Its ports are those that the script names.
 
-    Where it is not `ordered`, what one packet becomes leaves a port in any order: BMv2's threads may let a clone
+    If it is not `ordered`, the outputs of one packet may leave a port in any order: BMv2's threads may let a clone
     overtake its original.
     """
 
@@ -41,24 +41,24 @@ class Target(Protocol):
         """The program's model."""
 
     def send(self, port: int, packet: bytes) -> None:
-        """A packet comes in."""
+        """Let a packet arrive."""
 
     def sent(self) -> dict[int, list[list[bytes]]]:
-        """All that went out since the start, by port, what one packet became together, when all are through."""
+        """Wait for all packets; return all outputs since the start, by port, with those of one packet together."""
 
     def digests(self, expected: int) -> list[Digest]:
-        """The digests since the last call; waits for as many as are expected where that takes time."""
+        """Return the digests since the last call; wait for the expected number if necessary."""
 
 
 def arranged(packets: list[bytes], expected: Sequence[Expect]) -> list[bytes]:
-    """The packets in the order in which most of them are as expected; not more may be expected than there are."""
+    """Return the packets in the order that fits the expectations best; there must be at least as many as expected."""
     differ = [[bool(want.differs(packet)) for packet in packets] for want in expected]
     chosen = linear_sum_assignment(differ)[1].tolist() if expected else []
     return [packets[one] for one in chosen] + [packet for one, packet in enumerate(packets) if one not in chosen]
 
 
 class Run:
-    """A script on its way through a target."""
+    """A script that runs on a target."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -69,7 +69,7 @@ class Run:
         self._digests: list[ExpectDigest] = []
 
     def execute(self, statements: Sequence[Statement]) -> list[str]:
-        """The differences, none if all is as expected.  Raises ScriptError, SwitchError."""
+        """Return the differences, none if all is as expected. Raises ScriptError, SwitchError."""
         for statement in statements:
             self._execute(statement)
         self._compare()

@@ -1,4 +1,4 @@
-"""A script and its program, NAME.stf and NAME.json, run on a target."""
+"""Runs a script and its program, NAME.stf and NAME.json, on a target."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +12,16 @@ from tests.switch.suite.unsupported import Unsupported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`verdict` is passed, refused (at load, or the target has no means for a statement) or wrong; why, a line each."""
+    """A script's result: `verdict` is passed, refused (at loading, or a statement is unsupported) or wrong, with
+    `reasons`.
+    """
 
     verdict: str
     reasons: tuple[str, ...] = ()
 
 
 def run_script(script: Path, target: str) -> Outcome:
-    """What a target makes of a script.  Raises ScriptError and what a switch raises after loading."""
+    """Run a script on a target. Raises ScriptError, and the switch's errors after loading."""
     statements = parse(script.read_text())
     try:
         with TARGETS[target](script.with_suffix(".json"), statements) as switch:

@@ -36,12 +36,12 @@ TOKEN = re.compile(r'"[^"]*"|[(),:]|==|!=|<=|>=|[^\s(),:"]+')
 
 
 class ScriptError(Exception):
-    """A line is no statement; the message names the line."""
+    """A line is no valid statement; the message names the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packet:
-    """A packet comes in."""
+    """A packet that comes in."""
 
     port: int
     data: bytes
@@ -49,7 +49,7 @@ class Packet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
-    """A packet goes out; `pattern` in hexadecimal digits and *, None for any packet."""
+    """A packet that must go out; `pattern` has hexadecimal digits and *, None: any packet."""
 
     line: int
     port: int
@@ -57,7 +57,7 @@ class Expect:
     exact: bool
 
     def differs(self, packet: bytes) -> str:
-        """What is wrong with a packet, empty if nothing."""
+        """Return the difference of a packet from the pattern, empty if it matches."""
         digits, pattern = packet.hex().upper(), self.pattern or ""
         if len(digits) < len(pattern):
             return f"too short: {digits} for {pattern}"
@@ -123,7 +123,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What a cell of a counter or register has to hold; `kind` is packets, bytes or register."""
+    """A condition on a cell of a counter or register; `kind` is packets, bytes or register."""
 
     line: int
     name: str
@@ -135,7 +135,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectDigest:
-    """The next digest."""
+    """The next digest that must arrive."""
 
     line: int
     name: str
@@ -146,7 +146,7 @@ Statement: TypeAlias = Packet | Expect | Add | AddMember | SetDefault | Command 
 
 
 def ports_of(statements: Iterable[Statement]) -> frozenset[int]:
-    """The ports that a script names."""
+    """Return the ports that a script names."""
     return frozenset(item.port for item in statements if isinstance(item, Packet | Expect))
 
 
@@ -189,7 +189,7 @@ class _Tokens:
 
 
 def parse(text: str) -> list[Statement]:
-    """The statements of a script.  Raises ScriptError."""
+    """Return the statements of a script. Raises ScriptError."""
     statements = []
     for number, line in enumerate(text.splitlines(), 1):
         tokens = _Tokens(TOKEN.findall(line.split("#")[0]))
@@ -234,7 +234,7 @@ def _numbers(words: Sequence[str]) -> tuple[int, ...]:
 
 
 def number(word: str) -> int:
-    """A number as scripts write it; a leading zero does not make it octal."""
+    """Return a number in a script's notation; a leading zero does not make it octal."""
     return int(word, 0) if word[:2].lower() in ("0x", "0b", "0o") else int(word)
 
 

@@ -1,4 +1,4 @@
-"""The switches that scripts run over."""
+"""The switches on which scripts run."""
 
 import contextlib
 from collections import defaultdict
@@ -18,12 +18,12 @@ from tests.switch.suite.bmv2 import running
 from tests.switch.suite.executor import Executor
 from tests.switch.suite.stf import Statement, ports_of
 
-DIGESTS_S = 5  # until one that is missing is missed
+DIGESTS_S = 5  # wait for a missing digest
 
 
 @dataclass(kw_only=True)
 class Injected:
-    """A switch that processes one packet after the other; see Target."""
+    """A switch that processes one packet after another; see Target."""
 
     control: Executor
     ports: frozenset[int]
@@ -54,7 +54,7 @@ class Injected:
 
 @contextlib.contextmanager
 def native(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
-    """The embedded switch."""
+    """Yield the embedded switch."""
     engine = Engine({})
     engine.load(json.read_bytes())
     yield Injected(control=engine, ports=ports_of(statements))
@@ -62,7 +62,7 @@ def native(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
 
 @contextlib.contextmanager
 def reference(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
-    """The interpreter."""
+    """Yield the interpreter."""
     engine = ReferenceEngine()
     engine.load(json.read_bytes())
     yield Injected(control=engine, ports=ports_of(statements))
@@ -70,7 +70,7 @@ def reference(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]
 
 @contextlib.contextmanager
 def bmv2(json: Path, statements: Sequence[Statement]) -> Iterator[Injected]:
-    """simple_switch_grpc."""
+    """Yield simple_switch_grpc."""
     with running() as switch:
         text_format.Parse(json.with_suffix(".p4info.txtpb").read_text(), switch.info)
         switch.load(json.read_bytes())

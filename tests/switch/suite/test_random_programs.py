@@ -1,4 +1,4 @@
-"""Random programs and packets do the same natively, in the reference, and (some of them) on BMv2."""
+"""Random programs and packets have the same effects natively, in the reference, and (some of them) on BMv2."""
 
 import os
 from typing import Any
@@ -32,12 +32,12 @@ BMV2 = [target for target in TARGETS if target != "embedded"]  # with its marks
 
 @settings(max_examples=1000 if NIGHTLY else 6)
 @given(program=PROGRAMS, packets=PACKETS)
-def test_native_does_as_the_reference(program: RandomProgram, packets: list[tuple[int, bytes]]) -> None:
+def test_native_code_equals_the_reference(program: RandomProgram, packets: list[tuple[int, bytes]]) -> None:
     assert differences(program, [*program.packets(20), *packets]) == []
 
 
 @pytest.mark.parametrize("_target", BMV2)
-def test_reference_does_as_bmv2(_target: str) -> None:
+def test_reference_equals_bmv2(_target: str) -> None:
     with running() as bmv2:
         switch: Any = bmv2
         for seed in range(300 if NIGHTLY else 8):

@@ -1,4 +1,4 @@
-"""The scripts' notation, and that a script which expects something else is wrong."""
+"""The scripts' notation, and scripts whose expectations are not met."""
 
 import inspect
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.switch.suite.targets import Injected
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def test_statements() -> None:
+def test_every_statement_is_parsed() -> None:
     text = """
     # a comment
     packet 3 0A0b 0c          # and another
@@ -51,7 +51,7 @@ def test_statements() -> None:
     "line",
     ["melt 3", "packet x 00", "packet 1 0", "expect 1 0g", "add t k:1 act", "setdefault t a() b", "check_counter c"],
 )
-def test_no_statement(line: str) -> None:
+def test_invalid_statement_is_refused(line: str) -> None:
     with pytest.raises(ScriptError, match="line 2"):
         parse(f"# first\n{line}")
 
@@ -66,14 +66,14 @@ def test_no_statement(line: str) -> None:
         ("$", "", True),
     ],
 )
-def test_expectations(pattern: str, packet: str, fits: bool) -> None:
+def test_expectations_compare_digits_and_length(pattern: str, packet: str, fits: bool) -> None:
     (expect,) = parse(f"expect 1 {pattern}")
     assert isinstance(expect, Expect)
     assert (expect.differs(bytes.fromhex(packet)) == "") is fits
 
 
 class Copies(ReferenceEngine):
-    """Sends two packets for one: the one that came in, and before it one that is greater by 1."""
+    """Sends two packets for one: first one whose byte is greater by 1, then the original."""
 
     def inject(self, port: int, packet: bytes) -> list[tuple[int, bytes]]:
         return [(port, bytes([packet[0] + 1])), (port, packet)]
@@ -88,12 +88,14 @@ class Copies(ReferenceEngine):
         (("0*", "02", "05", "0*"), False, True),
         (("01", "03", "05", "06"), False, False),
         (("01", "01", "05", "06"), False, False),
-        (("01", "05", "02", "06"), False, False),  # what different packets become stays apart
+        (("01", "05", "02", "06"), False, False),  # outputs of different packets are not mixed
         (("01", "02", "05"), False, False),
         (("01", "02", "05", "06", "0*"), False, False),
     ],
 )
-def test_order_of_what_one_packet_becomes(expected: tuple[str, ...], ordered: bool, passes: bool) -> None:
+def test_outputs_of_one_packet_may_come_in_any_order_if_not_ordered(
+    expected: tuple[str, ...], ordered: bool, passes: bool
+) -> None:
     lines = [*(f"expect 1 {pattern}" for pattern in expected), "packet 1 01", "packet 1 05"]
     run = Run(Injected(control=Copies(), ports=frozenset({1}), ordered=ordered))
     assert (run.execute(parse("\n".join(lines))) == []) is passes
@@ -108,7 +110,7 @@ def added(line: str) -> object:
     return entry(engine.program, statement)
 
 
-def test_values_of_keys() -> None:
+def test_values_of_keys_are_parsed_by_kind_of_match() -> None:
     keys = {
         "0x1f": Ternary(value=0x1F, mask=0xFF),
         "0x*f": Ternary(value=0x0F, mask=0x0F),
@@ -130,7 +132,7 @@ def test_values_of_keys() -> None:
         ("== 0x6f", "== 0x70", "is 111, not == 112"),
     ],
 )
-def test_a_script_can_be_wrong(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_script_with_another_expectation_fails(tmp_path: Path, old: str, new: str, reason: str) -> None:
     text = (PROGRAMS / "tables.stf").read_text()
     assert old in text
     (tmp_path / "tables.stf").write_text(text.replace(old, new, 1))

@@ -1,4 +1,4 @@
-"""Every script in programs/ on every target that is here: NAME.stf with NAME.json, p4c's output for NAME.p4."""
+"""Runs every script in programs/ on every installed target: NAME.stf with NAME.json, p4c's output for NAME.p4."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def test_script(script: Path, target: str) -> None:
 
 
 def places(item: Any) -> Iterator[dict[str, Any]]:
-    """Every place in a source that p4c noted."""
+    """Yield every source place that p4c noted."""
     if isinstance(item, dict):
         if "source_fragment" in item:
             yield item
@@ -40,13 +40,13 @@ def places(item: Any) -> Iterator[dict[str, Any]]:
 
 
 def words(text: str) -> str:
-    """The text but for its spaces, and but for how JSON writes quotes."""
+    """Return the text without spaces and without JSON's forms of quotes."""
     return " ".join(text.replace('\\"', '"').split())
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_output_belongs_to_the_source(script: Path) -> None:
-    """Without p4c: what the output quotes is in the source where it says, if that is no macro."""
+def test_output_belongs_to_its_source(script: Path) -> None:
+    """This needs no p4c: the text that the output quotes is in the source at that line, unless it is a macro."""
     lines = [words(line) for line in script.with_suffix(".p4").read_text().splitlines()]
     root = json.loads(script.with_suffix(".json").read_text())
     assert root["program"] == f"{script.stem}.p4"

@@ -1,9 +1,9 @@
-"""What a target cannot be asked."""
+"""Requests that a target does not support."""
 
 
 class Unsupported(Exception):  # noqa: N818 - says what happened
-    """The target has no means for what a script asks of it."""
+    """The target does not support a script's request."""
 
 
 class NoRegisters(Unsupported):
-    """It cannot read or write registers; what a script says of them is left out."""
+    """The target can neither read nor write registers; the script's checks of registers are left out."""

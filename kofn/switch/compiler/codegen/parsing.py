@@ -6,6 +6,7 @@ payload.
 
 from collections.abc import Callable
 
+from kofn.switch.compiler.analysis.parser_loops import may_stand_still
 from kofn.switch.compiler.codegen import codec, tracing
 from kofn.switch.compiler.codegen.block import Block, CodeUnit
 from kofn.switch.compiler.codegen.layout import HeaderRef, Layout, identifier, limbs, mask_of
@@ -22,7 +23,7 @@ from kofn.switch.compiler.ir.expressions import (
     StackOf,
     walk,
 )
-from kofn.switch.compiler.ir.program import ParserState, Place, Primitive, Transition
+from kofn.switch.compiler.ir.program import STILL_MAX, ParserState, Place, Primitive, Transition
 
 NOWHERE = Place(file="", line=0, fragment="")
 
@@ -35,6 +36,7 @@ class ParserWriter:
         self._layout = layout
         self._block = Block(unit)
         self._labels = {name: f"state_{identifier(name)}" for name in layout.program.states}
+        self._counts = may_stand_still(layout.program)
         self._statements: dict[str, Callable[[Lowering, Arguments], None]] = {
             "extract": self._extract,
             "extract_VL": self._extract,
@@ -46,7 +48,8 @@ class ParserWriter:
     def write(self) -> list[str]:
         start = self._layout.program.parser_start
         body = self._block
-        body.add(f"uint32_t error = {self._layout.program.errors.get('NoError', 0)};", f"goto {self._label(start)};")
+        body.add(f"uint32_t error = {self._layout.program.errors.get('NoError', 0)};")
+        body.add(*(["uint32_t before = 0, still = 0;"] if self._counts else []), f"goto {self._label(start)};")
         for state in self._layout.program.states.values():
             self._state(state)
         body.lines.append("done:")
@@ -59,6 +62,9 @@ class ParserWriter:
 
     def _state(self, state: ParserState) -> None:
         self._block.lines.append(f"{self._labels[state.name]}: {{")
+        if self._counts:
+            self._block.add("if (D->at != before) { before = D->at; still = 0; }")
+            self._block.add(f"if (++still > {STILL_MAX}) {self._fail('ParserTimeout')}")
         tracing.state(self._layout, self._block, state.name)
         for statement in state.statements:
             low = Translator(self._layout, self._block, place=statement.place)

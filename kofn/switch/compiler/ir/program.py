@@ -13,6 +13,7 @@ PORTS = 512  # v1model's ports are bit<9>
 PORT_MAX = PORTS - 1
 PRIORITIES = 8  # and its priorities bit<3>
 DROP_PORT = PORT_MAX  # the port that drops, by default
+STILL_MAX = 1 << 16  # states that a parser passes in a row without extracting; BMv2 passes any number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The specification and the native core side by side: every event goes to both, and both want the same done.
+"""The specification and the native core side by side: both get every event and must return the same instructions.
 
-The specification (core.py, in this folder) is the protocol in plain Python; it says what the core has to do, to the
-last bit of every time.
+The specification (core.py in this folder) is the protocol in plain Python; it defines the core's behaviour, to the last
+bit of every time.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ EVENTS = (
 
 @cache
 def explorer() -> ctypes.CDLL:
-    """The functions of explore.c."""
+    """Return the library with the functions of explore.c."""
     texts = {path.name: path.read_text() for folder in (*FOLDERS, HERE) for path in sorted(folder.glob("*.[ch]"))}
     signatures: Signatures = {
         "core_copy": (ctypes.c_void_p, [ctypes.c_void_p]),
@@ -62,11 +62,11 @@ class Native(Watched):
 
 
 class Both:
-    """A Protocol; attributes that this class does not have are the specification's."""
+    """Both protocols as one; further attributes are the specification's."""
 
     def __init__(self, **options: Any) -> None:
         self.specification, self.native = Specification(**options), Native(**options)
-        self._sent: dict[int, Send] = {}  # the native one, by its header's identity
+        self._sent: dict[int, Send] = {}  # the native instruction, by its header's identity
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "specification":
@@ -88,7 +88,7 @@ class Both:
         self._same_state()
 
     def ring(self, request: int, now: float) -> None:
-        """One request's time is up now, and no other's."""
+        """Let one request's time pass, and no other's."""
         in_flight = self.specification._in_flight
         in_flight.silent_from = math.inf
         for other, flight in in_flight.by_request.items():
@@ -164,7 +164,7 @@ def _start(error: str) -> str:
 
 
 def plain(instructions: Sequence[Instruction]) -> list[Any]:
-    """Instructions as they can be compared: results one by one."""
+    """Return instructions in a comparable form: results one by one."""
     found: list[Any] = []
     for one in instructions:
         if isinstance(one, Deliver):

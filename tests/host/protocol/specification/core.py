@@ -1,27 +1,26 @@
 """The worker's side of the protocol, without I/O.
 
-Events go in (an iteration begins, a block is ready, a packet came, time passed, a peer answered); instructions come out
-(send a packet, deliver a result, encode again, ask the peers, the iteration is complete).  No sockets, no clock, no
-threads: time is whatever the caller passes as `now`, in seconds.  The agent, the tests and the simulator drive the
-same object.
+Events go in (an iteration begins, a block is ready, a packet arrives, time passes, a peer answers); instructions come
+out (send a packet, deliver a result, encode again, ask the peers, the iteration is complete).  There are no sockets,
+clocks or threads: the caller passes the time as `now`, in seconds.  The tests compare the native core with this class.
 
     begin(i) --> block open --contribute--> waiting --window--> in flight --RESULT / LATE--> closed
-                     |                                              | timer: send again
+                     |                                              | timer: retransmit
                      +---------------- RESULT / LATE ---------------+ FORMAT_MISMATCH: encode again; STALE: ask peers
 
-A worker contributes to a block up to PARTS times, each time with another part, which counts among the k or does not
-(a late gradient that is merged).  A block closes by its result, whoever is in it.  Results of later iterations that
-arrive early are kept until their iteration begins; then everything that others have already finished closes at once.
-An iteration has the blocks that begin() is told, the same for every worker.
+A worker contributes up to PARTS parts to a block.  A part counts among the k, or it does not (a merged late gradient).
+A block closes by its result, whoever its members are.  Results of later iterations that arrive early are kept until
+their iteration begins; then the blocks that others have finished close at once.  All workers begin an iteration with
+the same blocks.
 
-What a slot sums at, scale and lanes, its first contribution decides; it stays so as long as the slot has its block.
-So a FORMAT_MISMATCH, which tells it, is always true, however late it comes and whichever attempt it answers: a request
-that is as the slot wants it is left alone, any other one is made anew.
+The first contribution decides a slot's scale and lanes, as long as the slot has the block.  So a FORMAT_MISMATCH, which
+reports them, stays true however late it arrives and whichever attempt it answers.  A request that matches the slot's
+format stays as it is; any other one is encoded again.
 
-When the switch has lost its slots a new generation of them begins: after regroup() nothing is sent and no answer of an
-earlier generation is taken; after resume(), when every worker has heard of it and has fetched what the others hold,
-everything that is still open is sent again.  Without that, a block that one worker has a result of could be summed
-again for the others.
+When the switch has lost its slots, a new generation of slots begins.  After regroup() nothing is sent, and answers of
+an earlier generation are dropped.  resume() follows when every worker has regrouped and has fetched the others'
+results; it retransmits everything that is still open.  Without this agreement, a block could be summed again for some
+workers after another one has its first result.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -52,13 +51,13 @@ from tests.host.protocol.specification.iteration_blocks import IterationBlocks, 
 from tests.host.protocol.specification.slot_query import SlotQuery
 
 _RESULT = int(Kind.RESULT)
-_RESULTS = frozenset({_RESULT, int(Kind.LATE)})  # numbers: members of an enumeration are slow to look up
+_RESULTS = frozenset({_RESULT, int(Kind.LATE)})  # plain numbers: members of an enumeration are slow to look up
 
 EXPECTED = 1
-"""Attempts at a request that was not sent."""
+"""The number of attempts of an expected request, which was not sent."""
 
 PULLS_BEFORE_PEERS = 3
-"""Unanswered requests for a closed block after which its slot is taken to be lost."""
+"""The number of unanswered requests for a closed block after which its slot counts as lost."""
 
 
 class _Waiting(NamedTuple):
@@ -75,10 +74,10 @@ class _Waiting(NamedTuple):
 class Protocol:
     """One worker's blocks of one job, iteration after iteration.
 
-    Blocks have the job's `layout`; `slots` of the job (a power of two); of an iteration's blocks at most `window` from
-    the first open one on are in flight; results of the last `keep` iterations stay available for peers, and who was in
-    them for `keep_members` iterations.  `workers`: of the job; once all have given to an iteration, the results of
-    those before are forgotten; 0: they stay.
+    Blocks have the job's `layout`; the job has `slots` slots (a power of two). At most `window` of an iteration's
+    blocks are in flight, counted from the first open one. Results of the last `keep` iterations stay for peers, and
+    their members for `keep_members` iterations. `workers`: once all of them have contributed to an iteration, the
+    results of the earlier ones are forgotten; 0: never early.
     """
 
     def __init__(
@@ -106,19 +105,19 @@ class Protocol:
         self._waiting: dict[int, _Waiting] = {}  # by request
         self._launched: set[int] = set()  # requests that were sent in this iteration
         self._blocks = IterationBlocks(layout=layout, total=layout.total)
-        self._owner: Sequence[int] | None = None  # of owned blocks, by block; None: the blocks are sums
-        self._recipient: Sequence[int] | None = None  # by block, who gets its sum; None: all
+        self._owner: Sequence[int] | None = None  # by block: the rank of its owner; None: the blocks are sums
+        self._recipient: Sequence[int] | None = None  # by block: the rank that gets its sum; None: all get it
         self._reach = window
-        self._reached = 0  # of owned blocks: so many have left, or are expected, or may
-        self._newest = 0  # latest iteration of which any result was seen
+        self._reached = 0  # owned blocks that have left, are expected, or may leave
+        self._newest = 0  # the latest iteration with a known result
         self.given = 0
-        """The latest iteration that all workers are known to have given to."""
+        """The latest iteration to which all workers are known to have contributed."""
         self.k = 0
-        """In force when that was made; 0: not known."""
+        """The k in force in the newest iteration with a result; 0: not known."""
         self.regrouping = False
         """Between regroup() and resume()."""
         self.query = SlotQuery()
-        """Who is in a block that does not close, if that was asked in this iteration."""
+        """The members of a block that does not close, if they were asked for in this iteration."""
 
     # -- events
 
@@ -132,10 +131,11 @@ class Protocol:
         *,
         jump: bool = False,
     ) -> list[Instruction]:
-        """Start the next iteration; closes what others have already closed and pulls the rest of it.
+        """Start the next iteration: close the blocks that others have closed, and PULL the rest if the others are
+        ahead.
 
-        `blocks`: which are sent in it, ascending, the summary block among them if it is (None: all); `lanes`: the code
-        of those planned for them, but for the summary block.  Both must be the same for every worker.
+        `blocks`: the sent blocks, ascending, with the summary block if it is sent (None: all); `lanes`: the code of the
+        lanes planned for all but the summary block. Both must be the same at every worker.
         """
         if jump:
             return self.jump(iteration, now, blocks, lanes, first)
@@ -170,7 +170,7 @@ class Protocol:
         counts: bool = True,
         uses: int | None = None,
     ) -> list[Instruction]:
-        """As contribute_all() with one block."""
+        """Call contribute_all() with one block."""
         return self.contribute_all([(block, packed)], now=now, part=part, counts=counts, uses=uses)
 
     def contribute_all(
@@ -182,28 +182,28 @@ class Protocol:
         counts: bool = True,
         uses: int | None = None,
     ) -> list[Instruction]:
-        """This part of the worker's contribution to some blocks is ready; nothing happens where they have closed.
+        """Contribute this part to blocks; closed ones are passed over.
 
-        `counts`: whether it is one of the k.  `uses`: the lanes that the worker sends in by now, where a slot wanted
-        others for a block (None: its lanes); the others are told when they are narrower than planned.
+        `counts`: whether the part counts among the k. `uses`: the lanes that the worker now uses, where a slot wanted
+        others for a block (None: the block's); the others are told if they are narrower than planned.
         """
         if self.left_behind:
             return []
         instructions: list[Instruction] = []
         for block, (values, scale, lanes, weight) in ready:
             if block in self._blocks.open:
-                self.layout.words_of(block, lanes)  # refuses lanes that it cannot be sent in
+                self.layout.words_of(block, lanes)  # raises for lanes in which the block cannot be sent
                 flags = self._blocks.flags(lanes if uses is None else uses)
                 self._waiting[request_of(block, part)] = _Waiting(values, scale, lanes, weight, flags, counts)
                 instructions += self._launch_waiting(self._blocks.place(block), now)
         return instructions + self._pull(now)
 
     def packet_in(self, header: KofnHeader, values: bytes, now: float) -> list[Instruction]:
-        """An answer of the switch."""
+        """Take an answer of the switch."""
         return self.packets_in([(header, values)], now)
 
     def packets_in(self, packets: Iterable[tuple[KofnHeader, bytes]], now: float) -> list[Instruction]:
-        """Answers of the switch that have come together: headers and values."""
+        """Take answers of the switch that arrived together: headers and values."""
         instructions: list[Instruction] = []
         news, job, generation = _News(), self._template.job, self.generation
         for header, values in packets:
@@ -222,9 +222,9 @@ class Protocol:
         return instructions + self._go_on(news, now)
 
     def result_in(self, result: Result, now: float, *, hint: int | None = None) -> list[Instruction]:
-        """A result, from the switch or from a peer; copies of it are equal, or ProtocolError says that they are not.
+        """Take a result from the switch or a peer. ProtocolError: an earlier copy differs.
 
-        One of which only the members are known says that its iteration is over.  `hint`: as in Deliver.
+        A result of which only the members are known shows that its iteration is over. `hint`: as in Deliver.
         """
         news = _News()
         if not result.weight:
@@ -235,29 +235,31 @@ class Protocol:
         return self._go_on(news, now)
 
     def timer(self, now: float) -> list[Instruction]:
-        """Send again what has waited too long."""
+        """Retransmit the requests that are due."""
         return [instruction for request in self._in_flight.due(now) for instruction in self._send_again(request, now)]
 
     def ask_slot(self) -> list[Instruction]:
-        """Ask the switch who is in the first open block; `query` has what it answers.  Nothing while regrouping."""
+        """Ask the switch for the members of the first open block; `query` takes the answer. Does nothing while
+        regrouping.
+        """
         if self.regrouping or not self._blocks.open:
             return []
         asked = self.query.ask(self._request(self.missing[0]), self.layout)
         return [Send(asked, bytes(asked.words * WORD_BYTES))]
 
     def leaves(self, sent: Send, at: float) -> None:
-        """What was to be sent waits in this host and leaves then: its answer is not waited for before."""
+        """Note that a packet leaves this host only then, so its answer is not due earlier."""
         flight = self._in_flight.find(request_of(sent.header.block, sent.header.part))
         if flight is not None and flight.header is sent.header:
             self._in_flight.leaves(flight, at)
 
     def withdraw(self, blocks: Iterable[int]) -> list[int]:
-        """Take back what waits of part 0 of these blocks and was never sent, to encode it anew; which these are."""
+        """Take back waiting contributions (part 0) of these blocks that were never sent, and return their blocks."""
         wanted = (block for block in blocks if request_of(block, 0) not in self._launched)
         return [block for block in wanted if self._waiting.pop(request_of(block, 0), None) is not None]
 
     def enter(self, generation: int) -> None:
-        """Speak of these slots, where none newer are known: before the first begin()."""
+        """Use the slots of this generation, if no newer one is known; before the first begin()."""
         self._template = self._template._replace(generation=max(generation, self.generation))
 
     def jump(
@@ -268,26 +270,26 @@ class Protocol:
         lanes: int = Lanes.BITS_32,
         first: int | None = None,
     ) -> list[Instruction]:
-        """Leave the open blocks to the others and begin a later iteration: the parameters came from a peer."""
+        """Abandon the open blocks and begin a later iteration: the parameters came from a peer."""
         self._blocks.open.clear()
         self._in_flight.clear()
         self._waiting.clear()
         return self.begin(iteration, now, blocks, lanes, first)
 
     def others_reached(self, iteration: int) -> None:
-        """This iteration has begun somewhere, so all before it are complete: they can be pulled."""
+        """Note that another worker has begun this iteration, so all earlier ones are complete and can be pulled."""
         self._newest = max(self._newest, iteration)
 
     def in_pieces(self, level: Iterable[int] | None = None) -> None:
-        """In this iteration gradients come in pieces, all workers': a silence may be their computing."""
+        """Note that gradients of this iteration come in pieces: a silence may mean that workers compute."""
         self._in_flight.in_pieces = True
         self._in_flight.level = None if level is None else [*level]
 
     def owned(self, owner: Sequence[int], span: int, now: float) -> list[Instruction]:
-        """The blocks of the iteration that has just begun are owned: each comes to all from one worker alone.
+        """Declare the blocks of the begun iteration owned: each is contributed by one worker and delivered to all.
 
-        `owner`: by block; of `span` blocks that follow each other every worker owns one or more.  A block may leave
-        once all blocks up to the one `reach` places before are closed.
+        `owner`: by block; among any `span` consecutive blocks each worker owns at least one. A block may leave once all
+        blocks up to the one `reach` places before it are closed.
         """
         reach = min(self._window, self._slots // 2 + 1 - span)
         if reach < 1:
@@ -300,13 +302,13 @@ class Protocol:
         return self._launch_owned(now)
 
     def received(self, recipient: Sequence[int]) -> None:
-        """In the iteration that has just begun each block's sum goes to one worker alone."""
+        """Declare that each block's sum in the begun iteration goes to one worker."""
         self._recipient = recipient
 
     def regroup(self, generation: int) -> None:
-        """The switch has lost the slots: be silent until resume(), take nothing of an earlier generation any more."""
+        """Send nothing until resume(), and drop answers of earlier generations: the switch has lost its slots."""
         if generation <= self.generation:
-            return  # said before
+            return  # known already
         self._template = self._template._replace(generation=generation)
         self.regrouping = True
         self.statistics.regroups += 1
@@ -321,12 +323,12 @@ class Protocol:
         self._in_flight.begin(None)
 
     def resume(self, now: float) -> list[Instruction]:
-        """Everyone has regrouped, and the results that peers hold are in: send what is open."""
+        """Send all open blocks: every worker has regrouped, and the results of peers are known."""
         self.regrouping = False
         places = sorted({self._blocks.place(request // PARTS) for request in self._waiting})
         return [send for place in places for send in self._launch_waiting(place, now)] + self._pull(now)
 
-    # -- state that callers look at
+    # -- state for callers
 
     @property
     def layout(self) -> BlockLayout:
@@ -334,56 +336,58 @@ class Protocol:
 
     @property
     def iteration(self) -> int:
-        """The current one; 0 before the first."""
+        """The current iteration; 0 before the first."""
         return self._blocks.iteration
 
     @property
     def blocks(self) -> Sequence[int]:
-        """Those of the current iteration, ascending."""
+        """The blocks of the current iteration, ascending."""
         return self._blocks.blocks
 
     @property
     def generation(self) -> int:
-        """Of the slots that this worker speaks of."""
+        """The generation of the slots in use."""
         return self._template.generation
 
     @property
     def deadline(self) -> float | None:
-        """When timer() is due; None while nothing is in flight."""
+        """When timer() is due; None while no request is in flight."""
         return self._in_flight.deadline
 
     @property
     def wire_bytes(self) -> int:
-        """Of the statistics, alone."""
+        """The statistics' wire bytes."""
         return self.statistics.wire_bytes
 
     @property
     def left_behind(self) -> bool:
-        """Whether the others have finished the current iteration: results of a later one were seen."""
+        """Whether the others have finished the current iteration: a result of a later one was seen."""
         return self._newest > self.iteration
 
     @property
     def over(self) -> bool:
-        """Whether the current iteration ended elsewhere: its blocks are closed, or results of a later one were seen."""
+        """Whether the current iteration is over here or elsewhere: its blocks are closed, or a result of a later one
+        was seen.
+        """
         return not self._blocks.open or self.left_behind
 
     def is_over(self, iteration: int) -> bool:
-        """Whether an iteration that was begun here is over, here or elsewhere."""
+        """Whether an iteration that began here is over, here or elsewhere."""
         return self.over or self.iteration > iteration
 
     @property
     def missing(self) -> list[int]:
-        """Open blocks of the current iteration, ascending."""
+        """The open blocks of the current iteration, ascending."""
         return sorted(self._blocks.open)
 
     @property
     def share(self) -> float:
-        """Of the current iteration's blocks those that are closed, 0 to 1."""
+        """The closed share of the current iteration's blocks, 0 to 1."""
         return 1 - len(self._blocks.open) / max(1, len(self._blocks.blocks))
 
     @property
     def open(self) -> Collection[int]:
-        """Open blocks of the current iteration."""
+        """The open blocks of the current iteration."""
         return self._blocks.open
 
     @property
@@ -392,23 +396,23 @@ class Protocol:
 
     @property
     def waiting(self) -> Collection[int]:
-        """Blocks whose part 0 was contributed and waits for the window."""
+        """The blocks whose part 0 waits for the window."""
         return [request // PARTS for request in self._waiting if not request % PARTS]
 
     def results(self, first: int, last: int) -> Iterator[Result]:
-        """Everything known of the results of iterations first..last, in order: what a peer may ask for."""
+        """Yield the known results of iterations first..last, in order, for a peer."""
         return self._history.results(first, last)
 
     def results_of(self, iteration: int) -> BlockResults:
         known = self._history.of(iteration)
         return BlockResults.of([known[block] for block in sorted(known)])
 
-    # -- inside
+    # -- internal
 
     def _result(self, header: KofnHeader, values: bytes, news: "_News") -> None:
-        """The switch's result of a block."""
+        """Take the switch's result of a block."""
         block, blocks = header.block, self._blocks
-        if block >= blocks.total:  # of another job: nothing is done about it
+        if block >= blocks.total:  # a block of another job is ignored
             return
         short = header.recipient not in (EVERYONE, self.rank) and not header.words
         if not short and (block == blocks.layout.blocks or blocks.sums.get(header.lanes) != header.words):
@@ -418,7 +422,7 @@ class Protocol:
         self._note(_result(header, values), told, news, to_again=bool(header.flags & Flag.AGAIN))
 
     def _check_recipient(self, header: KofnHeader) -> None:
-        """Whether a sum goes to whom it goes to by what this worker was told."""
+        """Check that a sum's recipient is the one that this worker was told."""
         if self._recipient is None or header.iteration != self.iteration:
             return
         if (expected := self._recipient[header.block]) != header.recipient:
@@ -428,7 +432,7 @@ class Protocol:
             )
 
     def _note(self, result: Result, hint: int | None, news: "_News", *, to_again: bool = False) -> None:
-        """Keep a result; a current block that it closes is done: whatever we wanted to say about it is void."""
+        """Keep a result. If it closes a current block, all requests for the block end."""
         (iteration, block), blocks = result.id, self._blocks
         if block >= blocks.total or iteration < blocks.iteration:
             return
@@ -454,7 +458,7 @@ class Protocol:
                 self._history.forget(iteration, all_given=True)
 
     def _go_on(self, news: "_News", now: float) -> list[Instruction]:
-        """Results have been noted, perhaps."""
+        """Act on noted results, if there are any."""
         if not news.any:
             return []
         instructions: list[Instruction] = [_deliver(news.delivered, now)] if news.delivered else []
@@ -473,7 +477,7 @@ class Protocol:
         return instructions + self._pull(now)
 
     def _not_taken(self, header: KofnHeader, now: float) -> list[Instruction]:
-        """STALE or FORMAT_MISMATCH, about what is in flight, or of no interest any more."""
+        """Handle STALE or FORMAT_MISMATCH; it is ignored unless its request is in flight."""
         request = request_of(header.block, header.part)
         flight = self._in_flight.find(request)
         if header.iteration != self.iteration or flight is None:
@@ -483,7 +487,7 @@ class Protocol:
         return self._refused(request, flight, header, now)
 
     def _send_again(self, request: int, now: float) -> list[Instruction]:
-        """A request once more; a PULL that the switch does not answer is for the peers."""
+        """Retransmit a request; ask peers for a PULL that the switch does not answer."""
         flight = self._in_flight.mark_sent_again(request, now)
         pulls = flight.header.kind == Kind.PULL
         if pulls and self._owner is not None and flight.attempts == EXPECTED + 1:
@@ -497,13 +501,13 @@ class Protocol:
         return again
 
     def _request(self, block: int) -> KofnHeader:
-        """A contribution to an open block, as it would be sent now."""
+        """Return a contribution to an open block, with the header that it would have now."""
         return self._header(request_of(block, 0), _Waiting(b"", 0, self._blocks.lanes(block), 1, 0, True))
 
     def _pull(self, now: float) -> list[Instruction]:
-        """Once the others are further, what is open here is closed there: ask for it without waiting for our gradient.
+        """PULL open blocks once the others are ahead: all blocks that are open here are closed there.
 
-        Every open block that nothing was sent for, as far as the window allows.
+        It asks for every open block without a sent request, as far as the window permits.
         """
         instructions: list[Instruction] = []
         if not self.left_behind or self.regrouping:
@@ -521,7 +525,7 @@ class Protocol:
         return instructions
 
     def _launch_owned(self, now: float) -> list[Instruction]:
-        """Of owned blocks what may leave since others have closed: own ones are sent, others' are expected."""
+        """Send own blocks that may leave since others have closed, and expect the others' blocks."""
         instructions: list[Instruction] = []
         blocks, owner = self._blocks, self._owner
         assert owner is not None
@@ -537,7 +541,7 @@ class Protocol:
         return instructions
 
     def _expect(self, block: int, now: float) -> None:
-        """The result is waited for as the answer to a PULL that was not sent, but is once it would be repeated."""
+        """Wait for the result as if a PULL had been sent; the PULL is sent when it would be repeated."""
         header = self._request(block)._replace(kind=Kind.PULL)
         self._in_flight.launch(request_of(block, 0), header, bytes(header.words * WORD_BYTES), now, expected=True)
 
@@ -551,7 +555,7 @@ class Protocol:
         return not any(block in blocks.open for block in blocks.blocks[: before + 1])
 
     def _launch_waiting(self, place: int, now: float) -> list[Instruction]:
-        """Send what waits of the block at a place, if it may leave."""
+        """Send the waiting contributions to the block at a place, if it may leave."""
         if self.regrouping or place >= len(self._blocks.blocks) or not self._may_leave(place):
             return []
         requests = [request_of(self._blocks.blocks[place], part) for part in range(PARTS)]
@@ -591,26 +595,28 @@ class Protocol:
         )
 
     def _stale(self, flight: InFlightRequest, now: float) -> list[Instruction]:
-        """The slot has moved on; an awaited request stays in flight, so that the timer repeats it."""
+        """Handle STALE: the slot has a newer block. An awaited request stays in flight, so that the
+        timer repeats it.
+        """
         self.statistics.stale += 1
         self._in_flight.heard(now)
         return self._ask_peers(flight)
 
     def _ask_peers(self, flight: InFlightRequest) -> list[Instruction]:
-        """At most once for each time the request is sent."""
+        """Ask peers, at most once for each time the request is sent."""
         if flight.asked_peers:
             return []
         flight.asked_peers = True
         return [AskPeers(id=BlockId(self.iteration, flight.header.block))]
 
     def _refused(self, request: int, flight: InFlightRequest, header: KofnHeader, now: float) -> list[Instruction]:
-        """The slot sums at another scale or in other lanes: encode so, or pull so what the others have finished."""
+        """Handle a refusal: encode in the slot's scale and lanes, or pull in them what the others have finished."""
         self.statistics.refused += 1
         check_words(self.layout, header)
         mine = flight.header
-        pulls = mine.kind == Kind.PULL  # nobody looks at its scale
+        pulls = mine.kind == Kind.PULL  # a PULL's scale means nothing
         if mine.lanes == header.lanes and (pulls or mine.scale == header.scale):
-            return []  # the answer to an earlier attempt, or a copy of one: the network repeats and delays packets
+            return []  # it answers an earlier attempt, or is a copy: the network repeats and delays packets
         self._blocks.slot_lanes[header.block] = header.lanes
         self._in_flight.remove(request)
         if pulls or self.left_behind:
@@ -622,12 +628,12 @@ class Protocol:
 
 @dataclass(slots=True)
 class _News:
-    """What has been learnt from answers that came together: whether anything, and what is to be delivered."""
+    """The news of answers that arrived together: whether there is any, and the results to deliver."""
 
     any: bool = False
     delivered: list[tuple[Result, int | None]] = field(default_factory=list)
     to_again: set[int] = field(default_factory=set)
-    """Requests whose answers came to a packet that was sent again, this worker's or another's."""
+    """Requests whose answers came to a retransmitted packet of this or another worker."""
 
 
 def _deliver(delivered: list[tuple[Result, int | None]], now: float) -> Deliver:
@@ -638,7 +644,7 @@ def _deliver(delivered: list[tuple[Result, int | None]], now: float) -> Deliver:
 
 
 def _result(header: KofnHeader, values: bytes) -> Result:
-    """The result that a RESULT or LATE packet carries."""
+    """Return the result that a RESULT or LATE packet carries."""
     return Result(
         BlockId(header.iteration, header.block),
         header.scale,

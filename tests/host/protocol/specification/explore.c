@@ -1,4 +1,4 @@
-/* What those need who explore every future of a core: copies of it, and timers that ring as they like. */
+/* Functions for tests that explore every future of a core: copies of it, and timers that ring at any time. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +65,7 @@ struct core *core_copy(const struct core *from) {
     return to;
 }
 
-/* One request's time is up now, and no other's. */
+/* Lets one request's time pass, and no other's. */
 void core_ring(struct core *core, int64_t request, double now) {
     core->in_flight.silent_from_s = INFINITY;
     for (struct flight *flight = core->in_flight.awaited.first; flight; flight = flight->later)

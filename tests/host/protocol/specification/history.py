@@ -1,7 +1,7 @@
-"""The results that a worker has, for itself and for peers who lack them: whole ones, and of older ones the members.
+"""A worker's results, for itself and for peers that lack them: whole ones, and the members of older ones.
 
-The sums of the latest `keep` iterations take memory.  Who was counted is kept for `keep_members` iterations: a worker
-that died in iteration i and comes back long after must still learn what of i was counted.
+The sums of the latest `keep` iterations take memory. Members are kept for `keep_members` iterations: a worker that died
+in iteration i and rejoins much later must still learn which of its parts were counted in i.
 """
 
 from array import array
@@ -13,7 +13,9 @@ from kofn.host.protocol.results import BlockId, Result
 
 
 def check_same(known: Result, other: Result) -> None:
-    """Two results of one block would make the replicas differ: ProtocolError, better no result than a wrong one."""
+    """Raise ProtocolError if two results of one block differ: replicas would differ, and no result is better than a
+    wrong one.
+    """
     if _content(known) != _content(other):
         raise ProtocolError(
             f"block {known.id.block} of iteration {known.id.iteration} has two results: {_said(known)} here,"
@@ -22,7 +24,7 @@ def check_same(known: Result, other: Result) -> None:
 
 
 def _content(result: Result) -> tuple[int, ...]:
-    """What all copies of a result have alike, but for the values; k is the one in force when a copy was sent."""
+    """Return what all copies of a result share, without the values; k is the one in force when a copy was sent."""
     return result.members, result.count, result.weight, result.lanes, result.scale
 
 
@@ -32,22 +34,22 @@ def _said(result: Result) -> str:
 
 
 class ResultMembers(NamedTuple):
-    """Who was in the blocks of an iteration whose sums are forgotten."""
+    """The members of an iteration's blocks whose sums are forgotten."""
 
     blocks: Sequence[int]
-    """Which they are: an iteration need not have all, nor this worker all of its results."""
+    """The blocks: an iteration need not send all, and this worker may lack some results."""
     bitmaps: bytes
-    """One for each block, little-endian, all as long as the longest needs to be."""
+    """One bitmap a block, little-endian, all as long as the longest one needs."""
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """Each block and its members."""
+        """Yield each block and its members."""
         size = len(self.bitmaps) // len(self.blocks)
         for place, block in enumerate(self.blocks):
             yield block, int.from_bytes(self.bitmaps[place * size : (place + 1) * size], "little")
 
 
 def _members(results: dict[int, Result]) -> ResultMembers:
-    """What is kept of an iteration's results."""
+    """Return the members of an iteration's results."""
     blocks = sorted(results)
     bitmaps = [results[block].members for block in blocks]
     size = -(-max(bitmaps).bit_length() // 8)
@@ -64,14 +66,15 @@ class History:
         self._keep, self._keep_members = keep, keep_members
         self._whole: dict[int, dict[int, Result]] = {}
         self._members: dict[int, ResultMembers] = {}
-        self._first_whole = self._first_members = 0  # all before has been forgotten
+        self._first_whole = self._first_members = 0  # everything earlier is forgotten
 
     def of(self, iteration: int) -> dict[int, Result]:
-        """The iteration's results by block; whoever adds one adds it here."""
+        """Return the iteration's results by block; callers add results to this dictionary."""
         return self._whole.setdefault(iteration, {})
 
     def forget(self, iteration: int, *, all_given: bool = False) -> None:
-        """Free what is too old for a worker in this iteration; `all_given`: all workers have given to it.
+        """Free the results that are too old for a worker in this iteration; `all_given`: all workers have contributed
+        to it.
 
         Iterations only grow.
         """
@@ -86,7 +89,7 @@ class History:
         self._first_members = max(self._first_members, iteration - self._keep_members)
 
     def results(self, first: int, last: int) -> Iterator[Result]:
-        """Everything known of iterations first..last, in order."""
+        """Yield the known results of iterations first..last, in order."""
         for iteration in sorted(known for known in self._members if first <= known <= last):
             for block, members in self._members[iteration].pairs():
                 yield _without_values(BlockId(iteration, block), members)
@@ -96,5 +99,5 @@ class History:
 
 
 def _without_values(id: BlockId, members: int) -> Result:
-    """All that is left of an old result."""
+    """Return an old result without its sum."""
     return Result(id=id, scale=0, lanes=0, k=0, count=0, weight=0, members=members, values=b"")

@@ -1,10 +1,10 @@
-"""Requests that no result has answered yet, and when each of them is sent again.
+"""Requests without a result, and when each of them is retransmitted.
 
-Three things tell that something was lost: a request that was sent later has been answered (soon after, with patience
-for packets that changed places); nothing at all has been answered for longer than usual (then the oldest requests are
-repeated, one at first); and before an iteration's first answer a long wait, because k workers must be there.
+Three signs tell of a loss: a request that was sent later has been answered (then soon, with patience for reordered
+packets); no answer at all has come for longer than usual (then the oldest requests are repeated, one at first); and a
+long wait before an iteration's first answer, which needs k workers.
 
-A merged contribution, which counts for none of the k, is sent once: no block waits for it.
+A merged contribution, which does not count among the k, is sent once: no block waits for it.
 """
 
 import math
@@ -17,68 +17,70 @@ from tests.host.protocol.specification.timeout import RTO_MAX_S, ReorderingWindo
 
 @dataclass(slots=True)
 class InFlightRequest:
-    """A request of ours that no result has answered yet."""
+    """One of this worker's requests without a result."""
 
     header: KofnHeader
     values: bytes
-    order: int  # of sending, among all requests; where it is expected, the first time
-    first_order: int  # of sending it for the first time
+    order: int  # in the order of sending, among all requests; for an expected one that of its first sending
+    first_order: int  # of its first sending
     first_sent: float
-    sent: float  # to come, while it waits for its turn to leave
-    deadline: float = math.inf  # finite once a request that was sent later has been answered
+    sent: float  # in the future while it waits for its turn to leave
+    deadline: float = math.inf  # finite once a later request has been answered
     attempts: int = 1
     asked_peers: bool = False
-    expected: bool = False  # another worker sends what it waits for; only when that is overdue it is sent
+    expected: bool = False  # another worker sends the block; this request is sent only when the block is overdue
 
 
 PATIENT = 4
 
 
 class InFlight:
-    """The flights of the current iteration by request (protocol.instructions); times in seconds, of any clock."""
+    """The requests of the current iteration in flight, by request (protocol.instructions); times are seconds of any
+    clock.
+    """
 
     def __init__(self, rto_s: float) -> None:
         self.by_request: dict[int, InFlightRequest] = {}
-        """Those whose answer the iteration waits for, by their order."""
+        """The requests whose answers the iteration awaits, in the order of sending."""
         self.merged: dict[int, InFlightRequest] = {}
         """Merged contributions."""
         self.silent_from = 0.0
-        """How long nothing at all was answered counts from here."""
-        self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer: k workers must be there
+        """Start of the present silence, in which nothing was answered."""
+        self._waiting_timeout = Timeout(rto_s)  # until an iteration's first answer, which needs k workers
         self._moving_timeout = Timeout(rto_s, spare=1.0)  # from one answer to the next: the network alone
         self._answer_timeout = Timeout(rto_s)  # from a request to its answer
         self._patience = ReorderingWindow()
-        self._soonest = math.inf  # no flight's deadline is before
+        self._soonest = math.inf  # no deadline is earlier
         self._order = 0
         self._probes = 0  # since the last answer
         self.disordered = False
-        """A slot has refused a request of this iteration: workers do not send in one order any more."""
+        """A slot has refused a request of this iteration, so workers no longer send in one order."""
         self.in_pieces = (
             False  # gradients of this iteration come in pieces: in a silence others may compute the next ones
         )
         self.level: list[int] | None = (
-            None  # by block of such a gradient: those of one leave in the same order everywhere
+            None  # by block of such a gradient: blocks of one level leave in the same order everywhere
         )
         self.owned = False
-        """A level is an owner, whose pace says nothing of another's."""
-        self._heard_at = 0.0  # when the last answer came, or a request was sent when there was none
+        """The levels are owners, whose pace says nothing about each other's."""
+        self._heard_at = 0.0  # when the last answer came, or a request was sent while none was in flight
         self._moving_since: float | None = None  # when the first block of this iteration closed
-        self._all_left_at = 0.0  # when the last flight leaves that did not leave at once
+        self._all_left_at = 0.0  # when the last request leaves that did not leave at once
 
     @property
     def deadline(self) -> float | None:
-        """When something is due; None while nothing is in flight."""
+        """When a request is due; None while nothing is in flight."""
         if not self.by_request:
             return None
         return min(self.probe_at, self._soonest)
 
     @property
     def probe_at(self) -> float:
-        """When something is sent again because nothing at all is answered."""
+        """When a request is retransmitted because nothing is answered."""
         return self.silent_from + self._silence_s()
 
     def begin(self, moving_since: float | None) -> None:
-        """A new iteration; since when its blocks close, if they do already."""
+        """Begin an iteration; `moving_since`: since when its blocks close, if they already do."""
         self._moving_since = moving_since
         self.disordered = self.in_pieces = self.owned = False
         self.level = None
@@ -103,7 +105,7 @@ class InFlight:
         self.merged.clear()
 
     def leaves(self, flight: InFlightRequest, at: float) -> None:
-        """A request that was launched or repeated just now leaves later, after all those before it."""
+        """Note that a request launched or repeated just now leaves later, after all earlier ones."""
         flight.sent = at
         if flight.attempts == 1:
             flight.first_sent = at
@@ -114,18 +116,17 @@ class InFlight:
             self.silent_from = at
 
     def heard(self, now: float) -> None:
-        """The switch has answered something, or nothing was asked before."""
+        """Note that the switch has answered, or that nothing was asked before."""
         self._probes = 0
         self._heard_at = now
         self.silent_from = self._since(now)
 
     def answered(self, requests: Sequence[int], now: float, to_again: Container[int] = ()) -> None:
-        """Learn from answers that have come together: how long answers take, and which requests are hardly waited for
-        any more.
+        """Learn from answers that arrived together: how long answers take, and which requests are now overdue.
 
-        k workers had sent these blocks, and all that they had sent before; so what I sent before them will be answered
-        soon, or something was lost (as RFC 8985 has it).  `to_again`: of these requests the answers came to a packet
-        that was sent again, this worker's or another's.
+        k workers had sent these blocks and all earlier ones. So requests sent before them will be answered soon, or a
+        packet was lost (RFC 8985). `to_again`: requests whose answers came to a retransmitted packet of this or another
+        worker.
         """
         flights = {request: self.by_request.pop(request) for request in requests}
         moving_since = self._learn_wait(flights[requests[0]], now, lost=requests[0] in to_again)
@@ -143,9 +144,9 @@ class InFlight:
             self._soonest = min(self._soonest, other.deadline)
 
     def _learn_wait(self, flight: InFlightRequest, now: float, *, lost: bool) -> float:
-        """From the first of answers that have come together, how long they were waited for; since when blocks close.
+        """Learn the wait for the first of answers that arrived together; return since when blocks close.
 
-        Where a packet was lost the time says nothing about the other workers.
+        If a packet was lost, the wait says nothing about the other workers.
         """
         if self._moving_since is None:
             self._moving_since = now
@@ -156,10 +157,10 @@ class InFlight:
         return self._moving_since
 
     def _learn(self, flight: InFlightRequest, moving_since: float, now: float, *, again: bool) -> int:
-        """From each answer; which of all requests it answers, by their order of sending (RFC 3522).
+        """Learn from one answer, and return the order of sending of the request that it answers (RFC 3522).
 
-        The first attempt, unless it came to a repetition; that may be another worker's, so not what comes sooner than
-        an answer can (RFC 8985, 6.2).
+        That is the first attempt, unless the answer came to a repetition. The repetition may be another worker's, so an
+        answer that is sooner than possible is not this worker's (RFC 8985, 6.2).
         """
         if flight.expected:
             return flight.order
@@ -173,8 +174,9 @@ class InFlight:
         return flight.order if again and not soon else flight.first_order
 
     def due(self, now: float) -> list[int]:
-        """The requests to repeat: what was overtaken long ago; in silence the oldest, twice as many each time, where
-        gradients come in pieces one."""
+        """Return the requests to repeat: those overtaken long ago; in silence the oldest, twice as many each time, but
+        one if gradients come in pieces.
+        """
         due = [request for request, flight in self.by_request.items() if flight.deadline <= now]
         later = (flight.deadline for flight in self.by_request.values() if flight.deadline > now)
         self._soonest = min(later, default=math.inf)
@@ -187,7 +189,7 @@ class InFlight:
         return due
 
     def mark_sent_again(self, request: int, now: float) -> InFlightRequest:
-        """A request is sent once more."""
+        """Note that a request is retransmitted."""
         flight = self.by_request[request]
         if not flight.expected:
             self.by_request[request] = self.by_request.pop(request)
@@ -198,14 +200,16 @@ class InFlight:
         return flight
 
     def _level(self, flight: InFlightRequest) -> int:
-        """What all workers send in one order; what comes after all others, as the summary block, is its own."""
+        """Return the request's level, within which all workers send in one order; the summary block, sent last, has its
+        own.
+        """
         block = flight.header.block
         if self.level is None:
             return 0
         return self.level[block] if block < len(self.level) else -(2**63)
 
     def _overtaker(self, flight: InFlightRequest, newest: Mapping[int, int]) -> str | None:
-        """What was answered and was sent later: of its level, or only of lower ones, or nothing."""
+        """Return which later request was answered: one of the "same" level, only a "lower" one, or None."""
         mine = self._level(flight)
         if flight.order <= newest.get(mine, 0):
             return "same"
@@ -214,10 +218,11 @@ class InFlight:
         return "lower" if any(level < mine and flight.order <= order for level, order in newest.items()) else None
 
     def _patience_ends(self, flight: InFlightRequest, now: float, by: str) -> float:
-        """When an overtaken request is sent again: soon for the first time, then not before its answer can be here.
+        """Return when an overtaken request is retransmitted: soon the first time, then not before its answer can
+        arrive.
 
-        Where what its owner sent later says nothing of that, not before it is here usually.  What only a lower level
-        has overtaken others may still compute; after a refusal they may still encode it anew.
+        If the owner's later blocks say nothing about it, that is when it usually arrives. Others may still compute a
+        block that only a lower level has overtaken; after a refusal they may still encode it again.
         """
         if self.disordered or by == "lower":
             return max(now, flight.sent) + self._answer_timeout.rto_s
@@ -226,20 +231,20 @@ class InFlight:
         return soon if flight.attempts == 1 else max(soon, flight.sent + trip_s)
 
     def _since(self, now: float) -> float:
-        """From when on an answer can be missed: now, or once the first request leaves where none has left yet."""
+        """Return from when an answer can be missed: now, or when the first request leaves if none has left."""
         if self._all_left_at <= now:
             return now
         return max(now, self._first_leaves(now))
 
     def _first_leaves(self, default: float) -> float:
-        """When the first of all requests leaves, or has left."""
+        """Return when the first of all requests leaves, or has left."""
         return next((flight.sent for flight in self.by_request.values()), default)
 
     def _silence_s(self) -> float:
-        """How long silence may last.
+        """Return how long a silence may last.
 
-        Doubles each time while k workers are waited for.  Once the iteration moves silence is loss: the oldest request
-        is repeated early, as RFC 8985 does at the tail, and the wait grows by its own length only.
+        It doubles each time while k workers are awaited. Once blocks close, silence means loss: the oldest request is
+        repeated early, like the tail in RFC 8985, and the wait grows only by its own length.
         """
         if self._moving_since is not None:
             moving = self._moving_timeout
@@ -249,11 +254,10 @@ class InFlight:
 
     @property
     def _longest_s(self) -> float:
-        """The longest silence.
+        """Return the longest silence.
 
-        While others are waited for estimates grow, and with them everyone's wait for what is lost; but a few requests
-        may be repeated often: the first time after PATIENT trips for each that is in flight, then after one, two and so
-        on.
+        Estimates grow while others are awaited, and with them the wait for lost packets. But few requests may be
+        repeated often: first after PATIENT trips for each in flight, then after one, two and so on.
         """
         trips = len(self.by_request) * (self._probes or PATIENT)
         return min(RTO_MAX_S, trips * self._patience.trip_s)

@@ -1,4 +1,4 @@
-"""One iteration's blocks: which are sent in it, which of them are open, in which slots, and in what lanes."""
+"""One iteration's blocks: which are sent, which are open, and their slots and lanes."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,27 +12,27 @@ from kofn.host.wire.packet import Flag, Kind, KofnHeader, Lanes
 
 @dataclass(slots=True, kw_only=True)
 class IterationBlocks:
-    """An iteration of blocks of `shape`; `planned`: the code of the lanes planned for all but the summary block."""
+    """An iteration of blocks of `layout`; `planned`: the code of the lanes planned for all but the summary block."""
 
     layout: BlockLayout
     iteration: int = 0
     blocks: Sequence[int] = ()
-    """Sent in this iteration, ascending."""
+    """The sent blocks, ascending."""
     planned: int = Lanes.BITS_32
     open: set[int] = field(default_factory=set)
     slot_lanes: dict[int, int] = field(default_factory=dict)
-    """Lanes that slots have said that they sum in, by block."""
+    """The lanes that slots have reported, by block."""
     words: Mapping[int, int] = field(default_factory=dict)
-    """Of all blocks but the summary block, by the code of their lanes."""
+    """Words of any block but the summary block, by the code of its lanes."""
     sums: Mapping[int, int] = field(default_factory=dict)
-    """Words of their sums."""
+    """Words of the sums, by the code of their lanes."""
     total: int = 0
-    """As Shape.total."""
+    """Equals BlockLayout.total."""
     first: int = 0
-    """Number of the first block among all that were ever sent."""
+    """Number of the first block among all blocks ever sent."""
 
     def check_known(self, blocks: Iterable[int]) -> None:
-        """ProtocolError when others sum blocks in this iteration that are not sent in it."""
+        """Raise ProtocolError if others sum blocks in this iteration that it does not send."""
         if foreign := sorted(set(blocks) - set(self.blocks)):
             raise ProtocolError(
                 f"blocks {foreign[:8]} of iteration {self.iteration} were summed, which this worker was not told to"
@@ -40,20 +40,22 @@ class IterationBlocks:
             )
 
     def place(self, block: int) -> int:
-        """Among those that the iteration sends."""
+        """Return a block's place among the sent ones."""
         return bisect_left(self.blocks, block)
 
     def slot(self, block: int) -> int:
-        """Where a block is summed, before it is wrapped into the job's slots; every worker derives the same."""
+        """Return the number of a block's slot before it is wrapped into the job's slots; every
+        worker derives the same.
+        """
         return self.first + self.place(block)
 
     def lanes(self, block: int) -> int:
-        """The lanes that a block is summed in: as its slot has said, else as planned."""
+        """Return the lanes in which a block is summed: as its slot has reported, else as planned."""
         planned = Lanes.BITS_32 if block == self.layout.summary else self.planned
         return self.slot_lanes.get(block, planned)
 
     def flags(self, uses: int) -> int:
-        """What a contribution says of the lanes that its sender uses: 0 unless they are narrower than planned."""
+        """Return the flags that tell the sender's lanes: 0 unless they are narrower than planned."""
         return 1 + uses if uses > self.planned else 0
 
     def words_of(self, block: int, lanes: int) -> int:
@@ -64,14 +66,16 @@ class IterationBlocks:
 def iteration_blocks(
     layout: BlockLayout, iteration: int, blocks: Sequence[int] | None, lanes: int, first: int | None
 ) -> IterationBlocks:
-    """An iteration with these blocks (None: all) in these lanes, all open; ProtocolError where that cannot be."""
+    """Return an iteration with these blocks (None: all) in these lanes, all open. Raises ProtocolError if that is
+    impossible.
+    """
     total = layout.total
     chosen: Sequence[int] = range(total) if blocks is None else tuple(map(int, blocks))
     if list(chosen) != sorted(set(chosen)) or not chosen or not 0 <= chosen[0] <= chosen[-1] < total:
         raise ProtocolError(
             f"blocks of iteration {iteration} must be one or more of 0 to {total - 1}, ascending, got {chosen}"
         )
-    layout.words_of(0, lanes)  # refuses lanes that no block can be sent in
+    layout.words_of(0, lanes)  # raises for lanes in which no block can be sent
     words = {code: layout.words_of(0, code) for code in CODES if layout.allows(0, code)}
     return IterationBlocks(
         first=iteration * total if first is None else first,
@@ -87,16 +91,16 @@ def iteration_blocks(
 
 
 def hint(answer: KofnHeader) -> int | None:
-    """Lanes that the worker that closed a block uses by now, as its RESULT says; None where they are as planned."""
+    """Return the lanes now used by the worker that closed a block, from its RESULT; None if they are as planned."""
     uses = answer.flags & ~Flag.AGAIN
     return uses - 1 if 1 < uses <= len(WIDTHS) else None
 
 
 def check_words(layout: BlockLayout, answer: KofnHeader) -> None:
-    """ProtocolError when the block in a slot has not the words that this worker's has in the same lanes.
+    """Raise ProtocolError if the block in a slot has another number of words than this worker's in the same lanes.
 
-    A sum has the words of one in these lanes.  A refusal has as many as what it answers: those of the slot's block,
-    unless it is FORMAT_MISMATCH for having others.
+    A sum has the words of a sum in these lanes. A refusal has the words of the slot's block, unless it is a
+    FORMAT_MISMATCH because the numbers differ.
     """
     block, lanes = answer.block, answer.lanes
     other = answer.kind == Kind.FORMAT_MISMATCH and answer.flags == Flag.OTHER_WORDS

@@ -1,4 +1,4 @@
-"""The slots in plain Python: docs/reference/protocol.md's table once more, which slots.c and the P4 program obey.
+"""The slots in plain Python: the table of docs/reference/protocol.md, which slots.c and the P4 program obey.
 
 One job; values are integers in NumPy; `handle` returns the answers as (rank, header, values).
 """
@@ -23,13 +23,13 @@ from kofn.host.wire.packet import (
 
 
 def count_words(words: int, planes: int) -> int:
-    """Return the number of words in the answer to so many words of votes."""
+    """Return the number of words in the answer to `words` words of votes."""
     return max(words, planes * min(words, VOTE_WORDS))
 
 
 @dataclass(slots=True)
 class SlotState:
-    """One slot: whose block is in it, and how far that is."""
+    """One slot: its block, and the block's sum so far."""
 
     block_id: tuple[int, int, int] = (0, 0, 0)  # generation, iteration, block
     members: int = 0
@@ -42,7 +42,7 @@ class SlotState:
 
 
 class SlotModel:
-    """The slots of a job of `workers` workers, summing until `k` are in or a lane's sum has no more `room`."""
+    """The slots of a job of `workers` workers, which sum until `k` are in or the lanes have no `room`."""
 
     def __init__(self, *, workers: int, k: int, slots: int = 4096) -> None:
         self.workers, self.k, self.room = workers, k, workers
@@ -50,7 +50,9 @@ class SlotModel:
         self.slots = [SlotState() for _ in range(slots)]
 
     def handle(self, header: KofnHeader, values: bytes | memoryview) -> list[Answer]:  # noqa: PLR0911  # one return for each row of the table
-        """Take a packet of a worker, whose values are not kept; what the switch sends, all with the same values."""
+        """Take a worker's packet, without keeping its values, and return the switch's answers, all with the same
+        values.
+        """
         if header.generation != self.generation:
             return []
         index = header.slot % len(self.slots)
@@ -85,7 +87,7 @@ class SlotModel:
         return self._maybe_close(slot, header, values)
 
     def _has_room(self, header: KofnHeader, *, merged: int) -> bool:
-        """Whether k that count still fit a sum that has so many which do not, when this one is added."""
+        """Return whether k counted contributions still fit the sum beside `merged` uncounted ones."""
         return header.count > 0 or merged + (header.k or self.k) < self.room
 
     def _maybe_close(self, slot: SlotState, header: KofnHeader, values: bytes | memoryview) -> list[Answer]:
@@ -98,7 +100,7 @@ class SlotModel:
     def _sums(
         self, slot: SlotState, header: KofnHeader, values: bytes | memoryview, kind: Kind, ranks: Iterable[int]
     ) -> list[Answer]:
-        """What is in a closed slot to each of these ranks: of a block with a recipient the sum to that one alone."""
+        """Return a closed slot's sum for each of these ranks; with a recipient only that rank gets values."""
         state, lanes = self._state(slot, header), slot.format[2]
         planes = self.room.bit_length() if lanes == Lanes.VOTES else 1
         if lanes == Lanes.VOTES:
@@ -115,7 +117,7 @@ class SlotModel:
         ]
 
     def _counts(self, slot: SlotState) -> bytes:
-        """Planes of counts that go up to the room."""
+        """Return the counts as bit planes, for counts up to the room."""
         shifts = np.arange(self.room.bit_length())[:, None]
         return np.packbits(slot.values >> shifts & 1).tobytes()
 
@@ -123,7 +125,7 @@ class SlotModel:
         return _answer(self._state(slot, header), Kind.FORMAT_MISMATCH, header.worker, bytes(header.words * WORD_BYTES))
 
     def _state(self, slot: SlotState, header: KofnHeader) -> KofnHeader:
-        """A header that says what is in the slot."""
+        """Return a header with the slot's state."""
         scale, _, lanes = slot.format
         return header._replace(
             members=slot.members,
@@ -140,7 +142,7 @@ def _answer(header: KofnHeader, kind: Kind, rank: int, values: bytes) -> Answer:
 
 
 def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
-    """A packet's lanes, of this code, as signed numbers; of votes 0 and 1."""
+    """Return a packet's lanes of this code as signed numbers; votes become 0 and 1."""
     if lanes == Lanes.VOTES:
         return np.unpackbits(np.frombuffer(values[: VOTE_WORDS * WORD_BYTES], np.uint8)).astype(np.int64)
     if lanes == Lanes.BITS_4:
@@ -150,7 +152,7 @@ def to_numbers(values: bytes | memoryview, lanes: int) -> Fixed:
 
 
 def to_values(numbers: Fixed, lanes: int) -> bytes:
-    """Numbers as lanes of this code; what does not fit is cut off, so unsigned ones are summed as signed ones are."""
+    """Return numbers as lanes of this code; overflow is cut off, so unsigned lanes are summed like signed ones."""
     if lanes == Lanes.BITS_4:
         pairs = numbers.reshape(-1, 2) & 15
         return (pairs[:, 0] << 4 | pairs[:, 1]).astype(np.uint8).tobytes()

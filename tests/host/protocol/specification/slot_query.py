@@ -1,7 +1,7 @@
-"""Who is in a block that does not close: what a worker asks the switch when it has waited for long.
+"""A worker's question about a block that does not close: which workers have contributed?
 
-A PULL with a number of words that the block never has is FORMAT_MISMATCH as long as the slot has the block, open or
-closed, and a refusal tells who is in it.
+A PULL with a number of words that the block never has is refused with FORMAT_MISMATCH while the slot has the block,
+open or closed, and the refusal tells the members.
 """
 
 from kofn.host.kernels.lanes import CODES
@@ -10,14 +10,14 @@ from kofn.host.wire.packet import Kind, KofnHeader, members_of
 
 
 class SlotQuery:
-    """The latest question of one worker, and its answer."""
+    """A worker's latest question and its answer."""
 
     def __init__(self) -> None:
         self._asked: KofnHeader | None = None
         self._members: int | None = None
 
     def ask(self, request: KofnHeader, layout: BlockLayout) -> KofnHeader:
-        """What to send instead of this request, for a block of this shape, to hear who is in it."""
+        """Return the PULL to send instead of this request, so that the switch tells the block's members."""
         known = {layout.words_of(request.block, code) for code in CODES if layout.allows(request.block, code)}
         other = next(words for words in range(1, len(known) + 2) if words not in known)
         before, self._asked = self._asked, request._replace(kind=Kind.PULL, words=other)
@@ -26,7 +26,7 @@ class SlotQuery:
         return self._asked
 
     def hears(self, answer: KofnHeader) -> bool:
-        """Whether this is the answer; it is nothing to the protocol then."""
+        """Return whether this is the answer; then the protocol ignores it."""
         asked = self._asked
         if asked is None or answer.kind != Kind.FORMAT_MISMATCH or answer.words != asked.words:
             return False
@@ -36,11 +36,11 @@ class SlotQuery:
         return True
 
     def forget(self) -> None:
-        """Nothing is asked any more."""
+        """Ask nothing any more."""
         self._asked = None
 
     def describe(self, workers: int) -> str:
-        """What is known by now of the slot, in a job of so many workers."""
+        """Return a description of the answer, in a job of `workers` workers."""
         if self._asked is None:
             return "the switch was not asked why"
         if self._members is None:
@@ -52,5 +52,5 @@ class SlotQuery:
 
 
 def _block(header: KofnHeader) -> tuple[int, int, int]:
-    """Which block a packet is about."""
+    """Return the block that a packet is about."""
     return header.generation, header.iteration, header.block

@@ -1,19 +1,19 @@
-"""How long to wait for an answer, learnt from how long answers were waited for."""
+"""Timeouts learnt from the waits for answers."""
 
 import math
 
 RTO_MIN_S = 0.003
 RTO_MAX_S = 1.0
 SOON = 0.25
-"""Share of the usual wait: an answer that soon is one to an earlier attempt."""
+"""Share of the usual wait; an answer within it is one to an earlier attempt."""
 
 PATIENCE_MIN_S, PATIENCE_MAX_S = 0.0005, 0.004
 
 
 class Timeout:
-    """Retransmission timeout from smoothed waits and their deviation, as RFC 6298 has it.
+    """A retransmission timeout from smoothed waits and their deviation (RFC 6298).
 
-    `spare`: share of the usual wait that is added at least, however regular waits are.
+    `spare`: the least share of the usual wait to add, however regular the waits are.
     """
 
     def __init__(self, initial_s: float, *, spare: float = 0.0) -> None:
@@ -22,7 +22,7 @@ class Timeout:
         self._deviation_s = 0.0
 
     def sample(self, wait_s: float) -> None:
-        """An answer was waited for so long."""
+        """Learn the wait for an answer."""
         if self._smoothed_s is None:
             self._smoothed_s, self._deviation_s = wait_s, wait_s / 2
         else:
@@ -31,16 +31,16 @@ class Timeout:
 
     @property
     def rto_s(self) -> float:
-        """Nearly all answers are here by then."""
+        """The wait within which nearly all answers arrive."""
         return self._after(4)
 
     @property
     def usual_s(self) -> float:
-        """Most answers are here by then."""
+        """The wait within which most answers arrive."""
         return self._after(2)
 
     def _after(self, deviations: int) -> float:
-        """By when an answer is here whose wait is longer by so many deviations."""
+        """Return the smoothed wait plus this many deviations, within bounds."""
         if self._smoothed_s is None:
             return self._initial_s
         spare_s = max(deviations * self._deviation_s, self._spare * self._smoothed_s)
@@ -48,15 +48,15 @@ class Timeout:
 
     @property
     def soon_s(self) -> float:
-        """Hardly any answer is here by then."""
+        """The wait within which hardly any answer arrives."""
         return 0.0 if self._smoothed_s is None else SOON * self._smoothed_s
 
 
 class ReorderingWindow:
-    """How long an overtaken request is waited for: no longer than packets are ever seen to change places.
+    """The reordering window of RFC 8985: how long an overtaken request is awaited.
 
-    The reordering window of RFC 8985: it grows when a request was sent again in vain (the answer came sooner than any
-    can), and shrinks when that was needed.
+    It grows when a retransmission was unnecessary (the answer came sooner than possible), and shrinks when one was
+    needed.
     """
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class ReorderingWindow:
 
     @property
     def trip_s(self) -> float:
-        """An answer for which nobody else is waited for is here by then."""
+        """The wait within which an answer arrives that needs no other worker."""
         return min(RTO_MAX_S, max(RTO_MIN_S, 2 * self._soonest_s))
 
     def answer(self, since_sent_s: float, *, again: bool) -> None:
-        """An answer came so long after its request was sent the last time; `again`: not for the first time."""
+        """Learn the time from a request's last sending to its answer; `again`: it was a retransmission."""
         if not again:
             self._soonest_s = min(self._soonest_s, since_sent_s)
         elif since_sent_s < self._soonest_s:

@@ -1,4 +1,4 @@
-// What is read from headers that are not valid: what was last in them, where the packet itself has been there.
+// Reads of invalid headers: the fields' last values, if the packet itself has set them.
 
 #include <core.p4>
 #include <v1model.p4>

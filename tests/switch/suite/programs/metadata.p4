@@ -61,7 +61,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         hdr.ask.ingress = seen;
         meta.in_time = standard.ingress_global_timestamp;
         standard.egress_spec = 2;
-        // What is written here is set anew, or stays, on the way to egress.
+        // On the way to egress some of these fields are reset, the others keep their values.
         if (op == 0x20) { standard.instance_type = 77; }
         if (op == 0x21) { standard.packet_length = 78; }
         if (op == 0x22) { standard.egress_rid = 79; }

@@ -1,4 +1,4 @@
-// Truncated packets whose checksum covers the payload: what is cut off does not count, headers are not taken off.
+// Truncated packets whose checksum covers the payload: the limit cuts the payload, without subtracting the headers.
 #include <core.p4>
 #include <v1model.p4>
 

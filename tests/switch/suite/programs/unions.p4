@@ -5,7 +5,7 @@
 
 header Test_h {
     bit<8> number;   // which of the cases below
-    bit<8> seen;     // what is valid afterwards
+    bit<8> seen;     // the valid headers afterwards
     bit<8> equal;
     bit<8> failure;
 }
@@ -75,7 +75,7 @@ parser TestParser(packet_in packet, out headers_t hdr, inout metadata_t meta, in
         packet.extract(hdr.row.next.text, (bit<32>)front[7:0] * 8);
         transition items;
     }
-    state other_of_one { packet.extract(hdr.one.short); transition accept; }  // what was in `one` is no longer valid
+    state other_of_one { packet.extract(hdr.one.short); transition accept; }  // the earlier header of `one` becomes invalid
 }
 
 control Verify(inout headers_t hdr, inout metadata_t meta) {

@@ -1,4 +1,4 @@
-// Variable fields: extracted, emitted, assigned, compared, in checksums and hashes; what is wrong with a length.
+// Variable fields: extracted, emitted, assigned, compared, in checksums and hashes; invalid lengths.
 
 #include <core.p4>
 #include <v1model.p4>

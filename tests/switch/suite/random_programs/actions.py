@@ -35,7 +35,7 @@ Primitive = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """An action of the JSON; widths of its parameters."""
+    """An action of the JSON, with the widths of its parameters."""
 
     id: int
     parameters: tuple[int, ...]
@@ -43,11 +43,11 @@ class Action:
 
     @property
     def name(self) -> str:
-        """Not two are named alike."""
+        """The action's name, unique in the program."""
         return f"action{self.id}"
 
     def document(self) -> dict[str, Any]:
-        """Its JSON."""
+        """Return the action's JSON."""
         data = [{"name": f"p{number}", "bitwidth": width} for number, width in enumerate(self.parameters)]
         return {"name": self.name, "id": self.id, "runtime_data": data, "primitives": self.primitives}
 
@@ -63,7 +63,7 @@ class ActionMaker:
     tame: bool
 
     def action(self, number: int) -> Action:
-        """With parameters and statements; sometimes parts of them are jumped over."""
+        """Return an action with parameters and statements, some of them with jumps."""
         parameters = tuple(self.random.choice(WIDTHS) for _ in range(self.random.randint(0, 2)))
         more = [Leaf({"type": "local", "value": place}, width) for place, width in enumerate(parameters)]
         source = self.headers.readable(self.random, more)
@@ -79,7 +79,7 @@ class ActionMaker:
         return Action(id=number, parameters=parameters, primitives=placed)
 
     def deparser(self) -> list[Primitive]:
-        """Statements of the deparser, that make no headers."""
+        """Return statements of the deparser; they add no headers."""
         source = self.headers.readable(self.random)
         return [one for _ in range(self.random.randint(0, 2)) for one in self._assign(source)]
 
@@ -115,7 +115,7 @@ class ActionMaker:
         return [statement(name, named("header", self.random.choice(self.headers.names)))]
 
     def _whole(self) -> Primitive:
-        """A header or union becomes another of its type."""
+        """Return an assignment of a header or union to another of its type."""
         kinds = [("header", self.headers.twins), ("header", VARIABLE), ("header_union", UNIONS)]
         kind, names = self.random.choice(kinds[:2] if self.tame else kinds)
         name = "assign_union" if kind == "header_union" else "assign_header"
@@ -128,7 +128,7 @@ class ActionMaker:
     def _state(self, source: Readable) -> list[Primitive]:
         width = next(member.width for member in self.headers.fields(META) if member.name == "r")
         array, index = named("register_array", "register"), op("%", bits(source, 8, 1), const(CELLS))
-        copies_race = self.tame and self.egress  # BMv2 has several threads there
+        copies_race = self.tame and self.egress  # BMv2 runs egress in several threads
         match self.random.randint(2 if copies_race else 0, 3):
             case 0:
                 return [statement("register_read", field_of(META, "r"), array, index)]
@@ -158,7 +158,7 @@ class ActionMaker:
         return [statement("assign", field_of(STANDARD, "egress_spec"), port)]
 
     def _copy(self, source: Readable) -> list[Primitive]:
-        """Only of packets that are none yet, or there would be no end."""
+        """Return a statement that copies an original packet only; otherwise copying would not end."""
         if not self.copies:
             return self._assign(source)
         kept = const(self.random.randint(1, FIELD_LISTS))
@@ -169,12 +169,12 @@ class ActionMaker:
 
 
 def _unless(condition: Tree, skipped: int) -> Primitive:
-    """A jump over the next statements."""
+    """Return a jump over the next statements."""
     return statement("_jump_if_zero", op("b2d", condition), const(skipped))
 
 
 def _placed(primitive: Primitive, place: int) -> Primitive:
-    """Jumps name their target, not what they skip."""
+    """Return the primitive at its place: a jump names its target, not the number of skipped statements."""
     if primitive["op"] != "_jump_if_zero":
         return primitive
     condition, skipped = primitive["parameters"]
@@ -186,5 +186,5 @@ def _wrapped(tree: Tree) -> Tree:
 
 
 def cut_argument(tree: Tree) -> Tree:
-    """A leaf inside an argument's vector."""
+    """Return a leaf as part of an argument's vector."""
     return {"type": "expression", "value": cut(tree, 16)} if tree["type"] == "local" else tree

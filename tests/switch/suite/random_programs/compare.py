@@ -1,4 +1,4 @@
-"""One random program through two executors: what differs."""
+"""Runs one random program on two executors and compares them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,12 +13,12 @@ from tests.switch.suite.random_programs.program import RandomProgram
 
 
 def sent(executor: Executor, packet: tuple[int, bytes]) -> list[tuple[int, str]]:
-    """The packets that a packet becomes; of those to different ports the order is nobody's."""
+    """Return the outputs of a packet, sorted by port, since the order between ports is unspecified."""
     return [(port, data.hex()) for port, data in sorted(executor.inject(*packet), key=lambda item: item[0])]
 
 
 def outcome(executor: Executor, packet: tuple[int, bytes]) -> dict[str, Any]:
-    """All that a packet does."""
+    """Return all effects of a packet."""
     return {
         "sent": sent(executor, packet),
         "digests": executor.take_digests(0),
@@ -35,14 +35,14 @@ def _tables(executor: Executor) -> tuple[Table, ...]:
 
 
 def _direct(executor: Executor, table: Table) -> list[Count]:
-    """What the entries' counters and the default's hold."""
+    """Return the counters of the entries and of the default entry."""
     entries = executor.entries(table.name)
     counts = [executor.count(table.name, entry.key, entry.priority) for entry in entries]
     return [*counts, executor.default_count(table.name)]
 
 
 def differences(program: RandomProgram, packets: Iterable[tuple[int, bytes]]) -> list[str]:
-    """What the native engine does otherwise than the reference, packet by packet; empty if nothing."""
+    """Return the differences between native engine and reference, packet by packet; empty if there are none."""
     both: list[Executor] = [Engine({}), ReferenceEngine()]
     for executor in both:
         program.prepare(executor)

@@ -10,7 +10,7 @@ from tests.switch.suite.random_programs.expressions import truth
 from tests.switch.suite.random_programs.shape import META, Headers, hexadecimal
 
 KINDS = ("exact", "exact", "ternary", "lpm", "range")
-RANKS = ("exact", "lpm", "ternary", "range")  # what a table with a key of several kinds is
+RANKS = ("exact", "lpm", "ternary", "range")  # the kind of a table whose key has several kinds: the last of them here
 ENTRIES = 6
 
 
@@ -26,7 +26,7 @@ class KeyPart:
 
 @dataclass(slots=True, kw_only=True)
 class ControlMaker:
-    """Makes one pipeline; `entries` are what the control plane has to insert."""
+    """Makes one pipeline; `entries` are those that the control plane must insert."""
 
     random: Random
     headers: Headers
@@ -39,7 +39,7 @@ class ControlMaker:
     _conditions: list[dict[str, Any]] = field(default_factory=list)
 
     def pipeline(self, number: int, nodes: int) -> dict[str, Any]:
-        """The JSON of a pipeline of about so many nodes."""
+        """Return the JSON of a pipeline of about `nodes` nodes."""
         start = self._sequence(nodes, None)
         return {
             "name": self.name,
@@ -113,7 +113,7 @@ class ControlMaker:
         return name
 
     def _next(self, actions: list[Action], after: str | None) -> dict[str, str | None]:
-        """Sometimes other nodes after some actions, or after a hit."""
+        """Return the next nodes, sometimes different ones after some actions or after a hit."""
         other = after
         if self.random.random() < 0.3 and self._tables:
             other = self.random.choice([after, self._following(after)])
@@ -122,7 +122,7 @@ class ControlMaker:
         return {action.name: self.random.choice((after, other)) for action in actions}
 
     def _following(self, after: str | None) -> str | None:
-        """What comes after the next node: never one before it, so there is an end."""
+        """Return the successor of the next node; it is never an earlier node, so that the pipeline ends."""
         tables = {table["name"]: table["base_default_next"] for table in self._tables}
         conditions = {item["name"]: item["true_next"] for item in self._conditions}
         return {**tables, **conditions, None: None}[after]

@@ -1,6 +1,6 @@
-"""Random expressions in the forms that p4c writes: whatever could overflow is cut to its width at once.
+"""Random expressions in p4c's forms: a result that could overflow is cut to its width at once.
 
-A field of a header is read as zero when the header is not valid: what it holds then is not defined.
+A field of an invalid header reads as zero, since its value is undefined.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ DEPTH = 3
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Something that can be read: its tree, width and whether it is signed."""
+    """A readable value: its tree, its width and whether it is signed."""
 
     tree: Tree
     width: int
@@ -28,9 +28,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readable:
-    """What expressions may read: leaves, and the names of headers that can be valid or not.
+    """The values that expressions may read: leaves, and headers that may be valid or not.
 
-    The elements of `stack` are also read at computed places, the field `element` of them, while all are valid.
+    The elements of `stack` are also read at computed places, by their field `element`, while all are valid.
     """
 
     random: Random
@@ -42,41 +42,41 @@ class Readable:
     element: Leaf | None = None
 
     def choose(self, options: Sequence[T]) -> T:
-        """One of several."""
+        """Return one of several options."""
         return self.random.choice(options)
 
     def number(self, low: int, high: int) -> int:
-        """A number between both."""
+        """Return a number between both bounds."""
         return self.random.randint(low, high)
 
 
 def guarded(header: str, name: str) -> Tree:
-    """A field of a header, zero when the header is not valid."""
+    """Return a header's field, zero if the header is invalid."""
     return op("?", valid(header), field_of(header, name), const(0))
 
 
 def valid(header: str) -> Tree:
-    """Whether a header is valid."""
+    """Return whether a header is valid."""
     return op("d2b", field_of(header, "$valid$"))
 
 
 def cut(tree: Tree, width: int) -> Tree:
-    """The lowest bits."""
+    """Return the lowest bits."""
     return op("&", tree, const((1 << width) - 1))
 
 
 def sign(tree: Tree, width: int) -> Tree:
-    """The lowest bits as a signed number."""
+    """Return the lowest bits as a signed number."""
     return op("two_comp_mod", tree, signed_const(width))
 
 
 def signed_const(value: int) -> Tree:
-    """A constant that may be negative, as p4c writes it."""
+    """Return a constant that may be negative, as p4c writes it."""
     return {"type": "hexstr", "value": hex(value)}
 
 
 def bits(source: Readable, width: int, depth: int = DEPTH) -> Tree:
-    """An unsigned number of `width` bits."""
+    """Return an unsigned number of `width` bits."""
     if depth == 0 or source.number(0, 3) == 0:
         return _unsigned_leaf(source, width)
     rule = source.choose(UNSIGNED)
@@ -94,7 +94,7 @@ def _unsigned_leaf(source: Readable, width: int) -> Tree:
 
 
 def element(source: Readable, place: int) -> Tree:
-    """A field of the stack's header at a computed place, by the field's number."""
+    """Return a field of the stack's header at a computed place, by the field's number."""
     stack = {"type": "header_stack", "value": source.stack[0].partition("[")[0]}
     index = op("%", bits(source, 4, 1), const(len(source.stack)))
     header = op("dereference_header_stack", stack, index)
@@ -186,7 +186,7 @@ UNSIGNED = (
 
 
 def ints(source: Readable, width: int, depth: int = DEPTH) -> Tree:
-    """A signed number of `width` bits, at least two."""
+    """Return a signed number of `width` bits, at least two."""
     if depth == 0 or source.number(0, 3) == 0:
         return _signed_leaf(source, width, depth)
     left, right = ints(source, width, depth - 1), ints(source, width, depth - 1)
@@ -214,7 +214,7 @@ def _signed_leaf(source: Readable, width: int, depth: int) -> Tree:
 
 
 def truth(source: Readable, depth: int = DEPTH) -> Tree:
-    """A condition."""
+    """Return a condition."""
     if depth == 0 or source.number(0, 4) == 0:
         return _simple_truth(source)
     match source.number(0, 5):

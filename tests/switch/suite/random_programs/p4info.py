@@ -1,4 +1,4 @@
-"""The P4Info of a random program, for switches that are told by P4Runtime."""
+"""The P4Info of a random program, for switches that P4Runtime controls."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ ACTIONS, TABLES = 0x01000001, 0x02000001  # first ids
 
 
 def p4info_of(document: bytes) -> p4i.P4Info:
-    """Its actions and tables."""
+    """Return the program's actions and tables."""
     root, info = json.loads(document), p4i.P4Info()
     for number, action in enumerate(root["actions"]):
         _add_action(info, ACTIONS + number, action)

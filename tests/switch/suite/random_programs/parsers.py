@@ -22,11 +22,11 @@ class ParserMaker:
     random: Random
     headers: Headers
     tame: bool
-    sets: list["ValueSet"] = field(default_factory=list)  # made on the way
-    _variable: set[str] = field(default_factory=set)  # what is extracted somewhere
+    sets: list["ValueSet"] = field(default_factory=list)  # created on the way
+    _variable: set[str] = field(default_factory=set)  # headers that some state extracts
 
     def parser(self, states: int) -> dict[str, Any]:
-        """The JSON of a parser of so many states."""
+        """Return the JSON of a parser with `states` states."""
         made = [self._state(number, states) for number in range(states)]
         return {"name": "parser", "id": 0, "init_state": "state0", "parse_states": made}
 
@@ -50,7 +50,7 @@ class ParserMaker:
         }
 
     def _operation(self, *, first: bool) -> tuple[dict[str, Any], list[tuple[Tree, int]]]:
-        """The statement, and what a select after it may look at."""
+        """Return a statement, and the keys that a following select may use."""
         source = self.headers.readable(self.random)
         kind = 0 if first else self.random.randint(0, 8)
         if kind <= 2:
@@ -113,7 +113,7 @@ class ParserMaker:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueSet:
-    """A value set, and what the control plane puts into it."""
+    """A value set, and the keys that the control plane inserts."""
 
     name: str
     width: int
@@ -121,7 +121,7 @@ class ValueSet:
 
 
 def _joined(values: list[int], widths: list[int]) -> str:
-    """Each padded to whole bytes."""
+    """Return the values, each padded to whole bytes."""
     return "0x" + "".join(hexadecimal(value, width)[2:] for value, width in zip(values, widths, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A whole random program with its entries and packets, all from one number."""
+"""A random program with its entries and packets, all determined by one seed."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ EMPTY = (*("header_union_stacks", "enums", "meter_arrays", "extern_instances", "
 
 @dataclass(frozen=True, kw_only=True)
 class RandomProgram:
-    """The number, and how large what comes of it is."""
+    """The seed and the sizes of a program."""
 
     seed: int
     states: int = 4
@@ -31,7 +31,7 @@ class RandomProgram:
     wide: int = 256
     copies: bool = True
     checksums: bool = True
-    tame: bool = False  # without what BMv2 gets wrong; p4c writes none of it, but for what it cannot know of
+    tame: bool = False  # avoids BMv2's faults, which p4c's output reaches only where p4c cannot know
 
     @cached_property
     def _made(self) -> tuple[dict[str, Any], list[Entry], list[ValueSet]]:
@@ -88,7 +88,7 @@ class RandomProgram:
 
     @staticmethod
     def _calculations(random: Random, headers: Any) -> list[dict[str, Any]]:
-        """One for each algorithm, and one for the checksum; with the payload sometimes."""
+        """Return one calculation for each algorithm and one for the checksum, some with the payload."""
         made = []
         for number, name in enumerate((*(f"hash_{one}" for one in ALGORITHMS), "sum_csum16")):
             choices = [(header, one.name) for header in (META, *headers.names) for one in headers.fields(header)]
@@ -111,7 +111,7 @@ class RandomProgram:
 
     @property
     def document(self) -> bytes:
-        """The JSON."""
+        """Return the program's JSON."""
         return json.dumps(self._made[0]).encode()
 
     def prepare(self, executor: Executor) -> None:
@@ -126,11 +126,11 @@ class RandomProgram:
 
     @property
     def entries(self) -> list[Entry]:
-        """What the control plane inserts."""
+        """The entries that the control plane inserts."""
         return self._made[1]
 
     def packets(self, count: int) -> list[tuple[int, bytes]]:
-        """Ports and packets, short and long ones."""
+        """Return short and long packets with their ports."""
         random = Random(self.seed + 1)
         lengths = [random.choice((random.randint(1, 30), random.randint(30, 200))) for _ in range(count)]
         return [(random.randrange(PORTS), random.randbytes(length)) for length in lengths]

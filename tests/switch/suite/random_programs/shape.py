@@ -1,4 +1,4 @@
-"""The headers of a random program, and how its JSON is written."""
+"""The headers of a random program, and the form of its JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ READ = ("ingress_port", "packet_length", "instance_type", "parser_error", "check
 SIGNED = (8, 16, 33)
 UNIONS = ("u", "w")
 VARIABLE, VARIABLE_FIELD, VARIABLE_MAX = ("v0", "v1"), "rest", 64
-AGAIN = "again"  # metadata that says that a packet comes in for the second time
-SMALL = (1, 2, 3, 4)  # bits of the metadata that keys are made of
+AGAIN = "again"  # metadata that marks a packet's second pass
+SMALL = (1, 2, 3, 4)  # widths in bits of the metadata in keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,16 @@ class Headers:
 
     @property
     def names(self) -> list[str]:
-        """Of what is on the wire."""
+        """The names of the headers on the wire."""
         return [name for name in self.instances if name not in (META, STANDARD)]
 
     def fields(self, header: str) -> list[Member]:
-        """Of a header, without what fills it up and what copies go by."""
+        """Return a header's fields, except padding and the mark of copies."""
         members = self.types[self.instances[header]]
         return [member for member in members if member.name not in ("_padding", AGAIN) and not member.variable]
 
     def readable(self, random: Random, more: Sequence[Leaf] = ()) -> Readable:
-        """What expressions may read."""
+        """Return the values that expressions may read."""
         meta = [Leaf(field_of(META, member.name), member.width, member.signed) for member in self.fields(META)]
         standard = {str(name): int(width) for name, width in STANDARD_FIELDS}
         always = [Leaf(field_of(STANDARD, name), standard[name]) for name in READ]
@@ -78,7 +78,7 @@ class Headers:
         )
 
     def document(self) -> dict[str, Any]:
-        """The sections of the JSON."""
+        """Return the sections of the JSON."""
         types = [*self.types, STANDARD]
         numbers = {name: number for number, name in enumerate(self.instances)}
         return {
@@ -126,7 +126,7 @@ class Headers:
 
 
 def random_headers(random: Random, *, wide: int) -> Headers:
-    """Some headers; fields of at most `wide` bits."""
+    """Return random headers; fields have at most `wide` bits."""
     widths = [width for width in WIDER if width <= wide]
     types = {f"t{number}": _padded(_members(random, widths, "f")) for number in range(3)}
     meta = [*_members(random, widths, "m"), *(Member(f"k{width}", width) for width in SMALL)]
@@ -151,24 +151,24 @@ def _padded(members: list[Member]) -> list[Member]:
 
 
 def argument(tree: Tree) -> Tree:
-    """A tree as the argument of a statement."""
+    """Return a tree as the argument of a statement."""
     if tree["type"] == "expression":
         return {"type": "expression", "value": tree}
     return {"type": "runtime_data", "value": tree["value"]} if tree["type"] == "local" else tree
 
 
 def statement(name: str, *arguments: Tree) -> dict[str, Any]:
-    """A primitive."""
+    """Return a primitive."""
     return {"op": name, "parameters": [argument(tree) for tree in arguments]}
 
 
 def named(kind: str, name: str) -> Tree:
-    """A header, array, ... as an argument."""
+    """Return a header, array, ... as an argument."""
     return {"type": kind, "value": name}
 
 
 def hexadecimal(value: int, width: int) -> str:
-    """A number with all digits of its bytes."""
+    """Return a number with all digits of its bytes."""
     return f"0x{value:0{(width + 7) // 8 * 2}x}"
 
 
