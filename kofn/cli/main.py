@@ -43,7 +43,7 @@ LAZY = {
     "status": ("kofn.cli.query_commands", "status"),
     "watch": ("kofn.cli.query_commands", "watch"),
 }
-"""Commands: module and name of the click command.  What is not installed is not listed."""
+"""Commands: module and name of the click command.  A command without its package is not listed."""
 
 
 class LazyGroup(click.Group):
