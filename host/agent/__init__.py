@@ -1,1 +1,1 @@
-"""One worker's side of a job in the network: protocol, ledger and sockets together."""
+"""One worker's side of a job in the network: protocol, ledger and sockets together. driver.py decides."""

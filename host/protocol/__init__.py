@@ -1,1 +1,1 @@
-"""The worker's side of the protocol, without sockets and clocks."""
+"""The worker's side of the protocol, without sockets and clocks: core.h first."""

@@ -1,1 +1,1 @@
-"""Summary, checks, figures and page of a run, from its files."""
+"""Summary (summary.py), checks (checks.py), figures (drawings.py) and page (page.py) of a run, from its files."""

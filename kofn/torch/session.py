@@ -1,7 +1,7 @@
 """A training's place in its job: gradients that leave with each backward pass, and their means.
 
-A session follows a model in DistributedDataParallel. DDP calls reduce() with each bucket of gradients, and ready()
-before each forward pass. Without an optimizer (elastic.py) one mean is given for each backward pass, in the order of
+A session follows a model in DistributedDataParallel. DDP calls _hook() with each bucket of gradients, which
+calls reduce(), and ready() before each forward pass. Without an optimizer (elastic.py) one mean is given for each backward pass, in the order of
 iterations.
 """
 
