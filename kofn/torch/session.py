@@ -1,8 +1,8 @@
 """A training's place in its job: gradients that leave with each backward pass, and their means.
 
-A session follows a model in DistributedDataParallel. DDP calls _hook() with each bucket of gradients, which
-calls reduce(), and ready() before each forward pass. Without an optimizer (elastic.py) one mean is given for each backward pass, in the order of
-iterations.
+A session follows a model in DistributedDataParallel. DDP calls _hook() with each bucket of gradients, which calls
+reduce(), and ready() before each forward pass. Without an optimizer (elastic.py) one mean is given for each backward
+pass, in the order of iterations.
 """
 
 import atexit
