@@ -59,6 +59,7 @@ class Seat:
     attachments: int = 0
     finished: str = ""  # the reason that it gave
     current: bool = False  # it has parameters, and every result of the generation that was in force last
+    took_part: bool = False  # it has begun to train since the job's start
 
     @property
     def hello(self) -> pb.Hello:

@@ -184,14 +184,16 @@ class Agent:
         """The generation of the slots in use."""
         return self.protocol.generation
 
-    async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
+    async def join_first(
+        self, iteration: int, generation: int, peer_source: PeerSource, state: ReplicaState | None = None
+    ) -> None:
         """Begin a new job, see Reducer; AgentError if the ledger belongs to an earlier run."""
-        if self.ledger.begun:
+        if self.ledger.begun not in (0, iteration - 1):
             raise AgentError(
                 f"the job starts, but this worker's ledger is in iteration {self.ledger.begun} of an earlier run:"
                 " remove the file, or choose another --metrics"
             )
-        await self.start(iteration, generation, peer_source)
+        await self.start(iteration, generation, peer_source, state=state)
 
     async def join_running(
         self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]

@@ -380,6 +380,8 @@ class RunSection(Section, frozen=True):
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
     alone: bool = False  # also train one worker alone, beside the last trial, as a baseline of summing
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
+    checkpoint_every: Annotated[int, Meta(ge=0)] = 0  # iterations from one checkpoint to the next; 0: none
+    checkpoint_keep: PositiveInt = 2  # newest checkpoints that stay
     trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
 
 

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from kofn.host.arrays import Integers
+from kofn.host.arrays import Arrays, Integers, fitting
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.plan import Plan
-from kofn.host.workload.optimizer import Arrays, fitting
 from kofn.host.workload.replica import ReplicaState
 from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError

@@ -1,0 +1,99 @@
+"""A ledger's state between two iterations, for checkpoints: what is pending, and the accounts.
+
+Between the end of an iteration and the begin of the next one no contribution is on its way, so the contributions
+themselves are not part of the state.
+"""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kofn.host.arrays import Arrays, Integers, fitting
+from kofn.host.compression.ledger_native import View, library, view_of
+from kofn.host.compression.ledger_storage import RECORD, LedgerStorage, Records
+from kofn.host.compression.residual import Residual
+from kofn.host.errors import CheckpointError
+
+
+class LedgerState:
+    """The state of the ledger in `storage`, which `view` opens.
+
+    Its arrays: "pending" (blocks, elements) and "shifts" (blocks,) as in LedgerStorage, and "records" int64
+    (blocks, fields of RECORD).
+    """
+
+    def __init__(self, storage: LedgerStorage, view: View) -> None:
+        self._storage, self._view = storage, view
+        self.copy_every = 0
+        """Iterations from one copy to the next; 0: none."""
+        self._copies: dict[int, Arrays] = {}
+
+    def ended(self, first: int, last: int) -> None:
+        """Keep a copy if one is due: iterations first..last have ended, and none is under way."""
+        for iteration in multiples(self.copy_every, first, last):
+            self._copies[iteration] = self.copy()
+
+    def take(self, iteration: int) -> Arrays | None:
+        """Return the copy at the end of an iteration, and forget it; None if there is none."""
+        return self._copies.pop(iteration, None)
+
+    def copy(self) -> Arrays:
+        """Return a copy of the arrays."""
+        return {name: array.copy() for name, array in _arrays(self._storage).items()}
+
+    def restore(self, iteration: int, states: Sequence[Arrays]) -> None:
+        """Take over the states of one worker or more after this iteration; CheckpointError if one does not fit.
+
+        The ledger must be new.  A process that dies meanwhile leaves a ledger that is new again.
+        """
+        with self._storage.restoring(iteration):
+            for state in states:
+                self._take_over(state)
+
+    def _take_over(self, state: Arrays) -> None:
+        blocks, elements = self._storage.pending.shape
+        other = LedgerStorage.in_memory(blocks=blocks, lanes=elements, width=1, residual=self._storage.residual)
+        try:
+            for name, array in _arrays(other).items():
+                array[:] = fitting(state, name, array)
+        except ValueError as error:
+            raise CheckpointError(f"a ledger of the checkpoint does not fit this job: {error}") from None
+        residual = Residual(other, view_of(other, {}))
+        for some in residual.slices:
+            values = np.ascontiguousarray(residual.values(some))
+            records = np.ascontiguousarray(other.records[some])
+            library().ledger_take_over(
+                ctypes.addressof(self._view), some.start, len(values), values.ctypes.data, records.ctypes.data
+            )
+
+
+def multiples(of: int, first: int, last: int) -> range:
+    """Return the multiples of a number from `first` to `last`; none of 0."""
+    return range(-(-first // of) * of, last + 1, of) if of else range(0)
+
+
+def summed_by_others(results: Integers, states: Iterable[Arrays], like: Arrays) -> Arrays:
+    """Return the state of the workers whose ledgers are missing: what they had in sums, and nothing pending.
+
+    `results`: the checksums of all sums, (blocks,); `states`: the known ledgers; `like`: one of them, for the shapes.
+    """
+    rest = results.copy()
+    for state in states:
+        rest -= _records(state["records"])["aggregated"]
+    found = {name: np.zeros_like(array) for name, array in like.items()}
+    records = _records(found["records"])
+    records["gradients"] = records["aggregated"] = rest
+    return found
+
+
+def _records(numbers: npt.NDArray[np.generic]) -> Records:
+    """Return the records in an array of the state, without a copy."""
+    return numbers.view(RECORD)[:, 0]
+
+
+def _arrays(storage: LedgerStorage) -> Arrays:
+    """Return the arrays of the state in their places."""
+    records = storage.records.view(np.int64).reshape(len(storage.records), -1)
+    return {"records": records, "pending": storage.pending, "shifts": storage.shifts}
