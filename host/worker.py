@@ -73,10 +73,11 @@ def work(
     ledger_file = metrics_path.with_suffix(".ledger")
     recorder = Recorder(training.coding) if config.run.record else None
     reducer = _reducer(config, place, training, ledger_file, recorder)
+    metrics, loop = Metrics(metrics_path), EventLoop()
     if checkpoints is not None:
         folder = CheckpointFolder(checkpoints, config.run.checkpoint_keep)
         training.saver = Saver(folder, config, place.rank, reducer.ledger)
-    metrics, loop = Metrics(metrics_path), EventLoop()
+        training.saver.sync = metrics.sync
     member = loop.run(member_of(config, place, reducer, training.replica, certs, training.saver))
     with joined(loop, member):
         reason = training.run(reducer, metrics, lambda report: loop.spawn(member.report(report)))

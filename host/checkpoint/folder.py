@@ -11,9 +11,8 @@ power cut leaves a whole checkpoint or a `.part`.  Older checkpoints are removed
 
 import hashlib
 import logging
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 from kofn.host.arrays import Arrays
 from kofn.host.errors import CheckpointError
 from kofn.host.workload.replica import ReplicaState, from_parts, header_of
+from kofn.results.files import sync_folder, write_synced
 
 log = logging.getLogger(__name__)
 
@@ -85,11 +85,10 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class CheckpointFolder:
-    """The folder at `path`; the newest `keep` checkpoints stay.  `fsync` brings a file to the disk."""
+    """The folder at `path`; the newest `keep` checkpoints stay."""
 
     path: Path
     keep: int = 2
-    fsync: Callable[[int], None] = os.fsync
     _whole: dict[Path, Manifest] = field(default_factory=dict)  # verified by this process
 
     def write(self, iteration: int, name: str, arrays: Arrays) -> str:
@@ -99,24 +98,21 @@ class CheckpointFolder:
         data = msgspec.msgpack.encode(
             {header_of(each, array): array.reshape(-1).view(np.uint8).data for each, array in arrays.items()}
         )
-        try:
-            self._write(folder / name, data)
-        except OSError:
-            (folder / name).unlink(missing_ok=True)
-            raise
+        write_synced(folder / name, data)
         return hashlib.sha256(data).hexdigest()
 
     def complete(self, manifest: Manifest) -> None:
         """Make a checkpoint whole: its files are written.  Older ones, and newer ones of another future, go."""
         folder, content = self._part(manifest.iteration), msgspec.json.encode(manifest)
         signed = _Signed(msgspec.Raw(content), hashlib.sha256(content).hexdigest())
-        self._write(folder / MANIFEST, msgspec.json.encode(signed))
-        self._sync(folder)
+        write_synced(folder / MANIFEST, msgspec.json.encode(signed))
+        sync_folder(folder)
         final = self._final(manifest.iteration)
         if final.exists():  # it is damaged, or the job was resumed at an older one
             shutil.rmtree(final)
         folder.rename(final)
-        self._sync(self.path)
+        for path in (self.path, self.path.parent):
+            sync_folder(path)
         past = [path for path in self._all() if path <= final]
         begun = [path for path in self.path.glob("*" + PART) if path < final]
         for path in (*begun, *(path for path in self._all() if path not in past[-self.keep :])):
@@ -162,17 +158,3 @@ class CheckpointFolder:
 
     def _final(self, iteration: int) -> Path:
         return self.path / f"{iteration:08d}"
-
-    def _write(self, path: Path, data: bytes) -> None:
-        with path.open("wb") as file:
-            file.write(data)
-            file.flush()
-            self.fsync(file.fileno())
-
-    def _sync(self, folder: Path) -> None:
-        """Bring a folder's entries to the disk."""
-        opened = os.open(folder, os.O_RDONLY)
-        try:
-            self.fsync(opened)
-        finally:
-            os.close(opened)

@@ -1,6 +1,7 @@
 """How a worker begins at a checkpoint: which one fits, and whose ledgers it takes over."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ KEPT = ("model", "compress", "schedule", "layer", "shard")
 
 def check_configuration(checkpoint: Checkpoint, config: Config) -> None:
     """Raise CheckpointError if the job has another model or other ledgers than the checkpoint's."""
-    before, now = checkpoint.manifest.configuration, msgspec.to_builtins(config)
+    before, now = checkpoint.manifest.configuration, plain(config)
     pairs = [*((section, before[section], now[section]) for section in KEPT)]
     pairs += [(f"job.{key}", before["job"][key], now["job"][key]) for key in ("id", "words", "collective")]
     for name, then, given in pairs:
@@ -26,6 +27,12 @@ def check_configuration(checkpoint: Checkpoint, config: Config) -> None:
                 f"{name} must be as in {checkpoint.path}, {_differing(then, given)}: resume with the same"
                 " configuration, or begin a new run"
             )
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """Return a configuration as JSON has it."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
+    return found
 
 
 def _differing(then: object, given: object) -> str:

@@ -8,12 +8,10 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import msgspec
-
 from kofn.config.schema import Config
 from kofn.host.arrays import Arrays
 from kofn.host.checkpoint.folder import Checkpoint, CheckpointFolder, Manifest
-from kofn.host.checkpoint.resume import check_configuration, ledgers_of
+from kofn.host.checkpoint.resume import check_configuration, ledgers_of, plain
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_state import multiples
 from kofn.host.errors import CheckpointError
@@ -37,11 +35,14 @@ class Saver:
         self._folder, self._config, self._rank, self._ledger = folder, config, rank, ledger
         self._every = config.run.checkpoint_every
         self.saved: Callable[[int, Mapping[str, str]], None] = lambda iteration, files: None
+        self.sync: Callable[[], None] = lambda: None
+        """Brings the worker's metrics to the disk."""
         self.leads = False
         """Whether this worker saves the replica, which is the same at all workers."""
         if ledger is not None:
             ledger.state.copy_every = self._every
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="kofn-checkpoint")
+        self._copied: list[tuple[int, Mapping[str, Arrays]]] = []
         self._writing: list[Future[None]] = []
 
     # -- resuming
@@ -69,17 +70,23 @@ class Saver:
     # -- saving
 
     def applied(self, first: int, last: int, replica: Replica) -> None:
-        """Write a due checkpoint: iterations first..last are applied."""
+        """Copy what a due checkpoint needs for write(): iterations first..last are applied."""
         for iteration in multiples(self._every, first, last):
             ledger = None if self._ledger is None else self._ledger.state.take(iteration)
             arrays = {} if ledger is None else {f"ledger-{self._rank}": ledger}
             if self.leads and iteration == last and (state := replica.state()) is not None:
                 arrays[f"replica-{self._rank}"] = state.arrays
+            self._copied.append((iteration, arrays))
+
+    def write(self) -> None:
+        """Have the copies written; the metrics file has the lines up to them."""
+        for iteration, arrays in self._copied:
             self._writing = [each for each in self._writing if not each.done()]
             if len(self._writing) < QUEUED:
                 self._writing.append(self._disk.submit(self._write, iteration, arrays))
             else:
                 log.warning("no checkpoint of iteration %d: the disk is still writing earlier ones", iteration)
+        self._copied.clear()
 
     def complete(self, message: kofn_pb2.Checkpoint) -> None:
         """Make a checkpoint whole that all workers have saved; a failure is logged."""
@@ -88,7 +95,7 @@ class Saver:
             workers=self._config.job.workers,
             files=dict(message.files),
             missing=tuple(message.missing),
-            configuration=msgspec.to_builtins(self._config),
+            configuration=plain(self._config),
             control=message.control.SerializeToString(),
         )
         try:
@@ -104,6 +111,7 @@ class Saver:
 
     def _write(self, iteration: int, arrays: Mapping[str, Arrays]) -> None:
         try:
+            self.sync()
             files = {name: self._folder.write(iteration, name, each) for name, each in arrays.items()}
         except OSError as error:  # a full disk ends no training
             log.error("no checkpoint of iteration %d: %s: %s", iteration, self._folder.path, error.strerror)

@@ -240,6 +240,8 @@ class Training:
             if step is not None and step.spent is not None and line["computed"]:
                 line["step_s"] = self._since_s - step.spent.reduced_s  # of all applied updates
             metrics.write(**line)
+        if self.saver is not None:
+            self.saver.write()
         return reason
 
     def _over(self, iteration: int) -> str | None:

@@ -1,5 +1,6 @@
 """One job in one trial: its workers' programs, its events, and its live view."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from kofn.run.live import TrialView
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
+from kofn.run.resume import NEW, Resumed
 from kofn.run.schedule import Due, Schedule, action, late_joiners
 from kofn.switch.engine.faults import FaultRule
 
@@ -53,6 +55,7 @@ class JobTrial:
         prefix: str,
         title: str,
         server: tuple[str, EmulatedHost] | None = None,
+        resumed: Resumed = NEW,
     ) -> None:
         """Prepare the job; `hosts` are the workers' by rank, `prefix` distinguishes a job's processes from another
         job's.
@@ -73,6 +76,7 @@ class JobTrial:
         self._processes, self._network = processes, network
         self.programs = JobPrograms(config, folder, hosts=hosts, server=server, prefix=prefix)
         self._schedule = Schedule([*config.event, *config.link, *config.cpu])
+        self._resumed = resumed
         self._journal = LineTail(folder.decisions)
         self._started_at: dict[str, int] = {}  # by worker: the newest iteration when an event started it
         self._cpu = CpuShares(processes, folder.log)
@@ -99,14 +103,34 @@ class JobTrial:
         for rank in sorted({rank for link in self.config.link for rank in link.workers}):
             node, host = self.programs.hosts[rank]
             await self._network.shape(node, host.mbps)
-        late = late_joiners(self.config.event)
+        absent = self._absent()
         for rank, name in enumerate(self._workers):
             self._processes.keep(self.programs.worker(commands, job, rank))
-            if f"worker-{rank}" not in late:
+            if f"worker-{rank}" not in absent:
                 await self._processes.restart(name)
         if self.config.run.alone and self.folder is job.trials[-1]:
             await self._processes.launch(self.programs.alone(commands, job))
         self.view.begin()
+
+    def _absent(self) -> set[str]:
+        """Return the workers that do not run at the begin: late ones, and those that an event had killed."""
+        absent = late_joiners(self.config.event)
+        for event in self._resumed.done:
+            if event.action == "kill":
+                absent.add(event.name)
+            elif event.action == "start":
+                absent.discard(event.name)
+        return absent
+
+    async def resume(self, client: ControllerClient) -> None:
+        """Carry out again what events had changed by the checkpoint, without a word; the network is a new one."""
+        if not self._resumed.iteration:
+            return
+        for event in self._schedule.resume([(one.action, one.name) for one in self._resumed.done]):
+            if action(event)[0] not in ("kill", "start"):
+                await self._carry_out(event, client)
+        self.view.poll()
+        self._write("resume", self._resumed.words, "")
 
     def going_on(self) -> bool:
         """Return whether a worker runs, or one is certain to start before the training is over."""
@@ -224,6 +248,8 @@ class JobTrial:
         entry = LoggedEvent(time=time.time(), iteration=self._iteration, action=what, name=name, missed=missed)
         with self.folder.events.open("ab") as out:
             out.write(msgspec.json.encode(entry) + b"\n")
+            out.flush()
+            os.fsync(out.fileno())  # a resumed run repeats no event
         self.view.happened(entry.words)
         return entry.words
 

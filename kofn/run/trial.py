@@ -22,6 +22,7 @@ from kofn.run.native import NativeBuild
 from kofn.run.network import ROOT, NetworkClient, ProcessSpec, listens
 from kofn.run.page import Watched
 from kofn.run.processes import Processes
+from kofn.run.resume import NEW, Resumed
 from kofn.run.sampler import Sampler
 from kofn.run.switch_identity import answering
 
@@ -45,6 +46,7 @@ class Trial:
         native: NativeBuild,
         console: Console,
         watched: Watched,
+        resumed: Sequence[Resumed] | None = None,
     ) -> None:
         self._network, self._commands, self._folder, self._console = network, commands, folder, console
         self._entries = folder.trials[number]
@@ -63,8 +65,11 @@ class Trial:
                 server=next(servers) if load_collective(config.job.collective).server else None,
                 prefix=_prefix(folder, config.job.id),
                 title=title,
+                resumed=one,
             )
-            for config, entry, title in zip(configs, self._entries, _titles(folder, number), strict=True)
+            for config, entry, title, one in zip(
+                configs, self._entries, _titles(folder, number), resumed or [NEW] * len(configs), strict=True
+            )
         ]
         for training in self._trainings:
             training.neighbours = [other.view for other in self._trainings if other is not training]
@@ -131,6 +136,7 @@ class Trial:
         before = self._network.link_bytes()
         for training, job in zip(self._trainings, self._folder.jobs, strict=True):
             await training.start(self._commands, job)
+            await training.resume(client)
         sampler = Sampler(self._network, self._commands.network, self._trainings, self._watched)
         followers = [
             asyncio.create_task(sampler.run()),
