@@ -173,7 +173,8 @@ class Lifecycle:
         if now_s >= job.quiet_until_s:
             self._end_joining(now_s)
         here = len(job.members.fresh)
-        if here == job.members.workers or (here >= job.start_workers and now_s >= job.quiet_until_s):
+        enough = max(min(job.start_workers, job.checkpoints.expected), 1)
+        if here == job.members.workers or (here >= enough and now_s >= job.quiet_until_s):
             self._open(now_s)
 
     def _open(self, now_s: float) -> None:

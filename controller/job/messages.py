@@ -54,13 +54,9 @@ def resume(generation: int) -> pb.ControllerMessage:
     return pb.ControllerMessage(resume=pb.Resume(generation=generation))
 
 
-def checkpoint(
-    iteration: int, files: Mapping[str, str], missing: Sequence[int], control: pb.ControlState
-) -> pb.ControllerMessage:
+def checkpoint(iteration: int, files: Mapping[str, str], control: pb.ControlState) -> pb.ControllerMessage:
     """Return the message that has a saved checkpoint completed."""
-    return pb.ControllerMessage(
-        checkpoint=pb.Checkpoint(iteration=iteration, files=files, missing=missing, control=control)
-    )
+    return pb.ControllerMessage(checkpoint=pb.Checkpoint(iteration=iteration, files=files, control=control))
 
 
 def stop(reason: str) -> pb.ControllerMessage:
