@@ -123,6 +123,12 @@ class CheckpointFolder:
         for path in (*begun, *(path for path in self._all() if path not in kept)):
             shutil.rmtree(path, ignore_errors=True)
 
+    def give_up(self, iteration: int) -> None:
+        """Remove what is written of this checkpoint and of earlier ones that are not complete: the disk may be full."""
+        for path in self.path.glob("*" + PART):
+            if path <= self._part(iteration):
+                shutil.rmtree(path, ignore_errors=True)
+
     def latest(self) -> Checkpoint | None:
         """Return the newest whole checkpoint; None without one.  Damaged ones are logged, and skipped."""
         for path in reversed(self._all()):

@@ -111,5 +111,6 @@ class Saver:
             files = {name: self._folder.write(iteration, name, each) for name, each in arrays.items()}
         except OSError as error:  # a full disk ends no training
             log.error("no checkpoint of iteration %d: %s: %s", iteration, self._folder.path, error.strerror)
+            self._folder.give_up(iteration)
             return
         self.saved(iteration, files)
