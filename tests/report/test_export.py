@@ -92,7 +92,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = two_trials(tmp_path / "run").path
     assert export(folder, "--to", "csv", "--out", str(folder)) == (
         2,
-        f"kofn export: {folder} is not empty: choose another --out, nothing is overwritten\n",
+        f"kofn export: {folder} must be empty, because export overwrites nothing: choose another --out\n",
     )
 
 
