@@ -288,10 +288,10 @@ def test_worker_that_was_late_too_often_is_awaited_once() -> None:
             assert running.control_loop.k == 4
     inclusions = [change for change in running.changes if "too late 10 times in a row" in change.reason]
     assert len(inclusions) >= 3
-    assert inclusions[0].reason == "worker 2 was too late 10 times in a row: all 4 live are waited for"
+    assert inclusions[0].reason == "worker 2 was too late 10 times in a row: k = n until it is in a sum"
     assert inclusions[0].k == 4
     releases = [
-        change for change in running.changes if change.reason.startswith("worker 2 has been in; throughput: E_3[T]")
+        change for change in running.changes if change.reason.startswith("worker 2 was in a sum; throughput: E_3[T]")
     ]
     assert releases and releases[0].k == 3
     assert len(forced) <= 2 * len(inclusions), "for one iteration, and until it is reported"
@@ -316,7 +316,7 @@ def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
     assert control_loop.measurements.report(0, pb.Report(iteration=3, first_block_s=0.01), 3.0)
     change = control_loop.choose(3.0)
     assert change is not None
-    assert (change.k, change.reason) == (2, "worker 0 has been in; fixed:2")
+    assert (change.k, change.reason) == (2, "worker 0 was in a sum; fixed:2")
 
 
 @pytest.mark.parametrize("end", ["lost", "objective"])

@@ -100,11 +100,11 @@ def test_restarted_policy_remembers_nothing(mine: Any) -> None:
     ("answer", "words"),
     [
         (KeyError("k"), "objective 'mine:Fails' failed: KeyError: 'k'"),
-        (0, "objective 'mine:Fails' chose 0: a whole number from 1 to 3 is needed"),
-        (4, "chose 4"),
-        (2.0, "chose 2.0"),
-        (True, "chose True"),
-        (None, "chose None"),
+        (0, "objective 'mine:Fails' must choose a whole number from 1 to 3, got 0"),
+        (4, "got 4"),
+        (2.0, "got 2.0"),
+        (True, "got True"),
+        (None, "got None"),
     ],
 )
 def test_bad_answer_keeps_k_and_is_reported(mine: Any, answer: Any, words: str) -> None:
