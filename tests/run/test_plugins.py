@@ -103,7 +103,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("model.stragglers=mine:Bowl", "is Bowl: a class derived from kofn.host.workload.straggler_source"),
         ("model.stragglers=trace", "model.trace must be given with model.stragglers = 'trace'"),
         ("run.trials=['gone:least']", "objective 'gone:least' cannot be loaded: ModuleNotFoundError"),
-        ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' is a int: an Objective, or a callable"),
+        ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' must be an Objective, or a callable"),
         ("run.trials=['best']", "run.trials must be all, progress, "),
     ],
 )
