@@ -45,7 +45,9 @@ def test_slots_of_the_present_iteration_are_shown(plane: DataPlane) -> None:
         async with slot_window(plane.switch.address, device_id=0, job=1) as window:
             return [(one.iteration, one.block, one.closed, one.present) for one in await window.read(iteration)]
 
-    assert asyncio.run(look(9)) == [(9, 0, False, ()), (9, 1, False, ()), (9, 2, False, ())], "not begun"
+    assert asyncio.run(look(9)) == [(9, 0, False, ()), (9, 1, False, ()), (9, 2, False, ())], (
+        "the slots of an iteration that has not begun are empty"
+    )
     assert asyncio.run(look(8)) == [(8, 0, False, (0,)), (8, 1, False, (0, 1)), (8, 2, True, (0, 1, 2))]
 
 
@@ -122,7 +124,7 @@ def test_blocks_open_for_milliseconds_are_seen(plane: DataPlane) -> None:
     finally:
         over.set()
         training.join()
-    assert seen, f"no open slot in {LOOKS} looks"
+    assert seen, f"no open slot in {LOOKS} reads"
     assert {tuple(slot["missing"]) for slot in seen} == {(1, 2, 3)}
 
 

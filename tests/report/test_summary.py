@@ -324,7 +324,7 @@ def test_refused_narrower_lanes_have_their_own_row(tmp_path: Path) -> None:
     summary = summarise(folder.jobs[0], Config(compress=CompressSection(codec="auto", ratio_control="deliverable")))
     rows = {label: cell for label, cell in summary.rows()}
     assert rows["narrower lanes refused"] == "4 bits in 50% of iterations: error 76%"
-    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50", "all of it in the wider lanes"
+    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50", "everything is sent in the wider lanes"
     assert stored(summary, tmp_path) == summary.trials
 
 

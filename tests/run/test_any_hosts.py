@@ -94,7 +94,7 @@ def test_killed_worker_rejoins(machines: list[Machine]) -> None:
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]
     first, second = parameters(machines)
     assert len(first) == max(second) == 500
-    assert set(first) - set(second), "the killed worker missed some iterations"
+    assert set(first) - set(second), "the killed worker must have missed some iterations"
     assert all(first[iteration] == params for iteration, params in second.items())
 
 

@@ -94,7 +94,9 @@ def test_worker_of_an_older_generation_joins_without_state() -> None:
             back = await attached(running, 1, iteration=9, generation=running.session.job_state.generation - 1)
             assert (await back.expect("welcome")).generation == running.session.job_state.generation
             await back.ready(9)
-            assert (await back.next()).WhichOneof("message") == "decision", "and no Resume"
+            assert (await back.next()).WhichOneof("message") == "decision", (
+                "a worker that attaches again gets no Resume"
+            )
 
     asyncio.run(scenario())
 

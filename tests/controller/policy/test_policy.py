@@ -68,7 +68,9 @@ def test_policy_is_asked_once_a_decision_and_its_k_is_taken(mine: Any) -> None:
     (policy,) = [each for each in mine.Turns.made if each.seen]
     assert len(policy.seen) >= 10 and running.control_loop.k == 1 + len(policy.seen) % 3
     changes = [(change.previous_k, change.k) for change in running.changes]
-    assert changes[:4] == [(3, 2), (2, 3), (3, 1), (1, 2)], "in turns, whatever the margin and the model say"
+    assert changes[:4] == [(3, 2), (2, 3), (3, 1), (1, 2)], (
+        "the policy takes turns, whatever the margin and the model are"
+    )
 
 
 def test_policy_sees_past_iterations(mine: Any) -> None:
