@@ -133,7 +133,7 @@ class RealRun:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s:\n{self.text()}"
-            assert self.process.poll() is None or condition(), f"it ended before {what}:\n{self.text()}"
+            assert self.process.poll() is None or condition(), f"the run ended before {what}:\n{self.text()}"
             time.sleep(0.05)
 
     def until_up(self) -> None:
@@ -145,7 +145,7 @@ class RealRun:
         """Wait until the workers have done some iterations."""
         self.until_up()
         self.until(lambda: self.lines() > 3, "training")
-        assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must be found"
+        assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must run"
         assert {"s1-eth1", "s1-eth2"} <= set(self._interfaces())
 
     def wait(self, timeout_s: float = 90.0) -> int:

@@ -142,7 +142,7 @@ def _crashes() -> Iterator[FaultScenario]:
 def _deaths() -> Iterator[FaultScenario]:
     """Yield scenarios in which all processes die at once, and the run is resumed at a checkpoint."""
     config = replace(LONG, run=replace(LONG.run, checkpoint_every=20))
-    large = replace(config, model=replace(config.model, hidden=(1024,)))
+    large = replace(config, model=replace(config.model, hidden=(1024,), learning_rate=0.0005))
     kinds: dict[CrashKind, tuple[str, Config]] = {
         "kill": ("all processes killed at iterations 70 and 150", config),
         "power-cut": ("the machine's power cut at iterations 70 and 150", config),

@@ -168,7 +168,9 @@ class Small(Bag, Mortal):
             return packet.header.generation < self.generation
         protocol, header = self.workers[packet.to].protocol, packet.header
         if header.generation < protocol.generation:
-            assert not protocol.packet_in(header, packet.values, self.now), "of an earlier generation"
+            assert not protocol.packet_in(header, packet.values, self.now), (
+                "packets of an earlier generation are ignored"
+            )
             return True
         known = protocol._history._whole.get(header.iteration, ())
         return header.iteration < protocol.iteration or header.block in known
