@@ -45,7 +45,10 @@ mean_ms = 10
 {{more}}
 """
 
-RUNS = ["all", *(f"{rule}:2" for rule in RULES)]
+RUNS = [
+    pytest.param(run, marks=() if run in ("all", "stash:2", "batch-sync:2") else pytest.mark.long)
+    for run in ("all", *(f"{rule}:2" for rule in RULES))
+]
 
 
 def text(objective: str, *, more: str = "", iterations: int = ITERATIONS) -> str:
@@ -105,8 +108,8 @@ def test_killed_run_resumes_conserved_and_identical(tmp_path: Path, objective: s
         moment = moments.randint(1, ITERATIONS - 1)
         crash(folder, objective, config, moment)
         run = finish(folder, objective, config)
-        resumed = [event["iteration"] for event in events(run, objective) if event["action"] == "resume"]
-        assert all(moment - 3 * EVERY <= at for at in resumed), f"killed at {moment}, resumed at {resumed}"
+        (resumed,) = [event for event in events(run, objective) if event["action"] == "resume"]
+        assert resumed["iteration"] <= moment + EVERY
         shutil.rmtree(folder)
 
 
