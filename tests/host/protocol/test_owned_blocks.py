@@ -266,7 +266,7 @@ def test_random_interleavings_of_more_workers_end(
 
 def test_workers_that_assume_fewer_owners_lose_results() -> None:
     """So the exploration would detect a broken rule."""
-    with pytest.raises(AssertionError, match=r"goes to another block, and .* lack it"):
+    with pytest.raises(AssertionError, match=r"takes another block, but workers .* lack"):
         explore(Calls(two((OWNED, 6), losses=1, span=1)))
 
 
