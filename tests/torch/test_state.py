@@ -1,9 +1,11 @@
 """States of sessions through a real switch: saved by the script, and loaded by the same or another number of workers."""
 
 import io
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,15 @@ import torch
 from torch import nn
 
 import kofn.torch
+from kofn.host.compression.ledger_native import checksums
+from kofn.host.compression.ledger_state import LedgerState
+from kofn.host.compression.ledger_storage import RECORD
 from kofn.torch.errors import TorchError
 from kofn.torch.state import State
 from tests.host.collectives.switched import HOSTS
-from tests.torch.crew import Crew, SwitchedJob, crew, ddp
+from tests.torch.crew import SwitchedJob, crew, crew_at_the_model, ddp
 from tests.torch.test_hook import layers
-
-SAVED, LAST = 6, 14
+from tests.torch.test_schedule import scheduled
 
 
 def stored(state: Any) -> Any:
@@ -39,56 +43,101 @@ def loss_of(model: Any, rank: int, step: int) -> torch.Tensor:
 
 
 class Training:
-    """A worker's model and optimizer, from the start or from what save() returned."""
+    """A worker's model, optimizer and losses, from the start or from a checkpoint of its script."""
 
     def __init__(self, job: SwitchedJob, start: State | None = None) -> None:
-        self.job, self.model = job, ddp(layers, bucket_cap_mb=0.01)
+        self.job, self.start = job, start
+        self.model = ddp(layers, bucket_cap_mb=0.01)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
-        self.losses = list[float]()
+        self.losses, self.saved = dict[int, float](), dict[int, State]()
         if start is not None:
             self.model.load_state_dict(start["model"])
             self.optimizer.load_state_dict(start["optimizer"])
 
-    def save(self, session: Any) -> State:
-        return stored(
-            {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "kofn": session.state_dict(),
-            }
-        )
-
-    def hook(self, steps: range, states: Sequence[State] = (), save_at: int = 0) -> State | None:
-        saved = None
-        with closing(kofn.torch.ddp_hook(self.model, job=self.job)) as session:
+    def run(self, kind: str, begin: int, states: Sequence[State] = (), every: int = 0) -> "Training":
+        """Train to the job's last iteration, the data from step `begin` on; save in multiples of `every`."""
+        if kind == "elastic":
+            session: Any = kofn.torch.elastic(
+                self.model, self.optimizer, after_step=lambda: self.save(session, every), job=self.job
+            )
+        elif kind == "schedule":
+            session = kofn.torch.schedule(self.model.module, self.optimizer, job=self.job)
+        else:
+            session = kofn.torch.ddp_hook(self.model, job=self.job)
+        self.loaded: Any = None
+        with closing(session):
+            session.save_every = every
             if states:
                 session.load_state_dict(*states)
-            for step in steps:
-                loss = loss_of(self.model, self.job.rank, step)
-                self.optimizer.zero_grad()
-                loss.backward()
-                self.optimizer.step()
-                self.losses.append(loss.item())
-                if step == save_at:
-                    saved = self.save(session)
-        return saved
+                self.loaded = session.reducer.totals()
+            for step in count(begin):
+                if session.iteration >= session.iterations:
+                    break
+                loss = loss_of(session.model.module if kind == "schedule" else self.model, self.job.rank, step)
+                self.losses[step] = loss.item()
+                if kind == "schedule":
+                    session.backward(loss)
+                else:
+                    self.optimizer.zero_grad()
+                    time.sleep(0.03 if self.slow else 0)
+                    loss.backward()
+                    self.optimizer.step()
+                if kind != "elastic":
+                    session._end_iteration()
+                    self.save(session, every)
+        self.totals, self.results = session.reducer.totals(), session.replica.results
+        return self
+
+    @property
+    def slow(self) -> bool:
+        """Whether this worker is late in every iteration, where k < n."""
+        return self.job.rank == 1
+
+    def save(self, session: Any, every: int) -> None:
+        if every and session.iteration % every == 0:
+            parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+            self.saved[session.iteration] = stored(parts | {"kofn": session.state_dict()})
+            self.results_then = session.replica.results.copy()
 
 
-def test_hook_goes_on_to_the_bit(tmp_path: Path) -> None:
-    def whole(job: SwitchedJob) -> tuple[list[float], State | None]:
-        training = Training(job)
-        return training.losses, training.hook(range(LAST), save_at=SAVED)
+KINDS = ("hook", "elastic", "schedule")
 
-    with crew(tmp_path, LAST) as made:
-        found = made.all(whole)
-    saved = [each for _, each in found if each is not None]
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_goes_on_to_the_bit(kind: str, tmp_path: Path) -> None:
+    """With k = n. Nine iterations follow the checkpoint, which the uninterrupted training makes itself."""
+    with crew(tmp_path, 20) as made:
+        scheduled(made, **({"family": "priority"} if kind == "schedule" else {}))
+        whole = made.all(lambda job: Training(job).run(kind, 0, every=10))
+    at = max(iteration for each in whole for iteration in each.saved)
+    done = at - made.first + 1
+    saved = [each.saved[at] for each in whole]
     states = [each["kofn"] for each in saved]
-    assert any(tensor.any() for tensor in states[0]["worker-0"]["pending"].values())
+    assert all(
+        any(each.any() for each in state[f"worker-{rank}"]["pending"].values()) for rank, state in enumerate(states)
+    )
+    with crew(tmp_path, 20 - done) as made:
+        scheduled(made, **({"family": "priority"} if kind == "schedule" else {}))
+        rest = made.all(lambda job: Training(job, saved[job.rank]).run(kind, done, states))
+    for one, other in zip(whole, rest, strict=True):
+        assert [*other.losses] == [*range(done, 20)]
+        assert other.losses == {step: loss for step, loss in one.losses.items() if step >= done}
 
-    def rest(job: SwitchedJob) -> list[float]:
-        training = Training(job, saved[job.rank])
-        training.hook(range(SAVED + 1, LAST), states)
-        return training.losses
 
-    with crew(tmp_path, LAST - SAVED - 1) as made:
-        assert made.all(rest) == [losses[SAVED + 1 :] for losses, _ in found]
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_pending_gradients_are_conserved_over_both_legs(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the fastest two of three, then with another number of workers."""
+    records, pending = dict[int, Any](), LedgerState.pending
+
+    def spy(state: LedgerState, copy: Any) -> Any:
+        found = pending(state, copy)
+        records[checksums(found[0]).tobytes()] = copy["records"].view(RECORD)[:, 0]
+        return found
+
+    monkeypatch.setattr(LedgerState, "pending", spy)
+    with crew_at_the_model(tmp_path, 20, 3, k=2) as made:
+        first = made.all(lambda job: Training(job).run("elastic", 0, every=10))
+    saved = [each.saved[10] for each in first]
+    print([len(x) for x in records])
