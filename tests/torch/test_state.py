@@ -24,7 +24,7 @@ from kofn.host.compression.ledger_storage import RECORD
 from kofn.torch.errors import TorchError
 from kofn.torch.state import State
 from tests.host.collectives.switched import HOSTS
-from tests.torch.crew import SwitchedJob, crew, crew_at_the_model, ddp
+from tests.torch.crew import SwitchedJob, crew, crew_at_the_model, ddp, parameters_of
 from tests.torch.test_hook import layers
 from tests.torch.test_schedule import scheduled
 
@@ -85,6 +85,7 @@ class Training:
                 if kind != "elastic":
                     session._end_iteration()
                     self.save(session, every)
+        self.parameters = parameters_of(self.model)
         self.totals, self.results = session.reducer.totals(), session.replica.results
         return self
 
@@ -122,6 +123,7 @@ def test_training_goes_on_to_the_bit(kind: str, tmp_path: Path) -> None:
     for one, other in zip(whole, rest, strict=True):
         assert [*other.losses] == [*range(done, 20)]
         assert other.losses == {step: loss for step, loss in one.losses.items() if step >= done}
+        assert other.parameters == one.parameters
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
