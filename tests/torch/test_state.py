@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 if find_spec("torch") is None:
@@ -21,6 +22,7 @@ import kofn.torch
 from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_state import LedgerState
 from kofn.host.compression.ledger_storage import RECORD
+from kofn.host.compression.residual import Residual
 from kofn.torch.errors import TorchError
 from kofn.torch.state import State
 from tests.host.collectives.switched import HOSTS
@@ -50,6 +52,7 @@ class Training:
         self.model = ddp(layers, bucket_cap_mb=0.01)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.losses, self.saved = dict[int, float](), dict[int, State]()
+        self.results_then = dict[int, Any]()
         if start is not None:
             self.model.load_state_dict(start["model"])
             self.optimizer.load_state_dict(start["optimizer"])
@@ -98,7 +101,7 @@ class Training:
         if every and session.iteration % every == 0:
             parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
             self.saved[session.iteration] = stored(parts | {"kofn": session.state_dict()})
-            self.results_then = session.replica.results.copy()
+            self.results_then[session.iteration] = session.replica.results.copy()
 
 
 KINDS = ("hook", "elastic", "schedule")
@@ -131,15 +134,38 @@ def test_pending_gradients_are_conserved_over_both_legs(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the fastest two of three, then with another number of workers."""
-    records, pending = dict[int, Any](), LedgerState.pending
+    accounts = dict[bytes, Any]()
+    pending = LedgerState.pending
 
-    def spy(state: LedgerState, copy: Any) -> Any:
+    def spied(state: LedgerState, copy: Any) -> Any:
         found = pending(state, copy)
-        records[checksums(found[0]).tobytes()] = copy["records"].view(RECORD)[:, 0]
+        accounts[checksums(found[0]).tobytes()] = copy["records"].view(RECORD)[:, 0]
         return found
 
-    monkeypatch.setattr(LedgerState, "pending", spy)
+    monkeypatch.setattr(LedgerState, "pending", spied)
     with crew_at_the_model(tmp_path, 20, 3, k=2) as made:
         first = made.all(lambda job: Training(job).run("elastic", 0, every=10))
+        blocks = made.jobs[0].agent.ledger.residual
     saved = [each.saved[10] for each in first]
-    print([len(x) for x in records])
+    states = [each["kofn"] for each in saved]
+    own = [ledger_values(state[f"worker-{rank}"]["pending"], blocks) for rank, state in enumerate(states)]
+    records = [accounts[checksums(each).tobytes()] for each in own]
+    for each, values in zip(records, own, strict=True):
+        assert np.array_equal(each["gradients"], each["aggregated"] + checksums(values) + each["discarded"])
+    assert np.array_equal(sum(each["aggregated"] for each in records), first[0].results_then[10]), "in the saved model"
+    assert any(each["weights"] for rank, state in enumerate(states) if (each := state[f"worker-{rank}"])), "late"
+
+    with crew_at_the_model(tmp_path, 10, workers, k=workers - 1) as made:
+        rest = made.all(lambda job: Training(job, stored(saved[0])).run("elastic", 10, states))
+    given = [sum(checksums(values) for values in own[rank::workers]) for rank in range(workers)]
+    for rank, each in enumerate(rest):
+        assert np.array_equal(each.loaded.gradients, given[rank] + np.zeros(blocks.blocks, np.int64))
+        assert each.totals.conserved
+    assert np.array_equal(sum(each.totals.aggregated for each in rest), rest[0].results)
+    assert len({each.parameters for each in rest}) == 1
+
+
+def ledger_values(pending: dict[str, torch.Tensor], residual: Residual) -> Any:
+    """Return a state's pending values in the blocks of a ledger."""
+    flat = torch.cat([each.reshape(-1) for each in pending.values()]).numpy()
+    return np.pad(flat, (0, residual.blocks * residual.elements - flat.size)).reshape(residual.blocks, -1)
