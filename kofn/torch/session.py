@@ -327,13 +327,13 @@ class Session(ResumableSession):
         self.applied(first, step)
         self._backlog.extend(later)
         self.report(step, updates)
+
     def _end_iteration(self) -> None:
         self.check()
         if self.replica.parts is None:
             self._settle()
         elif self._ended is not None:
             raise TorchError("state_dict() must come after step(), got a gradient that no step has taken")
-
 
 
 def _meets(model: Any, passes: int) -> bool:

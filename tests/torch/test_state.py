@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from itertools import count
@@ -23,9 +23,7 @@ from kofn.host.compression.ledger_native import checksums
 from kofn.host.compression.ledger_state import LedgerState
 from kofn.host.compression.ledger_storage import RECORD
 from kofn.host.compression.residual import Residual
-from kofn.torch.errors import TorchError
 from kofn.torch.state import State
-from tests.host.collectives.switched import HOSTS
 from tests.torch.crew import SwitchedJob, crew, crew_at_the_model, ddp, parameters_of
 from tests.torch.test_hook import layers
 from tests.torch.test_schedule import scheduled
