@@ -69,7 +69,7 @@ class Data(ApiStruct, frozen=True):
     )
 
 
-class Checkpoint(ApiStruct, frozen=True):
+class CheckpointClaim(ApiStruct, frozen=True):
     """Where checkpoints stay, and how often one is made."""
 
     claim: Annotated[
@@ -112,7 +112,7 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     data: Data | None = None
     checkpoint: (
         Annotated[
-            Checkpoint, Meta(description="Each attempt resumes at the newest one; without, training begins anew.")
+            CheckpointClaim, Meta(description="Each attempt resumes at the newest one; without, training begins anew.")
         ]
         | None
     ) = None
