@@ -277,17 +277,10 @@ async def _train(
                     f"trial {entry.objective} ({number + 1} of {len(folder.trials)}): results in {entry.shared}",
                 )
             one = Trial(
-                network,
-                commands,
-                folder,
-                plan.configs,
-                number=number,
-                native=native,
-                console=console,
-                watched=watched,
-                resumed=[*map(go_back, folder.trials[number])] if plan.resume and number == ended else (),
+                network, commands, folder, plan.configs, number=number, native=native, console=console, watched=watched
             )
-            await one.run(check=plan.check and number == 0, quiet=plan.quiet)
+            resumed = [*map(go_back, folder.trials[number])] if plan.resume and number == ended else ()
+            await one.run(check=plan.check and number == 0, quiet=plan.quiet, resumed=resumed)
             folder.update_record(finished=number + 1)
     finally:
         await network.stop()
