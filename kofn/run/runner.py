@@ -133,7 +133,7 @@ def command(
         if resume is not None:
             if any((config, target, driver, out, objectives, script, record)):
                 raise ConfigError(
-                    "--resume must be alone, but for --set job.workers=N: the folder has the configuration"
+                    "--resume must be alone, or with --set job.workers=N: the folder has the configuration"
                 )
             plan = plan_resumed(resume, settings=settings, as_json=as_json, quiet=quiet)
         else:
