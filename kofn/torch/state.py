@@ -153,7 +153,7 @@ class ResumableSession(ABC):
         total = np.zeros(shape, np.int64)
         for saved in each:
             for name, view in self.layout.views(total.reshape(-1)):
-                view += saved[name]
+                view.add_(saved[name])
         return total
 
     def _named(self, values: Integers) -> Tensors:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.config.compress import Residual
-from kofn.host.arrays import Arrays
+from kofn.host.arrays import Arrays, Floats64
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import SwitchMean
 from kofn.host.zero.exact_calls import ExactCalls
@@ -219,7 +219,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
                 raise TorchError('bits must be 32 with through = "gloo" for a state, got 1: its errors are not saved')
             own |= self._compressed.state(self._zero.shards)
             shared |= {"expected": own.pop("expected")} if "expected" in own else {}
-            self._calls.gather(np.zeros(1))  # no worker begins the next step before all are here
+            self._calls.gather(np.array([self.steps]))  # no worker begins the next step before all are here
         return {
             "workers": self._calls.workers,
             "iteration": self.steps,
@@ -250,8 +250,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         merged, workers = self._merged(whole["workers"]), whole["workers"]
         self._zero.resume(whole["iteration"], workers, arrays, shared, merged)
         if isinstance(self._compressed, SwitchMean):
-            expected: Any = shared.get("expected") if workers == self._calls.workers else None
-            self._compressed.enter([arrays[rank] for rank in merged], expected, self._zero.shards)
+            alike, expected = workers == self._calls.workers, cast(Floats64 | None, shared.get("expected"))
+            self._compressed.enter([arrays[rank] for rank in merged], expected, self._zero.shards, alike=alike)
         with torch.no_grad():
             for name, each in whole["untrained"].items():
                 untrained[name].copy_(each)

@@ -1,4 +1,4 @@
-"""States of sessions through a real switch: saved by the script, and loaded by the same or another number of workers."""
+"""States of sessions: saved by a script, and loaded by the same or another number of workers."""
 
 import io
 import time
