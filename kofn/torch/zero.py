@@ -27,8 +27,8 @@ from kofn.torch.state import WORKER, State, check_model, taken
 from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
-STRUCTURE = ("optimizer", "stage", "bits", "freeze_step")
-"""The settings that must be a state's: its arrays depend on them."""
+STRUCTURE = ("optimizer", "stage", "bits")
+"""The settings that must be a state's, as its arrays depend on them; with one bit also freeze_step."""
 
 SETTINGS = {field.name for field in fields(ZeroSettings)}
 
@@ -223,7 +223,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         return {
             "workers": self._calls.workers,
             "iteration": self.steps,
-            "settings": {name: getattr(self._settings, name) for name in STRUCTURE},
+            "settings": {name: getattr(self._settings, name) for name in self._structure},
             "lr": self.param_groups[0]["lr"],
             "shapes": {name: torch.tensor(each.shape, dtype=torch.int64) for name, each in self._parameters.items()},
             "untrained": {name: each.detach().clone() for name, each in self._untrained.tensors().items()},
@@ -269,6 +269,10 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Return the workers, of so many, whose pending gradients this worker takes over."""
         ranks = range(self._calls.rank, saved, self._calls.workers)
         return [] if self._compressed is None else [*ranks]
+
+    @property
+    def _structure(self) -> tuple[str, ...]:
+        return (*STRUCTURE, "freeze_step") if self._settings.bits == 1 else STRUCTURE
 
     @property
     def _parameters(self) -> dict[str, nn.Parameter]:

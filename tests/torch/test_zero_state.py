@@ -18,6 +18,7 @@ import kofn.torch
 from kofn.host.collectives.communicator import Communicator
 from kofn.host.zero.settings import CODECS, ZeroSettings
 from kofn.host.zero.shards import Shards
+from kofn.torch.errors import TorchError
 from kofn.torch.state import State
 from kofn.torch.zero_job import elastic_calls
 from tests.host.collectives.crews import threads
@@ -132,7 +133,7 @@ def test_late_gradients_are_conserved_with_another_number_of_workers() -> None:
     own, zero = [state[f"worker-{rank}"] for rank, state in enumerate(states)], torch.zeros(1)
     with crew(2, **given) as communicators:
         loaded = all_of(2, lambda rank: Trained(communicators[rank], states, steps=SAVED, **given))
-        state = [stored(each.optimizer.state_dict())[f"worker-{rank}"] for rank, each in enumerate(loaded)]
+        state = all_of(2, lambda rank: stored(loaded[rank].optimizer.state_dict())[f"worker-{rank}"])
     for rank in range(2):
         assert torch.equal(state[rank]["pending"], own[rank]["pending"] + own[rank + 2]["pending"])
         assert torch.equal(
