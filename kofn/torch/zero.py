@@ -240,20 +240,20 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         whole, own = taken(states, self.takes)
         untrained = self._untrained.tensors()
         check_model({name: each.tolist() for name, each in whole["shapes"].items()}, self._parameters)
-        check_model({name: each.shape for name, each in whole["untrained"].items()}, untrained)
+        check_model({name: each.shape for name, each in whole.get("untrained", {}).items()}, untrained)
         for name, saved in whole["settings"].items():
             if saved != (given := getattr(self._settings, name)):
                 raise TorchError(f"{name} must be {saved!r}, as in the state, got {given!r}")
         if self.steps or self._zero.missing != [*range(len(self._units))]:
             raise TorchError(f"load_state_dict() must come before the first step, got {self.steps} steps and gradients")
-        arrays, shared = {rank: _arrays(each) for rank, each in own.items()}, _arrays(whole["shared"])
+        arrays, shared = {rank: _arrays(each) for rank, each in own.items()}, _arrays(whole.get("shared", {}))
         merged, workers = self._merged(whole["workers"]), whole["workers"]
         self._zero.resume(whole["iteration"], workers, arrays, shared, merged)
         if isinstance(self._compressed, SwitchMean):
             alike, expected = workers == self._calls.workers, cast(Floats64 | None, shared.get("expected"))
             self._compressed.enter([arrays[rank] for rank in merged], expected, self._zero.shards, alike=alike)
         with torch.no_grad():
-            for name, each in whole["untrained"].items():
+            for name, each in whole.get("untrained", {}).items():
                 untrained[name].copy_(each)
         self.param_groups[0]["lr"] = whole["lr"]
         if self._layers is None:
