@@ -113,7 +113,9 @@ def test_hooks_state_is_saved_and_resumed(tmp_path: Path) -> None:
         names["session"] = kofn.torch.ddp_hook(training.model, job=job)
         found = train(training, range(3))
         exec(PYTORCH["save"], names)
-        return found + train(training, range(3, 6))
+        found += train(training, range(3, 6))
+        names["session"].close()
+        return found
 
     def train(training: Training, steps: range) -> list[float]:
         found = []
@@ -136,7 +138,9 @@ def test_hooks_state_is_saved_and_resumed(tmp_path: Path) -> None:
             "kofn": SimpleNamespace(torch=hook),
         }
         exec(PYTORCH["resume"], names)
-        return train(training, range(3, 6))
+        found = train(training, range(3, 6))
+        names["session"].close()
+        return found
 
     with crew_at_the_model(tmp_path, 6, 3, k=3) as made:
         whole = made.all(save)
@@ -155,6 +159,7 @@ def test_elastic_training_is_saved_in_after_step(tmp_path: Path) -> None:
             training.optimizer.zero_grad()
             loss_of(training.model, job.rank, session.iteration).backward()
             training.optimizer.step()
+        session.close()
 
     with crew_at_the_model(tmp_path, 5, 3, k=2) as made:
         made.all(run)

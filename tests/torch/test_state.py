@@ -179,8 +179,13 @@ def ledger_values(pending: dict[str, torch.Tensor], residual: Residual) -> Any:
 
 def fresh(folder: Path, work: Callable[[SwitchedJob, Any], T], workers: int = 2) -> list[T]:
     """Return what the work finds with each worker's new session, in a job of one iteration."""
+
+    def run(job: SwitchedJob) -> T:
+        with closing(kofn.torch.ddp_hook(ddp(layers), job=job)) as session:
+            return work(job, session)
+
     with crew_at_the_model(folder, 1, workers, k=workers) as made:
-        return made.all(lambda job: work(job, kofn.torch.ddp_hook(ddp(layers), job=job)))
+        return made.all(run)
 
 
 def three_states(folder: Path) -> list[State]:

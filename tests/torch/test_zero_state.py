@@ -30,7 +30,7 @@ STEPS, SAVED, FREEZE = 24, 12, 6
 
 
 @contextmanager
-def crew(workers: int, stage: int, bits: int, k: int = 0) -> Iterator[Sequence[Communicator]]:
+def crew(workers: int, stage: int, bits: int, k: int = 0) -> Iterator[Sequence[Any]]:
     """Yield the workers' communicators: a ring's with 32 bits, else a switch's."""
     if bits == 32:
         with threads("ring", workers) as made:
@@ -87,7 +87,7 @@ def equal(one: State, other: State) -> bool:
     [(1, 32, "adam"), (2, 32, "lamb"), (3, 32, "adam"), (1, 1, "adam"), (3, 1, "lamb"), (2, 8, "adam")],
 )
 def test_training_goes_on_to_the_bit(stage: int, bits: int, optimizer: str) -> None:
-    given = {"stage": stage, "bits": bits, "optimizer": optimizer}
+    given: dict[str, Any] = {"stage": stage, "bits": bits, "optimizer": optimizer}
     whole = trained(4, **given)
     rest = trained(4, [each.state for each in whole], **given)
     for one, other in zip(whole, rest, strict=True):
@@ -100,7 +100,7 @@ def test_training_goes_on_to_the_bit(stage: int, bits: int, optimizer: str) -> N
 @pytest.mark.parametrize("workers", [2, 5])
 def test_another_number_of_workers_goes_on(workers: int, bits: int) -> None:
     """The first parameters are the saved ones, and all that was pending is pending again."""
-    given = {"stage": 3, "bits": bits}
+    given: dict[str, Any] = {"stage": 3, "bits": bits}
     whole = trained(4, **given)
     states = [each.state for each in whole]
     with crew(workers, **given) as communicators:
@@ -128,7 +128,7 @@ def test_states_of_stage_1_and_2_export_the_model() -> None:
 
 def test_late_gradients_are_conserved_with_another_number_of_workers() -> None:
     """With the fastest three of four, then with two workers, which share what four had pending."""
-    given = {"stage": 3, "bits": 8}
+    given: dict[str, Any] = {"stage": 3, "bits": 8}
     states = [each.state for each in trained(4, k=3, **given)]
     own, zero = [state[f"worker-{rank}"] for rank, state in enumerate(states)], torch.zeros(1)
     with crew(2, **given) as communicators:
