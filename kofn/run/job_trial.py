@@ -25,7 +25,7 @@ from kofn.run.live import TrialView
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
-from kofn.run.resume import NEW, Resumed
+from kofn.run.resume import Resumed
 from kofn.run.schedule import Due, Schedule, action, late_joiners
 from kofn.switch.engine.faults import FaultRule
 
@@ -55,7 +55,7 @@ class JobTrial:
         prefix: str,
         title: str,
         server: tuple[str, EmulatedHost] | None = None,
-        resumed: Resumed = NEW,
+        resumed: Resumed | None = None,
     ) -> None:
         """Prepare the job; `hosts` are the workers' by rank, `prefix` distinguishes a job's processes from another
         job's.
@@ -115,7 +115,7 @@ class JobTrial:
     def _absent(self) -> set[str]:
         """Return the workers that do not run at the begin: late ones, and those that an event had killed."""
         absent = late_joiners(self.config.event)
-        for event in self._resumed.done:
+        for event in self._resumed.done if self._resumed else ():
             if event.action == "kill":
                 absent.add(event.name)
             elif event.action == "start":
@@ -124,7 +124,7 @@ class JobTrial:
 
     async def resume(self, client: ControllerClient) -> None:
         """Carry out again what events had changed by the checkpoint, without a word; the network is a new one."""
-        if not self._resumed.iteration:
+        if self._resumed is None:
             return
         for event in self._schedule.resume([(one.action, one.name) for one in self._resumed.done]):
             if action(event)[0] not in ("kill", "start"):

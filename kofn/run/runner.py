@@ -285,7 +285,7 @@ async def _train(
                 native=native,
                 console=console,
                 watched=watched,
-                resumed=go_back(folder, plan.configs, number) if plan.resume and number == ended else None,
+                resumed=[*map(go_back, folder.trials[number])] if plan.resume and number == ended else (),
             )
             await one.run(check=plan.check and number == 0, quiet=plan.quiet)
             folder.update_record(finished=number + 1)

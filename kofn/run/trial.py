@@ -22,7 +22,7 @@ from kofn.run.native import NativeBuild
 from kofn.run.network import ROOT, NetworkClient, ProcessSpec, listens
 from kofn.run.page import Watched
 from kofn.run.processes import Processes
-from kofn.run.resume import NEW, Resumed
+from kofn.run.resume import Resumed
 from kofn.run.sampler import Sampler
 from kofn.run.switch_identity import answering
 
@@ -46,7 +46,7 @@ class Trial:
         native: NativeBuild,
         console: Console,
         watched: Watched,
-        resumed: Sequence[Resumed] | None = None,
+        resumed: Sequence[Resumed | None] = (),
     ) -> None:
         self._network, self._commands, self._folder, self._console = network, commands, folder, console
         self._entries = folder.trials[number]
@@ -68,7 +68,7 @@ class Trial:
                 resumed=one,
             )
             for config, entry, title, one in zip(
-                configs, self._entries, _titles(folder, number), resumed or [NEW] * len(configs), strict=True
+                configs, self._entries, _titles(folder, number), resumed or (None,) * len(configs), strict=True
             )
         ]
         for training in self._trainings:
