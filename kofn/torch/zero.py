@@ -27,6 +27,9 @@ from kofn.torch.state import WORKER, State, check_model, taken
 from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
+OPTIMIZER = "sharded optimizer"
+"""What the state of an optimizer is of."""
+
 STRUCTURE = ("optimizer", "stage", "bits")
 """The settings that must be a state's, as its arrays depend on them; with one bit also freeze_step."""
 
@@ -221,6 +224,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             shared |= {"expected": own.pop("expected")} if "expected" in own else {}
             self._calls.gather(np.array([self.steps]))  # no worker begins the next step before all are here
         return {
+            "of": OPTIMIZER,
             "workers": self._calls.workers,
             "iteration": self.steps,
             "settings": {name: getattr(self._settings, name) for name in self._structure},
@@ -237,7 +241,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         Each worker needs those that takes() names; what workers had pending that are gone is shared by the present
         ones. Raise TorchError, without any change, where model or settings are others, or a worker's state is missing.
         """
-        whole, own = taken(states, self.takes)
+        whole, own = taken(states, OPTIMIZER, self.takes)
         untrained = self._untrained.tensors()
         check_model({name: each.tolist() for name, each in whole["shapes"].items()}, self._parameters)
         check_model({name: each.shape for name, each in whole.get("untrained", {}).items()}, untrained)

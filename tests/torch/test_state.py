@@ -159,7 +159,7 @@ def test_pending_gradients_are_conserved_over_both_legs(
     for each, values in zip(records, own, strict=True):
         assert np.array_equal(each["gradients"], each["aggregated"] + checksums(values) + each["discarded"])
     assert np.array_equal(sum(each["aggregated"] for each in records), first[0].results_then[10]), "in the saved model"
-    assert any(each["weights"] for rank, state in enumerate(states) if (each := state[f"worker-{rank}"])), "late"
+    assert any("weights" in state[f"worker-{rank}"] for rank, state in enumerate(states)), "late"
 
     with crew_at_the_model(tmp_path, 10, workers, k=workers - 1) as made:
         rest = made.all(lambda job: Training(job, stored(saved[0])).run("elastic", 10, states))
@@ -227,7 +227,7 @@ def test_states_of_other_trainings_are_refused_and_change_nothing(tmp_path: Path
         ),
         (states[1:2], r"must be given the states of workers \[.*\] of 3, got none of"),
         ([states[0], states[1] | {"iteration": 3}], "must be of one iteration and one number of workers"),
-        ([torch.ones(1)], "must be one of state_dict\\(\\) here, with workers and iteration, got Tensor"),
+        ([torch.ones(1)], "must be that of a session, as its state_dict.* returns it, got Tensor"),
     ]
 
     def load(job: SwitchedJob, session: Any) -> None:

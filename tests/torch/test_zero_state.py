@@ -160,7 +160,10 @@ def test_states_of_other_trainings_are_refused_and_change_nothing() -> None:
             "must be of one iteration and one number of workers, got iteration",
         ),
         ([], "must be of one iteration and one number of workers, got none"),
-        ([{"state": {}, "param_groups": []}], r"with workers and iteration, got \['param_groups', 'state'\]"),
+        (
+            [{"state": {}, "param_groups": []}],
+            r"must be that of a sharded optimizer, as its state_dict\(\) returns it, got \['state', 'param_groups'\]",
+        ),
     ]
 
     def load(one: Communicator) -> None:
