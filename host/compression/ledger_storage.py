@@ -125,7 +125,7 @@ class LedgerStorage:
     @contextlib.contextmanager
     def restoring(self, iteration: int) -> Iterator[None]:
         """Fill a ledger in the block; then this iteration is the latest one.  LedgerError if it has gradients."""
-        if self.records["entered_weight"].any():
+        if self.records["entered_weight"].any() or self.records["gradients"].any():
             raise LedgerError(
                 f"only a ledger without gradients can take over others', this one is in iteration {self.begun[0]}"
             )

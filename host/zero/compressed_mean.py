@@ -85,29 +85,34 @@ class SwitchMean:
     def state(self, shards: Shards) -> Arrays:
         """Return what no mean has yet, (elements,): "pending" in units of 2**-40, and "weights" if gradients are in it.
 
-        Also "expected", (2, blocks), the magnitudes that the next call expects.  No call may be under way.
+        For as many workers also "padding", the values between, which the blocks' scales depend on, and "expected",
+        (2, blocks), the magnitudes that the next call expects.  No call may be under way.
         """
         agent = self._communicator.agent
         found = pending_after(agent, agent.iteration - 1)
         assert found is not None  # no worker is in the next step
         places = self._places(shards)
-        state: Arrays = {"pending": found.values.reshape(-1)[places]}
+        flat = found.values.reshape(-1)
+        state: Arrays = {"pending": flat[places], "padding": np.delete(flat, places)}
         if found.weights.any():
             state["weights"] = np.repeat(found.weights.astype(np.int32), self.block_elements)[places]
         if (expected := agent.encoder.plan.expected) is not None:
             state["expected"] = np.stack([expected.mean, expected.largest])
         return state
 
-    def enter(self, states: Sequence[Arrays], expected: Floats64 | None, shards: Shards) -> None:
-        """Take over what some workers had pending, before the first call."""
+    def enter(self, states: Sequence[Arrays], expected: Floats64 | None, shards: Shards, *, alike: bool) -> None:
+        """Take over what some workers had pending, before the first call; `alike`: there were as many workers."""
         layout, places = self._communicator.agent.encoder.coding.layout, self._places(shards)
         laid: Integers = np.zeros((2, layout.blocks * layout.elements), np.int64)
+        between = np.delete(np.arange(laid.shape[1]), places)
         for state in states:
             laid[0, places] += state["pending"].astype(np.int64)
             laid[1, places] += state.get("weights", np.zeros(1)).astype(np.int64)
+            if alike and state["padding"].size == between.size:
+                laid[0, between] = state["padding"]
         values, weights = laid.reshape(2, layout.blocks, layout.elements)
         magnitudes = None
-        if expected is not None and expected.shape == (2, layout.blocks):
+        if alike and expected is not None and expected.shape == (2, layout.blocks):
             magnitudes = Magnitudes(mean=expected[0], largest=expected[1])
         enter_pending(self._communicator.agent, Pending(values, weights.max(1)), magnitudes)
 

@@ -1,7 +1,7 @@
 """The state of a training that is in no model, optimizer or scheduler, for the checkpoints that its script makes.
 
-A state is a dictionary of tensors and numbers: "workers" and "iteration", other entries that all workers share, and
-one entry of its own for each worker, "worker-0" for example. So several workers' states are one by their union.
+A state is a dictionary of tensors, numbers and texts: "of", "workers" and "iteration", other entries that all workers
+share, and one entry for each worker, "worker-0" for example. So the union of several workers' states is a state.
 """
 
 import logging
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 WORKER = "worker-"
 """The prefix of a worker's own entry."""
 
+SESSION = "session"
+"""What the state of a session is of."""
+
 State = dict[str, Any]
 
 Tensors = Mapping[str, torch.Tensor]
@@ -34,18 +37,18 @@ Tensors = Mapping[str, torch.Tensor]
 CONTIGUOUS: Any = torch.contiguous_format
 
 
-def taken(states: Sequence[State], takes: Callable[[int], Sequence[int]]) -> tuple[State, dict[int, State]]:
+def taken(states: Sequence[State], of: str, takes: Callable[[int], Sequence[int]]) -> tuple[State, dict[int, State]]:
     """Return the union of states, and the entries of the workers that are taken over, by rank.
 
-    Raise TorchError where states are of different checkpoints, or an entry is missing.
+    Raise TorchError for a state that is not `of` this, states of different checkpoints, or a missing entry.
     """
     for state in states:
-        if not isinstance(state, Mapping) or not {"workers", "iteration"} <= state.keys():
-            kind = sorted(state) if isinstance(state, Mapping) else type(state).__name__
-            raise TorchError(f"a state must be one of state_dict() here, with workers and iteration, got {kind}")
+        if not isinstance(state, Mapping) or state.get("of") != of:
+            found = [*state] if isinstance(state, Mapping) else type(state).__name__
+            raise TorchError(f"a state must be that of a {of}, as its state_dict() returns it, got {found}")
     if len({state["iteration"] for state in states}) != 1 or len({state["workers"] for state in states}) != 1:
-        found = ", ".join(f"iteration {state['iteration']} of {state['workers']} workers" for state in states)
-        raise TorchError(f"all states must be of one iteration and one number of workers, got {found or 'none'}")
+        each = ", ".join(f"iteration {state['iteration']} of {state['workers']} workers" for state in states)
+        raise TorchError(f"all states must be of one iteration and one number of workers, got {each or 'none'}")
     whole = {name: each for state in states for name, each in state.items()}
     ranks = takes(whole["workers"])
     if missing := [rank for rank in ranks if f"{WORKER}{rank}" not in whole]:
@@ -85,8 +88,8 @@ class ResumableSession(ABC):
         Raise TorchError in the middle of an iteration, or where k < n and save_every has not named the iteration.
         """
         self._end_iteration()
-        iteration, own = self.replica.iteration, State(pending={}, weights={})
-        state = State(workers=self.workers, iteration=iteration) | {f"{WORKER}{self.rank}": own}
+        iteration, own = self.replica.iteration, State(rank=self.rank)
+        state = State(of=SESSION, workers=self.workers, iteration=iteration) | {f"{WORKER}{self.rank}": own}
         if isinstance(self.reducer, Agent):
             found = pending_after(self.reducer, iteration)
             if found is None:
@@ -110,8 +113,8 @@ class ResumableSession(ABC):
         blocks that compress.ratio has omitted last; the controller's measurements. A worker that rejoins ignores the
         states: its ledger is newer. Raise TorchError, without any change, for another model's state.
         """
-        whole, own = taken(states, self.takes)
-        pending = [each["pending"] for each in own.values() if each.get("pending")]
+        whole, own = taken(states, SESSION, self.takes)
+        pending = [each["pending"] for each in own.values() if "pending" in each]
         for each in pending:
             check_model({name: tensor.shape for name, tensor in each.items()}, self.layout.parameters)
         if self.replica.rejoined:
@@ -126,7 +129,7 @@ class ResumableSession(ABC):
         layout, expected = self.reducer.encoder.coding.layout, whole.get("expected")
         shape = layout.blocks, layout.elements
         values = self._summed(pending, shape)
-        weights = self._summed([each["weights"] for each in own.values() if each.get("weights")], shape).max(1)
+        weights = self._summed([each["weights"] for each in own.values() if "weights" in each], shape).max(1)
         magnitudes = None
         if expected is not None and expected.shape == (2, layout.blocks):
             mean, largest = expected.numpy()
@@ -153,7 +156,7 @@ class ResumableSession(ABC):
         total = np.zeros(shape, np.int64)
         for saved in each:
             for name, view in self.layout.views(total.reshape(-1)):
-                view += saved[name]
+                view.add_(saved[name])
         return total
 
     def _named(self, values: Integers) -> Tensors:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.config.compress import Residual
-from kofn.host.arrays import Arrays
+from kofn.host.arrays import Arrays, Floats64
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import SwitchMean
 from kofn.host.zero.exact_calls import ExactCalls
@@ -27,8 +27,11 @@ from kofn.torch.state import WORKER, State, check_model, taken
 from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
-STRUCTURE = ("optimizer", "stage", "bits", "freeze_step")
-"""The settings that must be a state's: its arrays depend on them."""
+OPTIMIZER = "sharded optimizer"
+"""What the state of an optimizer is of."""
+
+STRUCTURE = ("optimizer", "stage", "bits")
+"""The settings that must be a state's, as its arrays depend on them; with one bit also freeze_step."""
 
 SETTINGS = {field.name for field in fields(ZeroSettings)}
 
@@ -219,11 +222,12 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
                 raise TorchError('bits must be 32 with through = "gloo" for a state, got 1: its errors are not saved')
             own |= self._compressed.state(self._zero.shards)
             shared |= {"expected": own.pop("expected")} if "expected" in own else {}
-            self._calls.gather(np.zeros(1))  # no worker begins the next step before all are here
+            self._calls.gather(np.array([self.steps]))  # no worker begins the next step before all are here
         return {
+            "of": OPTIMIZER,
             "workers": self._calls.workers,
             "iteration": self.steps,
-            "settings": {name: getattr(self._settings, name) for name in STRUCTURE},
+            "settings": {name: getattr(self._settings, name) for name in self._structure},
             "lr": self.param_groups[0]["lr"],
             "shapes": {name: torch.tensor(each.shape, dtype=torch.int64) for name, each in self._parameters.items()},
             "untrained": {name: each.detach().clone() for name, each in self._untrained.tensors().items()},
@@ -237,23 +241,23 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         Each worker needs those that takes() names; what workers had pending that are gone is shared by the present
         ones. Raise TorchError, without any change, where model or settings are others, or a worker's state is missing.
         """
-        whole, own = taken(states, self.takes)
+        whole, own = taken(states, OPTIMIZER, self.takes)
         untrained = self._untrained.tensors()
         check_model({name: each.tolist() for name, each in whole["shapes"].items()}, self._parameters)
-        check_model({name: each.shape for name, each in whole["untrained"].items()}, untrained)
+        check_model({name: each.shape for name, each in whole.get("untrained", {}).items()}, untrained)
         for name, saved in whole["settings"].items():
             if saved != (given := getattr(self._settings, name)):
                 raise TorchError(f"{name} must be {saved!r}, as in the state, got {given!r}")
         if self.steps or self._zero.missing != [*range(len(self._units))]:
             raise TorchError(f"load_state_dict() must come before the first step, got {self.steps} steps and gradients")
-        arrays, shared = {rank: _arrays(each) for rank, each in own.items()}, _arrays(whole["shared"])
+        arrays, shared = {rank: _arrays(each) for rank, each in own.items()}, _arrays(whole.get("shared", {}))
         merged, workers = self._merged(whole["workers"]), whole["workers"]
         self._zero.resume(whole["iteration"], workers, arrays, shared, merged)
         if isinstance(self._compressed, SwitchMean):
-            expected: Any = shared.get("expected") if workers == self._calls.workers else None
-            self._compressed.enter([arrays[rank] for rank in merged], expected, self._zero.shards)
+            alike, expected = workers == self._calls.workers, cast(Floats64 | None, shared.get("expected"))
+            self._compressed.enter([arrays[rank] for rank in merged], expected, self._zero.shards, alike=alike)
         with torch.no_grad():
-            for name, each in whole["untrained"].items():
+            for name, each in whole.get("untrained", {}).items():
                 untrained[name].copy_(each)
         self.param_groups[0]["lr"] = whole["lr"]
         if self._layers is None:
@@ -269,6 +273,10 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Return the workers, of so many, whose pending gradients this worker takes over."""
         ranks = range(self._calls.rank, saved, self._calls.workers)
         return [] if self._compressed is None else [*ranks]
+
+    @property
+    def _structure(self) -> tuple[str, ...]:
+        return (*STRUCTURE, "freeze_step") if self._settings.bits == 1 else STRUCTURE
 
     @property
     def _parameters(self) -> dict[str, nn.Parameter]:
