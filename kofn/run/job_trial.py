@@ -93,7 +93,7 @@ class JobTrial:
         """Record the bytes over the links of this job's hosts between two counts."""
         write_links(self.folder.links, self.programs.nodes, before, after)
 
-    async def start(self, commands: Commands, job: JobFolder, resumed: Resumed | None) -> None:
+    async def start(self, commands: Commands, job: JobFolder, resumed: Resumed | None = None) -> None:
         """Launch every worker that does not join late, after links have their first rates again.
 
         If run.alone asks for it, one worker also trains alone, during the last trial.
