@@ -162,7 +162,7 @@ def test_states_of_other_trainings_are_refused_and_change_nothing() -> None:
         ([], "must be of one iteration and one number of workers, got none"),
         (
             [{"state": {}, "param_groups": []}],
-            r"must be that of a sharded optimizer, as its state_dict\(\) returns it, got \['state', 'param_groups'\]",
+            r"must be that of a sharded optimizer, .* got \['state', 'param_groups'\]",
         ),
     ]
 
