@@ -21,7 +21,10 @@ def _switch() -> Iterator[None]:
     """Start one switch for all crews of this process; each worker has one thread."""
     import torch  # noqa: PLC0415
 
+    from tests.torch import devices  # noqa: PLC0415
+
     torch.set_num_threads(1)
+    devices.start()
     yield
     close_all()
 
