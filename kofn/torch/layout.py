@@ -14,6 +14,7 @@ from torch import nn
 
 from kofn.host.arrays import Floats
 from kofn.torch.errors import TorchError
+from kofn.torch.staging import device_of, on_host
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -27,6 +28,7 @@ class ParameterLayout:
     def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
         _check_modules(module)
         named = [(name, each) for name, each in module.named_parameters() if each.requires_grad and name not in ignored]
+        self.device = device_of(dict(named))
         for name, parameter in named:
             _check(name, parameter)
         self.parameters = dict(reversed(named))
@@ -67,7 +69,7 @@ class ParameterLayout:
             shaped = (
                 part.as_strided(parameter.shape, parameter.stride()) if _dense(parameter) else part.view_as(parameter)
             )
-            yield parameter, shaped.to(parameter.dtype)
+            yield parameter, shaped.to(parameter.device, parameter.dtype)
 
     def each(self) -> list[Floats]:
         """Return each parameter, as flat() has it."""
@@ -94,7 +96,7 @@ class ParameterLayout:
 
 def flat(parameter: torch.Tensor) -> Floats:
     """Return the values, float32, one after the other, without a copy if they are that already."""
-    values: Floats = parameter.detach().reshape(-1).contiguous().float().numpy()
+    values: Floats = on_host(parameter).reshape(-1).contiguous().float().numpy()
     return values
 
 
@@ -104,8 +106,6 @@ def _dense(tensor: torch.Tensor) -> bool:
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:
-    if parameter.device.type != "cpu":
-        raise TorchError(f"{name} must be on the cpu, got {parameter.device}: workers sum in main memory")
     if parameter.dtype not in DTYPES:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise TorchError(f"{name} must be one of {allowed}, got {str(parameter.dtype).removeprefix('torch.')}")

@@ -12,6 +12,8 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ from kofn.torch.log import Begun, IterationLog
 from kofn.torch.own_hook import OwnHook
 from kofn.torch.peers import PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
+from kofn.torch.staging import Staging, after_backward, digests, future_on
 from kofn.torch.unreduced import UnreducedPasses
 from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
 
@@ -58,6 +61,8 @@ class Session:
         self.rank, self.workers = job.rank, job.config.job.workers
         ignored = getattr(model, "parameters_to_ignore", ())
         self.layout = layout or ParameterLayout(model.module, ignored)
+        device = self.layout.device
+        self._staging = None if device.type == "cpu" else Staging(device, self._staging_failed)
         self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True, follows=True)
         self._untrained = UntrainedState(model.module, self.layout.parameters.values(), ignored)
         begins = zlib.crc32(self._untrained.values().data, zlib.crc32(self.layout.values().data)) >> 1
@@ -130,13 +135,13 @@ class Session:
         return self.iteration >= self._last
 
     @property
-    def loss(self) -> float | None:
-        """The loss of the current batch, for reports; setting it is optional."""
+    def loss(self) -> float | torch.Tensor | None:
+        """The loss of the current batch, for reports; setting it is optional. A tensor is read after the iteration."""
         return self._log.loss
 
     @loss.setter
-    def loss(self, loss: float) -> None:
-        self._log.loss = loss
+    def loss(self, loss: float | torch.Tensor) -> None:
+        self._log.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
 
     def log(self, **numbers: float) -> None:
         """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.
@@ -161,6 +166,8 @@ class Session:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
+            if self._staging is not None:
+                self._staging.close()
             for hook in self._hooks:
                 hook.remove()
             reason, memory = "iterations" if self.done() else CLOSED, self.replica.memory + self.reducer.memory
@@ -178,11 +185,9 @@ class Session:
         try:
             return session.reduce(bucket)
         except HostError as error:
-            if isinstance(error, GradientError):
-                error.add_note(_out_of_range(session.layout, bucket))
             session.fail(error)
             torch.autograd.Variable._execution_engine.queue_callback(session.check)
-            unreduced = torch.futures.Future[torch.Tensor]()
+            unreduced = future_on(session.layout.device)
             unreduced.set_result(bucket.buffer())
             return unreduced
 
@@ -197,7 +202,29 @@ class Session:
             raise TorchError("gradients must be dense, got a sparse one: a switch sums whole blocks")
         self._whole = bucket.is_last()
         self._unreduced.reduced(last=self._whole)
-        return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
+        if self._staging is None:
+            return self._put(bucket, values)
+        if self._whole:
+            after_backward(self._passed)
+        return self._staging.reduce(bucket.index(), values, partial(self._put, bucket))
+
+    def _put(self, bucket: dist.GradBucket, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Return a future of the means of a bucket's values in main memory."""
+        try:
+            if self._staging is not None and bucket.index() == 0 and self._begun is not None:
+                self._begun = replace(self._begun, first_s=time.monotonic())
+            return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
+        except GradientError as error:
+            error.add_note(_out_of_range(self.layout, bucket))
+            raise
+
+    def _passed(self) -> None:
+        """End a backward pass of a device, whose gradients are now ordered."""
+        self.check()
+        self.gradient_versions = [_version(each) for each in self.layout.parameters.values()]
+
+    def _staging_failed(self, error: Exception) -> None:
+        self.fail(error if isinstance(error, HostError) else TorchError(f"staging failed: {error!r}"))
 
     def ready(self) -> None:
         """Prepare a forward pass: the parameters are those after the last iteration."""
@@ -288,7 +315,12 @@ class Session:
     def applied(self, update: Aggregate, step: Step | None) -> None:
         """Record that an iteration's mean is in the parameters."""
         self.replica.applied(update)
-        self._log.applied(update, step, fingerprint(*self.layout.each(), self._compared.values()))
+        write = self._log.applied(update, step)
+        if self._staging is None:
+            write(fingerprint(*self.layout.each(), self._compared.values()))
+        else:
+            compared = digests([*self.layout.parameters.values(), *self._compared.tensors().values()])
+            self._staging.send("digests", compared, lambda host: write(fingerprint(host.numpy())))
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def jumped(self) -> None:
@@ -339,6 +371,12 @@ def _meets(model: Any, passes: int) -> bool:
         return False
     always = broadcasts_buffers(model) or model._join_config.enable
     return always or passes <= int(model.static_graph)
+
+
+def _version(parameter: torch.nn.Parameter) -> tuple[int, int]:
+    """Return the identity of a parameter's gradient, and the number of its changes in place."""
+    gradient = parameter.grad
+    return (0, 0) if gradient is None else (id(gradient), gradient._version)
 
 
 def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:

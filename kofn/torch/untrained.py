@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.torch.errors import TorchError
+from kofn.torch.staging import on_host
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -89,7 +90,7 @@ def check_statistics(module: nn.Module) -> None:
 
 
 def _bytes(name: str, tensor: torch.Tensor) -> Bytes:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise TorchError(f"{name} must be dense and on the cpu, got {tensor.layout} on {tensor.device}")
-    values: Bytes = tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+    if tensor.device.type == "meta" or tensor.layout != torch.strided:
+        raise TorchError(f"{name} must be dense and have values, got {tensor.layout} on {tensor.device}")
+    values: Bytes = on_host(tensor).resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
     return values

@@ -7,6 +7,9 @@ import pytest
 
 from tests.host.collectives.switched import close_all
 
+if os.environ.get("KOFN_TEST_DEVICE"):
+    from tests.torch import devices  # noqa: F401  # before all tests
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

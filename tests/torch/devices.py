@@ -9,6 +9,7 @@ import sys
 import threading
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,14 +26,26 @@ MODES = {
 }
 """The systematic modes: each of a session's three streams in turn is the slow one."""
 
+if KIND == "pretend":
+    pretend.load()  # before kofn.torch is imported, which asks for torch.accelerator
+
+BACKEND = "gloo" if KIND == "cpu" else "kofn"
+"""The backend of groups in which DDP is used: gloo knows no pretend devices."""
+
 _here, _numbers = threading.local(), count()
 
 
 def start() -> None:
     """Have this process use the devices; each test begins with it."""
     if KIND == "pretend":
-        pretend.load()
         pretend.mode(*MODES[os.environ.get("KOFN_TEST_MODE", "late")])
+
+
+def use_gloo() -> None:
+    """Have this thread's next group "kofn" make all calls by gloo, which itself knows no pretend devices."""
+    from kofn.torch import process_group  # noqa: PLC0415
+
+    process_group._used.set(SimpleNamespace(workers=0))  # type: ignore[arg-type]
 
 
 def place() -> torch.device:
