@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.host.agent.exchange import Exchange, Update
+from kofn.host.arrays import Floats
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import MAGNITUDE_MAX
@@ -47,6 +48,11 @@ from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
 
 BACKLOG = 64
 """The most means that may wait for a training without elastic()."""
+
+CHANGED = (
+    "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s before_step does"
+    " what all workers do to every mean"
+)
 
 
 class Session:
@@ -84,6 +90,9 @@ class Session:
         """Whether the last bucket of the latest gradient has come."""
         self._backlog = deque[Update]()
         self._begun: Begun | None = None
+        self._left_versions = list[tuple[int, int]]()
+        self._left = torch.empty(0)
+        """Versions and digests of gradients as DDP left them, for elastic() on a device."""
         self._passes = 0
         """The number of backward passes that have begun."""
         self._closed = False
@@ -221,7 +230,19 @@ class Session:
     def _passed(self) -> None:
         """End a backward pass of a device, whose gradients are now ordered."""
         self.check()
-        self.gradient_versions = [_version(each) for each in self.layout.parameters.values()]
+        if self.replica.parts is not None:
+            self._left_versions, self._left = self._gradient_versions(), digests(self._gradients())
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [each.grad for each in self.layout.parameters.values() if each.grad is not None]
+
+    def _gradient_versions(self) -> list[tuple[int, int]]:
+        """Return the identity of each gradient, and the number of its changes in place."""
+        return [(id(each), each._version) for each in self._gradients()]
+
+    def _check_kept(self, kept: torch.Tensor) -> None:
+        if not kept.all():
+            raise TorchError(CHANGED)
 
     def _staging_failed(self, error: Exception) -> None:
         self.fail(error if isinstance(error, HostError) else TorchError(f"staging failed: {error!r}"))
@@ -301,6 +322,19 @@ class Session:
         step = self._log.step(self.reducer, self._begun, exchange, self._exchange.gradient())
         return step, exchange.updates
 
+    def has_mean(self, mean: Floats) -> bool:
+        """Return whether all gradients are this mean.
+
+        A device is not waited for: changes that PyTorch does not count, as by a GradScaler, are an error later.
+        """
+        if self._staging is not None:
+            if self._left_versions != self._gradient_versions():
+                return False
+            self._staging.send("kept", digests(self._gradients()) == self._left, self._check_kept)
+            return True
+        parts = self.layout.parts(mean)
+        return all(parameter.grad is not None and torch.equal(parameter.grad, part) for parameter, part in parts)
+
     def missed(self) -> Sequence[Update]:
         """Return iterations that the others have ended since; empty where this worker is not behind, or the training is
         over."""
@@ -371,12 +405,6 @@ def _meets(model: Any, passes: int) -> bool:
         return False
     always = broadcasts_buffers(model) or model._join_config.enable
     return always or passes <= int(model.static_graph)
-
-
-def _version(parameter: torch.nn.Parameter) -> tuple[int, int]:
-    """Return the identity of a parameter's gradient, and the number of its changes in place."""
-    gradient = parameter.grad
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)
 
 
 def _out_of_range(layout: ParameterLayout, bucket: dist.GradBucket) -> str:

@@ -33,7 +33,7 @@ def device_of(tensors: dict[str, torch.Tensor]) -> torch.device:
     if device.type == "mps":
         raise TorchError(f"{first} must be on the cpu, got mps: PyTorch has no streams and no pinned memory there")
     if device.type != "cpu" and (accelerator is None or device.type != accelerator.type):
-        raise TorchError(f"{first} must be on the cpu or {accelerator or 'an accelerator, which is absent'}, got {device}")
+        raise TorchError(f"{first} must be on the cpu or an accelerator that PyTorch finds, got {device}")
     return device
 
 
@@ -54,7 +54,9 @@ def settle(device: torch.device) -> None:
 
 
 def after_backward(function: Callable[[], object]) -> None:
-    """Call this in the thread of the running backward pass, when DDP has its futures' values."""
+    """Call this at the end of the running backward pass, when DDP has its futures' values; in join() there is none."""
+    if torch._C._current_graph_task_id() < 0:
+        return
     engine = torch.autograd.Variable._execution_engine
     engine.queue_callback(lambda: engine.queue_callback(function))  # DDP queues its own after its last hook
 
@@ -67,7 +69,9 @@ def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
     bits = [each.detach().contiguous().reshape(-1).view(kinds[each.element_size()]) for each in tensors]
-    odd = 1 - 0x61C8_8646_80B5_83EB * torch.arange(min(PIECE, max(each.numel() for each in bits)), device=bits[0].device)
+    odd = 1 - 0x61C8_8646_80B5_83EB * torch.arange(
+        min(PIECE, max(each.numel() for each in bits)), device=bits[0].device
+    )
     odd.bitwise_or_(1)
     return torch.stack([(part.long() * odd[: part.numel()]).sum() for each in bits for part in each.split(PIECE)])
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from tests.torch import pretend
 
@@ -62,9 +63,19 @@ def placed(module: torch.nn.Module) -> Any:
     device = place()
     if device.type != "cpu":
         module.to(device)
-        module.register_forward_pre_hook(lambda _, given: tuple(each.to(device) for each in given))
-        module.register_forward_hook(lambda _, given, outputs: outputs.cpu())
+        module.register_forward_pre_hook(Moved(device))
+        module.register_forward_hook(Moved(torch.device("cpu")))
     return module
+
+
+class Moved:
+    """A hook that moves what a module takes, or gives, to a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __call__(self, module: torch.nn.Module, *values: Any) -> Any:
+        return tree_map(lambda each: each.to(self.device), values[-1])
 
 
 def run(*arguments: str, mode: str = "late", limit_s: float = 300.0) -> subprocess.CompletedProcess[str]:

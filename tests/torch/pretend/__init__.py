@@ -105,6 +105,9 @@ class _Module(_DummyBackendModule):
     def set_device(self, device: Any) -> None:
         torch._C._accelerator_setDeviceIndex(device if isinstance(device, int) else torch.device(device).index)
 
+    def device(self, device: int) -> Any:
+        return torch.accelerator.device_index(device)
+
     def current_device(self) -> int:
         return int(torch._C._accelerator_getDeviceIndex())
 

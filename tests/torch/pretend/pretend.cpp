@@ -446,6 +446,10 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset, c
                         c10::IntArrayRef stride) {
   return at::native::set_storage_cpu_(self, storage, offset, size, stride);
 }
+at::Tensor& set_whole(at::Tensor& self, at::Storage storage) {
+  auto elements = int64_t(storage.nbytes() / self.dtype().itemsize());
+  return set_storage(self, storage, 0, {elements}, {});
+}
 void record_stream(at::Tensor& self, c10::Stream stream) {
   Guard().recordDataPtrOnStream(self.storage().data_ptr(), stream);
 }
@@ -495,6 +499,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("resize_", resize);
   library.impl("_local_scalar_dense", local_scalar);
   library.impl("set_.source_Storage_storage_offset", set_storage);
+  library.impl("set_.source_Storage", set_whole);
   library.impl("record_stream", record_stream);
   library.impl("convolution_overrideable", convolve);
   library.impl("convolution_backward_overrideable", convolve_backward);
