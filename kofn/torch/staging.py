@@ -5,9 +5,9 @@ values over. Means return on another stream; the futures' events order the devic
 other thread waits for the device. All other modules read tensors by on_host(), a copy that waits.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,11 @@ def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     A digest is the sum of all bits, as integers, each times an odd number that depends on its place. So it does not
     depend on the order of the sum, and one changed element always changes it.
     """
+    with errors_of(tensors[0].device):
+        return _digests(tensors)
+
+
+def _digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
     bits = [each.detach().contiguous().reshape(-1).view(kinds[each.element_size()]) for each in tensors]
     odd = 1 - 0x61C8_8646_80B5_83EB * torch.arange(
@@ -76,28 +81,13 @@ def digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([(part.long() * odd[: part.numel()]).sum() for each in bits for part in each.split(PIECE)])
 
 
-class PinnedMemory:
-    """Pinned buffers, kept for their next use, by key."""
-
-    def __init__(self) -> None:
-        self._free = dict[Hashable, list[tuple[torch.Tensor, torch.Event | None]]]()
-
-    def take(self, key: Hashable, like: torch.Tensor) -> tuple[torch.Tensor, torch.Event | None]:
-        """Return a flat buffer, and the event after which the device no longer reads it."""
-        free = self._free.setdefault(key, [])
-        while free:
-            host, read = free.pop()
-            if (host.numel(), host.dtype) == (like.numel(), like.dtype):
-                return host, read
-        try:
-            return torch.empty(like.numel(), dtype=like.dtype, pin_memory=True), None
-        except RuntimeError as error:
-            raise TorchError(
-                f"{like.nbytes} bytes of pinned memory are needed to stage values of {like.device}: {error}"
-            ) from error
-
-    def give(self, key: Hashable, host: torch.Tensor, read: torch.Event | None = None) -> None:
-        self._free[key].append((host, read))
+@contextmanager
+def errors_of(device: torch.device) -> Iterator[None]:
+    """Raise TorchError in place of an error of the device: it is out of memory, or lost."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TorchError(f"{device} failed while gradients or parameters were staged: {error}") from error
 
 
 class Staging:
@@ -106,7 +96,10 @@ class Staging:
     def __init__(self, device: torch.device, failed: Callable[[Exception], object]) -> None:
         self.device, self._failed = device, failed
         self._out, self._back = torch.Stream(device), torch.Stream(device)
-        self._pinned = PinnedMemory()
+        self._free = dict[Hashable, list[torch.Tensor]]()
+        """Pinned buffers for their next use, by key."""
+        self._reads = dict[Hashable, torch.Event]()
+        """When the device has read what receive() has copied."""
         self._waiting = ThreadPoolExecutor(1, "kofn-staging")
 
     def send(self, key: Hashable, values: torch.Tensor, taken: Callable[[torch.Tensor], object]) -> None:
@@ -121,7 +114,8 @@ class Staging:
     def reduce(self, key: Hashable, values: torch.Tensor, reduce: Callable[[torch.Tensor], Any]) -> Any:
         """Return a future, on the device, of the values of the future that `reduce` returns; they replace those given.
 
-        After a HostError of `reduce`, or of the copy, they are those given.
+        After a HostError of `reduce`, or of the copy, they are those given. The next call with the same key must be
+        ordered after this one's future.
         """
         means = future_on(self.device)
 
@@ -140,12 +134,14 @@ class Staging:
 
     def receive(self, key: Hashable, values: torch.Tensor) -> torch.Tensor:
         """Return flat values of main memory on the device, by a copy on the current stream."""
-        host, read = self._pinned.take(key, values)
-        if read is not None and not read.query():
-            read.synchronize()
-        host.copy_(values)
-        found = host.to(self.device, non_blocking=True)
-        self._pinned.give(key, host, torch.accelerator.current_stream(self.device).record_event())
+        host, read = self._take(key, values), self._reads.get(key)
+        with errors_of(self.device):
+            if read is not None and not read.query():
+                read.synchronize()
+            host.copy_(values)
+            found = host.to(self.device, non_blocking=True)
+            self._reads[key] = torch.accelerator.current_stream(self.device).record_event()
+        self.give(key, host)
         return found
 
     def copy_out(
@@ -156,22 +152,33 @@ class Staging:
         end: Callable[[Exception], object],
     ) -> None:
         """Do as send(), for a `take` after which the values stay valid until give(); `end` gets its error."""
-        host, read = self._pinned.take(key, values)
-        if read is not None:
-            self._out.wait_event(read)
-        self._out.wait_stream(torch.accelerator.current_stream(self.device))
-        with self._out:
-            host.copy_(values, non_blocking=True)
-            copied = self._copied()
+        host = self._take(key, values)
+        with errors_of(self.device):
+            self._out.wait_stream(torch.accelerator.current_stream(self.device))
+            with self._out:
+                host.copy_(values, non_blocking=True)
+                copied = self._copied()
         self._waiting.submit(self._hand_over, values, host, copied, take, end)
 
     def give(self, key: Hashable, host: torch.Tensor) -> None:
         """Give back the values of copy_out()."""
-        self._pinned.give(key, host)
+        self._free[key].append(host)
 
     def close(self) -> None:
         """Wait until all values are handed over."""
         self._waiting.shutdown()
+
+    def _take(self, key: Hashable, like: torch.Tensor) -> torch.Tensor:
+        """Return a flat pinned buffer."""
+        free = self._free.setdefault(key, [])
+        while free:
+            host = free.pop()
+            if (host.numel(), host.dtype) == (like.numel(), like.dtype):
+                return host
+        try:
+            return torch.empty(like.numel(), dtype=like.dtype, pin_memory=True)
+        except RuntimeError as error:
+            raise TorchError(f"{like.nbytes} bytes of pinned memory are needed, and cannot be had: {error}") from error
 
     def _hand_over(
         self,
@@ -182,10 +189,8 @@ class Staging:
         end: Callable[[Exception], object],
     ) -> None:
         try:
-            try:
+            with errors_of(self.device):
                 copied.synchronize()
-            except RuntimeError as error:
-                raise TorchError(f"{self.device} failed while values were copied from it: {error}") from error
             take(host)
         except Exception as error:  # a future that never ends would hang the training
             self._failed(error)
@@ -197,7 +202,7 @@ class Staging:
                 host.copy_(found)
             with self._back:  # the values are free: the host has waited for the copy out, and that for backward
                 values.copy_(host, non_blocking=True)
-                self._pinned.give(key, host, self._back.record_event())
+                self.give(key, host)
                 means.set_result(values)
         except Exception as error:
             means.set_exception(error)

@@ -19,6 +19,10 @@ def test_pretend_accelerator_computes_as_the_cpu_and_shows_missing_waits() -> No
     _passes("tests/torch/on_device/test_pretend.py")
 
 
+def test_deliberate_mistakes_show_on_the_pretend_accelerator() -> None:
+    _passes("tests/torch/on_device/test_mistakes.py")
+
+
 def _passes(*arguments: str, mode: str = "late") -> None:
     ended = devices.run(*arguments, mode=mode)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]

@@ -105,8 +105,8 @@ class _Module(_DummyBackendModule):
     def set_device(self, device: Any) -> None:
         torch._C._accelerator_setDeviceIndex(device if isinstance(device, int) else torch.device(device).index)
 
-    def device(self, device: int) -> Any:
-        return torch.accelerator.device_index(device)
+    def device(self, device: int | torch.device) -> Any:
+        return torch.accelerator.device_index(device if isinstance(device, int) else device.index)
 
     def current_device(self) -> int:
         return int(torch._C._accelerator_getDeviceIndex())
