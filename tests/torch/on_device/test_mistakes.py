@@ -1,4 +1,4 @@
-"""Deliberate mistakes in kofn/torch/staging.py: each is an edit of its text, and each must show on the pretend accelerator.
+"""Deliberate mistakes in kofn/torch/staging.py: each is an edit of its text, and must show on the pretend accelerator.
 
 A mistake shows by other values than those of a device that does all at once, or by a wait of the training thread.
 """
@@ -32,10 +32,13 @@ TEXT = Path(kofn.torch.staging.__file__).read_text()
 STEPS = 4
 
 WAIT = "            self._out.wait_stream(torch.accelerator.current_stream(self.device))\n"
-OUT = "                host.copy_(values, non_blocking=True)\n                copied = self._copied()\n"
+OUT_FIRST = "                host.copy_(values, non_blocking=True)\n"
+OUT_LAST = "                copied = self._copied()\n"
+OUT = OUT_FIRST + OUT_LAST
+TAKEN, GIVEN = "            taken(host)\n", "            self.give(key, host)\n"
 SYNC = "                copied.synchronize()\n"
 BACK = "                values.copy_(host, non_blocking=True)\n"
-DONE = "                means.set_result(values)\n        except Exception as error:\n            means.set"
+DONE, CAUGHT = "                means.set_result(values)\n", "        except Exception as error:\n            means.set"
 READ = "            if read is not None and not read.query():\n                read.synchronize()\n"
 TO = "            found = host.to(self.device, non_blocking=True)\n"
 EVENT = "            self._reads[key] = torch.accelerator.current_stream(self.device).record_event()\n"
@@ -46,12 +49,12 @@ MISTAKES: dict[str, dict[str, str]] = {
         WAIT: WAIT.replace("torch.accelerator.current_stream(self.device)", "DEFAULT")
     },
     "the copy out is on backward's stream, its event on the other": {
-        "            with self._out:\n" + OUT: OUT.replace("    host", "host", 1).replace("    copied", "with self._out:\n                    copied")
+        f"            with self._out:\n{OUT}": f"{OUT_FIRST[4:]}            with self._out:\n{OUT_LAST}"
     },
     "no thread waits for the copy out": {SYNC: "                pass\n"},
-    "the event is recorded before the copy": {OUT: "".join(reversed(OUT.splitlines(keepends=True)))},
+    "the event is recorded before the copy": {OUT: OUT_LAST + OUT_FIRST},
     "the event is recorded on another stream": {
-        "copied = self._copied()\n": "pass\n            with torch.Stream(self.device):\n                copied = self._copied()\n"
+        OUT: f"{OUT_FIRST}            with torch.Stream(self.device):\n{OUT_LAST}"
     },
     "the event is made and never recorded": {"        event.record()\n": ""},
     "the event is queried once, not waited for": {SYNC: "                copied.query()\n"},
@@ -61,19 +64,20 @@ MISTAKES: dict[str, dict[str, str]] = {
     "the copy out waits in the hook": {OUT: OUT + "                copied.synchronize()\n"},
     "the copy out blocks": {OUT: OUT.replace("True", "False")},
     "host memory is not pinned": {", pin_memory=True": ""},
-    "the source of a copy is freed while it is copied": {"submit(self._hand_over, values,": "submit(self._hand_over, None,"},
-    "sent memory is given back before it is taken": {
-        "            taken(host)\n            self.give(key, host)\n": "            self.give(key, host)\n            taken(host)\n"
-    },
+    "the source of a copy is freed while it is copied": {"(self._hand_over, values,": "(self._hand_over, None,"},
+    "sent memory is given back before it is taken": {TAKEN + GIVEN: GIVEN + TAKEN},
     "means are copied back before the network has them": {
         "            if (found := reduced.value()) is not host:\n                host.copy_(found)\n": "",
         "reduce(host).add_done_callback(partial(self._copy_back, key, values, host, means))": (
             "reduced = reduce(host); self._copy_back(key, values, host, means, reduced)"
         ),
     },
-    "the future has no devices": {"[] if device.type == \"cpu\" else [device]": "[]"},
-    "the future is completed outside of the stream of the copy": {DONE: DONE[4:]},
-    "the future is completed before the copy is queued": {BACK: DONE.splitlines(keepends=True)[0] + BACK, DONE: DONE[DONE.index("        except") :]},
+    "the future has no devices": {'[] if device.type == "cpu" else [device]': "[]"},
+    "the future is completed outside of the stream of the copy": {DONE + CAUGHT: DONE[4:] + CAUGHT},
+    "the future is completed before the copy is queued": {
+        BACK: DONE + BACK,
+        DONE + CAUGHT: CAUGHT,
+    },
     "the copy back is on a stream of its own, the future on another": {
         BACK: "                with torch.Stream(self.device):\n    " + BACK
     },
@@ -81,11 +85,11 @@ MISTAKES: dict[str, dict[str, str]] = {
     "the copy of a received mean is on another stream": {TO: "            with self._back:\n    " + TO},
     "the event of a received mean is recorded before its copy": {TO + EVENT: EVENT + TO},
     "a tensor is read before its copy has ended": {"detach().cpu()": 'detach().to("cpu", non_blocking=True)'},
-    "a thread beside the training reads without waiting": {"        torch.accelerator.synchronize(device)\n": "        pass\n"},
+    "a thread beside the training reads without waiting": {"torch.accelerator.synchronize(device)": "pass"},
     "the end of a backward pass is taken for DDP's end": {
         "engine.queue_callback(lambda: engine.queue_callback(function))": "engine.queue_callback(function)"
     },
-}  # fmt: skip
+}
 
 
 def made(text: str) -> Any:
