@@ -164,8 +164,12 @@ class Staging:
         """Give back the values of copy_out()."""
         self._free[key].append(host)
 
+    def wait(self) -> None:
+        """Wait until all values so far are handed over."""
+        self._waiting.submit(int).result()
+
     def close(self) -> None:
-        """Wait until all values are handed over."""
+        """Do as wait(), for the last time."""
         self._waiting.shutdown()
 
     def _take(self, key: Hashable, like: torch.Tensor) -> torch.Tensor:
