@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.torch.errors import TorchError
-from kofn.torch.staging import on_host
+from kofn.torch.staging import device_of, on_host
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -25,6 +25,8 @@ class UntrainedState:
     def __init__(self, module: nn.Module, trained: Iterable[nn.Parameter], ignored: Collection[str] = ()) -> None:
         self._module, self._ignored = module, ignored
         self._trained = {id(each): each for each in trained}
+        every = chain(module.named_parameters(), module.named_buffers())
+        device_of({name: each for name, each in every if name not in ignored})
 
     def tensors(self) -> dict[str, torch.Tensor]:
         every = chain(self._module.named_parameters(), self._module.named_buffers())
