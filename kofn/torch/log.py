@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from kofn.config.schema import Config
 from kofn.host.agent.exchange import Exchange, Update
 from kofn.host.arrays import Floats
@@ -42,13 +40,13 @@ class IterationLog:
         self._alignment = Alignment(elements)
         self._direction: Direction | None = None
         self._last = config.run.max_iterations
-        self.loss: float | torch.Tensor | None = None
+        self.loss: float | None = None
 
     def step(self, reducer: Reducer, begun: Begun, exchange: Exchange, gradient: Floats) -> Step:
         """Return the worker's step in an iteration that has ended."""
         handed_s = exchange.handed_s or begun.first_s
         work = Work(
-            loss=None if self.loss is None else float(self.loss),
+            loss=self.loss,
             gradient=gradient,
             norm2=norm2(gradient),
             agreement=self._alignment.agreement(gradient),

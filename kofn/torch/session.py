@@ -144,13 +144,16 @@ class Session:
         return self.iteration >= self._last
 
     @property
-    def loss(self) -> float | torch.Tensor | None:
-        """The loss of the current batch, for reports; setting it is optional. A tensor is read after the iteration."""
+    def loss(self) -> float | None:
+        """The loss of the current batch, for reports; setting it is optional. A tensor of a device is not waited for."""
         return self._log.loss
 
     @loss.setter
     def loss(self, loss: float | torch.Tensor) -> None:
-        self._log.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        if self._staging is None or not isinstance(loss, torch.Tensor):
+            self._log.loss = float(loss)
+        else:
+            self._staging.send("loss", loss.detach().reshape(1), lambda host: setattr(self._log, "loss", host.item()))
 
     def log(self, **numbers: float) -> None:
         """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.

@@ -14,9 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from kofn.torch.process_group import GATHERED
 from tests.host.collectives.switched import HOSTS
 from tests.torch import devices
-from tests.torch.test_process_group import Join, _threads, in_a_group, join  # noqa: F401  # fixtures
+from tests.torch import test_process_group as on_cpu
+from tests.torch.test_process_group import Join, in_a_group
 
 pytestmark = [pytest.mark.root, pytest.mark.filterwarnings("ignore")]  # PyTorch warns about itself
+
+_threads, join = on_cpu._threads, on_cpu.join  # fixtures
 
 BACKEND = "cpu:kofn," + f"{torch.accelerator.current_accelerator()}:kofn"
 

@@ -1,4 +1,4 @@
-"""Trainings on an accelerator: no thread of the training waits for it, nothing is allocated later, errors have names."""
+"""Trainings on an accelerator: no training thread waits for it, nothing is allocated later, errors have names."""
 
 import threading
 import time
@@ -213,7 +213,7 @@ def test_device_without_memory_is_an_error() -> None:
     values, staging = torch.ones(1024, device="pretend:0"), Staging(torch.device("pretend:0"), pytest.fail)
     with pretend.limited(device=0):
         for stage in (lambda: digests([values]), lambda: staging.receive(0, torch.ones(4096))):
-            with pytest.raises(TorchError, match="pretend:0 failed while .* were staged: pretend out of memory"):
+            with pytest.raises(TorchError, match=r"pretend:0 failed while .* were staged: pretend out of memory"):
                 stage()
     staging.close()
 
