@@ -145,7 +145,7 @@ class Session:
 
     @property
     def loss(self) -> float | None:
-        """The loss of the current batch, for reports; setting it is optional. A tensor of a device is not waited for."""
+        """The loss of the current batch, for reports; setting it is optional. No device is waited for."""
         return self._log.loss
 
     @loss.setter

@@ -7,7 +7,7 @@ other thread waits for the device. All other modules read tensors by on_host(), 
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,10 @@ from kofn.torch.errors import TorchError
 
 PIECE = 1 << 22
 """The most elements of a digest: the device needs 16 bytes for each meanwhile."""
+
+
+class DeviceError(TorchError):
+    """A device that is out of memory, or lost."""
 
 
 def device_of(tensors: dict[str, torch.Tensor]) -> torch.device:
@@ -83,11 +87,11 @@ def _digests(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @contextmanager
 def errors_of(device: torch.device) -> Iterator[None]:
-    """Raise TorchError in place of an error of the device: it is out of memory, or lost."""
+    """Raise DeviceError in place of PyTorch's errors."""
     try:
         yield
     except RuntimeError as error:
-        raise TorchError(f"{device} failed while gradients or parameters were staged: {error}") from error
+        raise DeviceError(f"{device} failed while gradients or parameters were staged: {error}") from error
 
 
 class Staging:
@@ -114,8 +118,8 @@ class Staging:
     def reduce(self, key: Hashable, values: torch.Tensor, reduce: Callable[[torch.Tensor], Any]) -> Any:
         """Return a future, on the device, of the values of the future that `reduce` returns; they replace those given.
 
-        After a HostError of `reduce`, or of the copy, they are those given. The next call with the same key must be
-        ordered after this one's future.
+        After a HostError of `reduce` they are those given. The next call with the same key must be ordered after this
+        one's future.
         """
         means = future_on(self.device)
 
@@ -123,10 +127,9 @@ class Staging:
             reduce(host).add_done_callback(partial(self._copy_back, key, values, host, means))
 
         def end(error: Exception) -> None:
-            if isinstance(error, HostError):
-                with suppress(RuntimeError):  # the device may be lost
-                    means.set_result(values)
-            if not means.done():
+            if isinstance(error, HostError) and not isinstance(error, DeviceError):
+                means.set_result(values)
+            else:  # a lost device records no event of a result
                 means.set_exception(error)
 
         self.copy_out(key, values, take, end)

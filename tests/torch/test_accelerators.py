@@ -14,13 +14,22 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 
-
-def test_pretend_accelerator_computes_as_the_cpu_and_shows_missing_waits() -> None:
-    _passes("tests/torch/on_device/test_pretend.py")
+LONG = pytest.mark.long
 
 
-def test_deliberate_mistakes_show_on_the_pretend_accelerator() -> None:
-    _passes("tests/torch/on_device/test_mistakes.py")
+def test_staging_is_right_and_deliberate_mistakes_show() -> None:
+    """The pretend accelerator's own tests, and all tests that need an accelerator."""
+    _passes("tests/torch/on_device")
+
+
+TRAININGS = [f"tests/torch/test_{name}.py" for name in ("hook", "elastic", "schedule", "zero", "replicas", "refusals")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [name if name == "late" else pytest.param(name, marks=LONG) for name in devices.MODES])
+def test_trainings_pass_on_the_pretend_accelerator(mode: str) -> None:
+    """These are the CPU's tests, with models on devices between inputs and outputs on the CPU."""
+    _passes(*TRAININGS, "tests/torch/on_device/test_group.py", "tests/torch/on_device/test_training.py", mode=mode)
 
 
 def _passes(*arguments: str, mode: str = "late") -> None:

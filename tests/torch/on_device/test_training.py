@@ -32,6 +32,10 @@ def _whole() -> Iterator[None]:
     devices.start()
 
 
+def unexpected(error: Exception) -> None:
+    raise error
+
+
 def layers() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 
@@ -134,7 +138,7 @@ def test_scaled_gradients_train_as_others(tmp_path: Path) -> None:
 
 
 def test_copy_of_a_bucket_overlaps_the_network_of_the_one_before() -> None:
-    staging, called, device = Staging(devices.place(), pytest.fail), threading.Event(), devices.place()
+    staging, called, device = Staging(devices.place(), unexpected), threading.Event(), devices.place()
     first, second = torch.futures.Future(), torch.futures.Future()
 
     def reduce(host: torch.Tensor) -> Any:
@@ -210,7 +214,7 @@ def test_missing_pinned_memory_is_an_error_at_once(tmp_path: Path) -> None:
 
 @pretended
 def test_device_without_memory_is_an_error() -> None:
-    values, staging = torch.ones(1024, device="pretend:0"), Staging(torch.device("pretend:0"), pytest.fail)
+    values, staging = torch.ones(1024, device="pretend:0"), Staging(torch.device("pretend:0"), unexpected)
     with pretend.limited(device=0):
         for stage in (lambda: digests([values]), lambda: staging.receive(0, torch.ones(4096))):
             with pytest.raises(TorchError, match=r"pretend:0 failed while .* were staged: pretend out of memory"):
@@ -221,9 +225,10 @@ def test_device_without_memory_is_an_error() -> None:
 @pretended
 @pytest.mark.parametrize("when", ["before the copy", "during the copy"])
 def test_lost_device_ends_the_future_with_an_error(when: str) -> None:
-    failed, release = list[Exception](), threading.Event()
+    failed, taken, release = list[Exception](), threading.Event(), threading.Event()
     staging, values = Staging(torch.device("pretend:0"), failed.append), torch.ones(1024, device="pretend:0")
-    staging.send("other", values, lambda host: release.wait(10))
+    staging.send("other", values, lambda host: (taken.set(), release.wait(10)))
+    assert taken.wait(5)
     words = "pretend:0 failed while gradients or parameters were staged: .*lost"
     if when == "before the copy":
         with pretend.lost(), pytest.raises(TorchError, match=words):
