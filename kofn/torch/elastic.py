@@ -21,7 +21,7 @@ from kofn.host.workload.replica import ReplicaState
 from kofn.torch.errors import TorchError
 from kofn.torch.hyperparameters import Hyperparameters
 from kofn.torch.replica import Stateful
-from kofn.torch.session import CHANGED, Session
+from kofn.torch.session import Session
 from kofn.torch.untrained import broadcasts_buffers, check_statistics
 
 Callback = Callable[[], object]
@@ -128,8 +128,8 @@ class ElasticSteps:
                 f"{changed} changes while a gradient is computed, and is no parameter: it would differ between workers"
                 " (GroupNorm, LayerNorm or track_running_stats=False in place of batch statistics)"
             )
-        if isinstance(update, Aggregate) and not self._session.has_mean(update.mean):
-            raise TorchError(CHANGED)
+        if isinstance(update, Aggregate):
+            self._session.left_gradients.check(update.mean)
 
 
 def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:

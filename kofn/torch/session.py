@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.host.agent.exchange import Exchange, Update
-from kofn.host.arrays import Floats
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.codec import MAGNITUDE_MAX
@@ -38,6 +37,7 @@ from kofn.torch.errors import TorchError
 from kofn.torch.exchange import GradientExchange
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
+from kofn.torch.left_gradients import LeftGradients
 from kofn.torch.log import Begun, IterationLog
 from kofn.torch.own_hook import OwnHook
 from kofn.torch.peers import PeerExchange, PeerReducer
@@ -48,11 +48,6 @@ from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
 
 BACKLOG = 64
 """The most means that may wait for a training without elastic()."""
-
-CHANGED = (
-    "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s before_step does"
-    " what all workers do to every mean"
-)
 
 
 class Session:
@@ -68,7 +63,8 @@ class Session:
         ignored = getattr(model, "parameters_to_ignore", ())
         self.layout = layout or ParameterLayout(model.module, ignored)
         device = self.layout.device
-        self._staging = None if device.type == "cpu" else Staging(device, self._staging_failed)
+        self._staging = None if device.type == "cpu" else Staging(device, self.fail)
+        self.left_gradients = LeftGradients(self.layout, self._staging)
         self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True, follows=True)
         self._untrained = UntrainedState(model.module, self.layout.parameters.values(), ignored)
         begins = zlib.crc32(self._untrained.values().data, zlib.crc32(self.layout.values().data)) >> 1
@@ -90,9 +86,6 @@ class Session:
         """Whether the last bucket of the latest gradient has come."""
         self._backlog = deque[Update]()
         self._begun: Begun | None = None
-        self._left_versions = list[tuple[int, int]]()
-        self._left = torch.empty(0)
-        """Versions and digests of gradients as DDP left them, for elastic() on a device."""
         self._passes = 0
         """The number of backward passes that have begun."""
         self._closed = False
@@ -215,40 +208,12 @@ class Session:
         self._whole = bucket.is_last()
         self._unreduced.reduced(last=self._whole)
         if self._staging is None:
-            return self._put(bucket, values)
+            return _put(self, bucket, values)
         if self._whole:
-            after_backward(self._passed)
-        return self._staging.reduce(bucket.index(), values, partial(self._put, bucket))
-
-    def _put(self, bucket: dist.GradBucket, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Return a future of the means of a bucket's values in main memory."""
-        try:
-            if self._staging is not None and bucket.index() == 0 and self._begun is not None:
-                self._begun = replace(self._begun, first_s=time.monotonic())
-            return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
-        except GradientError as error:
-            error.add_note(_out_of_range(self.layout, bucket))
-            raise
-
-    def _passed(self) -> None:
-        """End a backward pass of a device, whose gradients are now ordered."""
-        self.check()
-        if self.replica.parts is not None:
-            self._left_versions, self._left = self._gradient_versions(), digests(self._gradients())
-
-    def _gradients(self) -> list[torch.Tensor]:
-        return [each.grad for each in self.layout.parameters.values() if each.grad is not None]
-
-    def _gradient_versions(self) -> list[tuple[int, int]]:
-        """Return the identity of each gradient, and the number of its changes in place."""
-        return [(id(each), each._version) for each in self._gradients()]
-
-    def _check_kept(self, kept: torch.Tensor) -> None:
-        if not kept.all():
-            raise TorchError(CHANGED)
-
-    def _staging_failed(self, error: Exception) -> None:
-        self.fail(error if isinstance(error, HostError) else TorchError(f"staging failed: {error!r}"))
+            after_backward(self.check)
+            if self.replica.parts is not None:
+                after_backward(self.left_gradients.note)
+        return self._staging.reduce(bucket.index(), values, partial(_put, self, bucket))
 
     def ready(self) -> None:
         """Prepare a forward pass: the parameters are those after the last iteration."""
@@ -325,19 +290,6 @@ class Session:
         step = self._log.step(self.reducer, self._begun, exchange, self._exchange.gradient())
         return step, exchange.updates
 
-    def has_mean(self, mean: Floats) -> bool:
-        """Return whether all gradients are this mean.
-
-        A device is not waited for: changes that PyTorch does not count, as by a GradScaler, are an error later.
-        """
-        if self._staging is not None:
-            if self._left_versions != self._gradient_versions():
-                return False
-            self._staging.send("kept", digests(self._gradients()) == self._left, self._check_kept)
-            return True
-        parts = self.layout.parts(mean)
-        return all(parameter.grad is not None and torch.equal(parameter.grad, part) for parameter, part in parts)
-
     def missed(self) -> Sequence[Update]:
         """Return iterations that the others have ended since; empty where this worker is not behind, or the training is
         over."""
@@ -397,6 +349,17 @@ class Session:
         """Take the last mean, which no later call has taken, when the training ends without an error."""
         if self._error is None and self._whole and self.replica.parts is None:
             self._settle()
+
+
+def _put(session: Session, bucket: dist.GradBucket, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """Put a bucket's values, in main memory; return a future of their means."""
+    try:
+        if session._staging is not None and bucket.index() == 0 and session._begun is not None:
+            session._begun = replace(session._begun, first_s=time.monotonic())
+        return session._exchange.reduce(session.layout.ranges(bucket.parameters()), values)
+    except GradientError as error:
+        error.add_note(_out_of_range(session.layout, bucket))
+        raise
 
 
 def _meets(model: Any, passes: int) -> bool:

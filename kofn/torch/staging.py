@@ -97,7 +97,7 @@ def errors_of(device: torch.device) -> Iterator[None]:
 class Staging:
     """The copies of one device; `failed` is called with the error of a copy, or of what takes it, in any thread."""
 
-    def __init__(self, device: torch.device, failed: Callable[[Exception], object]) -> None:
+    def __init__(self, device: torch.device, failed: Callable[[HostError], object]) -> None:
         self.device, self._failed = device, failed
         self._out, self._back = torch.Stream(device), torch.Stream(device)
         self._free = dict[Hashable, list[torch.Tensor]]()
@@ -200,7 +200,7 @@ class Staging:
                 copied.synchronize()
             take(host)
         except Exception as error:  # a future that never ends would hang the training
-            self._failed(error)
+            self._failed(error if isinstance(error, HostError) else TorchError(f"staging failed: {error!r}"))
             end(error)
 
     def _copy_back(self, key: Hashable, values: torch.Tensor, host: torch.Tensor, means: Any, reduced: Any) -> None:
