@@ -75,6 +75,7 @@ def test_gloo_keeps_a_device_that_was_given_to_it(join: Join) -> None:
     assert ("kofn", "allreduce") not in calls
 
 
+@pytest.mark.threads
 def test_ddp_and_fsdp_train_as_on_the_cpu(join: Join) -> None:
     alone = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     initial = deepcopy(alone)

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 import kofn.torch
+from bench import accelerator
 from kofn.torch.errors import TorchError
 from kofn.torch.layout import ParameterLayout
 from kofn.torch.staging import PIECE, Staging, device_of, digests
 from tests.host.collectives.switched import HOSTS
 from tests.torch import devices, pretend
-from tests.torch.crew import SwitchedJob, crew, ddp, parameters_of
+from tests.torch.crew import SwitchedJob, crew, ddp, group_of_one, parameters_of
 from tests.torch.test_schedule import scheduled
 
 STEPS = 6
@@ -87,6 +88,7 @@ def trained(how: str, folder: Path) -> list[Trained]:
         return made.all(lambda job: Trained(job, how).run())
 
 
+@pytest.mark.threads
 @pretended
 @pytest.mark.parametrize("how", HOW)
 def test_training_thread_never_waits_for_the_device_and_nothing_is_allocated_later(how: str, tmp_path: Path) -> None:
@@ -97,6 +99,7 @@ def test_training_thread_never_waits_for_the_device_and_nothing_is_allocated_lat
     assert [each.pinned[-1] for each in found] == [last] * HOSTS
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("how", HOW)
 def test_replicas_are_equal_to_the_bit_and_near_the_cpus(how: str, tmp_path: Path) -> None:
     found = trained(how, tmp_path)
@@ -113,6 +116,7 @@ def test_replicas_are_equal_to_the_bit_and_near_the_cpus(how: str, tmp_path: Pat
         assert torch.allclose(one, other.cpu(), atol=1e-5)
 
 
+@pytest.mark.threads
 def test_scaled_gradients_train_as_others(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> tuple[bytes, bytes]:
         found = []
@@ -178,6 +182,7 @@ def test_model_on_several_devices_is_refused_by_name() -> None:
         ParameterLayout(model)
 
 
+@pytest.mark.threads
 def test_buffer_on_another_device_is_refused_by_name(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> None:
         model = ddp(layers)
@@ -195,6 +200,7 @@ def test_mps_is_refused() -> None:
         device_of({"weight": tensor})
 
 
+@pytest.mark.threads
 @pretended
 def test_missing_pinned_memory_is_an_error_at_once(tmp_path: Path) -> None:
     def train(job: SwitchedJob) -> float:
@@ -242,3 +248,11 @@ def test_lost_device_ends_the_future_with_an_error(when: str) -> None:
                 future.wait()
         assert isinstance(failed[0], TorchError)
     staging.close()
+
+
+@pretended
+def test_benchmark_prints_a_row_for_each_way() -> None:
+    group_of_one()
+    lines = accelerator.one_process(torch.device("pretend:0"), {"few": (16, 1)}, steps=accelerator.FIRST + 2)
+    assert len(lines) == 4
+    assert all(way in line for way, line in zip(("DDP's own", "copies that wait", "staging"), lines[1:], strict=True))
