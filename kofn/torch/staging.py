@@ -5,10 +5,11 @@ values over. Means return on another stream; the futures' events order the devic
 other thread waits for the device. All other modules read tensors by on_host(), a copy that waits.
 """
 
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -104,7 +105,9 @@ class Staging:
         """Pinned buffers for their next use, by key."""
         self._reads = dict[Hashable, torch.Event]()
         """When the device has read what receive() has copied."""
-        self._waiting = ThreadPoolExecutor(1, "kofn-staging")
+        self._calls = SimpleQueue[Callable[[], object] | None]()
+        self._thread = threading.Thread(target=self._call_all, name="kofn-staging", daemon=True)
+        self._thread.start()  # no executor: sessions also close while Python ends
 
     def send(self, key: Hashable, values: torch.Tensor, taken: Callable[[torch.Tensor], object]) -> None:
         """Have `taken` called with flat values in main memory, which are valid during that call; return at once."""
@@ -161,7 +164,7 @@ class Staging:
             with self._out:
                 host.copy_(values, non_blocking=True)
                 copied = self._copied()
-        self._waiting.submit(self._hand_over, values, host, copied, take, end)
+        self._calls.put(partial(self._hand_over, values, host, copied, take, end))
 
     def give(self, key: Hashable, host: torch.Tensor) -> None:
         """Give back the values of copy_out()."""
@@ -169,11 +172,19 @@ class Staging:
 
     def wait(self) -> None:
         """Wait until all values so far are handed over."""
-        self._waiting.submit(int).result()
+        here = threading.Event()
+        self._calls.put(here.set)
+        here.wait()
 
     def close(self) -> None:
         """Do as wait(), for the last time."""
-        self._waiting.shutdown()
+        self._calls.put(None)
+        self._thread.join()
+
+    def _call_all(self) -> None:
+        while call := self._calls.get():
+            call()
+            del call  # tensors must not stay until the next one
 
     def _take(self, key: Hashable, like: torch.Tensor) -> torch.Tensor:
         """Return a flat pinned buffer."""

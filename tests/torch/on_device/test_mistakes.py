@@ -64,7 +64,7 @@ MISTAKES: dict[str, dict[str, str]] = {
     "the copy out waits in the hook": {OUT: OUT + "                copied.synchronize()\n"},
     "the copy out blocks": {OUT: OUT.replace("True", "False")},
     "host memory is not pinned": {", pin_memory=True": ""},
-    "the source of a copy is freed while it is copied": {"(self._hand_over, values,": "(self._hand_over, None,"},
+    "the source of a copy is freed while it is copied": {"self._hand_over, values,": "self._hand_over, None,"},
     "sent memory is given back before it is taken": {TAKEN + GIVEN: GIVEN + TAKEN},
     "means are copied back before the network has them": {
         "            if (found := reduced.value()) is not host:\n                host.copy_(found)\n": "",

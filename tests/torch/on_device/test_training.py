@@ -256,3 +256,23 @@ def test_benchmark_prints_a_row_for_each_way() -> None:
     lines = accelerator.one_process(torch.device("pretend:0"), {"few": (16, 1)}, steps=accelerator.FIRST + 2)
     assert len(lines) == 4
     assert all(way in line for way, line in zip(("DDP's own", "copies that wait", "staging"), lines[1:], strict=True))
+
+
+@pytest.mark.threads
+def test_session_closes_while_python_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's executors take no work then."""
+
+    def train(job: SwitchedJob) -> Any:
+        training = Trained(job, "ddp_hook")
+        session = training.attached()
+        for _ in range(STEPS):
+            training.called(torch.ones(16, 64, device=training.device)).square().mean().backward()
+        return session
+
+    with crew(tmp_path, STEPS) as made:
+        sessions = made.all(train)
+        monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+        for session in sessions:
+            session.close()
+        monkeypatch.undo()
+    assert [session.iteration for session in sessions] == [made.jobs[0].config.run.max_iterations] * HOSTS
