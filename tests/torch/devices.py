@@ -78,7 +78,7 @@ class Moved:
         return tree_map(lambda each: each.to(self.device), values[-1])
 
 
-def run(*arguments: str, mode: str = "late", limit_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, mode: str = "late", limit_s: float = 600.0) -> subprocess.CompletedProcess[str]:
     """Run pytest in a process of its own, whose accelerator is the pretend one in a mode of MODES."""
     environment = {**os.environ, "KOFN_TEST_DEVICE": "pretend", "KOFN_TEST_MODE": mode}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
