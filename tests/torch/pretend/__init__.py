@@ -76,7 +76,7 @@ def pinned() -> int:
 
 @contextmanager
 def limited(device: int = -1, host: int = -1) -> Iterator[None]:
-    """Permit this many bytes of device and of pinned memory beyond those in use."""
+    """Have allocations of more bytes of device memory, or of pinned memory, than these fail."""
     _c.pretend_limit(ctypes.c_int64(device), ctypes.c_int64(host))
     try:
         yield

@@ -65,7 +65,8 @@ struct World {
   std::map<char*, size_t> pinned;
   std::vector<char*> dead;            // pinned memory that was freed while copies may be under way
   char *shown, *real;
-  size_t top = 4096, used = 0, limit = SPACE, pinned_used = 0, pinned_limit = SPACE;
+  size_t top = 4096;
+  int64_t device_left = -1, pinned_left = -1;  // bytes that may be allocated from now on; negative: no limit
   int64_t allocated = 0, lost = 0;    // pinned blocks ever allocated; whether the device is lost
   Mode mode = LATE;
   Lane slow = 0;
@@ -135,7 +136,6 @@ struct World {
     if (mode == EAGER) drain_all();
     if (queues.empty()) {
       for (auto each : dead) {
-        pinned_used -= pinned[each];
         pinned.erase(each);
         free(each);
       }
@@ -150,9 +150,15 @@ struct World {
 
   // -- memory
 
+  static bool spend(int64_t& left, size_t bytes) {
+    if (left < 0) return true;
+    if (left < int64_t(bytes)) return false;
+    left -= bytes;
+    return true;
+  }
   char* allocate(size_t bytes, Lane lane) {
     bytes = (bytes + 511) / 512 * 512;
-    TORCH_CHECK_WITH(OutOfMemoryError, used + bytes <= limit && top + bytes <= SPACE, "pretend out of memory");
+    TORCH_CHECK_WITH(OutOfMemoryError, spend(device_left, bytes) && top + bytes <= SPACE, "pretend out of memory");
     char* found = shown + top;
     if (auto it = unused.find(bytes); it != unused.end()) {
       found = it->second;
@@ -161,7 +167,6 @@ struct World {
       top += bytes;
       memset(inside(found), 0xff, bytes);
     }
-    used += bytes;
     blocks[found] = {bytes, lane, {}};
     return found;
   }
@@ -170,7 +175,6 @@ struct World {
     if (found == blocks.end()) return;
     auto block = found->second;
     blocks.erase(found);
-    used -= block.size;
     for (auto user : block.users) {
       auto mark = std::make_shared<Mark>(Mark{user});
       queues[user].push_back({nullptr, mark, {}});
@@ -227,12 +231,11 @@ struct PinnedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     auto& w = world();
     Lock hold(w.lock);
-    TORCH_CHECK(w.pinned_used + bytes <= w.pinned_limit, "pretend error: no more memory can be pinned");
+    TORCH_CHECK(World::spend(w.pinned_left, bytes), "pretend error: no more memory can be pinned");
     auto* address = bytes ? (char*)aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
     if (address) {
       memset(address, 0xff, bytes);
       w.pinned[address] = bytes;
-      w.pinned_used += bytes;
       w.allocated++;
     }
     return {address, address, &drop, c10::Device(c10::kCPU)};
@@ -558,11 +561,10 @@ int64_t pretend_pinned() {
   Lock hold(world().lock);
   return world().allocated;
 }
-void pretend_limit(int64_t device, int64_t host) {  // bytes beyond those in use; negative: no limit
-  auto& w = world();
-  Lock hold(w.lock);
-  w.limit = device < 0 ? SPACE : w.used + device;
-  w.pinned_limit = host < 0 ? SPACE : w.pinned_used + host;
+void pretend_limit(int64_t device, int64_t host) {
+  Lock hold(world().lock);
+  world().device_left = device;
+  world().pinned_left = host;
 }
 void pretend_lose(int lost) {
   Lock hold(world().lock);
