@@ -12,7 +12,17 @@ from kofn.config.schema import Config
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import AttemptOutcome, choose, outcome
 from kofn.jobs.manifests import config_map, configuration, control_pod, secret, service
-from kofn.jobs.request import CheckpointClaim, Data, Elastic, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
+from kofn.jobs.request import (
+    API_VERSION,
+    KIND,
+    CheckpointClaim,
+    Data,
+    Elastic,
+    ObjectMeta,
+    TrainingRequest,
+    TrainingSpec,
+    TrainingStatus,
+)
 from kofn.jobs.split import NodePart
 from kofn.jobs.workloads import workload
 from tests.jobs.published import faults, published
@@ -236,3 +246,33 @@ def test_worker_sees_only_its_own_certificate(kind: str, counts: tuple[int, ...]
         rank: {"ca.pem", "job-1.token", f"job-1-worker-{rank}.pem", f"job-1-worker-{rank}.key"}
         for rank in range(sum(counts))
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "image"),
+    [
+        ({}, "kofn-worker:0.1.0"),
+        ({"script": "1"}, "kofn-worker-torch-cuda:0.1.0"),
+        ({"script": "1", "resource": "cpu"}, "kofn-worker-torch:0.1.0"),
+        ({"script": "1", "resource": "amd.com/gpu", "image": "r.example/rocm:1"}, "r.example/rocm:1"),
+    ],
+)
+def test_image_fits_the_resource(spec: dict[str, Any], image: str) -> None:
+    assert TrainingSpec(accelerators=3, **spec).worker_image == image
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"resource": "amd.com/gpu"}, "spec.image must be given with a script on amd.com/gpu"),
+        (
+            {"image": "r.example/kofn-worker-torch:0.1.0"},
+            "spec.resource must be cpu with the image r.example/kofn-worker-torch:0.1.0, got nvidia.com/gpu",
+        ),
+        ({"resource": "cpu", "image": "kofn-worker-torch-cuda"}, "spec.resource must be nvidia.com/gpu with the image"),
+    ],
+)
+def test_image_that_does_not_fit_the_resource_is_refused_at_submit(spec: dict[str, str], words: str) -> None:
+    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "a"}}
+    with pytest.raises(RequestError, match=words):
+        TrainingRequest.read(document | {"spec": {"accelerators": 3, "script": "1"} | spec})
