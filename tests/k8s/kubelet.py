@@ -146,14 +146,16 @@ class PodProcesses:
         for name in ("lo", "eth0"):
             command("ip", "-n", self._network, "link", "set", name, "up")
 
-    def start(self, volumes: dict[str, dict[str, bytes]]) -> None:
-        """Start with the files of the volumes, by name; all containers have the same mounts."""
+    def start(self, volumes: dict[str, dict[str, bytes] | Path]) -> None:
+        """Start with the volumes, by name: their files, or the folder of a claim. All containers have the same
+        mounts.
+        """
         mounts = {
             mount["mountPath"]: mount
             for each in self.pod["spec"]["containers"]
             for mount in each.get("volumeMounts", ())
         }
-        script = ["mount -t tmpfs none /run"]
+        script, claims = ["mount -t tmpfs none /run"], []
         for parent in sorted({str(Path(place).parent) for place in mounts}):
             upper, work = self.folder / parent.replace("/", "_"), self.folder / f"work{parent.replace('/', '_')}"
             upper.mkdir()
@@ -161,9 +163,18 @@ class PodProcesses:
             options = f"lowerdir={parent},upperdir={upper},workdir={work}"
             script.append(f"mount -t overlay overlay -o {shlex.quote(options)} {parent}")
             for place, mount in mounts.items():
-                if str(Path(place).parent) == parent:
-                    self._fill(upper / Path(place).name, self._seen(mount, volumes[mount["name"]]))
+                if str(Path(place).parent) != parent:
+                    continue
+                volume, inside = volumes[mount["name"]], upper / Path(place).name
+                if isinstance(volume, Path):
+                    source = volume / mount.get("subPath", "")
+                    source.mkdir(exist_ok=True)
+                    inside.mkdir()
+                    claims.append(f"mount --bind {shlex.quote(str(source))} {shlex.quote(place)}")
+                else:
+                    self._fill(inside, self._seen(mount, volume))
         script += [
+            *claims,
             f"mount --bind {shlex.quote(str(self.folder / 'hosts'))} /etc/hosts",
             "echo made",
             "exec sleep infinity",
@@ -194,6 +205,11 @@ class PodProcesses:
         told = [_container(each.spec["name"], each.restarts) for each in self.containers]
         return _status(phase, self.address, told, ready=ready and phase == "Running")
 
+    def kill(self) -> None:
+        """End all processes at once, as a power cut does."""
+        for each in self.containers:
+            each.process.kill()
+
     def stop(self) -> None:
         for each in self.containers:
             if each.process.poll() is None:
@@ -213,7 +229,7 @@ class PodProcesses:
 
 
 class Kubelet:
-    """Starts the pods' processes; logs stay in `folder`, by pod."""
+    """Starts the pods' processes; logs stay in `folder`, by pod, and claims in its `claims`, by name."""
 
     def __init__(self, api: Api, view: View, namespace: str, folder: Path) -> None:
         self._api, self._view, self._namespace, self.folder = api, view, namespace, folder
@@ -237,6 +253,11 @@ class Kubelet:
             for each in self.running.values():
                 each.stop()
             command("ip", "link", "delete", BRIDGE)
+
+    def kill(self) -> None:
+        """End the processes of all pods at once; cancel run() before it restarts them."""
+        for each in self.running.values():
+            each.kill()
 
     async def _round(self) -> None:
         pods = {pod["metadata"]["uid"]: pod for pod in self._view.of("pods") if pod["spec"].get("nodeName")}
@@ -266,12 +287,19 @@ class Kubelet:
             self.started[pod["metadata"]["name"]] = asyncio.get_running_loop().time()
 
     async def _volume(self, volume: Document) -> Any:
-        """Return a volume's files; None: it does not exist yet."""
+        """Return a volume's files, or the folder of a claim; None: it does not exist yet."""
         if "emptyDir" in volume:
             return {}
         if "configMap" in volume:
             found = await self._api.get("configmaps", volume["configMap"]["name"], self._namespace)
             return None if found is None else {name: text.encode() for name, text in found["data"].items()}
+        if "persistentVolumeClaim" in volume:
+            name = volume["persistentVolumeClaim"]["claimName"]
+            if await self._api.get("persistentvolumeclaims", name, self._namespace) is None:
+                return None
+            folder = self.folder / "claims" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
         found = await self._api.get("secrets", volume["secret"]["secretName"], self._namespace)
         if found is None:
             return None

@@ -22,7 +22,7 @@ from tests.jobs.published import published
 from tests.k8s.api import Api, Document, RefusedError, client_of
 from tests.k8s.gateway import Gateway
 from tests.k8s.kubelet import ActedKubelet
-from tests.k8s.players import Players
+from tests.k8s.players import KINDS, Players
 
 BASE = Path(__file__).parents[2] / "deploy" / "base"
 MARK = {"suite.kofn.dev/made": "true"}
@@ -182,10 +182,11 @@ class Suite:
     async def _clean(self) -> None:
         """Delete everything that carries the mark, and the namespace with its content."""
         with suppress(RefusedError):
-            for each in await self.api.all("trainingrequests", self.namespace):
-                patch = {"metadata": {"finalizers": None}}
-                await self.api.patch("trainingrequests", each["metadata"]["name"], patch, self.namespace)
-        for plural in ("trainingrequests", "jobsets", "pods", "configmaps", "secrets", "services"):
+            for plural in ("trainingrequests", "persistentvolumeclaims"):
+                for each in await self.api.all(plural, self.namespace):
+                    patch = {"metadata": {"finalizers": None}}
+                    await self.api.patch(plural, each["metadata"]["name"], patch, self.namespace)
+        for plural in (*KINDS, "persistentvolumeclaims"):
             with suppress(RefusedError):  # a kind that could not be created
                 for each in await self.api.all(plural, self.namespace):
                     await self.api.delete(plural, each["metadata"]["name"], self.namespace, grace_s=0)
