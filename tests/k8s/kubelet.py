@@ -244,7 +244,7 @@ class Kubelet:
         self._numbers = 0
 
     async def run(self) -> None:
-        """Act until cancelled; then remove everything."""
+        """Act until cancelled; then remove everything. It may run again."""
         command("ip", "link", "add", BRIDGE, "type", "bridge")
         try:
             command("ip", "address", "add", f"{NET}.1/24", "dev", BRIDGE)
@@ -255,6 +255,7 @@ class Kubelet:
         finally:
             for each in self.running.values():
                 each.stop()
+            self.running.clear()
             command("ip", "link", "delete", BRIDGE)
 
     def kill(self) -> None:

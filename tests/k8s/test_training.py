@@ -100,6 +100,9 @@ def test_attempt_resumes_at_the_checkpoint_after_everything_was_killed(tmp_path:
     def trained(attempt: int) -> int:
         return min((max(each, default=0) for each in steps(folder, attempt)), default=0)
 
+    def under_way() -> bool:
+        return trained(1) >= 2 * EVERY + EVERY // 2 and bool(checkpoints(folder))
+
     async def course(made: Suite) -> None:
         resources = {"requests": {"storage": "1Gi"}}
         claim = {"metadata": {"name": "saved"}, "spec": {"accessModes": ["ReadWriteMany"], "resources": resources}}
@@ -108,13 +111,13 @@ def test_attempt_resumes_at_the_checkpoint_after_everything_was_killed(tmp_path:
         async with made.operator() as gateway, running(kubelet.run()):
             await made.submit("digits", config=LASTING, checkpoint={"claim": "saved", "every": EVERY})
             await made.until(lambda: made.phase("digits") == "Running", 400)
-            await made.until(lambda: trained(1) >= 2 * EVERY + EVERY // 2 and bool(checkpoints(folder)), 400)
+            await made.until(lambda: under_way() or made.phase("digits") != "Running", 400)
+            assert under_way(), made.status("digits")
             gateway.kill()
             kubelet.kill()
         saved, last = checkpoints(folder)[-1], max(max(each) for each in steps(folder, 1))
         for pod in made.players.view.of("pods"):
             await made.api.delete("pods", pod["metadata"]["name"], made.namespace, grace_s=0)
-        kubelet = Kubelet(made.players_api, made.players.view, made.namespace, folder)
         async with made.operator(), running(kubelet.run()):
             await made.until(lambda: made.phase("digits") in ("Succeeded", "Failed"), 500)
             status = made.status("digits")
