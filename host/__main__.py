@@ -46,6 +46,11 @@ OBJECTS = 50_000
 @click.option(
     "--metrics", type=click.Path(path_type=Path), required=True, help="File of JSON lines; the ledger is put beside it."
 )
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path),
+    help="Folder of the job's checkpoints, the same for all workers; resume at the newest one.",
+)
 @click.option("--certs", type=click.Path(path_type=Path), help="Certificates (kofn certs); plaintext without.")
 def main(
     config_path: Path,
@@ -56,6 +61,7 @@ def main(
     interface: str,
     workers: tuple[str, ...],
     metrics: Path,
+    checkpoints: Path | None,
     certs: Path | None,
 ) -> None:
     """Run one worker of a job: train on its shard and aggregate as job.collective says.
@@ -81,7 +87,7 @@ def main(
             interface=interface,
             workers=workers,
         )
-        logging.info("worker %d: %s", rank, work(config, place, metrics, certs))
+        logging.info("worker %d: %s", rank, work(config, place, metrics, certs, checkpoints))
     except ModuleNotFoundError as error:
         sys.exit(f"kofn worker {rank}: {remedy(error)}")
     except (HostError, SecurityError, ConfigError, OSError) as error:

@@ -18,3 +18,15 @@ Exponents = npt.NDArray[np.int64]
 
 Values = npt.NDArray[np.int32]
 """Lanes of any width in host byte order: `kernels.lanes` packs them."""
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+"""Arrays of a part's state, by name."""
+
+
+def fitting(given: Arrays, name: str, wanted: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Return the array of this name; ValueError unless shape and dtype equal those of `wanted`."""
+    found = given.get(name)
+    if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        what = "nothing" if found is None else f"{found.dtype} {found.shape}"
+        raise ValueError(f"{name} must be {wanted.dtype} {wanted.shape}, got {what}")
+    return found

@@ -45,5 +45,9 @@ class ReplayError(HostError):
     """Recorded gradients cannot be used; the message names the file."""
 
 
+class CheckpointError(HostError):
+    """A checkpoint is damaged, or belongs to another configuration."""
+
+
 class ZeroError(HostError):
     """A sharded training was asked for something unsupported, or its workers train different models."""

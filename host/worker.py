@@ -12,6 +12,8 @@ from pathlib import Path
 from kofn.config.schema import Config
 from kofn.host.agent.agent import Agent
 from kofn.host.agent.recorder import Recorder
+from kofn.host.checkpoint.folder import CheckpointFolder
+from kofn.host.checkpoint.saver import Saver
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.age_weight import AgeWeight
 from kofn.host.compression.encoder import Encoder
@@ -58,20 +60,29 @@ def joined(loop: EventLoop, member: Member) -> Iterator[None]:
         loop.run(member.leave())
 
 
-def work(config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | None = None) -> str:
+def work(
+    config: Config, place: WorkerPlace, metrics_path: Path, certs: Path | None = None, checkpoints: Path | None = None
+) -> str:
     """Run one worker to its end; return the reason of the end ("target", "iterations" or "diverged").
 
     A killed worker that is restarted with the same arguments continues: the ledger is in metrics_path's .ledger file
-    until a regular end, and the metrics are appended.
+    until a regular end, and the metrics are appended.  `checkpoints`: the folder of the job's checkpoints, which all
+    workers share.  A job whose workers are all new resumes at the newest one there.
     """
     training = training_of(config, place.rank)
     ledger_file = metrics_path.with_suffix(".ledger")
     recorder = Recorder(training.coding) if config.run.record else None
     reducer = _reducer(config, place, training, ledger_file, recorder)
     metrics, loop = Metrics(metrics_path), EventLoop()
-    member = loop.run(member_of(config, place, reducer, training.replica, certs))
+    if checkpoints is not None:
+        folder = CheckpointFolder(checkpoints, config.run.checkpoint_keep)
+        training.saver = Saver(folder, config, place.rank, reducer.ledger)
+        training.saver.sync = metrics.sync
+    member = loop.run(member_of(config, place, reducer, training.replica, certs, training.saver))
     with joined(loop, member):
         reason = training.run(reducer, metrics, lambda report: loop.spawn(member.report(report)))
+        if training.saver is not None:
+            training.saver.close()
         loop.run(member.finish(reason, STOP_TIMEOUT_S))
     metrics.sum_up(reducer, reason, training.replica.results, training.replica.memory + reducer.memory)
     ledger_file.unlink(missing_ok=True)
@@ -127,7 +138,12 @@ def _transport(config: Config, place: WorkerPlace, shape: BlockLayout) -> Transp
 
 
 async def member_of(
-    config: Config, place: WorkerPlace, reducer: Reducer, replica: HeldReplica, certs: Path | None
+    config: Config,
+    place: WorkerPlace,
+    reducer: Reducer,
+    replica: HeldReplica,
+    certs: Path | None,
+    saver: Saver | None = None,
 ) -> Member:
     """Return the member; async because it must be constructed on its event loop."""
     return Member(
@@ -138,4 +154,5 @@ async def member_of(
         address=place.address,
         controller=place.controller,
         credentials=Credentials.load(certs, worker_name(config.job.id, place.rank), [config.job.id]),
+        saver=saver,
     )

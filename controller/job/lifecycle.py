@@ -41,6 +41,7 @@ class Lifecycle:
             message = f"job {job.job} is over: worker {hello.rank} cannot join any more"
             raise AttachError(grpc.StatusCode.FAILED_PRECONDITION, message)
         running = bool(job.members.running)
+        job.checkpoints.attach(hello)
         stream, replaced = job.members.attach(hello)
         seat = job.members.seats[stream.rank]
         if replaced:
@@ -55,6 +56,7 @@ class Lifecycle:
     def ready(self, rank: int, iteration: int, now_s: float) -> None:
         """Let a joining worker, which has its parameters now, take part from this iteration on."""
         job, seat = self.job_state, self.job_state.members.seats[rank]
+        seat.took_part = True
         if seat.state is not SeatState.JOINING:
             return  # a worker that started with the others takes part already
         seat.state, seat.current = SeatState.TRAINING, True
@@ -171,14 +173,15 @@ class Lifecycle:
         if now_s >= job.quiet_until_s:
             self._end_joining(now_s)
         here = len(job.members.fresh)
-        if here == job.members.workers or (here >= job.start_workers and now_s >= job.quiet_until_s):
+        enough = max(min(job.start_workers, job.checkpoints.expected), 1)
+        if here == job.members.workers or (here >= enough and now_s >= job.quiet_until_s):
             self._open(now_s)
 
     def _open(self, now_s: float) -> None:
         """Have the switch admit a new generation; `_begin` follows."""
         job = self.job_state
         job.generation = job.next_generation()
-        job.control_loop.restart(seat.rank for seat in job.members.fresh)
+        job.restart(job.members.fresh, now_s)
         job.enter(Phase.OPENING, now_s)
         self._end_joining(now_s)
         job.admit()
@@ -189,8 +192,7 @@ class Lifecycle:
         if not seats:
             job.enter(Phase.WAITING, now_s)
             return
-        job.control_loop.restart(seat.rank for seat in seats)
-        job.control_loop.measurements.begin(now_s)
+        job.restart(seats, now_s)
         job.settled, self.recovery.adopted = job.generation, False
         job.enter(Phase.RUNNING, now_s)
         for seat in seats:

@@ -59,6 +59,7 @@ class Seat:
     attachments: int = 0
     finished: str = ""  # the reason that it gave; empty: it has not finished
     current: bool = False  # it has parameters, and every result of the latest settled generation
+    took_part: bool = False  # it has begun to train since the start of the job
 
     @property
     def hello(self) -> pb.Hello:

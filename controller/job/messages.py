@@ -1,6 +1,6 @@
 """The controller's messages to its workers (kofn/rpc/kofn.proto)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kofn.config.late_rules import LatePolicy
 from kofn.rpc import kofn_pb2 as pb
@@ -14,6 +14,7 @@ def welcome(
     peers: Sequence[pb.PeerAddress],
     generation: int,
     running: bool,
+    checkpoint: int,
     decision: int,
     late_policy: LatePolicy,
 ) -> pb.ControllerMessage:
@@ -26,6 +27,7 @@ def welcome(
             peers=peers,
             generation=generation,
             running=running,
+            checkpoint=checkpoint,
             decision=decision,
             late_gradient=late_policy.rule,
             age_weight=late_policy.age_weight,
@@ -50,6 +52,11 @@ def regroup(generation: int) -> pb.ControllerMessage:
 def resume(generation: int) -> pb.ControllerMessage:
     """Return the message after which workers fetch missing results from peers and continue."""
     return pb.ControllerMessage(resume=pb.Resume(generation=generation))
+
+
+def checkpoint(iteration: int, files: Mapping[str, str], control: pb.ControlState) -> pb.ControllerMessage:
+    """Return the message that has a saved checkpoint completed."""
+    return pb.ControllerMessage(checkpoint=pb.Checkpoint(iteration=iteration, files=files, control=control))
 
 
 def stop(reason: str) -> pb.ControllerMessage:

@@ -106,6 +106,8 @@ class JobSession:
                 self.life.ready(rank, message.ready.iteration, time.monotonic())
             case "regrouped":
                 self.life.recovery.answer(rank, message.regrouped.generation, time.monotonic())
+            case "saved":
+                self.job_state.checkpoints.saved(rank, message.saved, time.monotonic())
             case "finished":
                 if not any(seat.finished for seat in self.members.seats):
                     self._decide()  # by all measurements so far: from now on silence is no sign of a slow worker
@@ -117,6 +119,7 @@ class JobSession:
     def leave(self, stream: Stream) -> None:
         """Note that a worker's stream has ended."""
         self.life.leave(stream, time.monotonic())
+        self.job_state.checkpoints.look(time.monotonic())
         self.version += 1
 
     def _report(self, rank: int, report: pb.Report) -> None:

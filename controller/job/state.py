@@ -12,18 +12,17 @@ No I/O: `to_admit` has the generation for the switch, the outboxes have the work
 import enum
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kofn.controller.job import messages
 from kofn.controller.job.agreement import Agreement
+from kofn.controller.job.checkpoints import Checkpoints
 from kofn.controller.job.members import Members, Seat, SeatState
 from kofn.controller.p4runtime.slots import Slots
 from kofn.controller.policy.control_loop import Change, ControlLoop
 
 _LOG = logging.getLogger(__name__)
-
-FIRST_ITERATION = 1
 
 GRACE_S = 5.0
 """Time for which a job waits for workers that may be training before it continues without them."""
@@ -57,6 +56,10 @@ class JobState:
     to_admit: int = 0  # a generation that the switch must admit; `Lifecycle.admitted` follows
     since_s: float = field(default_factory=time.monotonic)  # start of the phase
     quiet_until_s: float = 0.0  # until then a worker that is training may come back
+    checkpoints: Checkpoints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(members=self.members, control_loop=self.control_loop)
 
     @property
     def job(self) -> int:
@@ -69,6 +72,14 @@ class JobState:
 
     def enter(self, phase: Phase, now_s: float) -> None:
         self.phase, self.since_s = phase, now_s
+
+    def restart(self, seats: Sequence[Seat], now_s: float) -> None:
+        """Begin with these workers, or resume at their checkpoint."""
+        self.control_loop.restart(seat.rank for seat in seats)
+        self.control_loop.measurements.begin(now_s)
+        for seat in self.members.seats:
+            seat.took_part = False
+        self.checkpoints.begin(seats, now_s)
 
     def admit(self) -> None:
         """Have the switch admit the present generation."""
@@ -83,10 +94,11 @@ class JobState:
             messages.welcome(
                 workers=self.members.workers,
                 k=self.slots.in_force or self.control_loop.k,
-                first_iteration=self.control_loop.iteration + 1 if running else FIRST_ITERATION,
+                first_iteration=1 + (self.control_loop.iteration if running else self.checkpoints.resumed),
                 peers=self.members.peers(),
                 generation=generation,
                 running=running,
+                checkpoint=self.checkpoints.ledger_for(seat),
                 decision=self.agreement.number,
                 late_policy=self.control_loop.late_policy,
             )

@@ -70,6 +70,7 @@ class ControlLoop:
     history: HistoryLog = field(init=False)
     pace: Pace = field(default_factory=Pace)  # measured with the present live workers
     metric: float | None = None  # the latest reported value of the workload's metric
+    recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
     _chosen_at: int = 0  # iteration of the latest choice
     _now_s: float = 0.0  # of the latest forecast
 
@@ -93,6 +94,7 @@ class ControlLoop:
         self.pace = Pace()
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
         self.history = HistoryLog(workers=self.workers)
+        self.recent = deque(maxlen=self.policy.window * self.workers)
         self._chosen_at = 0
         self.k = self._start_k(self.goal.name)
         self.late_policy = self._start_late_policy()
@@ -122,6 +124,7 @@ class ControlLoop:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
+        self.recent.append((now_s, rank, report))
         if report.HasField("metric") and math.isfinite(report.metric):
             self.metric = report.metric
         self.worth_model.report(rank, report)

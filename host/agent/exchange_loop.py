@@ -208,6 +208,7 @@ class ExchangeLoop(Effects):
             self._ended.append((finished, self.gradient.sums))
             if self._recorder is not None:
                 self._recorder.add(self._ledger.sent.whole(self.protocol.iteration), finished.results)
+            self._ledger.state.ended(self.protocol.iteration, self.protocol.iteration)
             self._begin(self.protocol.iteration + 1)
 
     def _told(self) -> list[Ended]:
@@ -265,6 +266,7 @@ class ExchangeLoop(Effects):
         """Replace the current iteration by a peer's replica, and begin the one after it."""
         self._ended.append(state)
         self._wait.ended()
+        self._ledger.state.ended(self.protocol.iteration, state.iteration)
         self._encoder.plan = Plan.from_arrays(state.arrays)
         self._begin(state.iteration + 1)
 

@@ -531,3 +531,26 @@ void ledger_take_back(const struct ledger *ledger, int64_t block, int64_t begun,
     record->settled = (iteration - !known) << PARTS;
     commit(ledger, block);
 }
+
+/* Add another ledger's values (count, lanes) and records to the blocks from `first` on. */
+void ledger_take_over(const struct ledger *ledger, int64_t first, int64_t count, const int64_t *values,
+                      const struct record *records) {
+    ALONE(ledger);
+    for (int64_t at = 0; at < count; at++, values += ledger->lanes, records++) {
+        struct record *record = stage(ledger, first + at);
+        const int64_t *before = values_of(ledger, first + at), settled = records->settled >> PARTS << PARTS;
+        int64_t *sum = restage_values(ledger);
+        for (int64_t i = 0; i < ledger->lanes; i++)
+            sum[i] = (int64_t)((uint64_t)before[i] + (uint64_t)values[i]);
+        record->entered = records->entered > record->entered ? records->entered : record->entered;
+        record->settled = settled > record->settled ? settled : record->settled;
+        record->late = earlier(record->late, records->late);
+        record->entered_weight += records->entered_weight;
+        record->aggregated_weight += records->aggregated_weight;
+        record->discarded_weight += records->discarded_weight;
+        record->gradients += records->gradients;
+        record->aggregated += records->aggregated;
+        record->discarded += records->discarded;
+        commit(ledger, first + at);
+    }
+}

@@ -37,6 +37,7 @@ from kofn.host.compression.age_weight import NOTHING_FADES, AgeWeight
 from kofn.host.compression.codec import Codec, encode_packed, largest_lanes, packs, shift_of
 from kofn.host.compression.ledger_accounts import LedgerAccounts
 from kofn.host.compression.ledger_native import Fading, Gradient, library, view_of
+from kofn.host.compression.ledger_state import LedgerState
 from kofn.host.compression.ledger_storage import LedgerStorage, row_bytes
 from kofn.host.compression.reduction_native import NativeReduction
 from kofn.host.compression.residual import Residual
@@ -79,6 +80,7 @@ class Ledger:
         self.residual = Residual(storage, self._view)
         self.sent = SentParts(storage, codecs, self.residual)
         self.accounts = LedgerAccounts(storage, self.residual, self.sent)
+        self.state = LedgerState(storage, self._view)
         self.blocks, self._elements = self.residual.blocks, self.residual.elements
         self.sent.begin(self.begun)
 

@@ -77,6 +77,7 @@ SIGNATURES: Signatures = {
     "ledger_withdraw": (None, [c_void_p, c_int64, c_int, *BLOCKS]),
     "ledger_settle": (c_int64, [c_void_p, c_int64, c_void_p, c_void_p, c_int64, Fading, c_void_p]),
     "ledger_take_back": (None, [c_void_p, c_int64, c_int64, c_int, c_void_p]),
+    "ledger_take_over": (None, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
 

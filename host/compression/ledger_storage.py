@@ -4,6 +4,7 @@ A mapped file belongs to the kernel: when the process is killed, all its stores 
 survive a crash of the machine.  compression/ledger.c takes care of the order of stores.
 """
 
+import contextlib
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,9 @@ KEPT: Mapping[Residual, type[np.signedinteger[Any] | np.unsignedinteger[Any]]] =
     "int8": np.int8,
 }
 """The type of a pending value, by compress.residual; in the order of `enum residual` in residual.h."""
+
+RESTORING = -1
+"""`begun` while a ledger takes over a checkpoint's."""
 
 GENERATIONS = 2
 """A contribution is kept until the second iteration after it, or until all workers are known to have contributed to the
@@ -80,7 +84,7 @@ class LedgerStorage:
     """
 
     identity: Integers  # (5,): magic, job and rank, B, L, bits of the widest lanes and of `pending`
-    begun: Integers  # (1,): latest iteration
+    begun: Integers  # (1,): latest iteration; RESTORING
     journal: Integers  # (JOURNAL_NUMBERS + L,): the next change of a block
     records: Records  # (B,)
     sent: Records  # (P, G, B)
@@ -114,7 +118,26 @@ class LedgerStorage:
         storage = cls._over(buffer, layout)
         storage.identity[1:] = identity[1:]
         storage.identity[0] = MAGIC
+        if storage.begun[0] == RESTORING:  # the earlier process died meanwhile
+            storage._clear()
         return storage
+
+    @contextlib.contextmanager
+    def restoring(self, iteration: int) -> Iterator[None]:
+        """Fill a ledger in the block; then this iteration is the latest one.  LedgerError if it has gradients."""
+        if self.records["entered_weight"].any() or self.records["gradients"].any():
+            raise LedgerError(
+                f"only a ledger without gradients can take over others', this one is in iteration {self.begun[0]}"
+            )
+        self.begun[0] = RESTORING
+        yield
+        self.begun[0] = iteration
+
+    def _clear(self) -> None:
+        """Make the ledger new again."""
+        for array in (self.journal, self.records, self.sent, self.shifts, self.pending):
+            array[:] = np.zeros((), array.dtype)
+        self.begun[0] = 0
 
     @classmethod
     def _over(cls, buffer: npt.NDArray[np.uint8] | mmap.mmap, layout: Sequence[Placed]) -> Self:

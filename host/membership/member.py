@@ -7,12 +7,13 @@ process died, takes a peer's replica and learns from peers' results which of its
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Protocol
 
 import grpc
 
 from kofn.config.late_rules import RULES, LatePolicy
+from kofn.host.checkpoint.saver import Saver
 from kofn.host.errors import AgentError
 from kofn.host.membership.controller_stream import ControllerStream
 from kofn.host.membership.peer import Peers, PeerService
@@ -53,8 +54,12 @@ class Member:
         address: str,
         controller: str,
         credentials: Credentials | None,
+        saver: Saver | None = None,
     ) -> None:
         self._reducer, self._replica, self._job, self._rank = reducer, replica, job, rank
+        self._saver, self._loop = saver, asyncio.get_running_loop()
+        if saver is not None:
+            saver.saved = self._saved
         self._peers = Peers(job, rank, credentials)
         self._controller = ControllerStream(
             controller, credentials, hello=self._hello, hear=self._hear, fail=self._reducer.fail
@@ -71,6 +76,8 @@ class Member:
         self._know(welcome.peers)
         self._reducer.decision = welcome.decision
         self._set_late_policy(welcome)
+        if welcome.checkpoint and self._saver is not None:
+            self._saver.restore_ledger(welcome.checkpoint)
         if welcome.running:
             await self._join_running(welcome.generation)
         else:
@@ -93,9 +100,14 @@ class Member:
         await self._server.stop(grace=0)
 
     async def _join_first(self, welcome: kofn_pb2.Welcome) -> None:
-        """Begin together with all workers, with the same parameters."""
-        await self._reducer.join_first(welcome.first_iteration, welcome.generation, self._peers)
-        self._replica.start(welcome.first_iteration - 1)
+        """Begin together with all workers, with the same parameters: the initial ones, or those of a checkpoint."""
+        before, state = welcome.first_iteration - 1, None
+        if before and self._saver is not None:
+            state = self._saver.restore(before)
+            self._replica.restore(state)
+            log.info("resumed at the checkpoint of iteration %d", before)
+        await self._reducer.join_first(before + 1, welcome.generation, self._peers, state)
+        self._replica.start(before)
 
     async def _join_running(self, generation: int) -> None:
         state = await self._reducer.join_running(generation, self._peers, self._state_of_a_peer)
@@ -114,17 +126,29 @@ class Member:
         return state
 
     def _hello(self) -> kofn_pb2.Hello:
-        """Return this worker's identity, address and progress."""
+        """Return this worker's identity, address and progress, and a new process's checkpoint."""
+        new = not self._reducer.iteration
+        checkpoint = self._saver.latest() if self._saver is not None and new else None
         return kofn_pb2.Hello(
             job=self._job,
             rank=self._rank,
             peer_address=self._address,
             iteration=self._reducer.iteration,
             generation=self._reducer.generation,
+            checkpoint=checkpoint.iteration if checkpoint else 0,
+            control=kofn_pb2.ControlState.FromString(checkpoint.manifest.control) if checkpoint else None,
         )
 
     def _know(self, peers: Iterable[kofn_pb2.PeerAddress]) -> None:
-        self._peers.update({peer.rank: peer.address for peer in peers})
+        addresses = {peer.rank: peer.address for peer in peers}
+        self._peers.update(addresses)
+        if self._saver is not None:
+            self._saver.leads = self._rank == min(addresses, default=self._rank)
+
+    def _saved(self, iteration: int, files: Mapping[str, str]) -> None:
+        """Report a checkpoint that this worker has written; called by the saver's thread."""
+        saved = kofn_pb2.Saved(iteration=iteration, files=files)
+        asyncio.run_coroutine_threadsafe(self._controller.say(saved=saved), self._loop)
 
     def _hear(self, message: kofn_pb2.ControllerMessage) -> None:
         """Handle the controller's messages after the first Welcome."""
@@ -146,6 +170,9 @@ class Member:
                 log.warning("the switch has lost its slots: regrouping as generation %d", message.regroup.generation)
                 answer = kofn_pb2.Regrouped(generation=message.regroup.generation)
                 self._spawn(self._controller.say(regrouped=answer))
+            case "checkpoint":
+                assert self._saver is not None
+                self._spawn(asyncio.to_thread(self._saver.complete, message.checkpoint))
             case "resume":
                 self._spawn(self._reducer.resume(message.resume.generation))
 

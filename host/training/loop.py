@@ -15,6 +15,7 @@ from typing import Any
 from kofn.config.schema import Config
 from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.arrays import Floats, Integers
+from kofn.host.checkpoint.saver import Saver
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.compression.aggregate import Aggregate
 from kofn.host.compression.alignment import Alignment, Direction
@@ -126,6 +127,8 @@ class Training:
         blocks = self.coding.layout.blocks if load_collective(config.job.collective).ledger else 0
         self.replica = Replica(workload, config, blocks, self.coding.planner.first(), self._alike())
         self._metric = metric_of(config)
+        self.saver: Saver | None = None
+        """It writes due checkpoints; None: none."""
 
     def _code(self, config: Config) -> JobCoding:
         """Return the coding of packets."""
@@ -219,6 +222,7 @@ class Training:
         lines: list[dict[str, Any]] = []
         reason = None
         for update in updates:
+            begun = self.replica.iteration + 1
             if isinstance(update, ReplicaState):
                 self.replica.restore(update)
                 self._alignment.clear()
@@ -227,6 +231,8 @@ class Training:
                 own = step is not None and step.iteration == update.iteration
                 line, reason = self._apply(update, step if own else None)
                 lines.append(line)
+            if self.saver is not None:
+                self.saver.applied(begun, update.iteration, self.replica)
             if reason is not None:
                 break
         self._since_s = time.monotonic()
@@ -234,6 +240,8 @@ class Training:
             if step is not None and step.spent is not None and line["computed"]:
                 line["step_s"] = self._since_s - step.spent.reduced_s  # of all applied updates
             metrics.write(**line)
+        if self.saver is not None:
+            self.saver.write()
         return reason
 
     def _over(self, iteration: int) -> str | None:

@@ -1,6 +1,7 @@
 """A worker's output: a JSON line for each iteration, a summary at the end, and its ledger's checksums."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,10 @@ class Metrics:
 
     def write(self, **fields: Any) -> None:
         self._file.write(json.dumps(fields) + "\n")
+
+    def sync(self) -> None:
+        """Bring all lines to the disk."""
+        os.fsync(self._file.fileno())
 
     def sum_up(
         self,

@@ -36,7 +36,7 @@ class PeerToPeer:
     """
 
     def __init__(self, connect: Callable[[], Communicator], plan: Plan) -> None:
-        self.decision, self.rule = 0, RULES["merge"]
+        self.decision, self.rule, self.ledger = 0, RULES["merge"], None
         self.iteration = self.generation = 0
         self.entered = False
         self.over = threading.Event()
@@ -72,7 +72,9 @@ class PeerToPeer:
         """AgentError: no iteration can end without this worker."""
         raise AgentError(f"iteration {self.iteration} needs every worker: none can skip it")
 
-    async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
+    async def join_first(
+        self, iteration: int, generation: int, peer_source: PeerSource, state: ReplicaState | None = None
+    ) -> None:
         self.iteration, self.generation = iteration, generation
         self._communicator = await asyncio.to_thread(self._connect)
 

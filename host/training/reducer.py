@@ -10,6 +10,7 @@ from typing import Protocol
 from kofn.config.late_rules import LatePolicy, LateRule
 from kofn.host.agent.exchange import Contribution, Exchange, Update
 from kofn.host.agent.peer_source import PeerSource
+from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_accounts import LedgerTotals
 from kofn.host.errors import HostError
 from kofn.host.protocol.results import Result
@@ -26,6 +27,10 @@ class Reducer(Protocol):
 
     decision: int
     """Number of the last Decision of the controller that this worker has heard."""
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger of this worker's gradients; None if none can stay pending."""
 
     @property
     def rule(self) -> LateRule:
@@ -66,8 +71,10 @@ class Reducer(Protocol):
 
     # -- for the management network
 
-    async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
-        """Begin a new job with this iteration."""
+    async def join_first(
+        self, iteration: int, generation: int, peer_source: PeerSource, state: ReplicaState | None = None
+    ) -> None:
+        """Begin a job with this iteration; `state`: the replica before it, None: the initial one."""
 
     async def join_running(
         self, generation: int, peer_source: PeerSource, ask: Callable[[], Awaitable[ReplicaState]]

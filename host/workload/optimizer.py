@@ -3,12 +3,9 @@
 from abc import ABC, abstractmethod
 
 import numpy as np
-import numpy.typing as npt
 
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Arrays, Floats, fitting
 from kofn.host.kernels.kernel import kernel
-
-Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 class Optimizer(ABC):
@@ -54,12 +51,3 @@ class Momentum(Optimizer):
 
     def restore(self, state: Arrays) -> None:
         self.velocity[:] = fitting(state, "velocity", self.velocity)
-
-
-def fitting(given: Arrays, name: str, wanted: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return the array of this name; ValueError unless shape and dtype equal those of `wanted`."""
-    found = given.get(name)
-    if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
-        what = "nothing" if found is None else f"{found.dtype} {found.shape}"
-        raise ValueError(f"a peer's {name} must be {wanted.dtype} {wanted.shape}, got {what}")
-    return found

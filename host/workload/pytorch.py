@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from kofn.config.schema import Config
-from kofn.host.arrays import Floats
-from kofn.host.workload.optimizer import Arrays, Optimizer
+from kofn.host.arrays import Arrays, Floats
+from kofn.host.workload.optimizer import Optimizer
 from kofn.host.workload.workload import Workload
 
 STATE = "torch"

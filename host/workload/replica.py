@@ -9,15 +9,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from kofn.config.schema import Config
-from kofn.host.arrays import Floats, Integers
+from kofn.host.arrays import Arrays, Floats, Integers, fitting
 from kofn.host.compression.plan import Plan
 from kofn.host.errors import AgentError
 from kofn.host.workload.evaluation import Evaluation, Evaluator
-from kofn.host.workload.optimizer import Arrays, Momentum, fitting
+from kofn.host.workload.optimizer import Momentum
 from kofn.host.workload.workload import Workload
 from kofn.results.memory import Memory
+
+UNSTARTED = -1
+"""The iteration of a replica before start()."""
 
 OPTIMIZER = "optimizer."
 """The prefix of the names of an optimizer's arrays."""
@@ -50,7 +54,8 @@ class Replica:
             workload.parameters, rate=model.learning_rate, momentum=model.momentum
         )
         self.evaluator = Evaluator(workload, over=run.accuracy_over, every=run.evaluate_every, last=run.max_iterations)
-        self._iteration: int | None = None
+        self.iteration = UNSTARTED
+        """The latest applied iteration."""
         self._stepped: dict[tuple[int, int], Arrays] = {}  # parts that are an iteration ahead, with their former values
         self.results: Integers = np.zeros(blocks, np.int64)
         """The sum of the checksums of all results, that is, of all workers' counted contributions."""
@@ -64,7 +69,7 @@ class Replica:
 
     def start(self, iteration: int) -> None:
         """Begin with the initial parameters, as those after this iteration."""
-        self._iteration = iteration
+        self.iteration = iteration
 
     def step_part(self, begin: int, end: int, mean: Floats) -> None:
         """Apply the mean of parameters `begin` to `end`, (end - begin,), before apply() does the rest."""
@@ -82,20 +87,20 @@ class Replica:
             self._stepped.clear()
             self.results += checksums
             self._arrays |= plan.to_arrays()
-            self._iteration = iteration
+            self.iteration = iteration
             return self.evaluator.look(iteration)
 
     def state(self) -> ReplicaState | None:
         """Return a copy; None before start()."""
         with self._lock:
-            if self._iteration is None:
+            if self.iteration == UNSTARTED:
                 return None
             own = {OPTIMIZER + name: array for name, array in self.optimizer.state().items()}
             arrays = {name: array.copy() for name, array in (self._arrays | own).items()}
             for (begin, end), before in self._stepped.items():
                 for name, part in before.items():
                     arrays[name][begin:end] = part
-            return ReplicaState(iteration=self._iteration, arrays=arrays)
+            return ReplicaState(iteration=self.iteration, arrays=arrays)
 
     def restore(self, state: ReplicaState) -> None:
         """Become a copy of another replica; AgentError if its arrays belong to another model."""
@@ -109,7 +114,7 @@ class Replica:
                 self.optimizer.restore(own)
                 for name, array in self._arrays.items():
                     array[:] = taken[name]
-                self._iteration = state.iteration
+                self.iteration = state.iteration
         except (ValueError, LookupError, RuntimeError) as error:  # from custom optimizers
             raise AgentError(str(error)) from error
 
@@ -136,15 +141,19 @@ class Replica:
 
 
 def to_parts(state: ReplicaState, part_bytes: int = 1 << 20) -> Iterator[tuple[str, bytes]]:
-    """Yield a state's arrays in pieces, each with the array's name, type and shape ("parameters:float32:4810")."""
+    """Yield a state's arrays in pieces, each with its array's header_of()."""
     for name, array in state.arrays.items():
         data = array.tobytes()
         for start in range(0, max(len(data), 1), part_bytes):
-            shape = "x".join(map(str, array.shape))
-            yield f"{name}:{array.dtype.name}:{shape}", data[start : start + part_bytes]
+            yield header_of(name, array), data[start : start + part_bytes]
 
 
-def from_parts(iteration: int, parts: dict[str, bytes]) -> ReplicaState:
+def header_of(name: str, array: npt.NDArray[np.generic]) -> str:
+    """Return an array's name, type and shape: "parameters:float32:4810"."""
+    return f"{name}:{array.dtype.name}:{'x'.join(map(str, array.shape))}"
+
+
+def from_parts(iteration: int, parts: Mapping[str, bytes]) -> ReplicaState:
     """Return the state from the joined pieces of to_parts()."""
     arrays: Arrays = {}
     for header, data in parts.items():

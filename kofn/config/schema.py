@@ -338,6 +338,7 @@ class TorchSection(Section, frozen=True):
     arguments: tuple[str, ...] = ()  # of the script
     group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may rejoin
     max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
+    device: Literal["script", "auto"] = "script"  # auto: each worker sees one accelerator of this machine, in turn
 
     def check(self, workload: str, collective: str, late: str, cpu: Sequence["CpuSection"], *, alone: bool) -> None:
         """Check that only the script is trained, with a ledger, and with settings that it can follow."""
@@ -347,6 +348,8 @@ class TorchSection(Section, frozen=True):
                 f"model.workload must be {SCRIPT!r} with torch.script, and only then, got {workload!r} and a script"
                 f" {given}"
             )
+        if self.script is None and self.device != "script":
+            raise ConfigError(f"torch.device must be 'script' without torch.script, got {self.device!r}")
         if self.script is not None and collective == "gloo" and self.group != "job":
             raise ConfigError(
                 f"torch.group must be 'job' with job.collective = 'gloo', got {self.group!r}: gloo sums in the script's"
@@ -380,6 +383,8 @@ class RunSection(Section, frozen=True):
     shift_every: Annotated[int, Meta(ge=0)] = 0  # iterations after which every worker's blocking goes to the next rank
     alone: bool = False  # also train one worker alone, beside the last trial, as a baseline of summing
     record: bool = False  # keep every contribution and result of every worker, for checking (large)
+    checkpoint_every: Annotated[int, Meta(ge=0)] = 0  # iterations from one checkpoint to the next; 0: none
+    checkpoint_keep: PositiveInt = 2  # newest checkpoints that stay
     trial_deadline_s: Positive = 900.0  # a trial that takes longer is stopped with an error
 
 

@@ -12,8 +12,9 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float  # Unix
     iteration: int  # the newest iteration that any worker had finished
-    action: str  # "kill", "start", "objective", "link" or "cpu"; "late": a started worker could not join in time
-    name: str  # of the process or objective; "link": host and rate; "cpu": process and share
+    action: str  # "kill", "start", "objective", "link" or "cpu"; "late": a started worker could not join in time;
+    # "resume": kofn run --resume continued after the iteration
+    name: str  # of the process or objective; "link": host and rate; "cpu": process and share; "resume": repeated work
     missed: str = ""  # why it was not done; empty: it was done
 
     @property
@@ -21,6 +22,8 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
         """The event as text: "worker-2 killed at iteration 40"."""
         if self.action == "late":
             return f"{self.name} came too late: {self.missed}"
+        if self.action == "resume":
+            return f"training resumed after iteration {self.iteration} ({self.name})"
         what, done = self._what
         return f"{what} not {done}: {self.missed}" if self.missed else f"{what} {done} at iteration {self.iteration}"
 
@@ -32,6 +35,8 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _what(self) -> tuple[str, str]:
         things = {"objective": "objective", "link": "link of", "cpu": "processor of"}
+        if self.action == "resume":
+            return "training", "resumed"
         what = f"{things[self.action]} {self.name}" if self.action in things else self.name
         return what, {"kill": "killed", "start": "started"}.get(self.action, "set")
 

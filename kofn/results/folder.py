@@ -12,6 +12,7 @@ runs/NAME-YYYYmmdd-HHMMSS/
   TRIAL/events.jsonl             events during the trial
   TRIAL/links.json               bytes of each host's link
   TRIAL/samples.jsonl            links and slots, several times a second
+  TRIAL/checkpoints/             with run.checkpoint_every, the newest checkpoints (kofn run --resume)
   TRIAL/decisions.jsonl          the controller's journal
   TRIAL/logs/NAME.log            the output of every process
   metrics.jsonl summary.json report.html
@@ -36,6 +37,7 @@ from msgspec.structs import replace
 from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError
 from kofn.config.schema import Config
+from kofn.results.files import write_synced
 from kofn.results.provenance import Provenance
 from kofn.results.record import RunRecord, read_record
 
@@ -76,6 +78,11 @@ class TrialFolder:
     def samples(self) -> Path:
         """Links and slots several times a second, one JSON object a line."""
         return self.path / "samples.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the job's checkpoints; missing without run.checkpoint_every."""
+        return self.path / "checkpoints"
 
     @property
     def events(self) -> Path:
@@ -202,7 +209,7 @@ class RunFolder:
     def write_effective(self, configs: Sequence[Config]) -> None:
         """Write every job's configuration as its processes read it."""
         for job, config in zip(self.jobs, configs, strict=True):
-            job.effective.write_text(to_toml(config))
+            write_synced(job.effective, to_toml(config).encode())
 
     def record(self) -> RunRecord:
         return read_record(self.path)

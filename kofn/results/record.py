@@ -6,6 +6,7 @@ import msgspec
 
 from kofn.config.errors import ConfigError
 from kofn.results.errors import ResultsError
+from kofn.results.files import write_synced
 from kofn.results.provenance import Provenance
 
 FILE = "run.json"
@@ -33,10 +34,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return "" if self.finished == len(self.trials) else self.ended or KILLED
 
     def write(self, folder: Path) -> None:
-        """Write the record in one step: a reader finds the old one or the new one."""
-        temporary = folder / f".{FILE}"
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
-        temporary.replace(folder / FILE)
+        """Write the record in one step."""
+        write_synced(folder / FILE, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
 
 
 def read_record(path: Path) -> RunRecord:

@@ -29,6 +29,7 @@ class WorkerMessage(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     REGROUPED_FIELD_NUMBER: _builtins.int
+    SAVED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -39,6 +40,8 @@ class WorkerMessage(_message.Message):
     def ready(self) -> Global___Ready: ...
     @_builtins.property
     def regrouped(self) -> Global___Regrouped: ...
+    @_builtins.property
+    def saved(self) -> Global___Saved: ...
     def __init__(
         self,
         *,
@@ -47,12 +50,13 @@ class WorkerMessage(_message.Message):
         finished: Global___Finished | None = ...,
         ready: Global___Ready | None = ...,
         regrouped: Global___Regrouped | None = ...,
+        saved: Global___Saved | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report", "saved", b"saved"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "hello", b"hello", "message", b"message", "ready", b"ready", "regrouped", b"regrouped", "report", b"report", "saved", b"saved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report", "finished", "ready", "regrouped"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report", "finished", "ready", "regrouped", "saved"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -67,6 +71,8 @@ class Hello(_message.Message):
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     ITERATION_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     rank: _builtins.int
     peer_address: _builtins.str
@@ -75,6 +81,12 @@ class Hello(_message.Message):
     """the one it is in; 0: a new process, which has no parameters yet"""
     generation: _builtins.int
     """of the job's slots as it knows them; 0: none yet"""
+    checkpoint: _builtins.int
+    """iteration of the checkpoint from which a new process can resume; 0: none"""
+    @_builtins.property
+    def control(self) -> Global___ControlState:
+        """the controller's, in that checkpoint"""
+
     def __init__(
         self,
         *,
@@ -83,14 +95,63 @@ class Hello(_message.Message):
         peer_address: _builtins.str = ...,
         iteration: _builtins.int = ...,
         generation: _builtins.int = ...,
+        checkpoint: _builtins.int = ...,
+        control: Global___ControlState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "iteration", b"iteration", "job", b"job", "peer_address", b"peer_address", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "control", b"control", "generation", b"generation", "iteration", b"iteration", "job", b"job", "peer_address", b"peer_address", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Saved(_message.Message):
+    """This worker has written and synced its part of an iteration's checkpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ITERATION_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    iteration: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """SHA-256 by name"""
+
+    def __init__(
+        self,
+        *,
+        iteration: _builtins.int = ...,
+        files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "iteration", b"iteration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Saved: _TypeAlias = Saved  # noqa: Y015
 
 @_typing.final
 class Ready(_message.Message):
@@ -298,6 +359,7 @@ class ControllerMessage(_message.Message):
     PEERS_FIELD_NUMBER: _builtins.int
     REGROUP_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -310,6 +372,8 @@ class ControllerMessage(_message.Message):
     def regroup(self) -> Global___Regroup: ...
     @_builtins.property
     def resume(self) -> Global___Resume: ...
+    @_builtins.property
+    def checkpoint(self) -> Global___Checkpoint: ...
     def __init__(
         self,
         *,
@@ -319,12 +383,13 @@ class ControllerMessage(_message.Message):
         peers: Global___Peers | None = ...,
         regroup: Global___Regroup | None = ...,
         resume: Global___Resume | None = ...,
+        checkpoint: Global___Checkpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "decision", b"decision", "message", b"message", "peers", b"peers", "regroup", b"regroup", "resume", b"resume", "stop", b"stop", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "decision", "stop", "peers", "regroup", "resume"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "decision", "stop", "peers", "regroup", "resume", "checkpoint"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -345,6 +410,7 @@ class Welcome(_message.Message):
     LATE_GRADIENT_FIELD_NUMBER: _builtins.int
     AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     k: _builtins.int
     first_iteration: _builtins.int
@@ -358,6 +424,8 @@ class Welcome(_message.Message):
     age_weight: _builtins.float
     running: _builtins.bool
     """the job goes on already: who has no parameters takes a peer's"""
+    checkpoint: _builtins.int
+    """take over the ledger of this checkpoint, from which the job has resumed; 0: begin without"""
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAddress]: ...
     def __init__(
@@ -372,14 +440,136 @@ class Welcome(_message.Message):
         late_gradient: _builtins.str = ...,
         age_weight: _builtins.float = ...,
         running: _builtins.bool = ...,
+        checkpoint: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "decision", b"decision", "first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "late_gradient", b"late_gradient", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "checkpoint", b"checkpoint", "decision", b"decision", "first_iteration", b"first_iteration", "generation", b"generation", "k", b"k", "late_gradient", b"late_gradient", "peers", b"peers", "running", b"running", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
+
+@_typing.final
+class Checkpoint(_message.Message):
+    """All workers have saved an iteration. The receiver, which has saved the replica, writes the manifest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ITERATION_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    CONTROL_FIELD_NUMBER: _builtins.int
+    iteration: _builtins.int
+    @_builtins.property
+    def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """SHA-256 by name, of all workers"""
+
+    @_builtins.property
+    def control(self) -> Global___ControlState: ...
+    def __init__(
+        self,
+        *,
+        iteration: _builtins.int = ...,
+        files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        control: Global___ControlState | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "files", b"files", "iteration", b"iteration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Checkpoint: _TypeAlias = Checkpoint  # noqa: Y015
+
+@_typing.final
+class ControlState(_message.Message):
+    """The controller's choice, and the reports that it rests on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
+    K_FIELD_NUMBER: _builtins.int
+    LATE_GRADIENT_FIELD_NUMBER: _builtins.int
+    AGE_WEIGHT_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    objective: _builtins.str
+    k: _builtins.int
+    late_gradient: _builtins.str
+    """this and the next as in Decision"""
+    age_weight: _builtins.float
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgedReport]:
+        """the oldest first"""
+
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ranks that have saved nothing: a resumed job does not wait for them"""
+
+    def __init__(
+        self,
+        *,
+        objective: _builtins.str = ...,
+        k: _builtins.int = ...,
+        late_gradient: _builtins.str = ...,
+        age_weight: _builtins.float = ...,
+        reports: _abc.Iterable[Global___AgedReport] | None = ...,
+        missing: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "k", b"k", "late_gradient", b"late_gradient", "missing", b"missing", "objective", b"objective", "reports", b"reports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControlState: _TypeAlias = ControlState  # noqa: Y015
+
+@_typing.final
+class AgedReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    age_s: _builtins.float
+    """since the controller got it"""
+    @_builtins.property
+    def report(self) -> Global___Report: ...
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        age_s: _builtins.float = ...,
+        report: Global___Report | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "rank", b"rank", "report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgedReport: _TypeAlias = AgedReport  # noqa: Y015
 
 @_typing.final
 class Peers(_message.Message):

@@ -73,8 +73,8 @@ class Commands:
             *self._certs(),
         ]
 
-    def worker(self, config: Path, rank: int, address: str, metrics: Path, summed: Iterable[str] = ()) -> list[str]:
-        """Return a worker's command line; `summed` are flags about the collective, if that is not the switch."""
+    def worker(self, config: Path, rank: int, address: str, metrics: Path, more: Iterable[str] = ()) -> list[str]:
+        """Return a worker's command line; `more` are further flags."""
         return [
             *(sys.executable, "-m", "kofn.host"),
             *("--config", str(config.resolve())),
@@ -82,7 +82,7 @@ class Commands:
             *("--controller", self.management()),
             *("--address", address),
             *("--metrics", str(metrics.resolve())),
-            *summed,
+            *more,
             *self._certs(),
         ]
 

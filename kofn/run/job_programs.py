@@ -7,6 +7,7 @@ from kofn.config.objectives import check_objective
 from kofn.config.schema import CONTROL_PLANE, Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.results.folder import JobFolder, TrialFolder
+from kofn.run import accelerators
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.network import ROOT, EmulatedHost, ProcessSpec
 
@@ -56,6 +57,7 @@ class JobPrograms:
     def alone(self, commands: Commands, job: JobFolder) -> ProcessSpec:
         """Return the process of one worker that trains without the others, during the last trial."""
         job.alone.path.mkdir(parents=True, exist_ok=True)
+        job.alone.metrics(0).unlink(missing_ok=True)  # of a run that is resumed
         argv, log = commands.alone(job.effective, job.alone.metrics(0)), job.alone.path / "alone.log"
         return ProcessSpec(name=self.process("alone"), node=ROOT, argv=argv, log=log, cwd=Path.cwd(), env=ENVIRONMENT)
 
@@ -70,11 +72,17 @@ class JobPrograms:
         """Return a worker's command line, and its additional environment."""
         (node, host), metrics, torch = self.hosts[rank], self._folder.metrics(rank), self._config.torch
         if torch.script is None:
-            return commands.worker(job.effective, rank, host.management, metrics, self._summed()), {}
+            more = [*self._summed(), *self._checkpoints()]
+            return commands.worker(job.effective, rank, host.management, metrics, more), {}
         argv = commands.torchrun(torch, rank, self._config.job.workers, self._addresses[0])
         environment = commands.torch_environment(job.effective, rank, f"{node}-eth0", host.management, metrics)
-        environment["KOFN_WORKERS"] = ",".join(self._addresses)
+        environment |= {"KOFN_WORKERS": ",".join(self._addresses)} | accelerators.visible(torch, rank)
         return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
+
+    def _checkpoints(self) -> list[str]:
+        """Return a worker's flags about checkpoints, if there are any."""
+        folder = self._folder.checkpoints.resolve()
+        return ["--checkpoints", str(folder)] if self._config.run.checkpoint_every else []
 
     def _summed(self) -> list[str]:
         """Return a worker's flags about the collective, if that is not the switch."""

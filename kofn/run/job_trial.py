@@ -1,5 +1,6 @@
 """One job in one trial: its workers' programs, its events, and its live view."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from kofn.run.live import TrialView
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
+from kofn.run.resume import Resumed
 from kofn.run.schedule import Due, Schedule, action, late_joiners
 from kofn.switch.engine.faults import FaultRule
 
@@ -91,7 +93,7 @@ class JobTrial:
         """Record the bytes over the links of this job's hosts between two counts."""
         write_links(self.folder.links, self.programs.nodes, before, after)
 
-    async def start(self, commands: Commands, job: JobFolder) -> None:
+    async def start(self, commands: Commands, job: JobFolder, resumed: Resumed | None = None) -> None:
         """Launch every worker that does not join late, after links have their first rates again.
 
         If run.alone asks for it, one worker also trains alone, during the last trial.
@@ -99,14 +101,32 @@ class JobTrial:
         for rank in sorted({rank for link in self.config.link for rank in link.workers}):
             node, host = self.programs.hosts[rank]
             await self._network.shape(node, host.mbps)
-        late = late_joiners(self.config.event)
+        absent = self._absent(resumed.done if resumed else ())
         for rank, name in enumerate(self._workers):
             self._processes.keep(self.programs.worker(commands, job, rank))
-            if f"worker-{rank}" not in late:
+            if f"worker-{rank}" not in absent:
                 await self._processes.restart(name)
         if self.config.run.alone and self.folder is job.trials[-1]:
             await self._processes.launch(self.programs.alone(commands, job))
         self.view.begin()
+
+    def _absent(self, done: Sequence[LoggedEvent]) -> set[str]:
+        """Return the workers that do not run at the begin: late ones, and those that an event had killed."""
+        absent = late_joiners(self.config.event)
+        for event in done:
+            if event.action == "kill":
+                absent.add(event.name)
+            elif event.action == "start":
+                absent.discard(event.name)
+        return absent
+
+    async def resume(self, client: ControllerClient, resumed: Resumed) -> None:
+        """Carry out again what events had changed by the checkpoint, without a word; the network is a new one."""
+        for event in self._schedule.resume([(one.action, one.name) for one in resumed.done]):
+            if action(event)[0] not in ("kill", "start"):
+                await self._carry_out(event, client)
+        self.view.poll()
+        self._write("resume", resumed.words, "")
 
     def going_on(self) -> bool:
         """Return whether a worker runs, or one is certain to start before the training is over."""
@@ -224,6 +244,8 @@ class JobTrial:
         entry = LoggedEvent(time=time.time(), iteration=self._iteration, action=what, name=name, missed=missed)
         with self.folder.events.open("ab") as out:
             out.write(msgspec.json.encode(entry) + b"\n")
+            out.flush()
+            os.fsync(out.fileno())  # a resumed run repeats no event
         self.view.happened(entry.words)
         return entry.words
 

@@ -1,5 +1,6 @@
 """The run that a command line and its configurations ask for."""
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ class RunPlan:
     """The live page's port; 0: any free one, None: no page."""
     check: bool = True
     """Measure the network before the first trial."""
+    resume: bool = False
+    """Continue the run of the folder."""
     record: Path | None = None
     """The file for the last trial's blocking."""
 
@@ -67,6 +70,8 @@ def prepare(plan: RunPlan, topology: str) -> RunFolder:
     folder.topology.write_text(topology)
     folder.write_record(plan.configs, driver=plan.shared.network.driver)
     point_latest(plan.folder)
+    if plan.shared.run.checkpoint_every:
+        os.sync()  # a run that can be resumed after a power cut has its folders
     return folder
 
 

@@ -39,6 +39,7 @@ from kofn.run.options import record_option, set_option
 from kofn.run.page import Watched, page
 from kofn.run.plan import RunPlan, make_plan, prepare
 from kofn.run.preconditions import check_machine, check_management, check_needs, check_ports, check_space
+from kofn.run.resume import go_back, plan_resumed, reopen
 from kofn.run.seeds import run_seeds
 from kofn.run.signals import cancel_on_signal, deferred, stopped_by
 from kofn.run.state import hold
@@ -59,6 +60,7 @@ Examples:
   kofn run mine.toml --torch train.py         a script of your own in PyTorch, by torchrun
   kofn run one.toml other.toml                two jobs at once on one switch
   kofn run --web --port 8080                  the live page at a port of your choice
+  kofn run --resume runs/latest               go on after a crash, with run.checkpoint_every
   kofn run --json | jq .trials                the summary for another program
 
 \b
@@ -90,6 +92,12 @@ Exit codes: 0 every trial reached its target and is consistent (with model.repla
     type=click.Path(path_type=Path),
     help="A script in PyTorch that torchrun starts at each worker: torch.script, from the working folder on.",
 )
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Continue the run in FOLDER, which was cut off, at its newest checkpoint (run.checkpoint_every).",
+)
 @set_option
 @record_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on stdout, progress on stderr.")
@@ -104,6 +112,7 @@ def command(
     out: Path | None,
     objectives: tuple[str, ...],
     script: Path | None,
+    resume: Path | None,
     settings: tuple[str, ...],
     record: Path | None,
     as_json: bool,
@@ -121,17 +130,24 @@ def command(
     """
     console = make_console(stderr=as_json)
     with ending("run"):
-        plan = make_plan(
-            *config,
-            target=target,
-            driver=driver,
-            out=out,
-            objectives=objectives,
-            settings=(*settings, *([f"torch.script={str(script.resolve())!r}"] if script else [])),
-            record=record,
-            as_json=as_json,
-            quiet=quiet,
-        )
+        if resume is not None:
+            if any((config, target, driver, out, objectives, script, record)):
+                raise ConfigError(
+                    "--resume must be alone, or with --set job.workers=N: the folder has the configuration"
+                )
+            plan = plan_resumed(resume, settings=settings, as_json=as_json, quiet=quiet)
+        else:
+            plan = make_plan(
+                *config,
+                target=target,
+                driver=driver,
+                out=out,
+                objectives=objectives,
+                settings=(*settings, *([f"torch.script={str(script.resolve())!r}"] if script else [])),
+                record=record,
+                as_json=as_json,
+                quiet=quiet,
+            )
         plan = replace(plan, page_port=page_port(web, port, console))
         sys.exit(carry_out(plan, console))
 
@@ -174,7 +190,7 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
     with hold(plan.folder):
         check_ports(plan.shared.network, plan.page_port)
         check_management(plan.shared.network)
-        folder = prepare(plan, topology)
+        folder = reopen(plan, topology) if plan.resume else prepare(plan, topology)
         native = NativeBuild(plan.shared.network)
         try:
             with (
@@ -192,7 +208,8 @@ def execute(plan: RunPlan, console: Console, at_early_end: AtEarlyEnd | None = N
 
 def check(plan: RunPlan) -> None:
     """Raise RunError or ConfigError where the results have no place, or the machine lacks requirements."""
-    check_new(plan.folder)
+    if not plan.resume:
+        check_new(plan.folder)
     check_machine(plan.shared.network.target)
     for config in plan.configs:
         check_needs(config)
@@ -252,7 +269,8 @@ async def _train(
             if not native.done:
                 say(console, "compiling switch and workers to native code: the next run finds it in the cache")
         commands = Commands(network=settings, topology=folder.topology, certificates=certs)
-        for number, (entry, *_) in enumerate(folder.trials):
+        ended = folder.record().finished
+        for number, (entry, *_) in list(enumerate(folder.trials))[ended:]:
             if not plan.quiet:
                 say(
                     console,
@@ -261,7 +279,8 @@ async def _train(
             one = Trial(
                 network, commands, folder, plan.configs, number=number, native=native, console=console, watched=watched
             )
-            await one.run(check=plan.check and number == 0, quiet=plan.quiet)
+            resumed = [*map(go_back, folder.trials[number])] if plan.resume and number == ended else ()
+            await one.run(check=plan.check and number == 0, quiet=plan.quiet, resumed=resumed)
             folder.update_record(finished=number + 1)
     finally:
         await network.stop()

@@ -27,6 +27,16 @@ class Schedule:
         self._waiting: list[Due] = in_order(events)
         self._reached_s: dict[int, float] = {}
 
+    def resume(self, done: Sequence[tuple[str, str]]) -> list[Due]:
+        """Return the events whose action() has been carried out, and wait for them no more."""
+        left, found = list(done), list[Due]()
+        for event in [*self._waiting]:
+            if action(event) in left:
+                left.remove(action(event))
+                self._waiting.remove(event)
+                found.append(event)
+        return found
+
     def reached(self, iteration: int, now_s: float) -> None:
         """Note that a worker has finished this iteration; delays count from the first time."""
         for event in self._waiting:

@@ -120,7 +120,9 @@ class GroupReducer(PeerToPeer):
         self._config, self._place, self._calls = config, place, calls
         self._peers: PeerSource | None = None
 
-    async def join_first(self, iteration: int, generation: int, peer_source: PeerSource) -> None:
+    async def join_first(
+        self, iteration: int, generation: int, peer_source: PeerSource, state: ReplicaState | None = None
+    ) -> None:
         self._peers = PeersOfLoop(peer_source, asyncio.get_running_loop())
         await super().join_first(iteration, generation, peer_source)
 

@@ -10,8 +10,10 @@ import math
 import time
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,10 +37,13 @@ from kofn.torch.errors import TorchError
 from kofn.torch.exchange import GradientExchange
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
+from kofn.torch.left_gradients import LeftGradients
 from kofn.torch.log import Begun, IterationLog
 from kofn.torch.own_hook import OwnHook
 from kofn.torch.peers import PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
+from kofn.torch.staging import Staging, after_backward, digests, future_on
+from kofn.torch.state import ResumableSession
 from kofn.torch.unreduced import UnreducedPasses
 from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
 
@@ -46,7 +51,7 @@ BACKLOG = 64
 """The most means that may wait for a training without elastic()."""
 
 
-class Session:
+class Session(ResumableSession):
     """The session of one worker; ddp_hook() and elastic() make it. Every wait has a limit; errors are HostErrors.
 
     The first error ends the session: DDP's backward pass raises a RuntimeError with its text, and every later call the
@@ -58,6 +63,9 @@ class Session:
         self.rank, self.workers = job.rank, job.config.job.workers
         ignored = getattr(model, "parameters_to_ignore", ())
         self.layout = layout or ParameterLayout(model.module, ignored)
+        device = self.layout.device
+        self._staging = None if device.type == "cpu" else Staging(device, self.fail)
+        self.left_gradients = LeftGradients(self.layout, self._staging)
         self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True, follows=True)
         self._untrained = UntrainedState(model.module, self.layout.parameters.values(), ignored)
         begins = zlib.crc32(self._untrained.values().data, zlib.crc32(self.layout.values().data)) >> 1
@@ -131,12 +139,15 @@ class Session:
 
     @property
     def loss(self) -> float | None:
-        """The loss of the current batch, for reports; setting it is optional."""
+        """The loss of the current batch, for reports; setting it is optional. No device is waited for."""
         return self._log.loss
 
     @loss.setter
-    def loss(self, loss: float) -> None:
-        self._log.loss = loss
+    def loss(self, loss: float | torch.Tensor) -> None:
+        if self._staging is None or not isinstance(loss, torch.Tensor):
+            self._log.loss = float(loss)
+        else:
+            self._staging.send("loss", loss.detach().reshape(1), lambda host: setattr(self._log, "loss", host.item()))
 
     def log(self, **numbers: float) -> None:
         """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.
@@ -156,11 +167,14 @@ class Session:
             return
         atexit.unregister(self.close)
         try:
-            self._settle_last()
+            if self._error is None and self._whole and self.replica.parts is None:
+                self._settle()  # the last mean, which no later call has taken
         finally:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
+            if self._staging is not None:
+                self._staging.close()
             for hook in self._hooks:
                 hook.remove()
             reason, memory = "iterations" if self.done() else CLOSED, self.replica.memory + self.reducer.memory
@@ -178,11 +192,9 @@ class Session:
         try:
             return session.reduce(bucket)
         except HostError as error:
-            if isinstance(error, GradientError):
-                error.add_note(_out_of_range(session.layout, bucket))
             session.fail(error)
             torch.autograd.Variable._execution_engine.queue_callback(session.check)
-            unreduced = torch.futures.Future[torch.Tensor]()
+            unreduced = future_on(session.layout.device)
             unreduced.set_result(bucket.buffer())
             return unreduced
 
@@ -197,7 +209,13 @@ class Session:
             raise TorchError("gradients must be dense, got a sparse one: a switch sums whole blocks")
         self._whole = bucket.is_last()
         self._unreduced.reduced(last=self._whole)
-        return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
+        if self._staging is None:
+            return _put(self, bucket, values)
+        if self._whole:
+            after_backward(self.check)
+            if self.replica.parts is not None:
+                after_backward(self.left_gradients.note)
+        return self._staging.reduce(bucket.index(), values, partial(_put, self, bucket))
 
     def ready(self) -> None:
         """Prepare a forward pass: the parameters are those after the last iteration."""
@@ -285,10 +303,17 @@ class Session:
             self.fail(error)
             raise
 
-    def applied(self, update: Aggregate, step: Step | None) -> None:
-        """Record that an iteration's mean is in the parameters."""
+    def applied(self, update: Aggregate, step: Step | None, after_step: Callable[[], object] | None = None) -> None:
+        """Record that an iteration's mean is in the parameters, which `after_step` may change."""
         self.replica.applied(update)
-        self._log.applied(update, step, fingerprint(*self.layout.each(), self._compared.values()))
+        if after_step is not None:
+            after_step()
+        write = self._log.applied(update, step)
+        if self._staging is None:
+            write(fingerprint(*self.layout.each(), self._compared.values()))
+        else:
+            compared = digests([*self.layout.parameters.values(), *self._compared.tensors().values()])
+            self._staging.send("digests", compared, lambda host: write(fingerprint(host.numpy())))
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def jumped(self) -> None:
@@ -324,10 +349,23 @@ class Session:
         self._backlog.extend(later)
         self.report(step, updates)
 
-    def _settle_last(self) -> None:
-        """Take the last mean, which no later call has taken, when the training ends without an error."""
-        if self._error is None and self._whole and self.replica.parts is None:
+    def _end_iteration(self) -> None:
+        self.check()
+        if self.replica.parts is None:
             self._settle()
+        elif self._ended is not None:
+            raise TorchError("state_dict() must come after step(), got a gradient that no step has taken")
+
+
+def _put(session: Session, bucket: dist.GradBucket, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """Put a bucket's values, in main memory; return a future of their means."""
+    try:
+        if session._staging is not None and bucket.index() == 0 and session._begun is not None:
+            session._begun = replace(session._begun, first_s=time.monotonic())
+        return session._exchange.reduce(session.layout.ranges(bucket.parameters()), values)
+    except GradientError as error:
+        error.add_note(_out_of_range(session.layout, bucket))
+        raise
 
 
 def _meets(model: Any, passes: int) -> bool:

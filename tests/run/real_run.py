@@ -59,6 +59,7 @@ class RealRun:
         config: str = CONFIG,
         others: Sequence[str] = (),
         terminal: int | None = None,
+        resume: bool = False,
     ) -> None:
         self.folder = folder
         self.state = folder / "state"
@@ -67,7 +68,8 @@ class RealRun:
         for path, text in zip(paths, [config.format(target=target, deadline_s=deadline_s), *others], strict=True):
             path.write_text(text)
         self.stdout, self.stderr = folder / "stdout", folder / "stderr"
-        command = [sys.executable, "-c", KOFN, "run", *map(str, paths), "--out", str(self.out), *arguments]
+        where = ["--resume", str(self.out)] if resume else [*map(str, paths), "--out", str(self.out)]
+        command = [sys.executable, "-c", KOFN, "run", *where, *arguments]
         if terminal is not None:
             command = ["setsid", "--ctty", sys.executable, "-c", LEADER, *command]
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
@@ -95,6 +97,14 @@ class RealRun:
         self.process.wait()
         if self._namespace is not None:
             os.close(self._namespace)
+
+    def kill_all(self) -> None:
+        """Kill every process of the run at once, as a crash of the machine does."""
+        while pids := self.processes():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
     def kofn(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command on the same "machine"."""

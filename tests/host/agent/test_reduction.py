@@ -107,7 +107,7 @@ def test_engine_waits_while_python_enters_a_late_gradient(monkeypatch: pytest.Mo
         def closing(iteration: int) -> Iterator[list[int]]:
             slices = begin(iteration)
             for result in found:
-                agent.protocol.result_in(result, agent._loop.time())
+                agent.protocol.result_in(result, agent.loop.time())
             return slices
 
         monkeypatch.setattr(agent.protocol, "held", counted)

@@ -119,7 +119,7 @@ def test_joining_replica_has_the_optimizers_state(users: Path) -> None:
     young.restore(from_parts(1, parts))
     assert old.apply(2, gradient, NOTHING, PLAN) == young.apply(2, gradient, NOTHING, PLAN)
     plain = Replica(load_workload(Config(), 0), Config(), 1, PLAN)
-    with pytest.raises(AgentError, match=r"a peer's parameters must be float32 .*, got float32 \(4,\)"):
+    with pytest.raises(AgentError, match=r"parameters must be float32 .*, got float32 \(4,\)"):
         plain.restore(state)
 
 

@@ -1,0 +1,92 @@
+"""The checkpoints of a job: when one is complete, and what a job that resumes begins with."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import grpc
+
+from kofn.controller.errors import AttachError
+from kofn.controller.job import messages
+from kofn.controller.job.members import Members, Seat, SeatState
+from kofn.controller.policy.control_loop import ControlLoop
+from kofn.controller.policy.control_state import resume, state_of
+from kofn.rpc import kofn_pb2 as pb
+
+KEPT = 4
+"""Iterations of which some workers have saved their part."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoints:
+    """The checkpoints of one job."""
+
+    members: Members
+    control_loop: ControlLoop
+    resumed: int = 0  # the iteration of the checkpoint at which the job has begun; 0: none
+    _absent: set[int] = field(default_factory=set)  # ranks without a ledger in that checkpoint
+    _saved: dict[int, dict[int, Mapping[str, str]]] = field(default_factory=dict)  # by iteration, by rank
+
+    # -- resuming
+
+    def attach(self, hello: pb.Hello) -> None:
+        """Check a new worker's checkpoint; AttachError if another new worker has a newer one.
+
+        Workers with an older one have to look again.
+        """
+        mine = hello.checkpoint
+        if hello.iteration:
+            return
+        others = [seat for seat in self.members.fresh if seat.rank != hello.rank]
+        for seat in others:
+            if mine < (theirs := seat.hello.checkpoint):
+                raise AttachError(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"all workers must resume at the same checkpoint: worker {hello.rank} has that of {_named(mine)},"
+                    f" worker {seat.rank} that of {_named(theirs)}; do they read the same folder?",
+                )
+        for seat in others:
+            if seat.hello.checkpoint < mine and seat.stream is not None:
+                words = f"worker {hello.rank} has a newer checkpoint, of {_named(mine)}"
+                seat.stream.outbox.put_nowait(AttachError(grpc.StatusCode.UNAVAILABLE, words))
+
+    def begin(self, seats: Iterable[Seat], now_s: float) -> None:
+        """Begin the job with these new workers: at the checkpoint that they have, with the controller's state in it."""
+        self._saved.clear()
+        hello = next((seat.hello for seat in seats), pb.Hello())
+        self.resumed, self._absent = hello.checkpoint, set(hello.control.missing)
+        if self.resumed:
+            resume(self.control_loop, hello.control, self.resumed, now_s)
+
+    @property
+    def expected(self) -> int:
+        """How many workers the new ones' checkpoint has; the others had died, or not begun, and may never come."""
+        missing = {rank for seat in self.members.fresh for rank in seat.hello.control.missing}
+        return sum(rank not in missing for rank in range(self.members.workers))
+
+    def ledger_for(self, seat: Seat) -> int:
+        """Return the checkpoint whose ledger a welcomed worker takes over; 0: none, or it has taken part since then."""
+        return 0 if seat.took_part or seat.rank in self._absent else self.resumed
+
+    # -- saving
+
+    def saved(self, rank: int, message: pb.Saved, now_s: float) -> None:
+        """Note that a worker has saved its part."""
+        self._saved.setdefault(message.iteration, {})[rank] = dict(message.files)
+        for old in sorted(self._saved)[:-KEPT]:
+            del self._saved[old]
+        self.look(now_s)
+
+    def look(self, now_s: float) -> None:
+        """Have each checkpoint completed that every worker in the job has saved."""
+        training = {seat.rank for seat in self.members.attached if seat.state is SeatState.TRAINING}
+        for iteration in [each for each, ranks in self._saved.items() if training and training <= ranks.keys()]:
+            saved = self._saved.pop(iteration)
+            files = {name: digest for part in saved.values() for name, digest in part.items()}
+            state = state_of(self.control_loop, iteration, now_s)
+            state.missing.extend(rank for rank in range(self.members.workers) if rank not in saved)
+            for seat in [seat for seat in self.members.attached if f"replica-{seat.rank}" in files][:1]:
+                seat.send(messages.checkpoint(iteration, files, state))
+
+
+def _named(checkpoint: int) -> str:
+    return f"iteration {checkpoint}" if checkpoint else "no iteration"

@@ -1,0 +1,175 @@
+"""The checkpoints of a job in one folder, which all its workers read and write.
+
+    FOLDER/00000040/manifest.json   what belongs to the checkpoint of iteration 40, with SHA-256 of every file
+    FOLDER/00000040/replica-0       parameters, optimizer and results, as one worker had them
+    FOLDER/00000040/ledger-R        worker R's pending gradients
+    FOLDER/00000060.part/           a checkpoint that is being written
+
+Every file is synced before its checksum is passed on.  The manifest is written last, and its folder is then renamed: a
+power cut leaves a whole checkpoint or a `.part`.  Older checkpoints are removed only after that.
+"""
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kofn.host.arrays import Arrays
+from kofn.host.errors import CheckpointError
+from kofn.host.workload.replica import ReplicaState, from_parts, header_of
+from kofn.results.files import sync_folder, write_synced
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+PART = ".part"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint of `iteration` contains.
+
+    `files`: SHA-256 by name.  `missing`: ranks of the job whose ledgers are not in it.
+    `configuration`: the job's, as its processes read it.  `control`: the controller's ControlState (kofn.proto).
+    """
+
+    iteration: int
+    workers: int
+    files: Mapping[str, str]
+    missing: tuple[int, ...] = ()
+    configuration: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    control: bytes = b""
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks whose ledgers are in it, ascending."""
+        return sorted(int(name.removeprefix("ledger-")) for name in self.files if name.startswith("ledger-"))
+
+
+class _Signed(msgspec.Struct, frozen=True):
+    """The content of a manifest's file."""
+
+    manifest: msgspec.Raw
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A whole checkpoint in its folder."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def iteration(self) -> int:
+        return self.manifest.iteration
+
+    def replica(self) -> ReplicaState:
+        """Return the parameters, and all else that the workers share."""
+        name = next(name for name in self.manifest.files if name.startswith("replica-"))
+        return ReplicaState(iteration=self.iteration, arrays=self._arrays(name))
+
+    def ledger(self, rank: int) -> Arrays:
+        """Return the arrays of a worker's ledger (compression.ledger_state); none if it has none here."""
+        name = f"ledger-{rank}"
+        return self._arrays(name) if name in self.manifest.files else {}
+
+    def _arrays(self, name: str) -> Arrays:
+        return from_parts(self.iteration, msgspec.msgpack.decode((self.path / name).read_bytes())).arrays
+
+
+@dataclass(slots=True)
+class CheckpointFolder:
+    """The folder at `path`; the newest `keep` checkpoints stay.
+
+    So does that of iteration `resumed`, at which the job has begun: late workers take over their ledgers from it.
+    """
+
+    path: Path
+    keep: int = 2
+    resumed: int = 0
+    _whole: dict[Path, Manifest] = field(default_factory=dict)  # verified by this process
+
+    def write(self, iteration: int, name: str, arrays: Arrays) -> str:
+        """Write and sync a file of a checkpoint that is not complete yet; return its SHA-256."""
+        folder = self._part(iteration)
+        folder.mkdir(parents=True, exist_ok=True)
+        data = msgspec.msgpack.encode(
+            {header_of(each, array): array.reshape(-1).view(np.uint8).data for each, array in arrays.items()}
+        )
+        write_synced(folder / name, data)
+        return hashlib.sha256(data).hexdigest()
+
+    def complete(self, manifest: Manifest) -> None:
+        """Make a checkpoint whole: its files are written.  Older ones, and newer ones of another future, go."""
+        folder, content = self._part(manifest.iteration), msgspec.json.encode(manifest)
+        signed = _Signed(msgspec.Raw(content), hashlib.sha256(content).hexdigest())
+        write_synced(folder / MANIFEST, msgspec.json.encode(signed))
+        sync_folder(folder)
+        final = self._final(manifest.iteration)
+        if final.exists():  # it is damaged, or the job was resumed at an older one
+            shutil.rmtree(final)
+        folder.rename(final)
+        for path in (self.path, self.path.parent):
+            sync_folder(path)
+        past = [path for path in self._all() if path <= final]
+        kept = [self._final(self.resumed), *past[-self.keep :]]
+        begun = [path for path in self.path.glob("*" + PART) if path < final]
+        for path in (*begun, *(path for path in self._all() if path not in kept)):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def give_up(self, iteration: int) -> None:
+        """Remove what is written of this checkpoint and of earlier ones that are not complete: the disk may be full."""
+        for path in self.path.glob("*" + PART):
+            if path <= self._part(iteration):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def latest(self) -> Checkpoint | None:
+        """Return the newest whole checkpoint; None without one.  Damaged ones are logged, and skipped."""
+        for path in reversed(self._all()):
+            try:
+                return Checkpoint(path, self._checked(path))
+            except CheckpointError as error:
+                log.warning("%s; taking the checkpoint before it", error)
+        return None
+
+    def at(self, iteration: int) -> Checkpoint:
+        """Return the checkpoint of this iteration; CheckpointError if it is missing or damaged."""
+        return Checkpoint(self._final(iteration), self._checked(self._final(iteration)))
+
+    def go_back(self, iteration: int) -> None:
+        """Remove what is newer than this checkpoint (0: everything), and what was not completed."""
+        for path in self.path.glob("*"):
+            if path.suffix == PART or int(path.name) > iteration:
+                shutil.rmtree(path)
+
+    def _checked(self, path: Path) -> Manifest:
+        """Return the manifest of a whole checkpoint; CheckpointError names what is damaged."""
+        if path not in self._whole:
+            try:
+                signed = msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Signed)
+                if hashlib.sha256(signed.manifest).hexdigest() != signed.sha256:
+                    raise CheckpointError(f"{path} is damaged: {MANIFEST} has another SHA-256 than it says")
+                manifest = msgspec.json.decode(signed.manifest, type=Manifest)
+                for name, digest in manifest.files.items():
+                    if hashlib.sha256((path / name).read_bytes()).hexdigest() != digest:
+                        raise CheckpointError(f"{path} is damaged: {name} has another SHA-256 than {MANIFEST} says")
+            except (OSError, msgspec.DecodeError) as error:
+                raise CheckpointError(f"{path} is damaged: {error}") from error
+            self._whole[path] = manifest
+        return self._whole[path]
+
+    def _all(self) -> list[Path]:
+        """Return the folders of completed checkpoints, the oldest first."""
+        return sorted(path for path in self.path.glob("*") if path.name.isdecimal())
+
+    def _part(self, iteration: int) -> Path:
+        return self._final(iteration).with_suffix(PART)
+
+    def _final(self, iteration: int) -> Path:
+        return self.path / f"{iteration:08d}"

@@ -1,0 +1,113 @@
+"""`kofn run --resume FOLDER`: continue a run that was cut off, at the newest checkpoint of its unfinished trial.
+
+Trials that had ended stay.  The unfinished one goes back to its checkpoint: what its files say of later iterations is
+removed, as these are computed again.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kofn.config.errors import ConfigError
+from kofn.host.checkpoint.folder import CheckpointFolder
+from kofn.results.event_log import LoggedEvent, read_event_log
+from kofn.results.files import write_synced
+from kofn.results.folder import RunFolder, TrialFolder, point_latest
+from kofn.results.ranks import name_workers
+from kofn.run.jobs import plan_jobs
+from kofn.run.plan import RunPlan
+from kofn.run.state import running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Where a job's trial goes on: after `iteration`, the checkpoint's; 0: it begins again.
+
+    `done`: the events that had happened by then.  `again`: iterations that all workers together compute twice.
+    `lost`: workers without a ledger in the checkpoint.
+    """
+
+    iteration: int
+    done: Sequence[LoggedEvent]
+    again: int
+    lost: tuple[int, ...]
+
+    @property
+    def words(self) -> str:
+        """What was repeated and lost."""
+        parts = [f"{self.again} iterations of workers computed again"]
+        if self.lost:
+            parts.append(f"pending gradients of {name_workers(self.lost)} lost")
+        return "; ".join(parts)
+
+
+def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: bool) -> RunPlan:
+    """Return the plan of a run that was cut off; ConfigError if there is nothing to resume.
+
+    `settings` may give another job.workers, if no trial has ended.
+    """
+    folder, record = RunFolder.open(path), RunFolder.open(path).record()
+    if record.seeds:
+        raise ConfigError(
+            f"{path} has a run for each seed: resume one of them, {path}/seed-{record.seeds[0]} for example"
+        )
+    if record.finished == len(record.trials):
+        raise ConfigError(f"{path} has ended: kofn report shows its results")
+    if (run := running()) is not None and Path(run.folder) == path.resolve():
+        raise ConfigError(f"{path} is still running (pid {run.pid}): kofn stop ends it")
+    foreign = [each for each in settings if not each.startswith("job.workers=")]
+    if foreign or (settings and record.finished):
+        what = foreign[0] if foreign else f"{settings[0]} after a trial has ended"
+        raise ConfigError(f"--resume takes --set job.workers=N, before the first trial has ended, got {what}")
+    jobs = plan_jobs([job.effective for job in folder.jobs], target=None, driver=None, objectives=(), settings=settings)
+    return RunPlan(jobs=jobs, folder=path, as_json=as_json, quiet=quiet, check=False, resume=True)
+
+
+def reopen(plan: RunPlan, topology: str) -> RunFolder:
+    """Return the run's folder, with the unfinished trial as it was at its checkpoint."""
+    folder = RunFolder.open(plan.folder)
+    folder.write_effective(plan.configs)
+    folder.topology.write_text(topology)
+    folder.update_record(ended="", jobs=tuple((config.job.id, config.job.workers) for config in plan.configs))
+    point_latest(plan.folder)
+    return folder
+
+
+def go_back(entry: TrialFolder) -> Resumed:
+    """Cut a job's trial back to its checkpoint; return where it goes on."""
+    checkpoints = CheckpointFolder(entry.checkpoints)
+    checkpoint = checkpoints.latest()
+    iteration = 0 if checkpoint is None else checkpoint.iteration
+    checkpoints.go_back(iteration)
+    again, last_s, began = 0, 0.0, set[int]()
+    for path in entry.path.glob("worker-*"):
+        if path.suffix != ".jsonl":
+            path.unlink()  # a ledger, or the sums of a worker that had ended
+            continue
+        kept, dropped = _keep(path, lambda line: "summary" not in line and line["iteration"] <= iteration)
+        again += sum(line.get("computed", False) for line in dropped)
+        last_s = max([last_s, *(line["time"] for line in kept)])
+        began |= {int(path.stem.removeprefix("worker-"))} if kept else set()
+    for path in (entry.decisions, entry.status, entry.samples):
+        _keep(path, lambda line: line["time"] <= last_s)
+    _keep(entry.events, lambda line: line["iteration"] <= iteration)
+    lost = () if checkpoint is None else tuple(sorted(began.intersection(checkpoint.manifest.missing)))
+    done = [event for event in read_event_log(entry.events) if not event.missed]
+    return Resumed(iteration=iteration, done=done, again=again, lost=lost)
+
+
+def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Remove a file's other JSON lines, and damaged ones; return those that were kept, and the sound ones that went."""
+    kept, dropped = list[dict[str, Any]](), list[dict[str, Any]]()
+    if not path.exists():
+        return kept, dropped
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(msgspec.DecodeError):  # torn by the crash
+            found = msgspec.json.decode(line, type=dict[str, Any])
+            (kept if wanted(found) else dropped).append(found)
+    write_synced(path, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+    return kept, dropped
