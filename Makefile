@@ -13,7 +13,7 @@ SWITCH ?= 127.0.0.1:50051
 # Tests wait for a third of their time: a process more than there are cores.
 PYTEST = .venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
 
-.PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests check explore fuzz soak results docs reference crd picture \
+.PHONY: help run chaos compare doctor stop clean test quick long test-k8s torch-tests accelerator check explore fuzz soak results docs reference crd picture \
     screenshots header p4 proto shell \
     setup setup-dev setup-docs
 
@@ -57,6 +57,10 @@ test-k8s: setup-dev ## jobs against the API server of KUBECONFIG, which it chang
 
 torch-tests: setup-dev ## PyTorch's own tests of a process group, on the backend "kofn": minutes; which do not apply, and why
 	@exec .venv/bin/python -m pytest tests/torch/test_of_pytorch.py -m '' -rs -q $(ARGS)
+
+accelerator: setup-dev ## tests and a benchmark on this machine's GPU, under four minutes; says so where there is none
+	@KOFN_TEST_DEVICE=auto .venv/bin/python -m pytest tests/torch/on_device -m accelerator -rs -q $(ARGS)
+	@exec .venv/bin/python -m bench.accelerator
 
 check: setup-dev ## format, lint, types, and the English that a machine can see
 	.venv/bin/ruff format --check .

@@ -5,7 +5,8 @@
 Each worker trains a GPT by turns: without any network, by gloo, by the switch.  A line says for each the median time of
 an iteration, how many times that is the bound (the computation, or one gradient's bytes at the link's rate, whichever
 takes longer), and what processor time a worker took.  With --set network.topology=unshaped.json links have no rate and
-nothing is paced: then it is what each way costs.  Arguments: width and layers of the GPT, turns, steps a turn.
+nothing is paced: then it is what each way costs.  Arguments: width and layers of the GPT, turns, steps a turn.  All
+workers share the machine's accelerator, if there is one.
 """
 
 import os
@@ -27,6 +28,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 import kofn.torch
 from examples.torch.gpt import GPT, batch_of, read_text
 from kofn.config.schema import Config
+from kofn.torch.staging import settle
+
+DEVICE = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 Spent = tuple[float, float]
 """Seconds of an iteration: wall time, and processor time of all threads together."""
@@ -34,19 +38,21 @@ Spent = tuple[float, float]
 
 def trainer(characters: int, shape: Sequence[int]) -> DistributedDataParallel:
     torch.manual_seed(1)
-    return DistributedDataParallel(GPT(characters, width=shape[0], layers=shape[1]), gradient_as_bucket_view=True)
+    model = GPT(characters, width=shape[0], layers=shape[1]).to(DEVICE)
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 def steps(model: Any, count: int, text: torch.Tensor, *, alone: bool) -> list[Spent]:
     optimizer, generator = torch.optim.SGD(model.parameters(), lr=0.01), torch.Generator().manual_seed(1)
     spent = []
     for _ in range(count):
-        given, wanted = (each[:1] for each in batch_of(text, generator))  # little computation
+        given, wanted = (each[:1].to(DEVICE) for each in batch_of(text, generator))  # little computation
         begun_s, worked_s = time.perf_counter(), time.process_time()
         with model.no_sync() if alone else nullcontext():
             cross_entropy(model(given).flatten(0, 1), wanted.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
+        settle(DEVICE)
         spent.append((time.perf_counter() - begun_s, time.process_time() - worked_s))
     return spent
 

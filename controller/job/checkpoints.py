@@ -9,6 +9,7 @@ from kofn.controller.errors import AttachError
 from kofn.controller.job import messages
 from kofn.controller.job.members import Members, Seat, SeatState
 from kofn.controller.policy.control_loop import ControlLoop
+from kofn.controller.policy.control_state import resume, state_of
 from kofn.rpc import kofn_pb2 as pb
 
 KEPT = 4
@@ -54,7 +55,7 @@ class Checkpoints:
         hello = next((seat.hello for seat in seats), pb.Hello())
         self.resumed, self._absent = hello.checkpoint, set(hello.control.missing)
         if self.resumed:
-            self.control_loop.resume(hello.control, self.resumed, now_s)
+            resume(self.control_loop, hello.control, self.resumed, now_s)
 
     @property
     def expected(self) -> int:
@@ -81,7 +82,7 @@ class Checkpoints:
         for iteration in [each for each, ranks in self._saved.items() if training and training <= ranks.keys()]:
             saved = self._saved.pop(iteration)
             files = {name: digest for part in saved.values() for name, digest in part.items()}
-            state = self.control_loop.state(iteration, now_s)
+            state = state_of(self.control_loop, iteration, now_s)
             state.missing.extend(rank for rank in range(self.members.workers) if rank not in saved)
             for seat in [seat for seat in self.members.attached if f"replica-{seat.rank}" in files][:1]:
                 seat.send(messages.checkpoint(iteration, files, state))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from kofn.config.late_rules import RULES, LatePolicy
+from kofn.config.late_rules import LatePolicy
 from kofn.config.objectives import check_objective
 from kofn.config.schema import Average, PolicySection
 from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
@@ -70,7 +70,7 @@ class ControlLoop:
     history: HistoryLog = field(init=False)
     pace: Pace = field(default_factory=Pace)  # measured with the present live workers
     metric: float | None = None  # the latest reported value of the workload's metric
-    _recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
+    recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
     _chosen_at: int = 0  # iteration of the latest choice
     _now_s: float = 0.0  # of the latest forecast
 
@@ -94,7 +94,7 @@ class ControlLoop:
         self.pace = Pace()
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
         self.history = HistoryLog(workers=self.workers)
-        self._recent = deque(maxlen=self.policy.window * self.workers)
+        self.recent = deque(maxlen=self.policy.window * self.workers)
         self._chosen_at = 0
         self.k = self._start_k(self.goal.name)
         self.late_policy = self._start_late_policy()
@@ -124,7 +124,7 @@ class ControlLoop:
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
-        self._recent.append((now_s, rank, report))
+        self.recent.append((now_s, rank, report))
         if report.HasField("metric") and math.isfinite(report.metric):
             self.metric = report.metric
         self.worth_model.report(rank, report)
@@ -138,32 +138,6 @@ class ControlLoop:
                 rank, report.iteration, self.k, first_block_s=first_block_s, iteration_s=iteration_s, now_s=now_s
             )
         return True
-
-    def state(self, iteration: int, now_s: float) -> pb.ControlState:
-        """Return what a checkpoint of this iteration keeps."""
-        reports = [
-            pb.AgedReport(rank=rank, age_s=now_s - time_s, report=report)
-            for time_s, rank, report in self._recent
-            if report.iteration <= iteration
-        ]
-        rule, weight = self.late_policy
-        return pb.ControlState(
-            objective=self.goal.name, k=self.k, late_gradient=rule, age_weight=weight, reports=reports
-        )
-
-    def resume(self, state: pb.ControlState, iteration: int, now_s: float) -> None:
-        """Continue after this iteration with a checkpoint's reports, and with its choice if it is of this objective."""
-        live = np.flatnonzero(self.live).tolist()
-        if state.objective == self.goal.name and state.late_gradient in RULES:
-            self.k = min(max(state.k, 1), len(live))
-            self.late_policy = LatePolicy(RULES[state.late_gradient].name, state.age_weight)
-        reports = [aged for aged in state.reports if aged.rank in live]
-        if reports:
-            self.measurements.join(live[0], now_s, min(aged.report.iteration for aged in reports))
-        for aged in reports:
-            self.report(aged.rank, aged.report, now_s - aged.age_s)
-        for rank in live:
-            self.measurements.join(rank, now_s, iteration + 1)
 
     def due(self, now_s: float) -> bool:
         """Return whether a choice is due: enough iterations have passed, or a worker is silent for unexpectedly

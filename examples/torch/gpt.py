@@ -46,7 +46,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, characters)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        x = self.characters(text) + self.places(torch.arange(text.shape[1]))
+        x = self.characters(text) + self.places(torch.arange(text.shape[1], device=text.device))
         return self.head(self.norm(self.blocks(x)))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 
 from kofn.config.dump import to_toml
@@ -22,6 +23,7 @@ from kofn.jobs.split import Capacity, split
 from kofn.report.table import PlainTable, make_console
 from kofn.results.folder import RunFolder, default_path
 from kofn.results.worker_metrics import read_begun
+from kofn.run import accelerators
 from kofn.run.display import say
 from kofn.run.ending import ending
 
@@ -172,6 +174,7 @@ def run(path: Path, data: Path | None, out: Path | None) -> None:
         request = checked(load(path))
         parts = split(request.spec.accelerators, _nodes(request), request.spec.least_per_node)
         say(make_console(), f"{request.spec.accelerators} workers: {', '.join(map(str, parts))}")
+        say(make_console(), _devices(request))
         sys.exit(_train(request, data, out))
 
 
@@ -179,11 +182,23 @@ def _nodes(request: TrainingRequest) -> tuple[Capacity, ...]:
     return request.spec.capacities or (Capacity(THIS_MACHINE, WORKERS_MAX),)
 
 
+def _devices(request: TrainingRequest) -> str:
+    """The devices of the workers on this machine."""
+    resource = request.spec.resource
+    if not request.spec.script or resource == "cpu":
+        return "the workers use the CPU"
+    if (found := accelerators.present()) is None:
+        return f"this machine has no accelerator: the workers use the CPU, in place of {resource}"
+    return f"{len(found[1])} accelerators for {request.spec.accelerators} workers, in turn ({found[0]})"
+
+
 def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int:
     """The exit code of the last attempt."""
     environment = os.environ | ({"KOFN_DATA": str(data.resolve())} if data is not None else {})
     with tempfile.TemporaryDirectory(prefix="kofn-job-") as folder:
         config, file = configuration(request), Path(folder) / "job.toml"
+        if request.spec.script and request.spec.resource != "cpu" and accelerators.present() is not None:
+            config = replace(config, torch=replace(config.torch, device="auto"))
         file.write_text(to_toml(config))
         Path(folder, "script.py").write_text(request.spec.script)
         run = [sys.executable, "-m", "kofn.cli.start", "run"]

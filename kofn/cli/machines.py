@@ -11,6 +11,7 @@ import click
 from kofn.config.errors import ConfigError
 from kofn.config.schema import WORKERS_MAX, Config
 from kofn.rpc.address import checked_address
+from kofn.run import accelerators
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.ending import ending
 from kofn.run.machine import (
@@ -265,6 +266,8 @@ def _train(
         raise ConfigError(f"torch.group must be 'worker' on machines of their own, got {config.torch.group!r}")
     environment = commands.torch_environment(path, rank, link, own, metrics) | {"KOFN_INTERFACE": link}
     environment |= {} if folder is None else {"KOFN_CHECKPOINTS": folder}
+    accelerators.check(config.torch)
+    environment |= accelerators.visible(config.torch, rank)
     _become(commands.torchrun(config.torch, rank, config.job.workers, "127.0.0.1"), environment)
 
 

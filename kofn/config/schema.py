@@ -338,6 +338,7 @@ class TorchSection(Section, frozen=True):
     arguments: tuple[str, ...] = ()  # of the script
     group: Literal["job", "worker"] = "job"  # one process group of all workers, or one for each, which may rejoin
     max_restarts: Annotated[int, Meta(ge=0)] = 0  # by torchrun, of a worker that dies; of all, where group = "job"
+    device: Literal["script", "auto"] = "script"  # auto: each worker sees one accelerator of this machine, in turn
 
     def check(self, workload: str, collective: str, late: str, cpu: Sequence["CpuSection"], *, alone: bool) -> None:
         """Check that only the script is trained, with a ledger, and with settings that it can follow."""
@@ -347,6 +348,8 @@ class TorchSection(Section, frozen=True):
                 f"model.workload must be {SCRIPT!r} with torch.script, and only then, got {workload!r} and a script"
                 f" {given}"
             )
+        if self.script is None and self.device != "script":
+            raise ConfigError(f"torch.device must be 'script' without torch.script, got {self.device!r}")
         if self.script is not None and collective == "gloo" and self.group != "job":
             raise ConfigError(
                 f"torch.group must be 'job' with job.collective = 'gloo', got {self.group!r}: gloo sums in the script's"

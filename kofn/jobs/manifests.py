@@ -41,8 +41,6 @@ FILES, CERTIFICATES, STATE, CHECKPOINTS = RESERVED
 COMMON = ("ca.pem", "job-1.token")
 
 SWITCH_IMAGE = "kofn-switch:0.1.0"
-WORKER_IMAGE = "kofn-worker:0.1.0"
-TORCH_IMAGE = "kofn-worker-torch:0.1.0"
 
 NETWORK = {"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}, "allowPrivilegeEscalation": False}
 """Rights of containers that make a tunnel or read frames; both need user 0."""
@@ -208,7 +206,7 @@ def worker_container(request: TrainingRequest, rank: str) -> Document:
         mounts.append({"name": "checkpoints", "mountPath": CHECKPOINTS, "subPath": own})
     return {
         "name": "worker",
-        "image": worker_image(request),
+        "image": spec.worker_image,
         "command": ["sh", "-c", worker_command(request, rank)],
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}, *environment(request)],
         "resources": {"limits": {spec.resource: "1"}},
@@ -216,10 +214,6 @@ def worker_container(request: TrainingRequest, rank: str) -> Document:
         "readinessProbe": {"exec": {"command": ["test", "-e", f"{STATE}/worker.jsonl"]}, "periodSeconds": 2},
         "securityContext": NETWORK,
     }
-
-
-def worker_image(request: TrainingRequest) -> str:
-    return request.spec.image or (TORCH_IMAGE if request.spec.script else WORKER_IMAGE)
 
 
 def worker_command(request: TrainingRequest, rank: str) -> str:

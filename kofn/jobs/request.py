@@ -69,7 +69,7 @@ class Data(ApiStruct, frozen=True):
     )
 
 
-class Checkpoint(ApiStruct, frozen=True):
+class CheckpointClaim(ApiStruct, frozen=True):
     """Where checkpoints stay, and how often one is made."""
 
     claim: Annotated[
@@ -98,6 +98,12 @@ class Elastic(ApiStruct, frozen=True):
     ) = None
 
 
+WORKER_IMAGE = "kofn-worker:0.1.0"
+
+TORCH_IMAGES = {"cpu": "kofn-worker-torch:0.1.0", "nvidia.com/gpu": "kofn-worker-torch-cuda:0.1.0"}
+"""The images for a script, by the resource for which they have a PyTorch."""
+
+
 class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     """The requested training."""
 
@@ -112,7 +118,7 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     data: Data | None = None
     checkpoint: (
         Annotated[
-            Checkpoint, Meta(description="Each attempt resumes at the newest one; without, training begins anew.")
+            CheckpointClaim, Meta(description="Each attempt resumes at the newest one; without, training begins anew.")
         ]
         | None
     ) = None
@@ -151,6 +157,29 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     def capacities(self) -> tuple[Capacity, ...]:
         """The accelerators of the nodes that it names."""
         return tuple(Capacity(node.name, node.accelerators) for node in self.nodes)
+
+    @property
+    def worker_image(self) -> str:
+        """The workers' image. Raise RequestError where kofn has none for the resource, or the image has another."""
+        if not self.script:
+            return self.image or WORKER_IMAGE
+        if not self.image and self.resource not in TORCH_IMAGES:
+            raise RequestError(f"spec.image must be given with a script on {self.resource}: {_torch_images()}")
+        for resource, image in TORCH_IMAGES.items():
+            if _name(self.image) == _name(image) and self.resource != resource:
+                raise RequestError(
+                    f"spec.resource must be {resource} with the image {self.image}, got {self.resource}:"
+                    f" {_torch_images()}"
+                )
+        return self.image or TORCH_IMAGES[self.resource]
+
+
+def _name(image: str) -> str:
+    return image.rpartition("/")[2].partition(":")[0]
+
+
+def _torch_images() -> str:
+    return "; ".join(f"{_name(image)} is for {resource}" for resource, image in TORCH_IMAGES.items())
 
 
 class StatusCondition(ApiStruct, frozen=True):
@@ -230,6 +259,7 @@ class TrainingRequest(ApiStruct, frozen=True):
             for ours in RESERVED:
                 if path.is_relative_to(ours) or PurePosixPath(ours).is_relative_to(path):
                     raise RequestError(f"spec.data.path must be apart from {ours}, got {self.spec.data.path!r}")
+        assert self.spec.worker_image
         names = [node.name for node in self.spec.nodes]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise RequestError(f"spec.nodes has {', '.join(twice)} twice: each node is named once")

@@ -12,7 +12,6 @@ from kofn.jobs.manifests import (
     labels,
     metadata,
     worker_command,
-    worker_image,
     worker_template,
 )
 from kofn.jobs.request import TrainingRequest
@@ -66,7 +65,7 @@ def mpi_job(request: TrainingRequest, attempt: int) -> Document:
     del workers["spec"]["restartPolicy"]  # the operator's own
     run = ["mpirun", "--allow-run-as-root", "-n", str(count), "--bind-to", "none"]
     ours = "POD_IP=$(hostname -i); " + worker_command(request, "$OMPI_COMM_WORLD_RANK")
-    launcher = {"name": "launcher", "image": worker_image(request), "command": [*run, "sh", "-c", ours]}
+    launcher = {"name": "launcher", "image": request.spec.worker_image, "command": [*run, "sh", "-c", ours]}
     return {
         "apiVersion": KINDS["MPIJob"].api_version,
         "kind": "MPIJob",

@@ -7,6 +7,7 @@ from kofn.config.objectives import check_objective
 from kofn.config.schema import CONTROL_PLANE, Config
 from kofn.host.collectives.job_collective import load_collective
 from kofn.results.folder import JobFolder, TrialFolder
+from kofn.run import accelerators
 from kofn.run.commands import ENVIRONMENT, Commands
 from kofn.run.network import ROOT, EmulatedHost, ProcessSpec
 
@@ -75,7 +76,7 @@ class JobPrograms:
             return commands.worker(job.effective, rank, host.management, metrics, more), {}
         argv = commands.torchrun(torch, rank, self._config.job.workers, self._addresses[0])
         environment = commands.torch_environment(job.effective, rank, f"{node}-eth0", host.management, metrics)
-        environment["KOFN_WORKERS"] = ",".join(self._addresses)
+        environment |= {"KOFN_WORKERS": ",".join(self._addresses)} | accelerators.visible(torch, rank)
         return argv, environment | ({"KOFN_SERVICE": self._server[1].ip} if self._server else {})
 
     def _checkpoints(self) -> list[str]:

@@ -12,6 +12,7 @@ from kofn.config.schema import Config, NetworkSection
 from kofn.host.collectives.job_collective import load_collective
 from kofn.host.workload.straggler_source import straggler_class
 from kofn.host.workload.workload import workload_class
+from kofn.run import accelerators
 from kofn.run.errors import RunError
 from kofn.run.network import BOOT, SYSTEM_PYTHON
 from kofn.run.switch_identity import BMV2, bmv2
@@ -29,11 +30,12 @@ def check_machine(target: str) -> None:
 
 
 def check_needs(config: Config) -> None:
-    """Raise ConfigError for a job's missing requirement: PyTorch, recorded gradients, a trace."""
+    """Raise ConfigError for a job's missing requirement: PyTorch, recorded gradients, a trace, an accelerator."""
     if missing := load_collective(config.job.collective).missing():
         raise ConfigError(f"job.collective is {config.job.collective!r}: {missing}")
     workload_class(config).check(config)
     straggler_class(config).check(config)
+    accelerators.check(config.torch)
 
 
 def check_ports(network: NetworkSection, page_port: int | None = None) -> None:

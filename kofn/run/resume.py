@@ -61,7 +61,7 @@ def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: b
         raise ConfigError(f"{path} is still running (pid {run.pid}): kofn stop ends it")
     foreign = [each for each in settings if not each.startswith("job.workers=")]
     if foreign or (settings and record.finished):
-        what = foreign[0] if foreign else f"{settings[0]} after {record.finished} trials have ended"
+        what = foreign[0] if foreign else f"{settings[0]} after a trial has ended"
         raise ConfigError(f"--resume takes --set job.workers=N, before the first trial has ended, got {what}")
     jobs = plan_jobs([job.effective for job in folder.jobs], target=None, driver=None, objectives=(), settings=settings)
     return RunPlan(jobs=jobs, folder=path, as_json=as_json, quiet=quiet, check=False, resume=True)

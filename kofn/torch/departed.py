@@ -15,7 +15,7 @@ class DepartedGradient(torch.Tensor):  # type: ignore[misc]  # no types of PyTor
 
     @staticmethod
     def __new__(cls, parameter: nn.Parameter, name: str) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, parameter.shape, dtype=parameter.dtype)
+        return torch.Tensor._make_wrapper_subclass(cls, parameter.shape, dtype=parameter.dtype, device=parameter.device)
 
     def __init__(self, parameter: nn.Parameter, name: str) -> None:
         self.name_of_parameter = name

@@ -128,12 +128,7 @@ class ElasticSteps:
                 " (GroupNorm, LayerNorm or track_running_stats=False in place of batch statistics)"
             )
         if isinstance(update, Aggregate):
-            for parameter, part in self._session.layout.parts(update.mean):
-                if parameter.grad is None or not torch.equal(parameter.grad, part):
-                    raise TorchError(
-                        "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s"
-                        " before_step does what all workers do to every mean"
-                    )
+            self._session.left_gradients.check(update.mean)
 
 
 def check_elastic(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:

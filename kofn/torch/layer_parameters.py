@@ -5,7 +5,7 @@ Tensors that autograd saves for the backward pass are views of the same memory, 
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from kofn.torch.errors import TorchError
 from kofn.torch.own_hook import OwnHook
 from kofn.torch.sharded_parameter import guard, unguard
 from kofn.torch.split import layers_of
+from kofn.torch.staging import device_of, digests, on_host
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -40,23 +41,23 @@ class LayerParameters:
         self.named, self.sizes = named, [each.numel() for _, each in named]
         self.size = sum(self.sizes)
         self.padded = -(-self.size // workers) * workers
-        self.flat = torch.zeros(self.padded)
+        self.device = named[0][1].device
+        self.flat = torch.zeros(self.padded, device=self.device)
         self._places = [*accumulate(self.sizes, initial=0)]
         with torch.no_grad():
             self._views = self._parts(self.flat)
             for (_, parameter), view in zip(named, self._views, strict=True):
                 view.copy_(parameter)
                 parameter.data = view
-        self._lent: Floats | None = None
-        self._lent_hash, self._lent_parts = "", list[torch.Tensor]()
+        self._lent, self._lent_parts = torch.empty(0), list[torch.Tensor]()
+        self._lent_hash: Hashable = None
 
-    def take_gradient(self) -> Floats:
+    def take_gradient(self) -> torch.Tensor:
         """Return all of its gradients (size,), and remove them from the parameters.
 
-        Raises TorchError where one is missing, GradientError where one is not finite.
+        Raises TorchError where one is missing.
         """
-        flat = torch.empty(self.size)
-        found: Floats = flat.numpy()
+        flat = torch.empty(self.size, device=self.device)
         for (name, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False):
             if parameter.grad is None:
                 raise TorchError(
@@ -64,8 +65,15 @@ class LayerParameters:
                     " before step()"
                 )
             flat[begin : begin + size] = parameter.grad.reshape(-1)
-            check_finite(found[begin : begin + size], of=f" of {name}")
             parameter.grad = None
+        return flat
+
+    def finite(self, gradient: torch.Tensor) -> Floats:
+        """Return the gradient (size,), in main memory. Raise GradientError with a parameter for which it is not
+        finite."""
+        found: Floats = on_host(gradient).numpy()
+        for (name, _), begin, size in zip(self.named, self._places, self.sizes, strict=False):
+            check_finite(found[begin : begin + size], of=f" of {name}")
         return found
 
     @property
@@ -100,8 +108,8 @@ class LayerParameters:
                 return name
         return None
 
-    def _hashes(self) -> list[str]:
-        return [fingerprint(view.numpy()) for view in self._views]
+    def _hashes(self) -> list[Hashable]:
+        return [_hash(view) for view in self._views]
 
     def discard(self) -> None:
         """Free its memory."""
@@ -115,18 +123,17 @@ class LayerParameters:
 
     def lend(self, values: Floats) -> None:
         """Give the parameters these values (padded,) until take_back(); their views stay readable."""
-        self._lent, self._lent_hash = values, fingerprint(values)
-        self._lent_parts = self._parts(torch.from_numpy(values.reshape(-1)))
+        self._lent = torch.from_numpy(values.reshape(-1)).to(self.device)
+        self._lent_hash, self._lent_parts = _hash(self._lent), self._parts(self._lent)
         for (_, parameter), part in zip(self.named, self._lent_parts, strict=True):
             unguard(parameter)
             parameter.data = part
 
     def take_back(self) -> bool:
         """Return whether the lent values are unchanged, and all parameters in place."""
-        assert self._lent is not None
         there = (_at(each, part) for (_, each), part in zip(self.named, self._lent_parts, strict=True))
-        kept = fingerprint(self._lent) == self._lent_hash and all(there)
-        self._lent, self._lent_parts = None, []
+        kept = _hash(self._lent) == self._lent_hash and all(there)
+        self._lent, self._lent_parts = torch.empty(0), []
         self.guard()
         return kept
 
@@ -136,6 +143,11 @@ class LayerParameters:
             flat[begin : begin + size].view(parameter.shape)
             for (_, parameter), begin, size in zip(self.named, self._places, self.sizes, strict=False)
         ]
+
+
+def _hash(tensor: torch.Tensor) -> Hashable:
+    """Return a hash of a tensor's bits, computed where it is."""
+    return fingerprint(tensor.numpy()) if tensor.device.type == "cpu" else tuple(digests([tensor]).tolist())
 
 
 def _at(parameter: nn.Parameter, view: torch.Tensor) -> bool:
@@ -149,10 +161,10 @@ def units_of(model: nn.Module, stage: int) -> list[Named]:
     named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     if not named:
         raise TorchError("the model has no parameters that are trained: at least one is needed")
+    device_of(dict(named))
     for name, each in named:
-        if each.dtype != torch.float32 or each.device.type != "cpu":
-            kind = str(each.dtype).removeprefix("torch.")
-            raise TorchError(f"{name} must be float32 on the cpu, got {kind} on {each.device}")
+        if each.dtype != torch.float32:
+            raise TorchError(f"{name} must be float32, got {str(each.dtype).removeprefix('torch.')}")
     if stage == 1:
         return [named]
     if stage == 3:
@@ -309,7 +321,7 @@ def _itself(saved: Any) -> Any:
 def values_of(units: Sequence[LayerParameters]) -> Iterator[Floats]:
     """Yield a copy of each unit's parameters, (size,)."""
     for unit in units:
-        yield unit.flat[: unit.size].clone().numpy()
+        yield on_host(unit.flat[: unit.size].clone()).numpy()
 
 
 def joined(units: Sequence[LayerParameters]) -> Floats:

@@ -15,6 +15,7 @@ from torch import nn
 
 from kofn.host.arrays import Floats
 from kofn.torch.errors import TorchError
+from kofn.torch.staging import device_of, on_host
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -28,6 +29,7 @@ class ParameterLayout:
     def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
         _check_modules(module)
         named = [(name, each) for name, each in module.named_parameters() if each.requires_grad and name not in ignored]
+        self.device = device_of(dict(named))
         for name, parameter in named:
             _check(name, parameter)
         self.parameters = dict(reversed(named))
@@ -60,7 +62,7 @@ class ParameterLayout:
         """Yield each parameter with its part of a gradient (elements,), in its shape, strides and dtype."""
         for name, view in self.views(values):
             parameter = self.parameters[name]
-            yield parameter, view.to(parameter.dtype)
+            yield parameter, view.to(parameter.device, parameter.dtype)
 
     def views(self, values: npt.NDArray[np.generic]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each parameter's name with a view of its part of values (elements or more,), in its shape and strides.
@@ -98,7 +100,7 @@ class ParameterLayout:
 
 def flat(parameter: torch.Tensor) -> Floats:
     """Return the values, float32, one after the other, without a copy if they are that already."""
-    values: Floats = parameter.detach().reshape(-1).contiguous().float().numpy()
+    values: Floats = on_host(parameter).reshape(-1).contiguous().float().numpy()
     return values
 
 
@@ -108,8 +110,6 @@ def _dense(tensor: torch.Tensor) -> bool:
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:
-    if parameter.device.type != "cpu":
-        raise TorchError(f"{name} must be on the cpu, got {parameter.device}: workers sum in main memory")
     if parameter.dtype not in DTYPES:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise TorchError(f"{name} must be one of {allowed}, got {str(parameter.dtype).removeprefix('torch.')}")

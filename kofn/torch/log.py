@@ -1,7 +1,7 @@
 """A worker's records and reports of its iterations, in the same form as those of other workloads."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kofn.config.schema import Config
@@ -67,16 +67,22 @@ class IterationLog:
             spent=Spent(compute_s=begun.first_s - begun.ready_s, times=exchange.times, reduced_s=now),
         )
 
-    def applied(self, update: Aggregate, step: Step | None, params: str) -> None:
-        """Record that an iteration's mean was applied; `step` is this worker's part in it, `params` a fingerprint."""
-        direction = self._alignment.direction(update.mean)
+    def applied(self, update: Aggregate, step: Step | None) -> Callable[[str], None]:
+        """Note that an iteration's mean was applied; `step` is this worker's part in it.
+
+        Return a function that writes the record, with a fingerprint of the parameters.
+        """
+        direction, now = self._alignment.direction(update.mean), time.time()
         self._direction = direction if step else self._direction
-        evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=params)
-        line = iteration_line(update, step, time.time(), direction, evaluation)
-        line["injected_mean_s"] = self._blocking.mean_s(update.iteration)
+        more: dict[str, float] = {"injected_mean_s": self._blocking.mean_s(update.iteration)}
         if step is not None and step.spent is not None:
-            line["step_s"] = time.monotonic() - step.spent.reduced_s
-        self._metrics.write(**line)
+            more["step_s"] = time.monotonic() - step.spent.reduced_s
+
+        def write(params: str) -> None:
+            evaluation = Evaluation(accuracy=None, owned_accuracy=None, params=params)
+            self._metrics.write(**iteration_line(update, step, now, direction, evaluation) | more)
+
+        return write
 
     def jumped(self) -> None:
         """Note that another worker's state has replaced some iterations."""

@@ -13,10 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import ml_dtypes
@@ -36,10 +37,14 @@ from kofn.torch.group_job import GroupJob
 from kofn.torch.group_work import Completions, JoinedWork, SwitchFuture, SwitchWork
 from kofn.torch.layout import flat
 from kofn.torch.rendezvous import RENDEZVOUS
+from kofn.torch.staging import Staging, digests, on_host
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
 DTYPES = (*FLOATING, torch.int32, torch.int64)
+
+DEVICES = ["cpu", *(each.type for each in [torch.accelerator.current_accelerator()] if each is not None)]
+"""The kinds of devices whose tensors it takes."""
 
 c10d = torch._C._distributed_c10d
 
@@ -77,8 +82,9 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         self._limit_s = timeout.total_seconds()
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._set_default_backend(GLOO)  # for calls from C++ that do not ask this class
-        for device in ("cpu", "cuda"):
+        for device in {*DEVICES, "cuda"}:
             self._register_backend(torch.device(device), GLOO, self.gloo)
+        self._stagings = dict[torch.device, Staging]()
         self._rank, self._size = rank, size
 
     def getBackendName(self) -> str:  # noqa: N802  # as torch has it
@@ -98,9 +104,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         if more or op is None or not self._sums(tensor, op):
             return self._by_gloo("allreduce", tensors, options)
         if tensor.dtype in FLOATING and 0 < tensor.numel() <= GATHERED:
-            given, summed, name = _array(tensor), partial(_summed, op), f"{self.group_name} {op}"
-            return self._do("allreduce", lambda one: one.all_gather(given, name=name), [tensor], summed)
-        return self._do("allreduce", lambda one: one.all_reduce(_array(tensor), op=op, name=self.group_name), [tensor])
+            summed, name = partial(_summed, op), f"{self.group_name} {op}"
+            return self._do("allreduce", tensor, lambda one, own: one.all_gather(own, name=name), [tensor], summed)
+        return self._do(
+            "allreduce", tensor, lambda one, own: one.all_reduce(own, op=op, name=self.group_name), [tensor]
+        )
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         options = opts or c10d.AllreduceOptions()
@@ -114,8 +122,11 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         if op is None or not self._sums(given, op):
             return self._by_gloo("_reduce_scatter_base", output, given, options)
         _check_size(output, given.numel() // self._size if given.numel() % self._size == 0 else None)
-        rows = _array(given).reshape(self._size, -1)
-        return self._do("reduce_scatter", lambda one: one.reduce_scatter(rows, op=op, name=self.group_name), [output])
+
+        def begin(one: Communicator, own: Array) -> Work[Any]:
+            return one.reduce_scatter(own.reshape(self._size, -1), op=op, name=self.group_name)
+
+        return self._do("reduce_scatter", given, begin, [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -133,7 +144,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         if not self._carries(given):
             return self._by_gloo("_allgather_base", output, given, opts or c10d.AllgatherOptions())
         _check_size(output, self._size * given.numel())
-        return self._do("all_gather", lambda one: one.all_gather(_array(given), name=self.group_name), [output])
+        return self._do("all_gather", given, lambda one, own: one.all_gather(own, name=self.group_name), [output])
 
     _allgather_base = all_gather_single
 
@@ -148,7 +159,7 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         alike = all(part.shape == tensor.shape and part.dtype == tensor.dtype for part in parts)
         if more or not alike or not self._carries(tensor):
             return self._by_gloo("allgather", outputs, given, opts or c10d.AllgatherOptions())
-        return self._do("all_gather", lambda one: one.all_gather(_array(tensor), name=self.group_name), parts)
+        return self._do("all_gather", tensor, lambda one, own: one.all_gather(own, name=self.group_name), parts)
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         options = opts or c10d.BroadcastOptions()
@@ -156,20 +167,26 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         if more or not self._carries(tensor):
             return self._by_gloo("broadcast", tensors, options)
         return self._do(
-            "broadcast", lambda one: one.broadcast(_array(tensor), root=root, name=self.group_name), [tensor]
+            "broadcast", tensor, lambda one, own: one.broadcast(own, root=root, name=self.group_name), [tensor]
         )
 
     def barrier(self, opts: Any = None) -> Any:
         if self._communicator is None:
             return self._by_gloo("barrier", opts or c10d.BarrierOptions())
-        return self._do("barrier", lambda one: one.barrier(name=self.group_name), [])
+        return self._do("barrier", torch.empty(0), lambda one, _: one.barrier(name=self.group_name), [])
 
     # -- choice of the backend
 
     def _carries(self, tensor: Tensor) -> bool:
         """Return whether the communicator can move it."""
-        dense = tensor.device.type == "cpu" and tensor.layout == torch.strided
-        return self._communicator is not None and dense and tensor.dtype in DTYPES
+        dense = tensor.layout == torch.strided and tensor.dtype in DTYPES
+        return self._communicator is not None and dense and tensor.device.type in self._devices
+
+    @cached_property
+    def _devices(self) -> list[str]:
+        """The kinds of devices whose tensors the communicator moves: "cpu:kofn,cuda:gloo" has gloo for the others."""
+        pairs = (each.split(":") for each in dist.get_backend_config(self).split(","))
+        return [device for device, backend in pairs if backend == "kofn"]
 
     def _sums(self, tensor: Tensor, op: Op | None) -> bool:
         return op is not None and self._carries(tensor) and (op == "sum" or tensor.dtype in FLOATING)
@@ -189,14 +206,16 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
     def _do(
         self,
         call: str,
-        begin: Callable[[Communicator], Work[Any]],
+        given: Tensor,
+        begin: Callable[[Communicator, Array], Work[Any]],
         targets: Sequence[Tensor],
         made: Callable[[Any], Array | None] = lambda found: found,
     ) -> Any:
-        """Put the result, changed by `made`, into the targets: a row into each, or all into the only one."""
-        assert self._communicator is not None
+        """Begin a call with this worker's values, and put its result, changed by `made`, into the targets: a row into
+        each, or all into the only one."""
         self.calls["kofn", call] += 1
-        begun, future, deadline = begin(self._communicator), SwitchFuture(), time.monotonic() + self._limit_s
+        future = SwitchFuture(devices=[] if given.device.type == "cpu" else [given.device])
+        begun, deadline = self._begin(given, begin), time.monotonic() + self._limit_s
         ending = threading.Lock()
 
         def end(finish: Callable[[], object]) -> None:
@@ -227,6 +246,29 @@ class SwitchGroup(dist.ProcessGroup):  # type: ignore[misc]  # no types of PyTor
         self._completions.add(complete)
         return SwitchWork(future)
 
+    def _begin(self, given: Tensor, begin: Callable[[Communicator, Array], Work[Any]]) -> Future[Any]:
+        """Begin a call with a tensor's values, as soon as they are in main memory."""
+        assert self._communicator is not None
+        communicator, device, key = self._communicator, given.device, (given.numel(), given.dtype)
+        if device.type == "cpu":
+            return begin(communicator, _array(given))
+        if device not in self._stagings:
+            self._stagings[device] = Staging(device, lambda error: None)  # each call ends with its own
+        staging, called = self._stagings[device], Future[Any]()
+
+        def take(host: Tensor) -> None:
+            def ended(work: Future[Any]) -> None:
+                staging.give(key, host)
+                if (error := work.exception()) is None:
+                    called.set_result(work.result())
+                else:
+                    called.set_exception(error)
+
+            begin(communicator, _array(host)).add_done_callback(ended)
+
+        staging.copy_out(key, _dense(given).reshape(-1), take, called.set_exception)
+        return called
+
 
 def _communicator(rank: int, size: int) -> Communicator:
     """Return the communicator given to use(), else that of the environment's job."""
@@ -254,7 +296,8 @@ def follow(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     def stepped(*_: object) -> None:
         whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
-        job.stepped(fingerprint(*map(flat, whole)))
+        on_cpu = all(each.device.type == "cpu" for each in whole)
+        job.stepped(fingerprint(*(map(flat, whole) if on_cpu else [on_host(digests(whole)).numpy()])))
 
     optimizer.register_step_post_hook(stepped)
 
@@ -310,9 +353,9 @@ def _packed(given: Any, copies: list[tuple[Tensor, Tensor]], least: int = 0) -> 
     """
     if isinstance(given, list | tuple):
         return [_packed(each, copies, least) for each in given]
-    if not isinstance(given, Tensor) or given.layout != torch.strided:
+    if not isinstance(given, Tensor) or given.layout != torch.strided or given.device.type == "meta":
         return given
-    packed = given.detach().resolve_conj().resolve_neg().contiguous()
+    packed = on_host(given).resolve_conj().resolve_neg().contiguous()
     if given.numel() < least:
         packed = packed.new_zeros(least)
     elif packed.data_ptr() == given.data_ptr():
@@ -321,9 +364,13 @@ def _packed(given: Any, copies: list[tuple[Tensor, Tensor]], least: int = 0) -> 
     return packed
 
 
-def _array(tensor: Tensor) -> Array:
+def _dense(tensor: Tensor) -> Tensor:
     """Return a view of the same memory where it is contiguous."""
-    flat = tensor.detach().resolve_neg().contiguous()
+    return tensor.detach().resolve_neg().contiguous()
+
+
+def _array(tensor: Tensor) -> Array:
+    flat = _dense(tensor)
     brain = flat.dtype == torch.bfloat16
     array: Array = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if brain else flat.numpy()
     return array
@@ -344,4 +391,4 @@ def _filled(targets: Sequence[Tensor], result: Array | None) -> list[Tensor]:
     return list(targets)
 
 
-dist.Backend.register_backend("kofn", SwitchGroup, devices=["cpu"])
+dist.Backend.register_backend("kofn", SwitchGroup, devices=DEVICES)

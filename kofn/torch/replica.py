@@ -18,6 +18,7 @@ from kofn.host.workload.replica import ReplicaState
 from kofn.results.memory import Memory
 from kofn.torch.errors import TorchError
 from kofn.torch.layout import ParameterLayout
+from kofn.torch.staging import settle
 from kofn.torch.untrained import UntrainedState
 
 STEP_S = 4.0
@@ -95,6 +96,7 @@ class ModelReplica:
         with self._changed:
             if self.parts is None or not self._changed.wait_for(lambda: not self._changing, STEP_S):
                 return None
+            settle(self.layout.device)
             saved = {name: _saved(part) for name, part in self.parts.items()}
             return ReplicaState(iteration=self.iteration, arrays=self._arrays() | saved)
 
@@ -141,6 +143,7 @@ class ModelReplica:
         self._untrained.load(np.asarray(arrays["untrained"], np.uint8))
         self.results[:], self.note[:] = arrays["results"], arrays["note"]
         self.plan = Plan.from_arrays(arrays)
+        settle(self.layout.device)
 
 
 def _saved(part: Stateful) -> Any:
@@ -150,5 +153,5 @@ def _saved(part: Stateful) -> Any:
 
 
 def _loaded(saved: Any) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(io.BytesIO(saved.tobytes()), weights_only=True)
+    state: dict[str, Any] = torch.load(io.BytesIO(saved.tobytes()), map_location="cpu", weights_only=True)
     return state

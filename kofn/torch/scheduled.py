@@ -114,7 +114,7 @@ class ScheduledSession(Session):
     def backward(self, loss: torch.Tensor) -> None:
         """Compute the loss's gradients, which leave as the schedule says; the layers' forward passes wait for the
         means."""
-        self.loss = float(loss.detach())
+        self.loss = loss
         self._untrained.check_trained()
         if self._begun is None:
             self._early.check(loss)
@@ -129,7 +129,7 @@ class ScheduledSession(Session):
         self._split.backward(loss, [step.layer for step in order[last_error + 1 :]])
         for at in set(range(len(self._layers))) - self._computed:
             self._layer_computed(at)
-        self._put(self._waiting)
+        self._put_pieces(self._waiting)
         self._waiting = []
         self._versions = {
             id(each): each.grad._version for each in self.layout.parameters.values() if each.grad is not None
@@ -216,17 +216,26 @@ class ScheduledSession(Session):
             return
         ready = [piece for piece in self._waiting if self._computed.issuperset(piece.layers)]
         self._waiting = [piece for piece in self._waiting if piece not in ready]
-        self._put(ready)
+        self._put_pieces(ready)
 
-    def _put(self, pieces: Sequence[Piece]) -> None:
-        flat = dict[int, torch.Tensor]()
+    def _put_pieces(self, pieces: Sequence[Piece]) -> None:
+        parts = dict[int, list[tuple[int, slice, int]]]()  # each layer's: place in the gradient, in the layer, level
         for piece in pieces:
             for at, (begin, end) in zip(piece.layers, piece.ranges, strict=True):
-                if at not in flat:
-                    flat[at] = torch.cat([_gradient(each).reshape(-1).float() for each in self._layers[at].parameters])
                 first = self._by_layer.layers[at].begin
                 for place, of in self._by_layer.wire.places(at, begin, end):
-                    self._exchange.put(place.start, flat[at][of.start - first : of.stop - first], piece.level)
+                    part = place.start, slice(of.start - first, of.stop - first), piece.level
+                    parts.setdefault(at, []).append(part)
+        for at, each in parts.items():
+            flat = torch.cat([_gradient(one).reshape(-1).float() for one in self._layers[at].parameters])
+            if self._staging is None:
+                self._put_layer(each, flat)
+            else:
+                self._staging.send(at, flat, partial(self._put_layer, each))
+
+    def _put_layer(self, parts: Sequence[tuple[int, slice, int]], flat: torch.Tensor) -> None:
+        for begin, of, level in parts:
+            self._exchange.put(begin, flat[of], level)
 
     # -- the optimizer's steps
 
@@ -259,6 +268,8 @@ class ScheduledSession(Session):
             each.grad = None
         for at, mean in means.items():
             begin, flat = 0, torch.from_numpy(np.ascontiguousarray(mean))
+            if self._staging is not None:
+                flat = self._staging.receive(("mean", at), flat)
             for each in self._layers[at].parameters:
                 each.grad = flat[begin : begin + each.numel()].view_as(each).to(each.dtype)
                 begin += each.numel()

@@ -12,6 +12,8 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,10 +37,12 @@ from kofn.torch.errors import TorchError
 from kofn.torch.exchange import GradientExchange
 from kofn.torch.job import TorchJob
 from kofn.torch.layout import ParameterLayout
+from kofn.torch.left_gradients import LeftGradients
 from kofn.torch.log import Begun, IterationLog
 from kofn.torch.own_hook import OwnHook
 from kofn.torch.peers import PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
+from kofn.torch.staging import Staging, after_backward, digests, future_on
 from kofn.torch.state import ResumableSession
 from kofn.torch.unreduced import UnreducedPasses
 from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
@@ -59,6 +63,9 @@ class Session(ResumableSession):
         self.rank, self.workers = job.rank, job.config.job.workers
         ignored = getattr(model, "parameters_to_ignore", ())
         self.layout = layout or ParameterLayout(model.module, ignored)
+        device = self.layout.device
+        self._staging = None if device.type == "cpu" else Staging(device, self.fail)
+        self.left_gradients = LeftGradients(self.layout, self._staging)
         self._coding = JobCoding.of(job.config.job, job.config.compress, self.layout.elements, notes=True, follows=True)
         self._untrained = UntrainedState(model.module, self.layout.parameters.values(), ignored)
         begins = zlib.crc32(self._untrained.values().data, zlib.crc32(self.layout.values().data)) >> 1
@@ -132,12 +139,15 @@ class Session(ResumableSession):
 
     @property
     def loss(self) -> float | None:
-        """The loss of the current batch, for reports; setting it is optional."""
+        """The loss of the current batch, for reports; setting it is optional. No device is waited for."""
         return self._log.loss
 
     @loss.setter
-    def loss(self, loss: float) -> None:
-        self._log.loss = loss
+    def loss(self, loss: float | torch.Tensor) -> None:
+        if self._staging is None or not isinstance(loss, torch.Tensor):
+            self._log.loss = float(loss)
+        else:
+            self._staging.send("loss", loss.detach().reshape(1), lambda host: setattr(self._log, "loss", host.item()))
 
     def log(self, **numbers: float) -> None:
         """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.
@@ -163,6 +173,8 @@ class Session(ResumableSession):
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
             self._exchange.close()
+            if self._staging is not None:
+                self._staging.close()
             for hook in self._hooks:
                 hook.remove()
             reason, memory = "iterations" if self.done() else CLOSED, self.replica.memory + self.reducer.memory
@@ -180,11 +192,9 @@ class Session(ResumableSession):
         try:
             return session.reduce(bucket)
         except HostError as error:
-            if isinstance(error, GradientError):
-                error.add_note(_out_of_range(session.layout, bucket))
             session.fail(error)
             torch.autograd.Variable._execution_engine.queue_callback(session.check)
-            unreduced = torch.futures.Future[torch.Tensor]()
+            unreduced = future_on(session.layout.device)
             unreduced.set_result(bucket.buffer())
             return unreduced
 
@@ -199,7 +209,13 @@ class Session(ResumableSession):
             raise TorchError("gradients must be dense, got a sparse one: a switch sums whole blocks")
         self._whole = bucket.is_last()
         self._unreduced.reduced(last=self._whole)
-        return self._exchange.reduce(self.layout.ranges(bucket.parameters()), values)
+        if self._staging is None:
+            return _put(self, bucket, values)
+        if self._whole:
+            after_backward(self.check)
+            if self.replica.parts is not None:
+                after_backward(self.left_gradients.note)
+        return self._staging.reduce(bucket.index(), values, partial(_put, self, bucket))
 
     def ready(self) -> None:
         """Prepare a forward pass: the parameters are those after the last iteration."""
@@ -292,7 +308,12 @@ class Session(ResumableSession):
         self.replica.applied(update)
         if after_step is not None:
             after_step()
-        self._log.applied(update, step, fingerprint(*self.layout.each(), self._compared.values()))
+        write = self._log.applied(update, step)
+        if self._staging is None:
+            write(fingerprint(*self.layout.each(), self._compared.values()))
+        else:
+            compared = digests([*self.layout.parameters.values(), *self._compared.tensors().values()])
+            self._staging.send("digests", compared, lambda host: write(fingerprint(host.numpy())))
         self._ready_s, self._started = time.monotonic(), time.time()
 
     def jumped(self) -> None:
@@ -334,6 +355,17 @@ class Session(ResumableSession):
             self._settle()
         elif self._ended is not None:
             raise TorchError("state_dict() must come after step(), got a gradient that no step has taken")
+
+
+def _put(session: Session, bucket: dist.GradBucket, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """Put a bucket's values, in main memory; return a future of their means."""
+    try:
+        if session._staging is not None and bucket.index() == 0 and session._begun is not None:
+            session._begun = replace(session._begun, first_s=time.monotonic())
+        return session._exchange.reduce(session.layout.ranges(bucket.parameters()), values)
+    except GradientError as error:
+        error.add_note(_out_of_range(session.layout, bucket))
+        raise
 
 
 def _meets(model: Any, passes: int) -> bool:

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.torch.errors import TorchError
+from kofn.torch.staging import device_of, on_host
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,6 +25,8 @@ class UntrainedState:
     def __init__(self, module: nn.Module, trained: Iterable[nn.Parameter], ignored: Collection[str] = ()) -> None:
         self._module, self._ignored = module, ignored
         self._trained = {id(each): each for each in trained}
+        every = chain(module.named_parameters(), module.named_buffers())
+        device_of({name: each for name, each in every if name not in ignored})
 
     def tensors(self) -> dict[str, torch.Tensor]:
         every = chain(self._module.named_parameters(), self._module.named_buffers())
@@ -89,7 +92,7 @@ def check_statistics(module: nn.Module) -> None:
 
 
 def _bytes(name: str, tensor: torch.Tensor) -> Bytes:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        raise TorchError(f"{name} must be dense and on the cpu, got {tensor.layout} on {tensor.device}")
-    values: Bytes = tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+    if tensor.device.type == "meta" or tensor.layout != torch.strided:
+        raise TorchError(f"{name} must be dense and have values, got {tensor.layout} on {tensor.device}")
+    values: Bytes = on_host(tensor).resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
     return values

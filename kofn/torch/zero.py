@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.config.compress import Residual
-from kofn.host.arrays import Arrays, Floats64
+from kofn.host.arrays import Arrays, Floats, Floats64
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import SwitchMean
 from kofn.host.zero.exact_calls import ExactCalls
@@ -23,6 +23,7 @@ from kofn.results.memory import Memory
 from kofn.torch.departed import DepartedGradient
 from kofn.torch.errors import TorchError
 from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
+from kofn.torch.staging import Staging
 from kofn.torch.state import WORKER, State, check_model, taken
 from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
@@ -111,10 +112,17 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         _check_alike(calls, digest_of(named) ^ untrained.digest, settings)
         _load_first(calls, untrained)
         self._units = [LayerParameters(unit, calls.workers) for unit in named]
+        device = self._units[0].device
+        self._on_cpu = device.type == "cpu"
+        self._staging = Staging(device, self._fail) if settings.stage == 2 and not self._on_cpu else None
+        """Only in stage 2: with gloo the calls of stage 3, which gathers in between, need one thread."""
+        self._error: Exception | None = None
         self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
         self._model, self._compressed = model, compressed
         parameters = calls.broadcast(joined(self._units))
-        if settings.stage == 1:  # gradients are gathered there
+        self._whole = parameters
+        """All parameters in main memory, in stage 1."""
+        if settings.stage == 1 and self._on_cpu:
             (unit,) = self._units
             unit.flat[: unit.size] = torch.from_numpy(parameters)
             parameters = unit.flat[: unit.size].numpy()
@@ -138,7 +146,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             raise TorchError(f"{name} was written or moved since the last step: {WRITTEN}")
         rate = self._rate()
         if self._settings.stage == 1:
-            self._zero.put(0, self._units[0].take_gradient())
+            self._zero.put(0, self._units[0].finite(self._units[0].take_gradient()))
         else:
             self._check_whole()
         self._zero.step(rate)
@@ -148,8 +156,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             self._layers.begin()
             shared = self._calls.gather(np.array([zlib.crc32(self._zero.shard.data)]))
         else:
-            self._gather_all()
-            shared = joined(self._units)
+            shared = self._gather_all()
         alike = shared, np.array([rate]), self._untrained.values()
         self._job.stepped(np.concatenate([each.reshape(-1).view(np.uint8) for each in alike]), self.memory())
 
@@ -302,14 +309,28 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             self._computed(unit)
 
     def _computed(self, unit: int) -> None:
-        try:
-            self._zero.put(unit, self._units[unit].take_gradient())
-        except ZeroError as error:
-            raise TorchError(f"{error}; gradients of several batches cannot be added up in stages 2 and 3") from error
+        gradient = self._units[unit].take_gradient()
+        if self._staging is None:
+            self._put(unit, gradient)
+        else:
+            self._staging.send(unit, gradient, partial(self._put, unit))
         for name, parameter in self._units[unit].named:
             parameter.grad = DepartedGradient(parameter, name)
 
+    def _put(self, unit: int, gradient: torch.Tensor) -> None:
+        try:
+            self._zero.put(unit, self._units[unit].finite(gradient))
+        except ZeroError as error:
+            raise TorchError(f"{error}; gradients of several batches cannot be added up in stages 2 and 3") from error
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+
     def _check_whole(self) -> None:
+        if self._staging is not None:
+            self._staging.wait()
+        if self._error is not None:
+            raise self._error
         missing = self._zero.missing
         if missing:
             name = next(
@@ -324,12 +345,19 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     def _gather(self, unit: int) -> Any:
         return self._zero.gather(unit, np.empty(self._units[unit].padded, np.float32))
 
-    def _gather_all(self) -> None:
-        arriving = [self._gather(at) for at in range(len(self._units))]
+    def _gather_all(self) -> Floats:
+        """Give all parameters their values, which are returned."""
+        arriving, found = [self._gather(at) for at in range(len(self._units))], list[Floats]()
         for unit, work in zip(self._units, arriving, strict=True):
-            unit.fill(work.result())
+            values = work.result()
+            unit.fill(values)
+            found.append(values.reshape(-1)[: unit.size])
             if self._settings.stage < 3:
                 unit.seal()
+        whole = np.concatenate(found)
+        if self._settings.stage == 1 and not self._on_cpu:
+            self._whole[...] = whole
+        return whole
 
 
 def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:

@@ -11,9 +11,10 @@ import yaml
 from kofn.cli.jobs import checked, load
 from kofn.jobs.crd import definition
 from kofn.jobs.kinds import KINDS
-from kofn.jobs.manifests import SWITCH_IMAGE, TORCH_IMAGE, WORKER_IMAGE
+from kofn.jobs.manifests import SWITCH_IMAGE
 from kofn.jobs.operator.handlers import SIMPLE
 from kofn.jobs.operator.permissions import VERB
+from kofn.jobs.request import TORCH_IMAGES, WORKER_IMAGE
 from kofn.jobs.workloads import RUNTIME
 from tests.jobs.published import faults, published
 from tests.test_rooms import ROOT
@@ -116,4 +117,4 @@ def test_containerfiles_pin_their_sources(path: Path) -> None:
 def test_images_have_containerfiles_of_this_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     made = {f"kofn-{path.stem}:{version}" for path in CONTAINERS}
-    assert {SWITCH_IMAGE, WORKER_IMAGE, TORCH_IMAGE, f"kofn-operator:{version}"} == made
+    assert {SWITCH_IMAGE, WORKER_IMAGE, *TORCH_IMAGES.values(), f"kofn-operator:{version}"} == made

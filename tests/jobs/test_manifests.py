@@ -12,7 +12,17 @@ from kofn.config.schema import Config
 from kofn.jobs.errors import RequestError
 from kofn.jobs.kinds import AttemptOutcome, choose, outcome
 from kofn.jobs.manifests import config_map, configuration, control_pod, secret, service
-from kofn.jobs.request import Checkpoint, Data, Elastic, ObjectMeta, TrainingRequest, TrainingSpec, TrainingStatus
+from kofn.jobs.request import (
+    API_VERSION,
+    KIND,
+    CheckpointClaim,
+    Data,
+    Elastic,
+    ObjectMeta,
+    TrainingRequest,
+    TrainingSpec,
+    TrainingStatus,
+)
 from kofn.jobs.split import NodePart
 from kofn.jobs.workloads import workload
 from tests.jobs.published import faults, published
@@ -32,7 +42,7 @@ def request(kind: str, counts: tuple[int, ...], **spec: Any) -> TrainingRequest:
 FULL = {
     "script": "print(1)",
     "data": Data(claim="images"),
-    "checkpoint": Checkpoint(claim="saved", every=50),
+    "checkpoint": CheckpointClaim(claim="saved", every=50),
     "elastic": Elastic(objective="fixed:3", start_workers=4),
 }
 
@@ -47,7 +57,7 @@ def test_workloads_are_valid_by_the_published_crds(kind: str, counts: tuple[int,
 
 
 def test_workers_of_a_request_share_a_folder_of_its_claim_for_checkpoints() -> None:
-    asked = request("JobSet", UNEQUAL, checkpoint=Checkpoint(claim="saved", every=50))
+    asked = request("JobSet", UNEQUAL, checkpoint=CheckpointClaim(claim="saved", every=50))
     assert configuration(asked).run.checkpoint_every == 50
     for job in workload(asked, 1)["spec"]["replicatedJobs"]:
         pod = job["template"]["spec"]["template"]["spec"]
@@ -236,3 +246,33 @@ def test_worker_sees_only_its_own_certificate(kind: str, counts: tuple[int, ...]
         rank: {"ca.pem", "job-1.token", f"job-1-worker-{rank}.pem", f"job-1-worker-{rank}.key"}
         for rank in range(sum(counts))
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "image"),
+    [
+        ({}, "kofn-worker:0.1.0"),
+        ({"script": "1"}, "kofn-worker-torch-cuda:0.1.0"),
+        ({"script": "1", "resource": "cpu"}, "kofn-worker-torch:0.1.0"),
+        ({"script": "1", "resource": "amd.com/gpu", "image": "r.example/rocm:1"}, "r.example/rocm:1"),
+    ],
+)
+def test_image_fits_the_resource(spec: dict[str, Any], image: str) -> None:
+    assert TrainingSpec(accelerators=3, **spec).worker_image == image
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"resource": "amd.com/gpu"}, "spec.image must be given with a script on amd.com/gpu"),
+        (
+            {"image": "r.example/kofn-worker-torch:0.1.0"},
+            "spec.resource must be cpu with the image r.example/kofn-worker-torch:0.1.0, got nvidia.com/gpu",
+        ),
+        ({"resource": "cpu", "image": "kofn-worker-torch-cuda"}, "spec.resource must be nvidia.com/gpu with the image"),
+    ],
+)
+def test_image_that_does_not_fit_the_resource_is_refused_at_submit(spec: dict[str, str], words: str) -> None:
+    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "a"}}
+    with pytest.raises(RequestError, match=words):
+        TrainingRequest.read(document | {"spec": {"accelerators": 3, "script": "1"} | spec})

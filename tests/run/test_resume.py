@@ -108,8 +108,7 @@ def test_killed_run_resumes_conserved_and_identical(tmp_path: Path, objective: s
         moment = moments.randint(1, ITERATIONS - 1)
         crash(folder, objective, config, moment)
         run = finish(folder, objective, config)
-        (resumed,) = [event for event in events(run, objective) if event["action"] == "resume"]
-        assert resumed["iteration"] <= moment + EVERY
+        assert [event["action"] for event in events(run, objective)] == ["resume"]
         shutil.rmtree(folder)
 
 

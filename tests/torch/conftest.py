@@ -7,6 +7,9 @@ import pytest
 
 from tests.host.collectives.switched import close_all
 
+if os.environ.get("KOFN_TEST_DEVICE"):
+    from tests.torch import devices  # noqa: F401  # before all tests
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -21,7 +24,10 @@ def _switch() -> Iterator[None]:
     """Start one switch for all crews of this process; each worker has one thread."""
     import torch  # noqa: PLC0415
 
+    from tests.torch import devices  # noqa: PLC0415
+
     torch.set_num_threads(1)
+    devices.start()
     yield
     close_all()
 

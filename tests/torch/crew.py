@@ -29,8 +29,10 @@ from kofn.host.protocol.results import Result
 from kofn.host.transport.event_loop import EventLoop
 from kofn.host.workload.replica import ReplicaState
 from kofn.rpc import kofn_pb2
+from kofn.torch.process_group import SwitchGroup
 from kofn.torch.replica import ModelReplica
 from tests.host.collectives.switched import EMBEDDED, HOSTS, Place, beneath_the_model, started
+from tests.torch import devices
 
 T = TypeVar("T")
 
@@ -132,7 +134,7 @@ _making = threading.Lock()
 
 
 def parameters_of(model: torch.nn.Module) -> bytes:
-    return b"".join(each.detach().float().numpy().tobytes() for each in model.parameters())
+    return b"".join(each.detach().float().cpu().numpy().tobytes() for each in model.parameters())
 
 
 def copied(model: torch.nn.Module) -> Any:
@@ -151,24 +153,22 @@ def ddp(make: Callable[[], torch.nn.Module], **given: Any) -> DistributedDataPar
     with _making:
         group_of_one()
         torch.manual_seed(0)
-        module = make()
+        module = devices.placed(make())
     return DistributedDataParallel(module, **given)  # may wait for other threads
 
 
 def group_of_one() -> None:
     """Create the group of one for all models of this process without another group."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        devices.use_gloo()
+        dist.init_process_group(devices.BACKEND, rank=0, world_size=1, store=dist.HashStore())
 
 
 def gloo_group(store: dist.Store, rank: int, size: int) -> Any:
     """Return a thread's process group among those of other threads, like init_process_group()'s for a process."""
     group_of_one()
-    group: Any = dist.ProcessGroup(store, rank, size)
-    backend = dist.ProcessGroup.BackendType.GLOO
-    group._set_default_backend(backend)
-    gloo = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=20))
-    group._register_backend(torch.device("cpu"), backend, gloo)
+    devices.use_gloo()
+    group: Any = SwitchGroup(store, rank, size, timedelta(seconds=20))
     group._set_group_name(f"thread-{rank}")
     world = dist.distributed_c10d._world
     world.pg_map[group], world.pg_names[group] = ("gloo", store), f"thread-{rank}"

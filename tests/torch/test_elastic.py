@@ -154,7 +154,7 @@ def test_parameters_in_another_memory_format_train_and_are_restored(tmp_path: Pa
         session.replica.restore(given)
     for model in (*found, fresh):
         assert all(
-            torch.allclose(one, other, atol=1e-6)
+            torch.allclose(one.cpu(), other.cpu(), atol=1e-6)
             for one, other in zip(model.parameters(), usual.parameters(), strict=True)
         )
 

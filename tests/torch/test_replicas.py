@@ -106,7 +106,11 @@ def test_another_state_at_one_worker_is_an_error_at_all_workers(how: str, other:
 
 def test_other_shapes_of_frozen_state_are_another_model(tmp_path: Path) -> None:
     def run(job: SwitchedJob) -> str:
-        step = attached("elastic", job, lambda model: model.register_buffer("more", torch.zeros(2)))
+        step = attached(
+            "elastic",
+            job,
+            lambda model: model.register_buffer("more", torch.zeros(2, device=next(model.parameters()).device)),
+        )
         with pytest.raises(TorchError) as caught:
             step()
         return str(caught.value)

@@ -46,6 +46,7 @@ from kofn.torch.zero_job import GroupZero, ZeroJob, elastic_calls
 from tests.host.collectives.crews import threads
 from tests.host.collectives.switched import MODEL as SLOTS
 from tests.host.zero.crews import all_of, beneath_a_switch
+from tests.torch import devices
 from tests.torch.crew import gloo_group
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns about itself
@@ -97,12 +98,12 @@ def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:
 
 
 def flat(parameters: Any) -> torch.Tensor:
-    return torch.cat([each.detach().reshape(-1) for each in parameters])
+    return torch.cat([each.detach().reshape(-1).cpu() for each in parameters])
 
 
 def trained(job: ZeroJob, rank: int, steps: int = STEPS, **given: Any) -> tuple[torch.Tensor, Any]:
     """Return the parameters and the optimizer after training."""
-    model = deepcopy(MODEL)
+    model = devices.placed(deepcopy(MODEL))
     optimizer = kofn.torch.zero(model, lr=0.01, job=job, **given)
     for step in range(steps):
         loss_of(model, rank, step).backward()
@@ -332,7 +333,7 @@ def test_models_that_cannot_be_sharded_are_refused() -> None:
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
     for model, stage, words in (
-        (nn.Linear(2, 2).double(), 1, "weight must be float32 on the cpu, got float64 on cpu"),
+        (nn.Linear(2, 2).double(), 1, "weight must be float32, got float64"),
         (nn.Linear(2, 2).requires_grad_(False), 2, "no parameters that are trained"),
         (tied, 3, "have a parameter in common"),
         (tied.parameters(), 2, "the model is a generator: a torch.nn.Module is needed"),

@@ -1,0 +1,40 @@
+"""The accelerators of this machine, for torch.device = "auto": each worker's process sees one of them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kofn.config.errors import ConfigError
+from kofn.config.schema import TorchSection
+
+KINDS = {
+    "CUDA_VISIBLE_DEVICES": "proc/driver/nvidia/gpus/*",
+    "HIP_VISIBLE_DEVICES": "sys/module/amdgpu/drivers/pci:amdgpu/*:*",
+    "ZE_AFFINITY_MASK": "sys/module/xe/drivers/pci:xe/*:*",
+}
+"""The variable by which a driver shows a process some of its devices, and where the kernel lists them."""
+
+
+def present(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> tuple[str, list[str]] | None:
+    """Return the variable and its devices; of devices that the environment names, only those count. None: no device."""
+    for variable, places in KINDS.items():
+        listed = [str(number) for number, _ in enumerate(root.glob(places))]
+        if devices := environment[variable].split(",") if environment.get(variable) else listed:
+            return variable, devices
+    return None
+
+
+def check(torch: TorchSection) -> None:
+    """Raise ConfigError where workers need a device, and there is none."""
+    if torch.device == "auto" and present() is None:
+        raise ConfigError(
+            "torch.device must be 'script' where no accelerator of NVIDIA, AMD or Intel is present, got 'auto'"
+        )
+
+
+def visible(
+    torch: TorchSection, rank: int, environment: Mapping[str, str] = os.environ, root: Path = Path("/")
+) -> dict[str, str]:
+    """Return the variable that shows this rank's worker its device: workers take the devices in turn."""
+    found = present(environment, root) if torch.device == "auto" else None
+    return {} if found is None else {found[0]: found[1][rank % len(found[1])]}

@@ -1,0 +1,54 @@
+"""Finds gradients that a script changes between backward() and step(), which elastic() does not permit."""
+
+import torch
+
+from kofn.host.arrays import Floats
+from kofn.torch.errors import TorchError
+from kofn.torch.layout import ParameterLayout
+from kofn.torch.staging import Staging, digests
+
+CHANGED = (
+    "a gradient was changed between backward() and step(), by clipping or a GradScaler: elastic()'s before_step does"
+    " what all workers do to every mean"
+)
+
+
+class LeftGradients:
+    """The gradients of `layout` as DDP has left them: the mean, or on a device the versions and digests in note()."""
+
+    def __init__(self, layout: ParameterLayout, staging: Staging | None) -> None:
+        self._layout, self._staging = layout, staging
+        self._versions, self._digests = list[tuple[int, int]](), torch.empty(0)
+
+    def note(self) -> None:
+        """Note the gradients of a device at the end of a backward pass."""
+        self._versions, self._digests = self._versions_now(), digests(self._gradients())
+
+    def check(self, mean: Floats) -> None:
+        """Raise TorchError where gradients differ from the mean.
+
+        A device is not waited for: changes that PyTorch does not count, as by a GradScaler, end the session later.
+        """
+        if self._staging is None:
+            kept = all(
+                parameter.grad is not None and torch.equal(parameter.grad, part)
+                for parameter, part in self._layout.parts(mean)
+            )
+        else:
+            kept = self._versions == self._versions_now()
+        if not kept:
+            raise TorchError(CHANGED)
+        if self._staging is not None:
+            self._staging.send("kept", digests(self._gradients()) == self._digests, _check)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [each.grad for each in self._layout.parameters.values() if each.grad is not None]
+
+    def _versions_now(self) -> list[tuple[int, int]]:
+        """Return the identity of each gradient, and the number of its changes in place."""
+        return [(id(each), each._version) for each in self._gradients()]
+
+
+def _check(kept: torch.Tensor) -> None:
+    if not kept.all():
+        raise TorchError(CHANGED)
