@@ -2,8 +2,8 @@
 
     measure -> model -> choose -> push        (docs/explanation/control.md)
 
-`policy.control_loop` holds the whole loop without I/O or clock; `job.session` and `job.service` put gRPC around it,
-`p4runtime.switch_link` P4Runtime.
+`policy.control_loop` holds the whole loop without I/O or clock. `job.session` and `job.service` connect it to workers
+by gRPC, `p4runtime.switch_link` to the switch by P4Runtime.
 """
 
 import os

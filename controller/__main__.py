@@ -1,4 +1,4 @@
-"""`python -m kofn.controller`: the controller of one job or several, beside their switch."""
+"""`python -m kofn.controller`: the controller of one or several jobs on one switch."""
 
 import asyncio
 import logging
@@ -69,7 +69,7 @@ def main(
     p4runtime_certs: Path | None,
     log: Path | None,
 ) -> None:
-    """Measure the workers, choose k, push it. Ends at SIGTERM or SIGINT; exit code 2: it could not start."""
+    """Measure the workers, choose k, push it, until SIGTERM or SIGINT. Exit code 2 if the controller cannot start."""
     try:
         _log_to(log)
         settings = [_settings(path, objective) for path in configs]
@@ -91,7 +91,7 @@ def main(
 
 
 def _switch_credentials(folder: Path | None) -> SwitchCredentials:
-    """Return the credentials of a client that may program the switch; SecurityError names the file that is missing."""
+    """Return the credentials of a client that may program the switch; SecurityError names a missing file."""
     if folder is None:
         return None
     files = {name: folder / name for name in (AUTHORITY, "client.pem", "client.key")}
@@ -115,7 +115,7 @@ def _session(config: Config, layout: SlotLayout, journal: Journal) -> JobSession
 
 
 def _log_to(path: Path | None) -> None:
-    """One line an event, with milliseconds."""
+    """Log one line for each event, with milliseconds, to a file or to stderr."""
     try:
         handler = logging.FileHandler(path) if path else logging.StreamHandler()
     except OSError as error:
@@ -125,7 +125,7 @@ def _log_to(path: Path | None) -> None:
 
 
 def _settings(path: Path, objective: str | None) -> Config:
-    """The configuration, with the command line's objective."""
+    """Return the configuration with the command line's objective."""
     config = Config.load(path)
     if objective is None:
         return config
@@ -137,7 +137,7 @@ def _settings(path: Path, objective: str | None) -> Config:
 async def _run(
     jobs: Jobs, link: SwitchLink, listen: tuple[str, ...], wait_s: float, credentials: Credentials | None
 ) -> None:
-    """Everything, until a signal ends it."""
+    """Run everything until a signal ends it; StartError if the switch does not answer in time."""
     server, _ = serve(jobs, link, listen, credentials)
     ended = _signals()
     try:
@@ -168,7 +168,7 @@ def _log_start(jobs: Jobs, listen: tuple[str, ...], credentials: Credentials | N
 
 
 def _signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Return an event that SIGTERM and SIGINT set."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -176,7 +176,7 @@ def _signals() -> asyncio.Event:
 
 
 async def _ready(link: SwitchLink, wait_s: float, ended: asyncio.Event) -> bool:
-    """True once the switch is installed; False when that takes too long, or the end comes first."""
+    """Wait until the switch is installed and return True; False if that takes too long, or a signal comes first."""
     waits = [asyncio.create_task(event.wait()) for event in (link.ready, ended)]
     await asyncio.wait(waits, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

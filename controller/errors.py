@@ -3,51 +3,50 @@
 ControllerError
  |- TopologyError   the topology file cannot be used
  |- LayoutError     the jobs do not fit the topology or the switch
- |- PushError       the switch refused something, or its program lacks something that the controller needs
- |- ObjectiveError  a plug-in did not give usable costs
+ |- PushError       the switch refuses something, does not answer, or runs a program that lacks something
+ |- ObjectiveError  a plug-in does not give usable costs
  |- AttachError     a worker cannot take part
- |- InspectionError a switch cannot be looked into
+ |- InspectionError the slots of a switch cannot be read
  '- StartError      the controller cannot start: no switch, address in use
 """
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # who simulates does not wait for it
+if TYPE_CHECKING:  # a simulation does not import gRPC, which takes long
     import grpc
 
 
 class ControllerError(Exception):
-    """Base of all errors of this package; the message names the object, says what must hold and what was found."""
+    """The base of all errors of this package. Its message names the object, what must hold, and what was found."""
 
 
 class TopologyError(ControllerError):
-    """A topology file that cannot be used; the message names the file and the entry."""
+    """The topology file cannot be used; the message names the file and the entry."""
 
 
 class LayoutError(ControllerError):
-    """Jobs that do not fit the topology or the switch; the message names the field."""
+    """The jobs do not fit the topology or the switch; the message names the field."""
 
 
 class PushError(ControllerError):
-    """The switch refused an update; the message names it as P4 does."""
+    """The switch refuses an update, does not answer, or runs another program; the message has the names of P4."""
 
 
 class InspectionError(ControllerError):
-    """A switch lacks what was asked for; the message says what it has."""
+    """A switch does not have the wanted program, job or registers; the message says what it has."""
 
 
 class StartError(ControllerError):
-    """The controller cannot start; the message says what to do about it."""
+    """The controller cannot start; the message says what to do."""
 
 
 class ObjectiveError(ControllerError):
-    """A plug-in failed, or what it gave are no costs of k = 1..n."""
+    """A plug-in fails, or its result is not the costs of k = 1..n."""
 
 
 class AttachError(ControllerError):
-    """A worker cannot take part; `code` is the gRPC status that says so."""
+    """A worker cannot take part; `code` is the gRPC status of the answer."""
 
     def __init__(self, code: "grpc.StatusCode", message: str) -> None:
-        """Keep the status code beside the message."""
         super().__init__(message)
         self.code = code

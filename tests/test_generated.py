@@ -63,6 +63,10 @@ def test_stubs_belong_to_the_proto(tmp_path):
 
 
 def test_generated_header_files_match_the_fields():
-    assert header_text.C_HEADER.read_text() == header_text.c_header(), "run `make header`"
-    assert header_text.PROTOCOL.read_text() == header_text.protocol(), "run `make header`"
+    assert header_text.C_HEADER.read_text() == header_text.c_header(), (
+        "host/wire/kofn_header.h is stale: run `make header`"
+    )
+    assert header_text.PROTOCOL.read_text() == header_text.protocol(), (
+        "docs/reference/protocol.md is stale: run `make header`"
+    )
     assert [*header_text.MEANINGS] == [name for name, _ in HEADER_FIELDS]

@@ -39,11 +39,11 @@ def parameters(of: ast.ClassDef) -> int:
 
 def test_classes_have_few_methods_and_their_constructors_few_parameters() -> None:
     found = list(classes())
-    assert len(found) > 500, "all have been looked at"
+    assert len(found) > 500, "the walk must find all classes"
     large = {f"{module}.{each.name}": len(methods(each)) for module, each in found if len(methods(each)) > METHODS}
     assert not large
     wide = {f"{module}.{each.name}" for module, each in found if parameters(each) > PARAMETERS}
-    assert wide == EXCEPTIONS.keys(), "and no exception that is none"
+    assert wide == EXCEPTIONS.keys(), "each exception must still be needed"
 
 
 def test_methods_are_counted_by_name() -> None:

@@ -98,7 +98,7 @@ def test_folders_of_a_room_have_no_import_cycle(room: str) -> None:
             graph[box(source)].add(box(target))
     while leaves := {node for node in {*graph, *(n for nodes in graph.values() for n in nodes)} if not graph[node]}:
         graph = defaultdict(set, {node: targets - leaves for node, targets in graph.items() if node not in leaves})
-    assert not graph, "a circle is among these"
+    assert not graph, "folders must not import each other in a circle"
 
 
 def test_switch_imports_only_the_native_build_of_kofn() -> None:

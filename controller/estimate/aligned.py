@@ -1,4 +1,4 @@
-"""Iterations as they were measured: times aligned by iteration, with unknown ones filled in.
+"""Aligns the workers' times by iteration, and fills in unknown ones.
 
 Pure functions of arrays; the draws are fixed.
 """
@@ -12,13 +12,14 @@ from kofn.controller.estimate.poisson import TIE, drawn_beyond
 SEED = 1
 
 EQUAL = 1e-6
-"""Random events that break ties between equal counts."""
+"""Largest random change of a count, in events, that breaks ties between equal counts."""
 
 
 def align(values: FloatArray, iterations: NDArray[np.int64]) -> FloatArray:
-    """Return the latest iterations, oldest first, in as many columns as `values` (n, window) has; NaN where unknown.
+    """Return the values of the latest iterations, one iteration a column, oldest first; NaN where unknown.
 
-    `iterations` (n, window): the iteration of each value, ascending, 0 for none. Older iterations are left out.
+    `iterations` (n, window): the iteration of each of the `values` (n, window), ascending, 0 for none. The result has
+    the shape of `values`; it leaves out older iterations.
     """
     window = values.shape[1]
     place = iterations - int(iterations.max(initial=0)) + window - 1
@@ -29,9 +30,10 @@ def align(values: FloatArray, iterations: NDArray[np.int64]) -> FloatArray:
 
 
 def filled(rows: FloatArray, values: FloatArray, rates: FloatArray) -> FloatArray:
-    """Rows (n, iterations) without gaps: each becomes any of its worker's `values` (n, window), which are `completed`.
+    """Return the rows (n, iterations) without gaps: each gap becomes a random one of its worker's `values` (n, window),
+    in which no lower bounds are left (`completed`).
 
-    Where there is none, it becomes a Poisson count of the worker's of `rates` (n,).
+    If the worker has no value, the gap becomes a Poisson count of the worker's rate in `rates` (n,).
     """
     random = np.random.default_rng(SEED)
     row, column = np.nonzero(np.isnan(rows))
@@ -46,11 +48,11 @@ def filled(rows: FloatArray, values: FloatArray, rates: FloatArray) -> FloatArra
 
 
 def completed(counts: FloatArray, cut: BoolArray, rates: FloatArray) -> FloatArray:
-    """Counts (n, window) in units of tau in which each lower bound, marked by `cut`, is drawn; NaN stays.
+    """Return the counts (n, window), in units of tau, with a drawn count in place of each lower bound; NaN stays.
 
-    It becomes any count of its worker beyond it: Kaplan and Meier's distribution, which redistributes mass to the right
-    (B. Efron, The two sample problem with censored data, 1967). Where there is none, it is drawn from the tail of the
-    fitted Poisson distribution, `rates` (n,).
+    `cut` marks the lower bounds. Each becomes a random larger count of its worker: Kaplan and Meier's distribution,
+    which redistributes mass to the right (B. Efron, The two sample problem with censored data, 1967). If no count is
+    larger, it is drawn from the tail of the fitted Poisson distribution, `rates` (n,).
     """
     if not cut.any():
         return counts

@@ -1,8 +1,8 @@
-"""How fast gradients turn, and how noisy they are: from the aggregates' norms and products. No clock, no I/O.
+"""Measures how fast gradients turn and how noisy they are, from the aggregates' norms and products. No clock, no I/O.
 
-The *correlation length* L is the lag, in iterations, at which the product of two aggregates has fallen to half of that
-of an aggregate without noise with itself. The step size is in it: with a small learning rate gradients keep their
-direction for 10 or 20 iterations, with a large one for about one. phi, the *noise scale*, is the noise of a worker's
+The *correlation length* L is the lag, in iterations, at which the product of two aggregates has fallen to half of the
+squared length of an aggregate's signal. L depends on the step size: with a small learning rate gradients keep their
+direction for 10 or 20 iterations, with a large one for about one. The *noise scale* phi is the noise of a worker's
 gradient in units of its signal (McCandlish et al., An empirical model of large-batch training, 2018).
 """
 
@@ -15,46 +15,48 @@ from kofn.controller.estimate.measurements import FloatArray
 from kofn.host.compression.alignment import LAGS
 
 MEMORY = 256
-"""Iterations after which a measured product counts for 1 / e."""
+"""Iterations after which a measured product has 1 / e of its weight."""
 
 LENGTH_MIN, LENGTH_MAX = 0.5, 10.0
-"""Lags, where the product falls to half within those that are known."""
+"""Bounds of L if the product falls to half within the measured lags."""
 
 FARTHEST = 3.0
-"""Times LENGTH_MAX, where it does not over all LAGS: as much longer as the loss over these is less than a half."""
+"""Upper bound of L in multiples of LENGTH_MAX if the product does not fall to half within LAGS. L is then extrapolated:
+the loss over LAGS is to one half as LENGTH_MAX is to L."""
 
 UNKNOWN = 2.0
-"""L and phi while nothing is known."""
+"""Value of L and phi before enough is measured."""
 
 SIGNAL_MIN = 0.05
-"""Least share of an aggregate's squared length that is taken to be signal: below it cannot be told from noise."""
+"""Lower bound of the signal's share of an aggregate's squared length: less cannot be distinguished from noise."""
 
 SEVERAL = 1.2
-"""Gradients in a sum from which on its noise can be told from a single one's."""
+"""Gradients that a sum must have for a comparison of its noise with a single gradient's."""
 
 KNOWN = 0.2
-"""Iterations' weight from which on a product is known."""
+"""Weight, in iterations, that the measurements of a product must have."""
 
 DECAY = math.exp(-1 / MEMORY)
 
 
 @dataclass(slots=True)
 class Correlation:
-    """Means over iterations that forget exponentially."""
+    """Exponentially weighted means over iterations."""
 
-    _sums: FloatArray = field(default_factory=lambda: np.zeros(LAGS))  # of cosines, for lags 1..LAGS
+    _sums: FloatArray = field(default_factory=lambda: np.zeros(LAGS))  # weighted cosines, for lags 1..LAGS
     _weights: FloatArray = field(default_factory=lambda: np.zeros(LAGS))
     _norms: dict[int, float] = field(default_factory=dict)  # squared lengths of the latest aggregates, by iteration
-    _signal: float = 0.0  # of the share of an aggregate's squared length that is signal
-    _known: float = 0.0
-    _gradients: float = 1.0  # in a sum
+    _signal: float = 0.0  # weighted sum of the signal's share of an aggregate's squared length
+    _known: float = 0.0  # the weight in it
+    _gradients: float = 1.0  # mean number of gradients in a sum
 
     def add(
         self, iteration: int, *, gradients: float, gradient_norm2: float, norm2: float, products: tuple[float, ...]
     ) -> None:
-        """An iteration's aggregate, of so many gradients: |a|^2, and products with those 1, 2, ... iterations older.
+        """Take an iteration's aggregate a, the mean of so many gradients.
 
-        `gradient_norm2`: the mean |g|^2 of single ones. An aggregate that is mostly noise says little of turning.
+        `norm2` is |a|^2, `products` are its products with the aggregates of 1, 2, ... iterations before,
+        `gradient_norm2` is the mean |g|^2 of single gradients. The less signal aggregates have, the less each counts.
         """
         if not 0 < norm2 < math.inf:
             return
@@ -77,14 +79,12 @@ class Correlation:
 
     @property
     def signal(self) -> float:
-        """The share of an aggregate's squared length that is signal; 0 while nothing is known."""
+        """The signal's share of an aggregate's squared length; 0 while unknown."""
         return self._signal / self._known if self._known else 0.0
 
     @property
     def curve(self) -> FloatArray:
-        """Return the share of a gradient's direction that remains after 0, 1, 2, ... iterations, as far as known; the
-        first is 1.
-        """
+        """The share of a gradient's direction that remains after 0, 1, 2, ... iterations, for the measured lags."""
         known = int((self._weights > KNOWN).sum())
         if not known:
             return np.ones(1)
@@ -93,6 +93,7 @@ class Correlation:
 
     @property
     def length(self) -> float:
+        """L, in iterations."""
         curve = self.curve
         if len(curve) == 1:
             return UNKNOWN
@@ -118,5 +119,5 @@ class Correlation:
         return bool(self._weights[0] > KNOWN)
 
     def _signal_of(self, next_cosine: float) -> float:
-        """The aggregate's share of signal: by its norm, and no less than what it has in common with the next."""
+        """Return the signal's share of an aggregate: by its norm, but no less than its cosine with the next one."""
         return float(np.clip(max(self.signal, next_cosine), SIGNAL_MIN, 1.0))

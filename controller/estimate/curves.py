@@ -1,7 +1,8 @@
-"""Workers' own distributions of blocking, where none is taken for granted: Kaplan and Meier's, many at once.
+"""Distributions of blocking that assume no law: Kaplan and Meier's estimates, of many workers at once.
 
-E. L. Kaplan, P. Meier, Nonparametric estimation from incomplete observations, JASA 53 (1958). Beyond the largest lower
-bound nothing is known: there the fitted Poisson distribution's tail goes on. Pure functions of arrays in units of tau.
+E. L. Kaplan, P. Meier, Nonparametric estimation from incomplete observations, JASA 53 (1958). Nothing is known beyond
+the largest lower bound: the tail of the fitted Poisson distribution continues there. Pure functions of arrays in units
+of tau.
 """
 
 from dataclasses import dataclass, fields
@@ -18,20 +19,20 @@ from kofn.controller.estimate.poisson import TINY, farthest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The distributions of m workers, in ascending order of rank; arrays of observations are (m, window), sorted by
-    row.
+    """The distributions of m workers, in ascending order of rank; arrays of observations are (m, window), each row
+    ascending.
     """
 
-    rank: NDArray[np.int64]  # (m,) whose they are
-    counts: FloatArray  # finite also where there is no mass
-    masses: FloatArray  # probabilities; 0 for lower bounds, and where nothing is
+    rank: NDArray[np.int64]  # (m,) the workers
+    counts: FloatArray  # the observed counts; 0 where there is no observation
+    masses: FloatArray  # their probabilities; 0 for lower bounds and where there is no observation
     left: FloatArray  # (m,) probability beyond `bound`
-    bound: FloatArray  # (m,); -1 where nothing is known
-    rate: FloatArray  # (m,) of the tail
+    bound: FloatArray  # (m,) largest observation; -1 without any
+    rate: FloatArray  # (m,) Poisson rate of the tail
 
     @classmethod
     def of(cls, rank: NDArray[np.int64], counts: FloatArray, cut: BoolArray, rate: FloatArray) -> Self:
-        """From counts (m, window), NaN where there is none; of equal ones the whole come first."""
+        """Estimate from counts (m, window), NaN where unknown; among equal counts the uncensored ones come first."""
         order = np.argsort(cut, axis=1, kind="stable")
         order = np.take_along_axis(order, np.argsort(np.take_along_axis(counts, order, axis=1), kind="stable"), axis=1)
         counts, cut = np.take_along_axis(counts, order, axis=1), np.take_along_axis(cut, order, axis=1)
@@ -52,34 +53,36 @@ class Curves:
         return len(self.rank)
 
     def at(self, rows: NDArray[np.int64] | BoolArray) -> "Curves":
-        """Those of some of the m."""
+        """Return the distributions of some of the m workers."""
         return Curves(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
 
     @property
     def longest(self) -> FloatArray:
-        """The largest that each reaches (m,): observed, or to be expected beyond the largest lower bound."""
+        """The largest count of each (m,): observed, or expected beyond the largest lower bound."""
         seen = np.max(self.counts, axis=1, where=self.masses > 0, initial=0.0)
         return np.asarray(np.maximum(seen, (self.bound + self.rate) * (self.left > 0)))
 
     def done(self, events: FloatArray, groups: CountGroups | None = None) -> FloatArray:
-        """P(N <= m) (m, points) at ascending whole `events` m; a count between two of them is shared, its mean kept.
+        """Return P(N <= m) (m, points) at ascending whole `events` m.
 
-        Of `groups` of them: the mean of each group (groups, points).
+        The mass of a count between two of them is divided between both so that its mean stays. With `groups` the result
+        is the mean over each group's workers (groups, points).
         """
         first = np.searchsorted(events, self.counts - 1, side="right")
         share = np.clip(np.append(events, np.inf)[first] + 1 - self.counts, 0.0, 1.0) * self.masses
         return self._summed(events, groups, (first, share), (first + 1, self.masses - share))
 
     def reached(self, points: FloatArray, groups: CountGroups | None = None) -> FloatArray:
-        """P(N <= x) (m, points) at ascending `points` x, whole or not; likewise of groups."""
+        """Return P(N <= x) (m, points) at ascending `points` x, whole or not; `groups` as in done()."""
         return self._summed(points, groups, (np.searchsorted(points, self.counts), self.masses))
 
     def _summed(
         self, points: FloatArray, groups: CountGroups | None, *parts: tuple[NDArray[np.int64], FloatArray]
     ) -> FloatArray:
-        """Sum masses, each from the index of its first point on, and add the tails beyond the bounds.
+        """Sum the masses by point, and add the tails beyond the bounds. A part is the index of the first point that
+        includes each mass, and the masses.
 
-        A group has one tail: of its members' means, each weighted by its probability beyond the bound.
+        A group has one tail, whose bound and rate are its members' means, weighted by their probabilities `left`.
         """
         group, sizes = (groups.group, groups.sizes) if groups else (np.arange(len(self)), np.ones(len(self), np.int64))
         bins = len(points) + 2
@@ -96,7 +99,7 @@ class Curves:
         return np.asarray(np.clip(seen / sizes[:, None], 0.0, 1.0))
 
     def quantiles(self, row: int, levels: FloatArray) -> FloatArray:
-        """Counts below which a share of `levels` (any,), 0 to 1, of one of the distributions lies."""
+        """Return the quantiles of one of the distributions at these `levels` (any,), 0 to 1."""
         summed = np.cumsum(self.masses[row])
         last = int(np.flatnonzero(self.masses[row])[-1]) if self.masses[row].any() else 0
         seen = self.counts[row][np.minimum(np.searchsorted(summed, levels - 1e-12), last)]
@@ -105,7 +108,7 @@ class Curves:
         return np.where(levels <= 1 - self.left[row], seen, self._tail(row, (1 - levels) / self.left[row]))
 
     def _tail(self, row: int, above: FloatArray) -> FloatArray:
-        """Counts beyond the bound which a share of `above` of those exceed."""
+        """Return the counts that a share of `above` (any,) of all counts beyond the bound exceeds."""
         bound, rate = self.bound[row], self.rate[row]
         events = np.floor(bound) + np.arange(1, 2 + farthest(rate))
         tail = _above(events, rate) / np.maximum(_above(bound, rate), TINY)
@@ -113,5 +116,5 @@ class Curves:
 
 
 def _above(counts: FloatArray, rates: FloatArray) -> FloatArray:
-    """P(N > count) of Poisson counts."""
+    """Return P(N > count) of Poisson counts N."""
     return np.where(counts < 0, 1.0, special.pdtrc(np.maximum(counts, 0.0), rates))

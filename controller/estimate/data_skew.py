@@ -1,8 +1,8 @@
-"""The workers whose data is unlike the others', found by the products of gradients and aggregates. No clock, no I/O.
+"""Finds the workers whose data differs from the others', by products of gradients and aggregates. No clock, no I/O.
 
-A worker reports the product of its gradient with the previous aggregate, over that aggregate's squared length. Its mean
-is the same for all workers whose data is drawn alike. A worker that alone holds some of the data disagrees as long as
-its gradients are rarely in a sum: so the worth of a starved worker's data shows there.
+A worker reports its *agreement*: the product of its gradient with the previous aggregate, divided by that aggregate's
+squared length. The mean agreement is the same for all workers whose data has the same distribution. A worker with data
+that no other worker has agrees less while its gradients are rarely in a sum.
 """
 
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ import numpy as np
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 
 KNOWN = 3
-"""Gradients of a worker from which on something can be said."""
+"""Gradients that a worker must have reported before it is compared."""
 
 SURE = 3.0
-"""Standard errors."""
+"""Standard errors by which a worker's mean agreement must be below the limit."""
 
 SKEWED = 0.5
-"""Share of the usual agreement below which a worker's data is its own."""
+"""The limit, as a share of the median agreement."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DataSkew:
-    """Marks in `skewed` (workers,) the workers whose data is their own; a mark stays."""
+    """Marks in `skewed` (workers,) the workers whose data differs from the others'; a mark stays."""
 
     workers: int
     skewed: BoolArray = field(init=False)
@@ -36,6 +36,7 @@ class DataSkew:
         self.skewed = np.zeros(self.workers, np.bool_)
 
     def add(self, worker: int, agreement: float) -> None:
+        """Take the agreement of one gradient, and mark workers whose mean is surely low."""
         self._count[worker] += 1
         self._sum[worker] += agreement
         self._square[worker] += agreement**2
@@ -51,6 +52,6 @@ class DataSkew:
 
 
 def _median(values: FloatArray) -> float:
-    """Return the median faster than np.median does for a few values: every report asks for it."""
+    """Return the median. Faster than np.median for few values; every report needs it."""
     middle = [(len(values) - 1) // 2, len(values) // 2]
     return float(np.partition(values, middle)[middle].sum() / 2)

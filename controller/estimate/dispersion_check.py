@@ -1,8 +1,8 @@
-"""Whether a worker's blocking events are Poisson's as the others' are; and its own distribution where they are not.
+"""Tests whether each worker's blocking counts have the dispersion of the others', and gives the rest own distributions.
 
-A Poisson count's variance is its mean. Each worker's ratio of the two is held against that of all others together: the
-ratio of two such ratios follows an F distribution. (Whether all together are Poisson's: `shape`.) Pure functions of
-arrays; a row is a worker, counts are in units of tau.
+A Poisson count's variance equals its mean. Each worker's ratio of the two is compared with the ratio of all others
+together: the quotient of two such ratios has an F distribution. (`poisson_check` tests all workers against Poisson's
+law.) Pure functions of arrays; a row is a worker, counts are in units of tau.
 """
 
 from dataclasses import dataclass
@@ -16,55 +16,56 @@ from kofn.controller.estimate.poisson import poisson_rates
 from kofn.controller.estimate.time_scales import variances
 
 FALSE_ALARMS = 0.01
-"""Most of the truly Poisson windows, as a share, in which any worker is called something else."""
+"""Largest share of truly Poisson windows in which the test rejects any worker."""
 
 EXCESS_MIN = 0.05
-"""Least variance, as a share of Poisson's, that an interval rests on."""
+"""Least variance, as a share of a Poisson count's, that an interval is computed from."""
 
 ONE_BY_ONE = 64
-"""Most workers of which the worst is taken out first, and the rest tested again."""
+"""Largest number of workers for which the worst one is removed and the others are tested again."""
 
 LIKE = 4.0
-"""Standard deviations from the median within which one of more workers is like the others."""
+"""With more workers: standard deviations from the median within which a worker is like the others."""
 
 NEAR = 2.5
-"""Standard deviations within which a worker is not tested further: of many workers some are always beyond."""
+"""Standard deviations within which a worker needs no F test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fits:
     """The result of the check for n workers."""
 
-    rate: FloatArray  # (n,) events a block
-    blocks: FloatArray  # (n,) information in it, in whole observations
+    rate: FloatArray  # (n,) events in a block
+    blocks: FloatArray  # (n,) information in `rate`, in uncensored observations
     dispersion: FloatArray  # (n,) variance / mean in units of tau: 1 where Poisson fits, NaN where unknown
-    poisson: BoolArray  # (n,) True too where too little is known
-    curves: Curves  # of the others
+    poisson: BoolArray  # (n,) True where Poisson fits or too little is known
+    curves: Curves  # the own distributions of the others
 
     @property
     def excess(self) -> FloatArray:
-        """Variance (n,) as a multiple of Poisson's, 1 where Poisson fits; an interval is wider by its square root."""
+        """The variance (n,) as a multiple of a Poisson count's; 1 where Poisson fits. An interval is wider by its
+        square root.
+        """
         own = np.maximum(np.nan_to_num(self.dispersion, nan=1.0), EXCESS_MIN)
         return np.where(self.poisson, 1.0, own)
 
 
 def check(counts: FloatArray, cut: BoolArray, aside: BoolArray, start: FloatArray | None = None) -> Fits:
-    """Test each worker of (n, window); those set `aside` (n,) are tested, but no other is compared with them.
-
-    `start` (n,): the rates at which the search begins.
+    """Fit and test each worker of `counts` (n, window). Workers set `aside` (n,) are tested, but no other worker is
+    compared with them. `start` (n,): the rates at which the search begins.
     """
     return _fits(counts, cut, None, aside, start)
 
 
 def describe(counts: FloatArray, cut: BoolArray, poisson: BoolArray, start: FloatArray) -> Fits:
-    """Fit the workers again with another tau, keeping which of them are Poisson."""
+    """Fit the workers to counts by another tau, without new tests: `poisson` (n,) stays."""
     return _fits(counts, cut, poisson, ~poisson, start)
 
 
 def _fits(
     counts: FloatArray, cut: BoolArray, poisson: BoolArray | None, aside: BoolArray, start: FloatArray | None
 ) -> Fits:
-    """The numbers of (n, window), and the curves of those that are not `poisson`; tested where that is None."""
+    """Fit `counts` (n, window), and compute curves of the workers that are not `poisson`; None: test which are."""
     rate, blocks = poisson_rates(counts, cut, start)
     variance, weight = variances(counts, cut, rate, blocks)
     if poisson is None:
@@ -77,7 +78,7 @@ def _fits(
 
 
 def poisson_fits(variance: FloatArray, rate: FloatArray, weight: FloatArray, aside: BoolArray) -> BoolArray:
-    """False (n,) where a worker's variance / mean is not the others', True also where it is not known."""
+    """Return False (n,) where a worker's variance / mean differs from the others', else (also if unknown) True."""
     known = (weight * rate > 0) & np.isfinite(variance)
     if known.sum() > ONE_BY_ONE:
         return _at_once(variance, rate, weight, known)
@@ -98,20 +99,20 @@ def poisson_fits(variance: FloatArray, rate: FloatArray, weight: FloatArray, asi
 
 
 def _chance(ratio: FloatArray, freedom: FloatArray, against: FloatArray) -> FloatArray:
-    """Return the probability that an F distribution's value is at least as far out."""
+    """Return the two-sided probability of an F-distributed ratio at least as extreme."""
     below = special.fdtr(freedom, against, ratio)
     return np.asarray(2 * np.minimum(below, special.fdtrc(freedom, against, ratio)))
 
 
 def _at_once(variance: FloatArray, rate: FloatArray, weight: FloatArray, known: BoolArray) -> BoolArray:
-    """Test many workers against all that are close to the median, on a scale on which ratios are normal.
+    """Test many workers against all that are close to the median, on a scale on which ratios are nearly normal.
 
-    The scale is the cube root of a chi-squared variable over its freedom (E. B. Wilson, M. M. Hilferty, PNAS 17
-    (1931)).
+    The scale is the cube root of a chi-squared variable divided by its degrees of freedom (E. B. Wilson, M. M.
+    Hilferty, PNAS 17 (1931)).
     """
     spread = 1 / (9 * np.where(known, weight * rate, 1.0))  # 2 / (9 freedom)
     root = np.cbrt(np.where(known, variance / np.maximum(rate, 1e-300), 1.0))
-    middle = np.median((root / (1 - spread))[known & (spread < 0.5)])  # of one ratio, for all
+    middle = np.median((root / (1 - spread))[known & (spread < 0.5)])  # the common ratio's root
     like = known & (np.abs(root / middle - 1 + spread) < LIKE * np.sqrt(spread))
     ratio = np.sum((weight * variance)[like]) / np.sum((weight * rate)[like])
     apart = np.flatnonzero(known & (np.abs(root / np.cbrt(ratio) - 1 + spread) > NEAR * np.sqrt(spread)))

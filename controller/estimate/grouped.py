@@ -1,8 +1,8 @@
-"""E of the k-th smallest of many independent Poisson counts, for all k, from groups of like ones.
+"""The expected k-th smallest of many independent Poisson counts, for all k, from groups of similar rates.
 
-The number of workers that are done by a lattice point is a sum of one binomial a group. Its distribution is taken from
-its first three moments (the refined normal approximation of Poisson-binomials: A. Yu. Volkova, Theory Probab. Appl. 40
-(1995)); for the first and the last few workers, where a sum of few events is not normal, from the binomials' own first
+The number of workers that are done by a lattice point is a sum of binomials, one for each group. Its distribution comes
+from its first three moments (the refined normal approximation of Poisson-binomials: A. Yu. Volkova, Theory Probab.
+Appl. 40 (1995)). A sum of few events is not normal, so the first and the last few workers use the binomials' exact
 terms. Pure functions of arrays.
 """
 
@@ -20,29 +20,30 @@ GROUPS = 24
 Counts = NDArray[np.int64]
 
 ENDS = 16
-"""First and last ks that are exact for the groups."""
+"""The number of first ks, and of last ks, that use the binomials' exact terms."""
 
 MORE = 4
-"""Multiple of so many that is far more."""
+"""If the expected number of done workers is this many times k, P(fewer than k are done) is taken to be 0."""
 
 FAR = 6.0
-"""Standard deviations from the mean beyond which a number of workers is taken to be impossible."""
+"""Standard deviations from the mean beyond which a number of done workers is taken to be impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountGroups:
-    """Workers of nearly the same rate, taken together; no group is empty."""
+    """Groups of workers with nearly the same rate; no group is empty."""
 
-    means: FloatArray  # (groups,) ascending
-    variances: FloatArray  # (groups,) of the rates in each
-    sizes: Counts  # (groups,)
-    group: Counts  # (workers,) which one each is in
+    means: FloatArray  # (groups,) mean rates, ascending
+    variances: FloatArray  # (groups,) variances of the rates
+    sizes: Counts  # (groups,) numbers of workers
+    group: Counts  # (workers,) the group of each worker
 
 
 def by_value(rates: FloatArray, most: int = GROUPS) -> CountGroups:
-    """At most so many groups, between which the square roots of the rates (workers,) are cut evenly.
+    """Divide the range of the square roots of the rates (workers,) evenly into at most `most` groups.
 
-    A Poisson count's root has the same variance for any mean, so all groups lose alike; and a straggler is alone.
+    The root of a Poisson count has the same variance for any mean, so all groups lose the same precision. A straggler
+    gets a group of its own.
     """
     roots = np.sqrt(rates)
     low, high = roots.min(initial=np.inf), roots.max(initial=0.0)
@@ -57,23 +58,26 @@ def by_value(rates: FloatArray, most: int = GROUPS) -> CountGroups:
 
 
 def grouped_done(groups: CountGroups, points: FloatArray) -> FloatArray:
-    """P(N <= m) (groups, points) at ascending whole `points` m, the mean over a group's workers, to second order."""
+    """Return the mean over each group's workers of P(N <= m) (groups, points) at ascending whole `points` m.
+
+    It is exact to second order in the differences of the rates.
+    """
     mu = groups.means[:, None]
     bend = _mass(points, mu) - _mass(points - 1, mu)  # second derivative of P(N <= m) by the rate
     return np.clip(poisson_done(points, groups.means) + 0.5 * groups.variances[:, None] * bend, 0.0, 1.0)
 
 
 def _mass(counts: FloatArray, mu: FloatArray) -> FloatArray:
-    """P(N = count), 0 below 0."""
+    """Return P(N = count); 0 for counts below 0."""
     inside = np.maximum(counts, 0.0)
     return np.where(counts < 0, 0.0, poisson_mass(inside, mu))
 
 
 def grouped_counts(done: FloatArray, sizes: Counts, weights: FloatArray) -> FloatArray:
-    """E of the k-th smallest, k = 1..n (n,), n = sum of `sizes` (groups,).
+    """Return the expected k-th smallest count for k = 1..n (n,), n = sum of `sizes` (groups,).
 
-    `done` (groups, points) is P(a worker of the group is done by the point), `weights` (points,) make of values at the
-    points their sum over the lattice.
+    `done` (groups, points) is P(a worker of the group is done by the point). `weights` (points,): the weighted sum of
+    values at the points is their sum over the lattice.
     """
     workers = int(sizes.sum())
     head, end = min(ENDS, (workers + 1) // 2), min(ENDS, workers // 2)
@@ -84,7 +88,9 @@ def grouped_counts(done: FloatArray, sizes: Counts, weights: FloatArray) -> Floa
 
 
 def _inside(done: FloatArray, sizes: Counts, weights: FloatArray) -> FloatArray:
-    """E for all k (n,), from the moments of the number that is done; far from its mean P(fewer than k) is 0 or 1."""
+    """Return the expectations for all k (n,) from the moments of the number of done workers. Far from its mean
+    P(fewer than k) is 0 or 1.
+    """
     workers = int(sizes.sum())
     spread = done * (1 - done)
     mean, variance, third = sizes @ done, sizes @ spread, sizes @ (spread * (1 - 2 * done))
@@ -103,13 +109,13 @@ def _inside(done: FloatArray, sizes: Counts, weights: FloatArray) -> FloatArray:
 
 
 def _first(done: FloatArray, sizes: Counts, weights: FloatArray, count: int) -> FloatArray:
-    """E for the first ks (count,): at points by which far more are done P(fewer than k are) is 0."""
+    """Return the expectations for the first ks (count,), from the points by which few enough workers are done."""
     near = sizes @ done < MORE * count
     return np.asarray(np.cumsum(_first_terms(done[:, near], sizes, count), axis=0) @ weights[near])
 
 
 def _first_terms(done: FloatArray, sizes: Counts, count: int) -> FloatArray:
-    """P(exactly j are done), j = 0..count - 1 (count, points): the groups' binomials, convolved in pairs."""
+    """Return P(exactly j workers are done), j = 0..count - 1 (count, points): the groups' binomials, convolved."""
     ks = np.arange(count, dtype=np.float64)
     rest = np.maximum(sizes[:, None] - ks, 0.0)
     choices = special.gammaln(sizes[:, None] + 1) - special.gammaln(ks + 1) - special.gammaln(rest + 1)

@@ -1,9 +1,9 @@
-"""Whether workers block independently of each other: permutation tests on rows that are aligned by iteration.
+"""Tests whether workers block independently of each other, by permutations of times that are aligned by iteration.
 
-If they do, each worker's blocks may change places without those of the others, and windows so made are as likely as the
-one that was measured. Two numbers are held against theirs: the variance of the rows' means, which a shock common to all
-makes large, and the sum of the squared correlations of all pairs, which groups with shocks of their own, or workers
-that take turns, make large. Pure functions; the permutations are fixed.
+If they do, permuting each worker's blocks gives windows that are as likely as the measured one. Two statistics of the
+measured window are compared with those of permuted ones: the variance of the iterations' means, which a common shock
+makes large, and the sum of the squared correlations of all pairs, which shocks of groups, or workers that take turns,
+make large. Pure functions; the permutations are fixed.
 """
 
 import functools
@@ -17,43 +17,44 @@ from kofn.controller.estimate.measurements import BoolArray, FloatArray
 SEED = 1
 
 PERMUTATIONS = 199
-"""Permutations for each of the two tests: in either, independent workers' window is the farthest of 200 once in 100
-times.
+"""Permutations for each of the two tests. The window of independent workers is the most extreme of 200 in one of the
+tests once in 100 times.
 """
 
 WORKERS = 64
-"""Maximum number of workers that are tested. With very many, a dependence too small to matter would be found, and
-errors in the treatment of lower bounds.
+"""Maximum number of workers that are tested. A test of very many would find dependences too small to matter, and errors
+in the treatment of lower bounds.
 """
 
 LEAST = 8
-"""Iterations of which at least two workers' times are known, below which nothing is tested."""
+"""Minimum number of iterations with the times of at least two workers."""
 
 UNLIKE = 0.1
-"""Share of the workers by which the number that is cut off may differ from the usual one: an iteration of which more is
-known than of the others, because k has changed, looks unlike them."""
+"""Share of the workers by which an iteration's number of lower bounds may differ from the median. Other iterations are
+left out: they had another k."""
 
 NEAR = 0.05
-"""Share of s below which times are not told apart: a smaller tau is noise, or many events."""
+"""Share of s below which differences of times are noise."""
 
 STEADY = 0.05
-"""Variance of a score, as a share of a Poisson count's, that is noise: a worker that is hardly blocked correlates with
-none.
+"""Variance, as a share of a Poisson count's, that is added to each worker's as noise: so a worker that is hardly
+blocked correlates with no other.
 """
 
 
 def independence_chance(
     counts: FloatArray, cut: BoolArray, iterations: NDArray[np.int64], rates: FloatArray, service: float
 ) -> float:
-    """The share of windows of independent workers, at least 2 / (PERMUTATIONS + 1), that look as dependent as this one.
+    """Return the share of independent workers' windows that look as dependent as this one, at least
+    2 / (PERMUTATIONS + 1); 1 if too little is known.
 
-    `counts` (n, window) are in units of tau, begun in these `iterations` (n, window); lower bounds are drawn from
-    the worker's own distribution beyond them, which makes independent windows of independent workers. `rates` (n,) are
-    Poisson's, `service` is s / tau. 1 where too little is known.
+    `counts` (n, window), in units of tau, belong to these `iterations` (n, window). Lower bounds, marked by `cut`, are
+    replaced by draws from the worker's own distribution beyond them. `rates` (n,) are the fitted Poisson rates,
+    `service` is s / tau.
     """
     some = np.linspace(0, len(rates) - 1, min(len(rates), WORKERS)).round().astype(np.int64)
     counts, cut, iterations, rates = counts[some], cut[some], iterations[some], rates[some]
-    number = np.nansum(align(cut.astype(np.float64), iterations), axis=0)  # cut off, in each iteration
+    number = np.nansum(align(cut.astype(np.float64), iterations), axis=0)  # lower bounds in each iteration
     alike = np.abs(number - np.median(number)) <= 1 + UNLIKE * len(rates)
     values = completed(counts, cut, rates)
     rows = align(values, iterations)[:, alike]
@@ -74,7 +75,7 @@ def independence_chance(
 
 
 def _scores(counts: FloatArray, known: BoolArray) -> FloatArray:
-    """Less each worker's mean; 0 where nothing is known."""
+    """Return the counts minus each worker's mean; 0 where unknown."""
     mean = np.sum(counts, axis=1, where=known) / np.maximum(known.sum(axis=1), 1)
     return np.where(known, counts - mean[:, None], 0.0)
 

@@ -1,8 +1,8 @@
 """Measurements of each worker: its reports and its silence. Bounded memory; no clock, no I/O.
 
 A report gives the first-block time T_i of an iteration, or a lower bound of it if the iteration ended first. A worker
-that is silent while others go on gives a lower bound, too: the time since it began. Bad input is refused, counted, and
-logged once for each worker and reason.
+that is silent while others continue gives a lower bound as well: the time since it began. Bad input is refused and
+counted, and logged once for each worker and reason.
 """
 
 import logging
@@ -23,22 +23,24 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 AHEAD_MAX = 1000
-"""Iterations that a report may be ahead of all that is known: k fastest workers go on alone, but not that far."""
+"""Maximum number of iterations by which a report may be ahead of all earlier ones. The fastest k workers continue
+without the others, but not that far."""
 
 GRACE_S = 0.020
-"""A worker is silent only when others have been ahead of it for so long: its own message may be on its way."""
+"""Time for which others must have been ahead of a worker before it counts as silent: its own message may be under
+way."""
 
 LINK_WAITS = 7
-"""Latest waits in a worker's link that are kept."""
+"""Number of kept link waits of each worker."""
 
 FRONTS_KEPT = 64
-"""Latest iterations of which it is known when anyone first reached them."""
+"""Number of latest iterations for which the time of the first worker is kept."""
 
 FIRST_BLOCK_MAX_S = 3600.0
-"""A longer first-block time is no measurement."""
+"""Maximum first-block time of a report that is accepted."""
 
 NORM2_MAX = 1e100
-"""A larger sum of squares, or product, is none of float32 values either."""
+"""Maximum sum of squares, or product, of a report that is accepted: float32 values have no larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +57,18 @@ class Arrival:
 class Track:
     """Counts and latest facts of one worker."""
 
-    reported: int = 0  # latest iteration that it reported
-    arrived: int = 0  # latest iteration of which the switch saw its first block
+    reported: int = 0  # the latest iteration that it reported
+    arrived: int = 0  # the latest iteration in which the switch saw its first block
     arrivals: int = 0
     late: int = 0
     late_in_a_row: int = 0
     last_first_block_s: float = 0.0
     account: Account = field(default_factory=Account)
-    unheard: int = 0  # of its latest gradients in a row so many are in no sum
+    unheard: int = 0  # the number of its latest gradients that are in no sum
 
     @property
     def reached(self) -> int:
-        """The latest iteration of which its first block is known to be done."""
+        """The latest iteration whose first block it has surely finished."""
         return max(self.reported, self.arrived)
 
 
@@ -74,8 +76,9 @@ class Track:
 class Measurements:
     """The latest `window` first-block times of each of `workers` workers.
 
-    `times_s`, `cut` and `iterations`, all (workers, window), hold the oldest first; times are NaN and iterations, in
-    which each was begun, 0 where nothing is known yet. `cut` marks lower bounds.
+    `times_s`, `cut` and `iterations`, all (workers, window), have the oldest first. `cut` marks lower bounds;
+    `iterations` says in which iteration each was begun. Places without a measurement have the time NaN and the
+    iteration 0.
     """
 
     workers: int
@@ -83,20 +86,19 @@ class Measurements:
     times_s: FloatArray = field(init=False)
     cut: BoolArray = field(init=False)
     iterations: NDArray[np.int64] = field(init=False)
-    reports: NDArray[np.int64] = field(init=False)  # (workers,) so far
+    reports: NDArray[np.int64] = field(init=False)  # (workers,) number of accepted reports
     track: tuple[Track, ...] = field(init=False)
     views: Views = field(init=False)
-    link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) of gradients' last packets, oldest first; NaN
+    link_waits_s: FloatArray = field(init=False)  # (workers, LINK_WAITS) of gradients' last packets, oldest first
     iteration: int = 0  # the latest that any worker reported
     refused: int = 0
     _front: int = 0  # the latest that any worker reached
-    _reached: NDArray[np.int64] = field(init=False)  # by each worker
-    _began_s: FloatArray = field(init=False)  # its present iteration began no earlier: its last sign of life; NaN: none
-    _first_s: dict[int, float] = field(init=False, default_factory=dict)  # when anyone first reached an iteration
+    _reached: NDArray[np.int64] = field(init=False)  # (workers,) the latest that each worker reached
+    _began_s: FloatArray = field(init=False)  # (workers,) last sign of life: its iteration began no earlier; NaN: none
+    _first_s: dict[int, float] = field(init=False, default_factory=dict)  # by iteration: when a worker first reached it
     _logged: set[tuple[int, str]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
-        """Nothing is known of anyone."""
         self.times_s = np.full((self.workers, self.window), np.nan)
         self.cut = np.zeros((self.workers, self.window), dtype=np.bool_)
         self.iterations = np.zeros((self.workers, self.window), dtype=np.int64)
@@ -107,17 +109,19 @@ class Measurements:
         self.views = Views(workers=self.workers)
 
     def begin(self, now_s: float) -> None:
+        """Note that all workers begin now."""
         self._began_s[:] = now_s
 
     def join(self, rank: int, now_s: float, iteration: int = 0) -> None:
-        """A worker begins in mid-job, in this iteration: it has been silent, or late in a row, since now only."""
+        """Note that a worker begins now, in this iteration of a running job: earlier silence and lateness do not
+        count."""
         self._began_s[rank], self.track[rank].late_in_a_row = now_s, 0
-        if not self._front:  # nothing is known yet, but the job goes on: reports of that iteration are not absurd
+        if not self._front:  # this controller has seen no iteration of the job, so accept reports of that one
             self._front = self.iteration = max(iteration - 1, 0)
             self._first_s[self._front] = now_s
 
     def report(self, rank: int, report: pb.Report, now_s: float) -> bool:
-        """Take a report; False where it was refused."""
+        """Take a report; return False if it was refused."""
         if fault := self._fault(rank, report.iteration) or self._report_fault(rank, report):
             return self._refuse(rank, "report", *fault)
         self._push(rank, report)
@@ -142,7 +146,7 @@ class Measurements:
         return True
 
     def arrival(self, arrival: Arrival, now_s: float) -> bool:
-        """Take an arrival from a digest; False if it was refused. A retransmitted block tells nothing new."""
+        """Take an arrival from a digest; return False if it was refused. Retransmitted blocks change nothing."""
         if fault := self._fault(arrival.worker, arrival.iteration):
             return self._refuse(arrival.worker, "digest", *fault)
         track = self.track[arrival.worker]
@@ -157,14 +161,14 @@ class Measurements:
 
     @property
     def shares(self) -> FloatArray:
-        """Return each worker's share of the gradients in all sums so far (workers,); 0 while unknown."""
+        """Each worker's share of the gradients in all sums so far (workers,); 0 while unknown."""
         summed = np.array([track.account.summed for track in self.track])
         return np.asarray(summed / max(float(summed.sum()), 1e-300))
 
     def silent_s(self, now_s: float) -> FloatArray:
-        """For each worker (workers,): time since it began where others went on without it, else 0.
+        """Return the time since each worker began (workers,) if others have continued without it, else 0.
 
-        This is a right-censored first-block time: it lets a slow-down be seen before the slow worker reports it.
+        This is a right-censored first-block time. It shows a slow-down before the slow worker reports it.
         """
         behind = np.flatnonzero((self._reached < self._front) & ~np.isnan(self._began_s))
         silent_s = np.zeros(self.workers)
@@ -176,7 +180,7 @@ class Measurements:
         return silent_s
 
     def _has_reached(self, rank: int, now_s: float) -> None:
-        """A sign of life: what a worker does next begins now or later."""
+        """Note a worker's sign of life: its next iteration begins now or later."""
         self._began_s[rank] = now_s
         self._reached[rank] = reached = self.track[rank].reached
         if reached > self._front:
@@ -186,7 +190,7 @@ class Measurements:
                 del self._first_s[next(iter(self._first_s))]
 
     def _push(self, rank: int, report: pb.Report) -> None:
-        """Append one observation to a worker's row, dropping its oldest."""
+        """Append one observation to a worker's rows, and drop the oldest."""
         for row in (self.times_s[rank], self.cut[rank], self.iterations[rank]):
             row[:-1] = row[1:]
         if report.HasField("link_wait_s"):
@@ -197,7 +201,7 @@ class Measurements:
     def _fault(self, rank: int, iteration: int) -> tuple[str, str] | None:
         """Return the fault of a rank or iteration as (kind, sentence); None if there is none."""
         if not 0 <= rank < self.workers:
-            return "rank", f"the rank must be 0 to {self.workers - 1}"
+            return "rank", f"the rank must be 0 to {self.workers - 1}, got {rank}"
         highest = self._front + AHEAD_MAX
         if not 1 <= iteration <= highest:
             return "iteration", f"iteration must be 1 to {highest}, got {iteration}"
@@ -206,7 +210,7 @@ class Measurements:
     def _report_fault(self, rank: int, report: pb.Report) -> tuple[str, str] | None:
         """Return the fault of a report's content; None if there is none."""
         if report.iteration <= self.track[rank].reported:
-            return "order", f"iteration {report.iteration} after iteration {self.track[rank].reported}: ascending only"
+            return "order", f"iteration must be above {self.track[rank].reported}, got {report.iteration}"
         for name in ("first_block_s", "catch_up_s", "link_wait_s"):
             if not 0 <= (time_s := getattr(report, name)) <= FIRST_BLOCK_MAX_S:
                 return "time", f"{name} must be 0 to {FIRST_BLOCK_MAX_S:g}, got {time_s}"
@@ -226,7 +230,7 @@ class Measurements:
         return self._number_fault(report.gradients, report.contributors) or self._account_fault(account_of(report))
 
     def _number_fault(self, gradients: float, contributors: float) -> tuple[str, str] | None:
-        """Return the fault of an average's size: each contributor must have brought a gradient."""
+        """Return the fault of the number of gradients in an average; None if it fits the number of contributors."""
         if contributors != 0 and not 1 <= contributors <= self.workers:
             return "number", f"contributors must be 0, or 1 to {self.workers}, got {contributors}"
         least, most = (1 / WEIGHT_UNIT, WEIGHT_MAX / WEIGHT_UNIT * PARTS * self.workers) if contributors else (0, 0)
@@ -239,14 +243,15 @@ class Measurements:
 
     @staticmethod
     def _account_fault(account: Account | None) -> tuple[str, str] | None:
-        """Return the fault of a worker's account: all numbers must be finite and none below 0."""
+        """Return the fault of a worker's account; None if all numbers are finite and at least 0."""
         numbers = (account.entered, account.summed, account.waiting, account.discarded) if account else ()
         if not all(0 <= number < math.inf for number in numbers):
             return "account", f"numbers of gradients must be 0 or more, got {account}"
         return None
 
     def _refuse(self, rank: int, source: str, kind: str, sentence: str) -> bool:
-        """Count; log the first of its kind. Ranks outside share one entry: the memory stays bounded."""
+        """Count the refusal, and log the first of its kind. Ranks out of range share one entry, which bounds the
+        memory."""
         self.refused += 1
         key = (rank if 0 <= rank < self.workers else -1, source + kind)
         if key not in self._logged:
@@ -256,7 +261,7 @@ class Measurements:
 
 
 def account_of(report: pb.Report) -> Account | None:
-    """Return the account of the worker's gradients; None if it has entered none or keeps no ledger."""
+    """Return a report's account of the worker's gradients; None if none was entered or the worker has no ledger."""
     if not report.entered:
         return None
     return Account(**{name: getattr(report, name) for name in Account.__dataclass_fields__})

@@ -1,11 +1,11 @@
-"""The model of first-block times: T_i = s + tau * N_i, N_i ~ Poisson(mu_i), lambda_i = tau * mu_i; or its replacement.
+"""The model of first-block times: T_i = s + tau * N_i, N_i ~ Poisson(mu_i), lambda_i = tau * mu_i.
 
 s is the block time without blocking, tau the duration of one blocking event, lambda_i worker i's mean blocking time
 (docs/explanation/control.md). Pure functions of arrays; knows nothing of workers' names, k, or time.
 
 Censored observations (lower bounds) enter the likelihood as survival terms. The model is tested: each worker against
-the others (`dispersion_check`), all against Poisson's law (`shape`) and against independence (`independence`). If it is
-refuted, times are drawn from the measurements.
+the others (`dispersion_check`), all workers against Poisson's law (`poisson_check`) and for independence
+(`independence_check`). If a test of all workers rejects it, times are drawn from the measurements instead.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,19 +31,19 @@ from kofn.controller.estimate.time_scales import (
 )
 
 EVENT_SHARE = 0.1
-"""tau as a share of s where nothing was blocked and no dispersion can be measured."""
+"""tau as a share of s while no worker was blocked and no dispersion can be measured."""
 
 STEP = 1.05
-"""Ratio of taus over which a rate's dependence on tau is measured."""
+"""Ratio of the two taus between which the dependence of a rate on tau is measured."""
 
 REFUTED = 0.01
-"""Chance of a Poisson window, or of one of independent workers, at which the model is given up."""
+"""p value of a test at which the model is rejected."""
 
 TESTED_EVERY = 8
-"""Iterations between two tests: half of the default window is the same."""
+"""Iterations between two tests: half of the default window is new by then."""
 
 Law = Literal["poisson", "empirical", "bootstrap"]
-"""The source of drawn times: the model; each worker's own distribution; or whole measured iterations."""
+"""The source of drawn times: the model, each worker's own distribution, or whole measured iterations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,17 @@ class Estimate:
     service_s: float  # s
     event_s: float  # tau
     lambda_s: FloatArray  # mean blocking times
-    low_s: FloatArray  # their confidence interval, where s is right: s + low_s to s + high_s is that of the mean time
-    high_s: FloatArray  # infinite where nothing is known, or nothing but lower bounds
-    hidden_s: float = 0.0  # by so much lambda may be above high_s, and s below: blocking that is always there
-    blocks: FloatArray  # whole observations' worth of information; a lower bound counts for less than one
+    low_s: FloatArray  # lower ends of their confidence intervals, for this s
+    high_s: FloatArray  # upper ends; infinite if nothing but lower bounds is known
+    hidden_s: float = 0.0  # largest blocking that may be in every time: lambda is then larger, and s smaller
+    blocks: FloatArray  # information in uncensored observations; a lower bound counts for less than one
     dispersion: FloatArray  # var / (tau * mean) of the blocking times: 1 where Poisson fits; NaN where unknown
-    poisson: BoolArray  # False where a worker's blocking times are not Poisson's as the others' are
-    curves: Curves  # of these workers; without those that are silent for longer than ever
-    event_error: float = 0.0  # standard error of tau, as a share of it; 0 where it was not estimated
-    law: Law = "poisson"  # what times are drawn from
-    reason: str = ""  # why
-    tested: int = 0  # the latest iteration when it was
+    poisson: BoolArray  # False where a worker's dispersion differs from the others'
+    curves: Curves  # of these workers, except those that are silent for longer than ever before
+    event_error: float = 0.0  # standard error of tau, as a share of it; 0 if it was not estimated
+    law: Law = "poisson"  # the source of drawn times
+    reason: str = ""  # for the law
+    tested: int = 0  # the latest iteration at the time of the test
     own: Curves | None = None  # of all workers, under "empirical"
     rows: FloatArray | None = field(default=None, repr=False)  # counts (n, iterations), under "bootstrap"
 
@@ -118,7 +118,7 @@ def fit(
 def _tested(
     fits: Fits, taken: FloatArray, cut: BoolArray, iterations: NDArray[np.int64] | None, service: float
 ) -> tuple[Law, str]:
-    """Return the law of all workers together, and the reason; all in units of tau, bounds as they were measured."""
+    """Test all workers together, and return the law and its reason. Times are in units of tau."""
     independence = 1.0 if iterations is None else independence_chance(taken, cut, iterations, fits.rate, service)
     if independence <= REFUTED:
         return "bootstrap", f"iterations as measured: workers do not block independently (p = {independence:.2g})"
@@ -131,7 +131,7 @@ def _tested(
 def _with_times(
     found: Estimate, taken: FloatArray, cut: BoolArray, silent: FloatArray, iterations: NDArray[np.int64] | None
 ) -> Estimate:
-    """With what times are drawn from where Poisson's law does not hold."""
+    """Add the distributions, or the iterations, from which times are drawn if Poisson's law is rejected."""
     rate = found.lambda_s / found.event_s
     told = _told(taken, silent)
     if found.law == "empirical":
@@ -144,9 +144,7 @@ def _with_times(
 
 
 def _told(counts: FloatArray, silent: FloatArray) -> FloatArray:
-    """Return the counts without those of workers that are silent for longer than any of theirs: only their rate is
-    known.
-    """
+    """Return the counts, with NaN for all counts of a worker whose present silence is longer than any of them."""
     longest = np.max(counts, axis=1, where=~np.isnan(counts), initial=0.0)
     return np.where((silent > longest)[:, None], np.nan, counts)
 
@@ -154,7 +152,7 @@ def _told(counts: FloatArray, silent: FloatArray) -> FloatArray:
 def _with_silence(
     counts: FloatArray, cut: BoolArray, silent: FloatArray, fits: Fits, event: EventDuration
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the rates (n,), and their information less the loss from estimating tau."""
+    """Return the rates (n,) with the silence as further lower bounds, and their information (_less_by_event)."""
     if np.isnan(silent).all():
         return fits.rate, _less_by_event(counts, cut, fits.rate, fits.blocks, event)
     counts, cut = np.column_stack((counts, silent)), np.column_stack((cut, np.ones(len(cut), dtype=np.bool_)))
@@ -165,7 +163,7 @@ def _with_silence(
 def _event_duration(
     blocking_s: FloatArray, cut: BoolArray, before: Estimate | None, *, fallback_s: float
 ) -> tuple[EventDuration, Fits]:
-    """tau of the workers that have one in common, and which these are."""
+    """Return tau, estimated from the workers that share it, and the fits of all workers."""
     event = estimate_event(blocking_s, cut, fallback_s=fallback_s)
     aside = np.any(outliers(blocking_s, cut, fallback_s), axis=1)
     start = None if before is None else np.maximum(before.lambda_s / event.event_s, 1e-3)
@@ -186,7 +184,7 @@ def _less_by_event(
 ) -> FloatArray:
     """Return the information `blocks` less the loss from estimating tau.
 
-    A mean of whole observations does not depend on tau; the part that a lower bound adds to the mean does.
+    A mean of uncensored observations does not depend on tau; the part that a lower bound adds to the mean does.
     """
     rows = np.flatnonzero(np.any(cut & ~np.isnan(counts), axis=1) & (rate > 0))
     if not np.isfinite(event.freedom) or not rows.size:

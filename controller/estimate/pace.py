@@ -1,4 +1,6 @@
-"""Measured iteration times, for each k and beyond the workers' first blocks. Bounded memory; no clock, no I/O."""
+"""Measures iteration times, by k and rule, and the part of them after the workers' first blocks. Bounded memory; no
+clock, no I/O.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,38 +14,39 @@ from kofn.config.late_rules import RuleName
 from kofn.controller.estimate.measurements import FloatArray
 
 KEPT = 256
-"""Latest iterations of each k that its mean is over."""
+"""Number of latest iterations in the mean of a k and a rule."""
 
 OVERHEAD_KEPT = 32
-"""Latest iterations that the overhead is the mean of: it depends on k, and the first ones take longer."""
+"""Number of latest iterations in the mean overhead. It is small, because the overhead depends on k and the first
+iterations take longer."""
 
 OVERHEAD_MAX_S = 60.0
-"""A longer time after a first block is no measurement."""
+"""Maximum time from a first block to the end of its iteration that is accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredIterations:
-    """The mean time of an iteration while a k and a rule were in force, of how many, and which of them was the last."""
+    """The measured time of an iteration under a k and a rule."""
 
-    mean_s: float  # 0 where there are none
-    iterations: int
-    last: int
+    mean_s: float  # 0 without any
+    iterations: int  # the number in the mean
+    last: int  # the latest of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """One worker's way through an iteration that it was in, from parameters ready to parameters ready, seconds."""
+    """One worker's times in an iteration in whose sum it was."""
 
     rank: int
-    first_block_s: float
-    iteration_s: float
-    said_s: float  # when its report came, on the controller's clock
-    together: bool  # it was in the iteration before as well, so it started this one with the others
+    first_block_s: float  # from parameters ready to first block sent
+    iteration_s: float  # from parameters ready to the next parameters ready
+    said_s: float  # arrival of its report, on the controller's clock
+    together: bool  # it was in the previous iteration's sum as well, so it started this one with the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycles:
-    """The ways of all k workers that were in an iteration, (k,) each; fields as in Cycle."""
+    """The times of all k workers in an iteration's sum, (k,) each; fields as in Cycle."""
 
     rank: NDArray[np.int64]
     first_block_s: FloatArray
@@ -65,9 +68,9 @@ class Cycles:
         """Return the time of the iteration beyond the k-th first block and its transfer; `transfers_s` (workers,).
 
         If all k started together, the overhead is their mean time after the longest first block. This includes the
-        delay of a worker that got its parameters late and so became the k-th. Otherwise the others' start is unknown:
-        the k-th is then the worker with the shortest wait, corrected by how much earlier or later than the average it
-        got its parameters.
+        delay of a worker that got its parameters late and so became the k-th. Otherwise the workers' starts are
+        unknown. The k-th is then the worker with the shortest wait, corrected by the difference between its report's
+        arrival and the mean arrival.
         """
         there_s = self.first_block_s + transfers_s[self.rank]
         if self.together:
@@ -77,23 +80,25 @@ class Cycles:
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
-    """The time from the first report of one iteration to that of the next, by k and rule for late gradients.
+    """The times from the first report of one iteration to that of the next, by k and rule for late gradients.
 
-    An iteration in which one of them changes counts for none.
+    An iteration in which k or the rule changes does not count.
     """
 
     _times_s: dict[tuple[int, RuleName], deque[float]] = field(default_factory=dict)
-    _newest: dict[tuple[int, RuleName], int] = field(default_factory=dict)  # the newest iteration that is among them
+    _newest: dict[tuple[int, RuleName], int] = field(default_factory=dict)  # the newest iteration among them
     _last: tuple[int, tuple[int, RuleName], float] | None = None  # the iteration that ended last, k and rule, and when
 
     _ended: deque[Cycles] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))
-    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # an iteration
-    _iteration: int = 0  # the one that is reported now
-    _cycles: list[Cycle] = field(default_factory=list)  # of the workers that were in it
-    _in: dict[int, int] = field(default_factory=dict)  # the latest iteration that a worker was in, by rank
+    _catch_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=OVERHEAD_KEPT))  # for each missed iteration
+    _iteration: int = 0  # the latest iteration with a report
+    _cycles: list[Cycle] = field(default_factory=list)  # of the workers in its sum
+    _in: dict[int, int] = field(default_factory=dict)  # by rank: the latest iteration in whose sum the worker was
 
     def ended(self, iteration: int, k: int, rule: RuleName, now_s: float) -> None:
-        """Note the end of an iteration; `k` and `rule` are in force now. Several that ended unseen share their time."""
+        """Note the end of an iteration; `k` and `rule` are in force now. If several ended unseen, each gets an equal
+        share of the time.
+        """
         option = k, rule
         if self._last is not None:
             before, option_before, then_s = self._last
@@ -115,9 +120,9 @@ class Pace:
     def followed(
         self, rank: int, iteration: int, k: int, *, first_block_s: float, iteration_s: float, now_s: float
     ) -> None:
-        """A worker was in an iteration that needed `k`: its times from parameters ready to first block, and to the end.
+        """Take the times of a worker that was in the sum of an iteration with this k (fields as in Cycle).
 
-        When all k have said so, the iteration counts.
+        The iteration counts once k workers have reported theirs.
         """
         if not 0 < iteration_s - first_block_s < OVERHEAD_MAX_S or iteration < self._iteration:
             return
@@ -131,22 +136,20 @@ class Pace:
             self._ended.append(Cycles.of(self._cycles))
 
     def caught_up(self, age: int, catch_up_s: float) -> None:
-        """A late gradient of this age, in iterations, had to wait for its worker to apply what it had missed."""
+        """Note how long a late gradient of this age, in iterations, waited while its worker applied missed results."""
         if age > 0 and catch_up_s > 0:
             self._catch_up_s.append(catch_up_s / age)
 
     @property
     def catch_up_s(self) -> float:
-        """Return the mean time that each missed iteration takes a worker before its late gradient counts; 0 while
-        unknown.
-        """
+        """Mean time for which each missed iteration delays a late gradient; 0 while unknown."""
         return float(np.mean(self._catch_up_s)) if self._catch_up_s else 0.0
 
     def overhead_s(self, transfers_s: FloatArray) -> float:
-        """Return the mean time of an iteration beyond its k-th first block and the transfer of that worker.
+        """Return the mean time of an iteration beyond its k-th first block and that worker's transfer; 0 while unknown.
 
-        The rest is the transfer that all have in common, the sum and the step; 0 while unknown. `transfers_s`
-        (workers,): the further time in slower links (estimate/transfers.py).
+        It consists of the transfer that all workers have in common, the sum and the step. `transfers_s` (workers,):
+        the additional time in slower links (estimate/transfers.py).
         """
         return (
             max(0.0, float(np.mean([cycles.overhead_s(transfers_s) for cycles in self._ended]))) if self._ended else 0.0

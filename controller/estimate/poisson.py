@@ -1,7 +1,7 @@
-"""Rates of Poisson counts of which some are only lower bounds: maximum likelihood, information, intervals.
+"""Estimates rates of Poisson counts, some of which are lower bounds: maximum likelihood, information, intervals.
 
-Pure functions of arrays; a row is a worker. Counts need not be whole numbers: they are measured times in units of
-tau. Between whole numbers the tail P(N >= c) is interpolated linearly.
+Pure functions of arrays; a row is a worker. Counts need not be whole numbers, because they are measured times in units
+of tau. Between whole numbers the tail P(N >= c) is interpolated linearly.
 """
 
 import functools
@@ -18,48 +18,50 @@ CONFIDENCE = 0.95
 """The confidence level of the intervals."""
 
 INTERVALS = 256
-"""From so many intervals on they are interpolated between that number of them."""
+"""Maximum number of intervals that are computed; more are interpolated between this many."""
 
 TIE = 0.5
-"""Added to the count at which an observation was cut off: a tie may go either way, and a moment between two counts
-rules the lower one out."""
+"""Added to a lower bound: an observation that was cut off at a whole count may have been that count or a later one."""
 
 UNSEEN_EXPOSURE = 0.1
-"""Blocks' worth of rate penalty for a worker of which only lower bounds are known: its likelihood has no maximum."""
+"""Exposure, in blocks, that is added for a worker with nothing but lower bounds: its likelihood has no maximum
+otherwise."""
 
 BEYOND = 200
-"""Most counts beyond a bound that are drawn."""
+"""Maximum of a drawn count beyond its bound."""
 
 TINY = 1e-280
-"""A tail below this is not divided by."""
+"""Smallest tail probability that is used as a divisor."""
 
 HAZARDS = 2048
-"""From so many hazards on they are looked up in a table: within 0.0003 of themselves."""
+"""Minimum number of hazards that are looked up in a table instead of computed; the error is at most 0.0003."""
 
 TABLE_COUNTS, TABLE_ROOTS, TABLE_STEPS = 256, 16, 32
-"""The table has whole counts below the first, square roots of rates up to the second, so many steps a unit."""
+"""Size of the table: whole counts below TABLE_COUNTS; square roots of rates up to TABLE_ROOTS, in TABLE_STEPS steps a
+unit."""
 
 TAIL = 9.0
-"""Standard deviations above the mean that next to no Poisson count exceeds."""
+"""Standard deviations above the mean that almost no Poisson count exceeds."""
 
 REACH = 8.0
 """Standard deviations from the mean beyond which a Poisson count is taken to be impossible."""
 
 TAIL_MIN = 1e-12
-"""Least tail probability of an interval: a hardly known unit has wider tails than any number says."""
+"""Least tail probability of an interval, for a tau that is hardly known."""
 
 
 def poisson_rates(
     counts: FloatArray, cut: BoolArray, start: FloatArray | None = None, settled: float = 3e-3
 ) -> tuple[FloatArray, FloatArray]:
-    """Maximum-likelihood rates (n,) of Poisson counts (n, window) and the information in them, in whole observations.
+    """Return the maximum-likelihood rates (n,) of Poisson counts (n, window), and their information in uncensored
+    observations (n,).
 
-    NaN is no observation; a cut count c says N >= c. A worker without observations gets the mean rate of the others
-    and 0 observations. `start` (n,) is where to begin looking, `settled` the relative step
-    that ends it; the error left is about its square.
+    NaN is no observation; a count c marked by `cut` means N >= c. A worker without observations gets the mean rate of
+    the others, and the information 0. The search begins at the rates `start` (n,) and ends when the relative step is
+    below `settled`; the remaining error is about the square of that.
     """
     known = ~np.isnan(counts)
-    lower = cut & known & (counts > 0)  # N >= 0 says nothing
+    lower = cut & known & (counts > 0)  # N >= 0 always holds
     whole = known & ~cut
     total = np.sum(counts, axis=1, where=whole)
     exposure = whole.sum(axis=1).astype(np.float64)
@@ -78,21 +80,21 @@ def poisson_rates(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountBounds:
-    """Lower bounds c = least + share, one an entry: N >= c."""
+    """Lower bounds N >= c with c = least + share, one for each entry."""
 
-    row: NDArray[np.int64]
+    row: NDArray[np.int64]  # of the worker
     least: FloatArray  # whole
     share: FloatArray  # 0 to 1
 
     @classmethod
     def of(cls, counts: FloatArray, lower: BoolArray) -> Self:
-        """Those that are marked of (n, window)."""
+        """Take the bounds among the counts (n, window) that `lower` marks."""
         row, column = np.nonzero(lower)
         least = np.floor(counts[row, column])
         return cls(row=row, least=least, share=counts[row, column] - least)
 
     def of_rows(self, wanted: BoolArray) -> "CountBounds":
-        """Those of some rows, which are numbered anew."""
+        """Return the bounds of the wanted rows, with rows numbered from 0."""
         kept = wanted[self.row]
         row = (np.cumsum(wanted) - 1)[self.row[kept]]
         return CountBounds(row=row, least=self.least[kept], share=self.share[kept])
@@ -105,7 +107,7 @@ class CountBounds:
 def _censored_rates(
     total: FloatArray, exposure: FloatArray, bounds: CountBounds, start: FloatArray | None, settled: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Newton's method on the score, in log rate, each row until it has settled.
+    """Find the rates by Newton's method on the score, in log rate; a row ends when its step is small.
 
     The score total/mu - exposure + sum h_c(mu), h_c = d log P(N >= c) / d mu, falls strictly: its root is the maximum.
     """
@@ -129,9 +131,10 @@ def _censored_rates(
 def _score(
     rate: FloatArray, total: FloatArray, exposure: FloatArray, bounds: CountBounds
 ) -> tuple[FloatArray, FloatArray]:
-    """First and second derivative of the log-likelihood at `rate` (rows,).
+    """Return the first and second derivatives of the log-likelihood at `rate` (rows,).
 
-    With q = P(N = m) / P(N >= m), P(N = m - 1) = m / mu P(N = m) and the tail P(N >= m) - share P(N = m).
+    They follow from the hazard P(N = m) / P(N >= m), P(N = m - 1) = m / mu P(N = m), and the tail
+    P(N >= m) - share P(N = m).
     """
     least, share = bounds.least, bounds.share
     here = hazard(least, rate, bounds.row)
@@ -147,7 +150,9 @@ def _score(
 
 
 def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> FloatArray:
-    """P(N = m) / P(N >= m) for whole counts m >= 0 (any,), each of the rate > 0 in a row of `rates` (rows,)."""
+    """Return P(N = m) / P(N >= m) for whole counts m >= 0 (any,); `row` (any,) is the place of each one's rate > 0 in
+    `rates` (rows,).
+    """
     if counts.size < HAZARDS:
         return _hazard(counts, rates[row])
     place = np.minimum(np.sqrt(rates) * TABLE_STEPS, TABLE_ROOTS * TABLE_STEPS - 1e-6)
@@ -163,7 +168,8 @@ def hazard(counts: FloatArray, rates: FloatArray, row: NDArray[np.int64]) -> Flo
 
 
 def _hazard(counts: FloatArray, rates: FloatArray) -> FloatArray:
-    """By the incomplete gamma function; far out in the tail by its first terms, and a geometric series of the rest."""
+    """Compute hazards by the incomplete gamma function; far out in the tail by its first terms and a geometric
+    series."""
     mass = poisson_mass(counts, rates)
     tail = np.where(counts > 0, special.gammainc(np.maximum(counts, 1.0), rates), 1.0)
     beyond = 1 / (1 - np.minimum(rates / (counts + 4), 0.9))  # P(N >= m + 3) in units of P(N = m + 3)
@@ -180,20 +186,19 @@ def _hazard_table() -> FloatArray:
 
 
 def poisson_mass(counts: FloatArray, rates: FloatArray) -> FloatArray:
-    """P(N = count) for counts >= 0; both broadcast."""
+    """Return P(N = count) for counts >= 0; counts and rates broadcast."""
     return np.asarray(np.exp(special.xlogy(counts, rates) - rates - special.gammaln(counts + 1)))
 
 
 def farthest(rate: float) -> int:
-    """A count that next to no Poisson count of this rate exceeds."""
+    """Return a count that almost no Poisson count of this rate exceeds."""
     return int(rate + TAIL * np.sqrt(rate) + 16)
 
 
 def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
-    """P(N_i <= m) (n, points) at ascending whole `events` m (points,).
+    """Return P(N_i <= m) (n, points) at ascending whole `events` m (points,), as scipy's pdtr does, but faster.
 
-    As scipy's pdtr; but where the points are 0, 1, 2, ... the probabilities are added up, and beyond only those are
-    asked for that are neither 0 nor 1.
+    At the points 0, 1, 2, ... probabilities are added up; later ones are computed only if they are neither 0 nor 1.
     """
     mu = rate[:, None]
     dense = int(np.argmin(np.append(events == np.arange(len(events)), False)))
@@ -210,9 +215,9 @@ def poisson_done(events: FloatArray, rate: FloatArray) -> FloatArray:
 
 
 def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the conditional mean and variance (n, window) of each count; a whole count's are itself and 0.
+    """Return the conditional mean and variance (n, window) of each count; for an uncensored count, itself and 0.
 
-    From E[N; N >= c] = mu P(N >= c - 1) and E[N (N - 1); N >= c] = mu^2 P(N >= c - 2).
+    They follow from E[N; N >= c] = mu P(N >= c - 1) and E[N (N - 1); N >= c] = mu^2 P(N >= c - 2).
     """
     lower = cut & (counts > 0)
     mean, variance = counts.copy(), np.where(np.isnan(counts), np.nan, 0.0)
@@ -231,9 +236,11 @@ def imputed(counts: FloatArray, cut: BoolArray, rate: FloatArray) -> tuple[Float
 
 
 def drawn_beyond(bounds: FloatArray, rates: FloatArray, shares: FloatArray) -> FloatArray:
-    """Poisson counts given N >= c (any,), whole, each exceeded by its share, 0 to 1, of all beyond its bound.
+    """Return whole Poisson counts given N >= bound (any,): quantiles such that a share of `shares` (any,), 0 to 1, of
+    all counts beyond the bound is larger.
 
-    Of a bound between two whole counts the lower one has so much less of its chance. At most BEYOND the bound.
+    A bound between two whole counts takes the matching part of the lower one's probability away. No count exceeds its
+    bound by more than BEYOND.
     """
     count = np.floor(bounds)
     mass = poisson_mass(count, rates)
@@ -250,12 +257,12 @@ def drawn_beyond(bounds: FloatArray, rates: FloatArray, shares: FloatArray) -> F
 
 
 def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> tuple[FloatArray, FloatArray]:
-    """The 95 % interval of each rate (n,); (0, inf) where nothing is known.
+    """Return the 95 % interval of each rate (n,); 0 and infinity if nothing is known.
 
     Limits of the mean of a total count X are Gamma quantiles of shape X + 1/2, which lie within a third of an event of
-    the mid-P limits (H. O. Lancaster, Significance tests in discrete distributions, JASA 56 (1961)): Garwood's exact
-    limits, shapes X and X + 1, cover more often than they say when X is small. `freedom`: the degrees of freedom with
-    which the unit of the counts is known; the tails are widened as Student's are against the normal's.
+    the mid-P limits (H. O. Lancaster, Significance tests in discrete distributions, JASA 56 (1961)). Garwood's exact
+    limits, shapes X and X + 1, are too wide when X is small. `freedom` is the number of degrees of freedom of the
+    estimate of tau; the tails are widened as Student's distribution is against the normal one.
     """
     tail = (1 - CONFIDENCE) / 2
     if np.isfinite(freedom):
@@ -267,7 +274,8 @@ def interval(rate: FloatArray, blocks: FloatArray, freedom: float = np.inf) -> t
 
 
 def _limits(events: FloatArray, tail: float) -> tuple[FloatArray, FloatArray]:
-    """Return confidence limits of the means of total counts (n,); very many are interpolated, to 0.01 of an event."""
+    """Return confidence limits of the means of total counts (n,). Very many are interpolated, within 0.01 of an
+    event."""
     if len(events) > INTERVALS:
         roots = np.sqrt(events)
         few = np.linspace(0.0, roots.max() + 1e-9, INTERVALS)

@@ -1,9 +1,9 @@
-"""An absolute test of whether blocking times are Poisson's, for all workers together, by parametric bootstrap.
+"""Tests all workers' blocking times together against Poisson's law, by parametric bootstrap.
 
-The share of blocks that were blocked for at most x events is compared with the fitted model's, for some x. The
-difference D(x) is not counting noise alone: s, tau and every mu were fitted to the same blocks. So windows are drawn
-from the fitted model and fitted likewise, and D is compared with theirs by the Mahalanobis distance: a wrong tau
-changes theirs as it changes D. Censored counts are drawn from the worker's own distribution beyond the bound. Pure
+For some x, D(x) is the share of blocks that were blocked for at most x events, minus the fitted model's probability.
+D is not counting noise alone, because s, tau and every mu were fitted to the same blocks. So windows are drawn from the
+fitted model and fitted in the same way, and the measured D is compared with theirs by the Mahalanobis distance. A wrong
+tau changes both alike. Censored counts are replaced by draws from the worker's own distribution beyond the bound. Pure
 functions; the draws are fixed.
 """
 
@@ -17,41 +17,41 @@ from kofn.controller.estimate.time_scales import low_time
 SEED = 1
 
 REPLICAS = 99
-"""Windows that are drawn: a Poisson window is farther than all of them once in 100 times."""
+"""Number of drawn windows: a true Poisson window is more extreme than all of them once in 100 times."""
 
 WORKERS = 16
-"""Most workers that are looked at, evenly spread from the fastest to the slowest."""
+"""Maximum number of tested workers, evenly spread from the fastest to the slowest."""
 
 EVENTS = np.array([0.25, 0.5, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 8.0, 12.0])
-"""Values of x: between whole counts, as tau is not known exactly. One more is NEAR s, and none is less."""
+"""Values of x. They are between whole counts, because tau is not known exactly. The least x is NEAR of s."""
 
 RATES = np.array([0.5, 1.0, 1.5, 2.5])
-"""More values of x, as multiples of the mean of all mu."""
+"""Further values of x, as multiples of the mean of all mu."""
 
 NEAR = 0.05
-"""Share of s below which times are not told apart."""
+"""Share of s below which differences of times are noise."""
 
 IMMATERIAL = 0.02
-"""Standard deviation of D that does not matter: each window that is drawn gets it."""
+"""Standard deviation of differences of D that do not matter; it is added to each drawn window."""
 
 LEAST = 8
-"""Whole observations of a worker below which it is not looked at."""
+"""Minimum number of uncensored observations of a tested worker."""
 
 NOISE_MOST = 0.6
-"""Mean of the clocks' noise, as a share of the times that are not told apart."""
+"""Maximum of the clocks' mean noise, as a share of NEAR of s."""
 
 SEEN = 0.8
-"""Share of a worker's observations that are whole, below which it is not looked at: the fit rests on the model."""
+"""Minimum share of uncensored observations of a tested worker: with fewer its fit rests on the model itself."""
 
 FIT_STEPS = 3
-"""Towards a drawn window's tau."""
+"""Number of steps towards a drawn window's tau, or towards the noise."""
 
 
 def shape_chance(counts: FloatArray, cut: BoolArray, rates: FloatArray, service: float) -> float:
-    """The share of Poisson windows, at least 1 / (REPLICAS + 1), that are as far out as this one.
+    """Return the share of Poisson windows that are at least as extreme as this one, at least 1 / (REPLICAS + 1); 1 if
+    too little is known.
 
-    `counts` (n, window), in which lower bounds are marked by `cut`, `rates` (n,) and `service` (s) are in units of tau.
-    1 where too little is known.
+    `counts` (n, window), in which `cut` marks lower bounds, `rates` (n,) and `service` (s) are in units of tau.
     """
     known = ~np.isnan(counts)
     whole = np.sum(known & ~cut, axis=1)
@@ -67,8 +67,8 @@ def shape_chance(counts: FloatArray, cut: BoolArray, rates: FloatArray, service:
 
 
 def _noise(counts: FloatArray, near: float) -> float:
-    """Mean of exponential noise, from the counts (any,) up to `near` that nothing else has made, at most NOISE_MOST of
-    that."""
+    """Return the mean of the exponential noise, fitted to the counts (any,) up to `near`; at most NOISE_MOST of
+    `near`."""
     below = counts[counts <= near]
     if not below.size or not near > 0:
         return 0.0
@@ -79,7 +79,7 @@ def _noise(counts: FloatArray, near: float) -> float:
 
 
 def _levels(services: FloatArray, rates: FloatArray) -> FloatArray:
-    """All x (windows, levels), for s / tau (windows,) and mu (windows, n)."""
+    """Return all x (windows, levels) for s / tau (windows,) and mu (windows, n)."""
     near = NEAR * services[:, None]
     means = rates.mean(axis=1)[:, None]
     fixed = np.broadcast_to(np.append(0.0, EVENTS), (len(services), 1 + len(EVENTS)))
@@ -93,9 +93,9 @@ def _measured(counts: FloatArray, rates: FloatArray, levels: FloatArray) -> Floa
 
 
 def _drawn(rates: FloatArray, window: int, service: float, noise: float) -> FloatArray:
-    """D (REPLICAS, levels) of windows that are Poisson's, each under the model that is fitted to it.
+    """Return D (REPLICAS, levels) of windows drawn from the model, each against the model that is fitted to it.
 
-    `noise`: mean of what the clocks add to a time.
+    `noise`: the mean of the clocks' noise.
     """
     random, shape = np.random.default_rng(SEED), (REPLICAS, len(rates), window)
     times = service + random.poisson(rates[:, None], shape) + noise * random.standard_exponential(shape)
@@ -107,12 +107,14 @@ def _drawn(rates: FloatArray, window: int, service: float, noise: float) -> Floa
     expected = np.mean(special.pdtr(np.floor(levels)[:, None], means[..., None]), axis=1)
     limits = levels * event[:, None]
     seen = np.stack([np.mean(blocking <= limit[:, None, None], axis=(1, 2)) for limit in limits.T], axis=1)
-    slack = random.standard_normal(seen.shape) + random.standard_normal((REPLICAS, 1))  # of each x, and of all
+    slack = random.standard_normal(seen.shape) + random.standard_normal((REPLICAS, 1))  # for each x, and for all
     return np.asarray(seen - expected + IMMATERIAL * np.sqrt(0.5) * slack)
 
 
 def _event(blocking: FloatArray) -> FloatArray:
-    """tau (windows,) of blocking times (windows, workers, window): as model.estimate_event, of whole observations."""
+    """Return tau (windows,) of blocking times (windows, workers, window), as time_scales.estimate_event does for
+    uncensored observations.
+    """
     mean, variance = blocking.mean(axis=2), 0.5 * np.mean(np.diff(blocking, axis=2) ** 2, axis=2)
     event = variance.sum(axis=1) / np.maximum(mean.sum(axis=1), 1e-9)
     for _ in range(FIT_STEPS):
@@ -122,7 +124,8 @@ def _event(blocking: FloatArray) -> FloatArray:
 
 
 def _share_beyond(found: FloatArray, drawn: FloatArray) -> float:
-    """The rank of one vector's distance among those of others, each from the rest of them, as a share."""
+    """Return the share of `drawn` vectors that are at least as far from the rest of them as `found` is from them
+    all."""
     count = len(drawn)
     inverse = np.linalg.pinv(np.cov(drawn.T))
     off, own = drawn - drawn.mean(axis=0), found - drawn.mean(axis=0)

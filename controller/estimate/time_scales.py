@@ -1,7 +1,7 @@
-"""The model's time scales: s, the block time when nothing blocks, and tau, the duration of one blocking event.
+"""Estimates the model's time scales: s, the block time without blocking, and tau, the duration of one blocking event.
 
-A Poisson count's variance equals its mean, so var / mean of the blocking times tau * N is tau: it is measured,
-not chosen. Pure functions of times (n, window), NaN where unknown; `cut` marks lower bounds.
+A Poisson count's variance equals its mean, so the variance of the blocking times tau * N divided by their mean is tau.
+Pure functions of times (n, window), NaN where unknown; `cut` marks lower bounds.
 """
 
 from dataclasses import dataclass, replace
@@ -13,69 +13,68 @@ from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.controller.estimate.poisson import CONFIDENCE, TIE, imputed, poisson_rates
 
 NOISE = 0.02
-"""Share of the smallest time by which s may be above it: timer and scheduler noise, no blocking."""
+"""Largest difference between s and the smallest time, as a share of that time: noise of timer and scheduler."""
 
 LOW_QUANTILE = 0.05
 
 EVENT_MIN_S = 1e-4
-"""Smallest tau: below it lies the noise of the clocks, and the lattice of times would only grow."""
+"""Smallest tau: the clocks' noise is larger, and the lattice of times would have too many points."""
 
 OUTLIER = 10.0
-"""A worker's largest blocking time counts for tau only when below this many times its second largest, or below this
-many times what tau is without blocking."""
+"""A worker's largest blocking time counts for tau only if it is at most this many times its second largest, or this
+many times the tau without blocking."""
 
 PAIRS_MIN = 3
-"""Differences of successive times that a worker must have for its variance to count."""
+"""Minimum number of differences of successive times for a worker's variance to count."""
 
 ENOUGH = 256
-"""Most workers that tau is estimated from."""
+"""Maximum number of workers from which tau is estimated."""
 
 ROUNDS, SETTLED = 8, 0.02
-"""Most steps towards tau, and the relative change that ends them."""
+"""Maximum number of steps towards tau, and the relative change that ends them."""
 
 BISECTIONS = 12
-"""Between nothing and all of s that may be hidden blocking."""
+"""Number of bisections of the hidden blocking."""
 
 ROUGHLY = 0.02
-"""Relative step that ends the search for rates that are only on the way to tau."""
+"""Relative step that ends the search for rates during the search for tau."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDuration:
-    """tau, and how well it is known."""
+    """tau, and its precision."""
 
     event_s: float
-    freedom: float  # degrees of freedom of its estimate; infinite where it was not estimated
+    freedom: float  # degrees of freedom of the estimate; infinite if it was not estimated
 
 
 def estimate_service(times_s: FloatArray, cut: BoolArray) -> float:
-    """s; 0 while nothing is known."""
+    """Return s; 0 while unknown."""
     whole = times_s[~cut & ~np.isnan(times_s)]
     return float(low_time(whole[None, :])[0]) if whole.size else 0.0
 
 
 def low_time(times: FloatArray) -> FloatArray:
-    """A low quantile of each row of (rows, times), at most NOISE above its smallest.
+    """Return a low quantile of each row of `times` (rows, times), at most NOISE above the row's smallest time.
 
-    The quantile lets a single odd report move s by little; the bound keeps it from rising when everyone is blocked.
+    As a quantile, s hardly depends on a single odd report. The bound keeps s from rising when all workers are blocked.
     """
     at = int(LOW_QUANTILE * (times.shape[1] - 1))
     return np.asarray(np.minimum(np.partition(times, at, axis=1)[:, at], (1 + NOISE) * times.min(axis=1)))
 
 
 def in_events(blocking_s: FloatArray, cut: BoolArray, event_s: float) -> FloatArray:
-    """Return blocking times in units of tau; one censored after c units is c or more."""
+    """Return blocking times in units of tau; a lower bound gets TIE more."""
     return np.asarray(blocking_s / event_s + TIE * cut)
 
 
 def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float) -> EventDuration:
-    """Estimate tau as variance over mean of the blocking times (n, window), pooled over workers; `fallback_s` without
-    blocking.
+    """Estimate tau as the variance over the mean of the blocking times (n, window), pooled over workers; `fallback_s`
+    if no worker was blocked.
 
-    The variance is half the mean square of successive differences: a worker that changes from fast to slow adds one
-    large difference, not a second level. A censored time enters by its conditional mean and variance under the
-    resulting tau; the secant method finds this fixed point in log tau. One event lasts no longer than the longest
-    uncensored blocking.
+    The variance is half the mean square of successive differences, so that a worker's change from fast to slow adds one
+    large difference and not a second level. A censored time enters by its conditional mean and variance under the
+    resulting tau; the secant method finds this fixed point in log tau. tau is at most the longest uncensored blocking.
     """
     some = enough(len(blocking_s))
     blocking_s, cut = blocking_s[some], cut[some]
@@ -92,12 +91,12 @@ def estimate_event(blocking_s: FloatArray, cut: BoolArray, *, fallback_s: float)
 
 
 def enough(workers: int) -> slice:
-    """So many of them that tau is known."""
+    """Return a slice of at most ENOUGH evenly spaced workers."""
     return slice(None, None, -(-workers // ENOUGH) or 1)
 
 
 def _fixed_point(blocking_s: FloatArray, cut: BoolArray, event: EventDuration) -> EventDuration:
-    """The tau that the variances confirm."""
+    """Find the tau that equals the ratio of variance to mean under itself, from `event` on."""
     logs: list[float] = []
     gaps: list[float] = []
     rate = None
@@ -119,24 +118,24 @@ def _fixed_point(blocking_s: FloatArray, cut: BoolArray, event: EventDuration) -
 def _pooled(
     blocking_s: FloatArray, cut: BoolArray, event_s: float, start: FloatArray | None
 ) -> tuple[EventDuration, FloatArray]:
-    """Variance over mean, pooled over workers so that each counts for what its variance tells; and the rates."""
+    """Return variance over mean, pooled over workers by the precision of each variance, and the rates (n,)."""
     counts = in_events(blocking_s, cut, event_s)
     rate, blocks = poisson_rates(counts, cut, start, ROUGHLY)
     variance, weight = variances(counts, cut, rate, blocks)
     total = float(weight @ rate)
     if not weight @ variance > 0 or not total > 0:
         return EventDuration(event_s=event_s, freedom=np.inf), rate
-    ratio = float(weight @ variance) / total  # its relative variance is 1 / total
+    ratio = float(weight @ variance) / total  # with the relative variance 1 / total
     return EventDuration(event_s=max(event_s * ratio, EVENT_MIN_S), freedom=2 * total), rate
 
 
 def variances(
     counts: FloatArray, cut: BoolArray, rate: FloatArray, blocks: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return each worker's variance (n,), and the weight of its ratio to the mean; 0 where unknown.
+    """Return each worker's variance (n,), and the weight (n,) of its ratio to the mean; 0 where unknown.
 
     The variance is half the mean square of successive differences; a censored count enters by its conditional mean and
-    variance. This estimate of a Poisson variance has the variance mu (3 mu + 1) / pairs.
+    variance. For Poisson counts this estimate has the variance mu (3 mu + 1) / pairs.
     """
     mean, spread = imputed(counts, cut, rate)
     squares = np.diff(mean, axis=1) ** 2 + spread[:, 1:] + spread[:, :-1]
@@ -148,9 +147,10 @@ def variances(
 
 
 def outliers(blocking_s: FloatArray, cut: BoolArray, least_s: float) -> BoolArray:
-    """Marks each worker's largest value where it stands alone: one long pause must not become the unit of all.
+    """Mark a worker's largest value if it is above OUTLIER times its second largest: one long pause must not determine
+    tau.
 
-    One event among blocks without any stands alone, too: below OUTLIER * `least_s` nothing is marked.
+    A single event among unblocked blocks is not marked: up to OUTLIER * `least_s` nothing is.
     """
     filled = np.where(cut | np.isnan(blocking_s), 0.0, blocking_s)
     if filled.shape[1] < 2:
@@ -161,10 +161,10 @@ def outliers(blocking_s: FloatArray, cut: BoolArray, least_s: float) -> BoolArra
 
 
 def hidden_blocking(rates: FloatArray, whole: FloatArray, service: float) -> float:
-    """Return an upper bound of the hidden blocking, in units of the fitted tau; 0 if some worker is unblocked now and
-    then.
+    """Return an upper bound of the hidden blocking, in units of the fitted tau; 0 if some blocks were surely unblocked.
 
-    `rates` (n,) are the fitted ones, `whole` (n,) counts the uncensored observations, `service` is s / tau.
+    Hidden blocking is in every measured time, so the fit takes it for a part of s. `rates` (n,) are fitted, `whole`
+    (n,) counts the uncensored observations, `service` is s / tau.
     """
     seen = (whole > 0) & (rates > 0)
     rates, whole = rates[seen], whole[seen]
@@ -181,14 +181,15 @@ def hidden_blocking(rates: FloatArray, whole: FloatArray, service: float) -> flo
 
 
 def _one_event(mean: float) -> float:
-    """Return the hidden blocking if it is one event of the smaller tau that follows: x = 1 / (1 + x / mean)."""
+    """Return the hidden blocking x that is one event of the smaller tau that results from it: x = 1 / (1 + x /
+    mean)."""
     return float((np.sqrt(mean**2 + 4 * mean) - mean) / 2)
 
 
 def _may_hide(more: float, rates: FloatArray, whole: FloatArray, mean: float) -> bool:
-    """Return whether it is likely enough that no whole observation was less.
+    """Return whether it is likely enough that each uncensored observation had `more` hidden blocking.
 
-    The variance is the measured one, so tau is smaller by as much as the mean is larger.
+    The variance stays, so tau is smaller by the factor by which the mean is larger.
     """
     scale = 1 + more / mean
     chance = special.gammainc(more * scale, (rates + more) * scale)  # P(N >= more), between whole counts as well

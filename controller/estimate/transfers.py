@@ -1,8 +1,8 @@
-"""The extra time of a worker's gradient in a link that is slower than the others'.
+"""Computes the additional time of a worker's gradient in a link that is slower than the others'.
 
-A report says how long the last packet of a gradient waited in the worker's link, beyond the worker's own pace. Workers
-that compete for processors, or for the switch, wait for some milliseconds as well. So only waits that stand out count,
-and only the part beyond the usual wait. Pure functions.
+A report says how long the last packet of a gradient waited in the worker's link, beyond the worker's own pacing.
+Workers that compete for processors, or for the switch, also wait for some milliseconds. So only waits far above the
+usual wait count, and of these only the part beyond it. Pure functions.
 """
 
 import numpy as np
@@ -10,23 +10,23 @@ import numpy as np
 from kofn.controller.estimate.measurements import BoolArray, FloatArray
 
 LATEST = 3
-"""Waits whose median is a worker's present one; so many must be known of it."""
+"""Number of latest waits whose median is a worker's present wait; it must have this many."""
 
 FENCE = 3.0
-"""Interquartile ranges above the upper quartile at which a wait is far out."""
+"""Number of interquartile ranges above the upper quartile from which a wait is far out."""
 
 
 SHARE = 0.2
-"""Share of the block time without blocking below which a transfer may be anything else."""
+"""Share of the block time without blocking by which a wait must also be above the upper quartile."""
 
 
 def transfers_s(waits_s: FloatArray, live: BoolArray, service_s: float) -> FloatArray:
-    """Return the time (n,) by which each worker's link delays its gradient beyond that of the faster half of the live.
+    """Return the time (n,) by which each worker's link delays its gradient, relative to the faster half of the live
+    workers.
 
-    `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown. A worker has a slower link where its present
-    wait is far out of the faster half's: beyond their upper quartile by FENCE times their interquartile range
-    (J. W. Tukey, Exploratory Data Analysis, 1977), and by SHARE of `service_s`, the block time without blocking. All
-    others get 0.
+    `waits_s` (n, kept): the latest waits, oldest first, NaN where unknown. A worker has a slower link if its present
+    wait is far out: above the upper quartile of the faster half by FENCE times their interquartile range (J. W. Tukey,
+    Exploratory Data Analysis, 1977), and by SHARE of `service_s`, the block time without blocking. All others get 0.
     """
     found = np.zeros(len(waits_s))
     known = np.flatnonzero(live & ~np.isnan(waits_s[:, -LATEST:]).any(axis=1))

@@ -1,6 +1,6 @@
-"""The two views of one event: the worker's report and the switch's digest. Compared, never averaged.
+"""Compares two views of one event: the worker's report and the switch's digest.
 
-A disagreement is counted and put into words; which side is right is for a person to find out.
+A disagreement is counted and described; the module does not decide which side is right.
 """
 
 from dataclasses import dataclass, field
@@ -9,27 +9,27 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 KEPT = 32
-"""Iterations of each worker and view that wait for their other half; older ones are dropped."""
+"""Maximum number of a worker's reports, and of its digests, that wait for their counterpart; older ones are dropped."""
 
 TOLERANCE_S = 0.020
-"""Least difference in time that counts: the two sides' clocks tick alike, but both sides' threads wait for a CPU."""
+"""Least difference of times that counts, because threads of both sides may wait for a processor."""
 
 LATE_VERDICTS = frozenset({"LATE", "STALE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """The worker's half."""
+    """The worker's view."""
 
     first_block_s: float
     sent: bool
     late: bool
-    together: bool  # it started when the others did: it was in time in the iteration before
+    together: bool  # it started with the others, because it was in time in the iteration before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchDigest:
-    """The switch's half."""
+    """The switch's view."""
 
     verdict: str
     timestamp_us: int
@@ -37,7 +37,7 @@ class SwitchDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnTimePair:
-    """The first on-time event of an iteration that both saw: what the others' times are held against."""
+    """The first on-time event of an iteration in both views, with which the times of the others are compared."""
 
     rank: int
     said: WorkerReport
@@ -46,14 +46,14 @@ class OnTimePair:
 
 @dataclass(slots=True, kw_only=True)
 class Views:
-    """Pairs reports and arrivals of `workers` workers; `count` and `latest` (in words) are of each worker."""
+    """Pairs the reports and digests of `workers` workers, and compares them."""
 
     workers: int
-    count: list[int] = field(init=False)
-    latest: list[str] = field(init=False)
+    count: list[int] = field(init=False)  # disagreements, by worker
+    latest: list[str] = field(init=False)  # the latest one in words, by worker
     _said: list[dict[int, WorkerReport]] = field(init=False)
     _seen: list[dict[int, SwitchDigest]] = field(init=False)
-    _on_time: list[int] = field(init=False)  # latest iteration that the worker finished in time
+    _on_time: list[int] = field(init=False)  # by worker: the latest iteration that it finished in time
     _reference: dict[int, OnTimePair] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Views:
         self._on_time = [0] * self.workers
 
     def report(self, rank: int, iteration: int, *, first_block_s: float, sent: bool, late: bool) -> None:
-        """Take the worker's half of an iteration."""
+        """Take the worker's view of an iteration."""
         together = self._on_time[rank] == iteration - 1
         said = WorkerReport(first_block_s=first_block_s, sent=sent, late=late, together=together)
         seen = self._seen[rank].pop(iteration, None)
@@ -76,7 +76,7 @@ class Views:
             self._on_time[rank] = iteration
 
     def arrival(self, rank: int, iteration: int, *, verdict: str, timestamp_us: int) -> None:
-        """Take the switch's half: the first packet of the worker's first block."""
+        """Take the switch's view: the first packet of the worker's first block."""
         self._missing(rank, iteration)
         seen = SwitchDigest(verdict=verdict, timestamp_us=timestamp_us)
         said = self._said[rank].pop(iteration, None)
@@ -87,39 +87,41 @@ class Views:
             _bound(self._seen[rank], KEPT)
 
     def _missing(self, rank: int, before: int) -> None:
-        """Report blocks that the switch never saw: digests come in order, so a gap before a later one is final."""
+        """Count blocks that the switch never saw. Digests come in order, so a digest of `before` ends the wait for
+        earlier ones.
+        """
         for iteration in [known for known in self._said[rank] if known < before]:
             said = self._said[rank].pop(iteration)
             if said.sent and not said.late:
-                self._disagree(rank, iteration, "it handed its first block to the network, the switch never saw it")
+                self._disagree(rank, iteration, "it sent its first block, but the switch never saw it")
 
     def _compare(self, rank: int, iteration: int, said: WorkerReport, seen: SwitchDigest) -> None:
-        """Hold both halves against each other."""
+        """Compare both views of an iteration."""
         if not said.sent:
-            self._disagree(rank, iteration, f"it had no block ready, the switch saw one ({seen.verdict})")
+            self._disagree(rank, iteration, f"it had no block ready, but the switch saw one ({seen.verdict})")
         elif seen.verdict in LATE_VERDICTS and not said.late:
-            self._disagree(rank, iteration, f"it was in time, the switch found it {seen.verdict}")
+            self._disagree(rank, iteration, f"it was in time, but the switch found it {seen.verdict}")
         elif said.together and not said.late:
             self._compare_times(rank, iteration, said, seen)
 
     def _compare_times(self, rank: int, iteration: int, said: WorkerReport, seen: SwitchDigest) -> None:
-        """Both clocks measure the same lag behind another worker that started together with this one."""
+        """Compare the lags behind another worker that started together with this one, by the clocks of both sides."""
         other = self._reference.setdefault(iteration, OnTimePair(rank=rank, said=said, seen=seen))
         _bound(self._reference, KEPT)
         said_s = said.first_block_s - other.said.first_block_s
         seen_s = (seen.timestamp_us - other.seen.timestamp_us) * 1e-6
         if abs(said_s - seen_s) > max(TOLERANCE_S, 0.5 * max(abs(said_s), abs(seen_s))):
-            gaps = f"{_gap(said_s)} worker {other.rank}, the switch saw it {_gap(seen_s)}"
+            gaps = f"{_gap(said_s)} worker {other.rank}, but the switch saw it {_gap(seen_s)}"
             self._disagree(rank, iteration, f"it was {gaps}")
 
     def _disagree(self, rank: int, iteration: int, words: str) -> None:
-        """Count and remember the latest."""
+        """Count a disagreement, and keep its description."""
         self.count[rank] += 1
         self.latest[rank] = f"iteration {iteration}: worker {rank} says that {words}"
 
 
 def _gap(lag_s: float) -> str:
-    """How much later than another, in words."""
+    """Describe a lag in words."""
     milliseconds = round(1e3 * lag_s)
     return f"{abs(milliseconds)} ms {'before' if milliseconds < 0 else 'after'}"
 

@@ -1,9 +1,10 @@
-"""From which iteration on a k closes every block: what the switch has confirmed, and when the workers heard of it.
+"""Finds the iteration from which on a new k closes every block.
 
-The switch reads k at every packet, so blocks of the iterations that are under way while it changes may close under
-either. A Decision goes out only after the switch has confirmed the change. A worker says with each report which
-Decision it had heard when it began that iteration. An iteration that no worker had begun before it had heard has sent
-no packet before the change: all of its blocks close under the new k.  No clock, no I/O.
+The switch reads k at every packet. While k changes, blocks of the present iterations may close under the old or the new
+k. A Decision is sent to the workers only after the switch has confirmed the change, and each report names the latest
+Decision that the worker had received when it began the iteration. If every worker had received the Decision before it
+began an iteration, then no packet of that iteration was sent before the change: all of its blocks close under the new
+k. No clock, no I/O.
 """
 
 import logging
@@ -15,39 +16,37 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedK:
-    """The part of a worker's report about k: the iteration, the Decision heard before, least and largest k of its
-    blocks.
-    """
+    """The part of a worker's report that concerns k."""
 
     iteration: int
-    decision: int
-    least: int
-    most: int
+    decision: int  # the latest that the worker had received when it began the iteration
+    least: int  # smallest k under which a block of the iteration closed
+    most: int  # largest
 
 
 @dataclass(slots=True, kw_only=True)
 class Agreement:
-    """The change that the switch confirmed last; 0 means unknown."""
+    """The change of k that the switch confirmed last; 0 means unknown."""
 
-    number: int = 0  # counts the changes that came into force
+    number: int = 0  # of the Decision: counts the changes that came into force
     k: int = 0
-    first: int = 0  # first iteration of which a block was closed under k
-    certain: int = 0  # from this iteration on every block is
-    torn: int = 0  # reports of such an iteration in which another k closed a block: there must be none
-    _begun: dict[int, int] = field(default_factory=dict)  # by rank: the first iteration that it began after it heard
+    first: int = 0  # first iteration in which k closed a block
+    certain: int = 0  # first iteration from which on k closes every block
+    torn: int = 0  # reports from then on in which another k closed a block: there must be none
+    _begun: dict[int, int] = field(default_factory=dict)  # by rank: first iteration begun after the Decision came
 
     def confirmed(self, k: int) -> int:
-        """The switch has this k from now on; the number of the Decision that says so."""
+        """Note that the switch has confirmed this k, and return the number of its Decision."""
         self.number += 1
         self.k, self.first, self.certain = k, 0, 0
         self._begun = {}
         return self.number
 
     def report(self, rank: int, said: AnnouncedK, reached: Mapping[int, int], *, settled: bool) -> bool:
-        """Take a worker's word; True where `certain` becomes known by it.
+        """Take a worker's report; return True if `certain` becomes known by it.
 
-        `reached`: of every live worker 0, of every other one the latest iteration that it is known to have begun.
-        `settled`: no other k is on its way to the switch, which may have it already.
+        `reached`, by rank: 0 for a live worker, for any other the latest iteration that it is known to have begun.
+        `settled`: no other k is under way to the switch.
         """
         if said.decision == self.number:
             self._begun.setdefault(rank, said.iteration)
@@ -62,7 +61,7 @@ class Agreement:
         return True
 
     def _check(self, rank: int, said: AnnouncedK, settled: bool) -> None:
-        """Once it is certain it has to be so."""
+        """Count and log a report that contradicts `certain`."""
         if settled and said.iteration >= self.certain and said.most and (said.least, said.most) != (self.k, self.k):
             self.torn += 1
             if self.torn == 1:

@@ -9,6 +9,7 @@ from kofn.controller.errors import AttachError
 from kofn.controller.job import messages
 from kofn.controller.job.members import Members, Seat, SeatState
 from kofn.controller.policy.control_loop import ControlLoop
+from kofn.controller.policy.control_state import resume, state_of
 from kofn.rpc import kofn_pb2 as pb
 
 KEPT = 4
@@ -22,6 +23,7 @@ class Checkpoints:
     members: Members
     control_loop: ControlLoop
     resumed: int = 0  # the iteration of the checkpoint at which the job has begun; 0: none
+    _absent: set[int] = field(default_factory=set)  # ranks without a ledger in that checkpoint
     _saved: dict[int, dict[int, Mapping[str, str]]] = field(default_factory=dict)  # by iteration, by rank
 
     # -- resuming
@@ -51,13 +53,19 @@ class Checkpoints:
         """Begin the job with these new workers: at the checkpoint that they have, with the controller's state in it."""
         self._saved.clear()
         hello = next((seat.hello for seat in seats), pb.Hello())
-        self.resumed = hello.checkpoint
+        self.resumed, self._absent = hello.checkpoint, set(hello.control.missing)
         if self.resumed:
-            self.control_loop.resume(hello.control, self.resumed, now_s)
+            resume(self.control_loop, hello.control, self.resumed, now_s)
+
+    @property
+    def expected(self) -> int:
+        """How many workers the new ones' checkpoint has; the others had died, or not begun, and may never come."""
+        missing = {rank for seat in self.members.fresh for rank in seat.hello.control.missing}
+        return sum(rank not in missing for rank in range(self.members.workers))
 
     def ledger_for(self, seat: Seat) -> int:
         """Return the checkpoint whose ledger a welcomed worker takes over; 0: none, or it has taken part since then."""
-        return 0 if seat.took_part else self.resumed
+        return 0 if seat.took_part or seat.rank in self._absent else self.resumed
 
     # -- saving
 
@@ -74,10 +82,10 @@ class Checkpoints:
         for iteration in [each for each, ranks in self._saved.items() if training and training <= ranks.keys()]:
             saved = self._saved.pop(iteration)
             files = {name: digest for part in saved.values() for name, digest in part.items()}
-            missing = [seat.rank for seat in self.members.seats if seat.took_part and seat.rank not in saved]
-            state = self.control_loop.state(iteration, now_s)
+            state = state_of(self.control_loop, iteration, now_s)
+            state.missing.extend(rank for rank in range(self.members.workers) if rank not in saved)
             for seat in [seat for seat in self.members.attached if f"replica-{seat.rank}" in files][:1]:
-                seat.send(messages.checkpoint(iteration, files, missing, state))
+                seat.send(messages.checkpoint(iteration, files, state))
 
 
 def _named(checkpoint: int) -> str:

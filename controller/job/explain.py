@@ -1,4 +1,4 @@
-"""Why a job does not move, in words: which worker waits for which, and for how long."""
+"""Explains in words why a job does not progress: which workers it waits for, and for how long."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ EXPLAIN_AFTER_S = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class Waiting:
-    """Looks at a job's state now and then; `text` is empty while it moves."""
+    """The reason for which a job waits. `text` is empty while the job progresses."""
 
     job_state: JobState
     recovery: Recovery
@@ -27,7 +27,7 @@ class Waiting:
     _logged: str = ""
 
     def look(self, now_s: float) -> bool:
-        """True when `text` has changed. Each reason is logged once."""
+        """Update `text`; return whether it has changed. Each reason is logged once."""
         words, since_s = self._reason()
         waited_s = now_s - since_s
         text = f"{words} since {waited_s:.0f} s" if words and waited_s >= EXPLAIN_AFTER_S else ""
@@ -39,7 +39,7 @@ class Waiting:
         return changed
 
     def _reason(self) -> tuple[str, float]:
-        """Return the reason and the time since it holds."""
+        """Return the reason, and since when it holds."""
         job, seats = self.job_state, self.job_state.members.seats
         absent = name_workers(seat.rank for seat in seats if seat.stream is None)
         match job.phase:
@@ -72,5 +72,5 @@ class Waiting:
         return f"iteration {iteration} (k = {job.control_loop.k} of {len(live)}): waiting for {whom}"
 
     def _finished(self, rank: int) -> bool:
-        """A worker that has nothing more to send."""
+        """Return whether a worker has nothing more to send."""
         return self.job_state.members.seats[rank].state is SeatState.FINISHED

@@ -1,4 +1,4 @@
-"""The sessions of one controller, by job: what concerns one job never reaches another's."""
+"""The sessions of one controller, by job. Events of one job never reach the session of another."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kofn.rpc import kofn_pb2 as pb
 
 @dataclass(slots=True, kw_only=True)
 class Jobs:
-    """The sessions of one job or more; a caller that names no job means the first."""
+    """The sessions of one or more jobs. Job 0 in a request means the first one."""
 
     sessions: dict[int, JobSession] = field(init=False)
     all: Sequence[JobSession]
@@ -22,13 +22,13 @@ class Jobs:
         self.sessions = {session.job.id: session for session in self.all}
 
     def of_hello(self, hello: pb.Hello) -> JobSession:
-        """The session that a worker belongs to; AttachError names the jobs that there are."""
+        """Return the session of a worker's job; AttachError lists the existing jobs."""
         if hello.job not in self.sessions:
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, f"job {hello.job}: {self._which()}")
         return self.sessions[hello.job]
 
     def find(self, job: int) -> JobSession:
-        """The session of a job, 0: the first one; AttachError names the jobs that there are."""
+        """Return the session of a job, 0 for the first one; AttachError lists the existing jobs."""
         if not job:
             return self.all[0]
         if job not in self.sessions:
@@ -36,7 +36,7 @@ class Jobs:
         return self.sessions[job]
 
     async def run(self) -> None:
-        """Watch and carry for every job, until cancelled."""
+        """Run watch() and carry() of every session until cancelled."""
         async with asyncio.TaskGroup() as group:
             for session in self.all:
                 group.create_task(session.watch())

@@ -1,4 +1,4 @@
-"""Decisions and samples as JSON lines, for plots and for whoever wants to know afterwards."""
+"""The journal of decisions and samples, as JSON lines."""
 
 import json
 import math
@@ -14,28 +14,28 @@ from kofn.controller.policy.control_loop import Change, ControlLoop
 
 
 class Journal:
-    """Append decisions and agreements to a file, or nothing without a path; StartError if the file cannot be opened.
+    """Appends lines to a file, or does nothing without a path. StartError if the file cannot be opened.
 
-    Every decision: time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, then
-    for k = 1, 2, ...: expected_s (E_k[T]), predicted_s (with carry-over), measured_s (null where k was not in force);
-    overhead_s, which only the last has. Every k that the switch and all workers agree on: time, job, in_force (k),
-    first_iteration (the first of which a block is known to have closed under it), certain_from (the first of which all
-    blocks do). Every objective that is set: time, job, iteration, objective, planned (by an event of the configuration;
-    else by an operator). Every objective that fails: time, job, iteration, objective, fault (what it did). Every
-    iteration: time, job, iteration, k, lambda_s, live. Times are Unix seconds; unknown values are null.
+    A decision has time, job, iteration, k, previous_k, late_gradient (the rule), age_weight, reason, lambda_s, for
+    k = 1, 2, ...: expected_s (E_k[T]), predicted_s (of the process), measured_s (null if k was not in force); and
+    overhead_s, which only measured_s includes. A k on which the switch and all workers agree has time, job, in_force
+    (k), first_iteration (the first in which k closed a block), certain_from (the first from which on k closes all
+    blocks). A new objective has time, job, iteration, objective, planned (true: by an event of the configuration,
+    false: by an operator). A failed objective has time, job, iteration, objective, fault. An iteration has time, job,
+    iteration, k, lambda_s, live. Times are Unix seconds; unknown values are null.
     """
 
     def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
-        """Open the file, line by line."""
+        """Open the file for lines that are written at once."""
         self._now = now
-        self._faults: dict[int, str] = {}  # by job: the objective's latest
+        self._faults: dict[int, str] = {}  # by job: the latest fault of its objective
         try:
             self._file = None if path is None else path.open("a", buffering=1, encoding="utf-8")
         except OSError as error:
             raise StartError(f"--decisions {path}: {error.strerror}") from error
 
     def __enter__(self) -> Self:
-        """Close at the end of the block."""
+        """Return the journal; the end of the block closes it."""
         return self
 
     def __exit__(
@@ -69,7 +69,7 @@ class Journal:
         )
 
     def sample(self, job: int, control_loop: ControlLoop) -> None:
-        """The state at a new iteration."""
+        """Write the state at a new iteration."""
         self._write(
             {
                 "time": self._now(),
@@ -82,7 +82,7 @@ class Journal:
         )
 
     def agreed(self, job: int, agreement: Agreement) -> None:
-        """From which iteration on a k closes every block."""
+        """Write from which iteration on a k closes every block."""
         self._write(
             {
                 "time": time.time(),
@@ -94,18 +94,18 @@ class Journal:
         )
 
     def objective(self, job: int, control_loop: ControlLoop, *, planned: bool) -> None:
-        """It follows another one from now on."""
+        """Write the objective that is followed from now on."""
         self._note(job, control_loop, planned=planned)
 
     def fault(self, job: int, control_loop: ControlLoop) -> None:
-        """Record that the objective gave no costs, and what it did instead, if that is new."""
+        """Write why the objective gave no costs, if the reason is new."""
         fault, before = control_loop.chooser.fault, self._faults.get(job, "")
         self._faults[job] = fault
         if fault not in ("", before):
             self._note(job, control_loop, fault=fault)
 
     def _note(self, job: int, control_loop: ControlLoop, **what: bool | str) -> None:
-        """An ObjectiveNote (kofn/results/objective_notes.py)."""
+        """Write an ObjectiveNote (kofn/results/objective_notes.py)."""
         place = {"time": self._now(), "job": job, "iteration": control_loop.iteration}
         self._write({**place, "objective": control_loop.goal.name, **what})
 
@@ -115,7 +115,7 @@ class Journal:
 
 
 def _lambda(control_loop: ControlLoop) -> list[float | None]:
-    """Each worker's estimate; null before the first fit."""
+    """Return each worker's estimate; None before the first fit, or if it is infinite."""
     if control_loop.estimate is None:
         return [None] * control_loop.workers
     return [value if math.isfinite(value) else None for value in control_loop.estimate.lambda_s.tolist()]

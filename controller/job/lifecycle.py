@@ -19,7 +19,7 @@ from kofn.rpc import kofn_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 GOALS_REACHED = ("target", "iterations", "diverged")
-"""Reasons of Finished that all workers reach by themselves: none has to go on without the others."""
+"""Reasons of Finished that all workers reach in the same iteration, so that none has to continue alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Lifecycle:
     # -- what workers do
 
     def attach(self, hello: pb.Hello, now_s: float) -> Stream:
-        """Give a worker its seat and what it needs to take part; AttachError says why it cannot."""
+        """Give a worker its seat, and welcome it as soon as it may take part; AttachError says why it cannot."""
         job = self.job_state
         if job.phase is Phase.OVER and not hello.iteration:
             message = f"job {job.job} is over: worker {hello.rank} cannot join any more"
@@ -54,11 +54,11 @@ class Lifecycle:
         return stream
 
     def ready(self, rank: int, iteration: int, now_s: float) -> None:
-        """A worker has its parameters and takes part from this iteration on."""
+        """Let a joining worker, which has its parameters now, take part from this iteration on."""
         job, seat = self.job_state, self.job_state.members.seats[rank]
         seat.took_part = True
         if seat.state is not SeatState.JOINING:
-            return  # who started with the others takes part already
+            return  # a worker that started with the others takes part already
         seat.state, seat.current = SeatState.TRAINING, True
         if job.control_loop.live[rank]:
             job.control_loop.measurements.join(rank, now_s, iteration)
@@ -68,7 +68,7 @@ class Lifecycle:
         job.apply(job.control_loop.worker_joined(rank, words, now_s, iteration))
 
     def finish(self, rank: int, reason: str, now_s: float) -> None:
-        """A worker is done; when all are, all may stop."""
+        """Note that a worker has finished, and stop the job if all have."""
         job, seat = self.job_state, self.job_state.members.seats[rank]
         if seat.state is SeatState.ATTACHED and not seat.current:
             return  # it has not begun
@@ -82,7 +82,7 @@ class Lifecycle:
             job.worker_left(seat, f"finished ({reason})", now_s)
 
     def leave(self, stream: Stream, now_s: float) -> None:
-        """A worker's stream is gone: expected after Stop, a loss before; nothing where a newer stream replaced it."""
+        """Note that a worker's stream has ended. Before Stop the worker is lost, unless a newer stream replaced it."""
         job = self.job_state
         running = bool(job.members.running)
         seat = job.members.leave(stream)
@@ -100,12 +100,12 @@ class Lifecycle:
     # -- what the switch says
 
     def found(self, found: Found | None, now_s: float) -> None:
-        """The switch is there, and this is what it has of a job that this controller has not started."""
+        """Take the switch's entry of a job that this controller has not started: its workers may be training."""
         if found is not None and self.job_state.phase is Phase.WAITING:
             self.job_state.quiet_until_s = now_s + state.GRACE_S
 
     def lost(self, why: str, now_s: float) -> None:
-        """The slots of the generation that was let in are gone."""
+        """Open the slots again, or regroup the workers, because the switch has lost the admitted generation."""
         if self.job_state.phase is Phase.OVER:
             return
         _LOG.warning("job %d: %s", self.job_state.job, why)
@@ -115,16 +115,16 @@ class Lifecycle:
             self.recovery.begin(now_s)
 
     def admitted(self, generation: int, now_s: float) -> None:
-        """The switch lets packets of a generation in, or will as soon as it is there."""
+        """Continue, because the switch admits the packets of a generation, or will as soon as it is back."""
         if generation != self.job_state.generation:
-            return  # it has been lost again meanwhile
+            return  # another generation has replaced it meanwhile
         if self.job_state.phase is Phase.OPENING:
             self._begin(now_s)
         else:
             self.recovery.admitted(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Apply all that follows from time alone, and from other members' news, to the waiting workers."""
+        """Do what depends on time: end waits that took too long, welcome or start waiting workers."""
         job = self.job_state
         if job.phase is Phase.GATHERING:
             self.recovery.gather(now_s)
@@ -141,7 +141,7 @@ class Lifecycle:
     # -- start
 
     def _place(self, seat: Seat, now_s: float) -> None:
-        """Decide what an attached worker is to do; it waits if nothing fits."""
+        """Adopt, regroup or welcome an attached worker, according to the phase; otherwise it waits."""
         job = self.job_state
         if job.phase is Phase.WAITING and seat.current:
             self.recovery.adopt(seat, now_s)
@@ -160,7 +160,7 @@ class Lifecycle:
                 job.welcome(seat, job.generation)
 
     def _place_waiting(self, now_s: float) -> None:
-        """Look again at those that wait: the job has gone on."""
+        """Place the waiting workers again, because the job has changed."""
         for seat in self.job_state.members.attached:
             if seat.state is SeatState.ATTACHED:
                 self._place(seat, now_s)
@@ -173,11 +173,12 @@ class Lifecycle:
         if now_s >= job.quiet_until_s:
             self._end_joining(now_s)
         here = len(job.members.fresh)
-        if here == job.members.workers or (here >= job.start_workers and now_s >= job.quiet_until_s):
+        enough = max(min(job.start_workers, job.checkpoints.expected), 1)
+        if here == job.members.workers or (here >= enough and now_s >= job.quiet_until_s):
             self._open(now_s)
 
     def _open(self, now_s: float) -> None:
-        """Have the switch let a new generation in; `_begin` follows."""
+        """Have the switch admit a new generation; `_begin` follows."""
         job = self.job_state
         job.generation = job.next_generation()
         job.restart(job.members.fresh, now_s)
@@ -221,14 +222,14 @@ class Lifecycle:
     # -- parts
 
     def _lose(self, seat: Seat, words: str, now_s: float) -> None:
-        """A worker takes no part any more."""
+        """Mark a worker as lost, unless it has finished, and remove it from the live ones."""
         job = self.job_state
         seat.state = seat.state if seat.finished else SeatState.LOST
         job.worker_left(seat, words, now_s)
         self.recovery.gone(seat.rank, now_s)
 
     def _await_return(self, running: bool, now_s: float) -> None:
-        """When the last one that was training is gone, it may come back for a while."""
+        """If no worker is training any more, give the last one GRACE_S to come back."""
         if running and not self.job_state.members.running:
             self.job_state.quiet_until_s = now_s + state.GRACE_S
 
@@ -241,22 +242,21 @@ class Lifecycle:
                 self.job_state.worker_left(seat, "is not ready", now_s)
 
     def _end_joining(self, now_s: float) -> None:
-        """Release the joining workers if no peer with parameters is left: they may attach again and start with the
-        others.
-        """
+        """Release the joining workers, because no peer has parameters: they may attach again and start with the
+        others."""
         for seat in self.job_state.members.attached:
             if seat.state is SeatState.JOINING:
-                self._end(seat, f"nobody has parameters of job {self.job_state.job} any more: it begins anew", now_s)
+                self._end(seat, f"no worker has parameters of job {self.job_state.job}: it restarts", now_s)
 
     def _end(self, seat: Seat, words: str, now_s: float) -> None:
-        """End the stream of a worker that may attach again."""
+        """End a worker's stream with a reason; it may attach again."""
         stream = seat.stream
         if stream is not None:
             stream.outbox.put_nowait(AttachError(grpc.StatusCode.UNAVAILABLE, words))
             self.leave(stream, now_s)
 
     def _tell_peers(self, but: Seat | None = None) -> None:
-        """Send the list of attached workers to every member, except one whose Welcome has just brought it."""
+        """Send the list of attached workers to all welcomed ones, except `but`, whose Welcome has the list."""
         message = messages.peers(self.job_state.members.peers())
         for seat in self.job_state.members.attached:
             if seat.state in WELCOMED and seat is not but:

@@ -1,6 +1,6 @@
-"""The members of a job: one seat for each rank, taken by at most one stream at a time.
+"""The members of a job: one seat for each rank, for at most one stream at a time.
 
-Knows nothing of k, of gRPC's server or of the switch.
+The module knows nothing of k, of gRPC's server or of the switch.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class SeatState(enum.StrEnum):
-    """The part that a worker plays in its job."""
+    """The state of a worker in its job."""
 
     ABSENT = "absent"
     ATTACHED = "attached"  # without a Welcome: it waits for the start, or for the end of a regroup
-    JOINING = "joining"  # welcomed to a job that goes on, and not Ready yet
+    JOINING = "joining"  # welcomed to a running job, and not Ready yet
     TRAINING = "training"
     FINISHED = "finished"
     LOST = "lost"
 
 
 CLOCKS_DIFFER_S = 86400.0
-"""Most that another machine's clock is believed to be ahead."""
+"""Maximum difference by which another machine's clock may be ahead."""
 
 WELCOMED = (SeatState.JOINING, SeatState.TRAINING, SeatState.FINISHED)
 
@@ -39,7 +39,7 @@ Outbox: TypeAlias = "asyncio.Queue[pb.ControllerMessage | AttachError]"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stream:
-    """One Attach call: what it is sent, and last of all why it is ended, if we end it."""
+    """One Attach call of a worker. Its outbox has the messages to send; an AttachError in it ends the call."""
 
     hello: pb.Hello
     outbox: Outbox = field(default_factory=asyncio.Queue)
@@ -57,18 +57,18 @@ class Seat:
     state: SeatState = SeatState.ABSENT
     stream: Stream | None = None
     attachments: int = 0
-    finished: str = ""  # the reason that it gave
-    current: bool = False  # it has parameters, and every result of the generation that was in force last
-    took_part: bool = False  # it has begun to train since the job's start
+    finished: str = ""  # the reason that it gave; empty: it has not finished
+    current: bool = False  # it has parameters, and every result of the latest settled generation
+    took_part: bool = False  # it has begun to train since the start of the job
 
     @property
     def hello(self) -> pb.Hello:
-        """How it introduced itself; only where it is attached."""
+        """The worker's Hello, if it is attached."""
         assert self.stream is not None
         return self.stream.hello
 
     def send(self, message: pb.ControllerMessage) -> None:
-        """Put into its outbox, if it is attached."""
+        """Put a message into the worker's outbox, if it is attached."""
         if self.stream is not None:
             self.stream.outbox.put_nowait(message)
 
@@ -90,22 +90,22 @@ class Members:
 
     @property
     def running(self) -> list[Seat]:
-        """Those that are in the middle of the job."""
+        """The attached workers that have the job's parameters and have not finished."""
         return [seat for seat in self.sources if seat.state is not SeatState.FINISHED]
 
     @property
     def sources(self) -> list[Seat]:
-        """Those that have the job's parameters: others may take theirs."""
+        """The attached workers that have the job's parameters, which others may fetch."""
         return [seat for seat in self.attached if seat.current]
 
     @property
     def fresh(self) -> list[Seat]:
-        """Those that wait without a Welcome and have nothing."""
+        """The attached workers that have no parameters and no Welcome."""
         return [seat for seat in self.attached if seat.state is SeatState.ATTACHED and not seat.current]
 
     def attach(self, hello: pb.Hello) -> tuple[Stream, bool]:
-        """Give a worker its seat; return the stream, and whether it replaces an open stream of the same worker; else
-        AttachError.
+        """Give a worker its seat; return its stream, and whether it replaces an open stream of the same worker.
+        AttachError if the Hello is wrong or the seat is taken.
         """
         self._check(hello)
         seat = self.seats[hello.rank]
@@ -122,7 +122,7 @@ class Members:
         return stream, replaced is not None
 
     def leave(self, stream: Stream) -> Seat | None:
-        """The seat that a stream's end empties; None where another stream has it already."""
+        """Empty and return the seat of a stream that has ended; None if another stream has the seat already."""
         seat = self.seats[stream.rank]
         if seat.stream is not stream:
             return None
@@ -140,7 +140,7 @@ class Members:
                 seat.send(message)
 
     def _check(self, hello: pb.Hello) -> None:
-        """A Hello that can be one of this job's."""
+        """Check a Hello; AttachError says what is wrong."""
         if hello.rank >= self.workers:
             message = f"rank {hello.rank}: job {self.job} has the ranks 0 to {self.workers - 1}"
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, message)
@@ -156,7 +156,7 @@ class Members:
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
     def _replace(self, seat: Seat, old: Stream, hello: pb.Hello) -> None:
-        """End the older stream of a worker that is here again; another host's worker of that rank is a mistake."""
+        """End the older stream of a worker that attaches again; AttachError if the worker is on another host."""
         before, now = (address.rpartition(":")[0] for address in (old.hello.peer_address, hello.peer_address))
         if before != now:
             message = (

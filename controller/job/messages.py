@@ -18,7 +18,7 @@ def welcome(
     decision: int,
     late_policy: LatePolicy,
 ) -> pb.ControllerMessage:
-    """The first message of every stream."""
+    """Return the first message of a stream."""
     return pb.ControllerMessage(
         welcome=pb.Welcome(
             workers=workers,
@@ -36,7 +36,7 @@ def welcome(
 
 
 def decision(k: int, number: int, late_policy: LatePolicy) -> pb.ControllerMessage:
-    """Another k is in force in the switch, or late gradients are treated otherwise."""
+    """Return the message that k or the policy for late gradients has changed."""
     rule, weight = late_policy
     return pb.ControllerMessage(decision=pb.Decision(k=k, number=number, late_gradient=rule, age_weight=weight))
 
@@ -50,17 +50,13 @@ def regroup(generation: int) -> pb.ControllerMessage:
 
 
 def resume(generation: int) -> pb.ControllerMessage:
-    """Fetch what peers have, then go on."""
+    """Return the message after which workers fetch missing results from peers and continue."""
     return pb.ControllerMessage(resume=pb.Resume(generation=generation))
 
 
-def checkpoint(
-    iteration: int, files: Mapping[str, str], missing: Sequence[int], control: pb.ControlState
-) -> pb.ControllerMessage:
+def checkpoint(iteration: int, files: Mapping[str, str], control: pb.ControlState) -> pb.ControllerMessage:
     """Return the message that has a saved checkpoint completed."""
-    return pb.ControllerMessage(
-        checkpoint=pb.Checkpoint(iteration=iteration, files=files, missing=missing, control=control)
-    )
+    return pb.ControllerMessage(checkpoint=pb.Checkpoint(iteration=iteration, files=files, control=control))
 
 
 def stop(reason: str) -> pb.ControllerMessage:

@@ -1,10 +1,10 @@
-"""How a job goes on after a restart of the switch or the controller.
+"""Continues a job after a restart of the switch or the controller.
 
-A controller that finds workers training goes on with the k and the generation that the switch has. If the switch does
-not have the workers' generation, its slots are lost: a worker that holds the only copy of a result must be heard before
-a slot may sum that block again. So the controller halts all workers (Regroup), admits a new generation when all have
-answered, and then the workers fetch each other's results and go on (Resume). Workers that are lost meanwhile are not
-waited for.
+A controller that finds workers training continues with the k and the generation that the switch has. If the switch does
+not have the workers' generation, its slots are lost. A worker may then hold the only copy of a result, so it must
+report before a slot sums that block again. The controller halts all workers (Regroup) and admits a new generation when
+all have answered. The workers then fetch each other's results and continue (Resume). The controller does not wait for
+workers that are lost meanwhile.
 """
 
 import logging
@@ -18,28 +18,30 @@ from kofn.results.ranks import name_workers
 _LOG = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
-"""How long a worker has to answer a Regroup. One that does not is given up, and may attach again."""
+"""Maximum time for a worker's answer to Regroup. A worker without an answer is released, and may attach again."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """Adoption of a job that goes on, and regroups."""
+    """Adopts a running job, and regroups its workers."""
 
     job_state: JobState
     regroups: int = 0
     waiting: set[int] = field(default_factory=set)  # the workers that have not answered the present Regroup
-    adopted: bool = False  # this controller came later: workers not back after the grace are lost
-    _admitted: bool = False  # the switch takes packets of the new generation
+    adopted: bool = False  # the job was adopted, and workers that are not back after GRACE_S are lost
+    _admitted: bool = False  # the switch admits packets of the new generation
 
     # -- adoption
 
     def adopt(self, seat: Seat, now_s: float) -> None:
-        """The first worker that is training already: go on with what the switch has, or bring all together first."""
+        """Adopt the job of a worker that is training already: continue with the switch's k and generation, or gather
+        all workers if the switch does not have theirs.
+        """
         job, found = self.job_state, self.job_state.slots.found
         job.quiet_until_s = now_s + state.GRACE_S
         if found is None or found.generation != seat.hello.generation:
             _LOG.warning(
-                "job %d goes on already (worker %d is in iteration %d), but the switch has not its generation %d",
+                "job %d is running already (worker %d is in iteration %d), but the switch does not have generation %d",
                 job.job, seat.rank, seat.hello.iteration, seat.hello.generation,
             )  # fmt: skip
             job.enter(Phase.GATHERING, now_s)
@@ -50,16 +52,18 @@ class Recovery:
         job.control_loop.k = found.k
         self.adopted = True
         job.enter(Phase.RUNNING, now_s)
-        _LOG.info("job %d goes on already: k = %d, generation %d as in the switch", job.job, found.k, found.generation)
+        _LOG.info(
+            "job %d is running already: k = %d, generation %d as in the switch", job.job, found.k, found.generation
+        )
 
     def grace_is_over(self, now_s: float) -> bool:
-        """Return True once, when the grace is over: workers that were to be adopted and are absent are then lost."""
+        """Return True once, when GRACE_S after an adoption is over: workers that are still absent are lost."""
         over = self.adopted and self.job_state.phase is Phase.RUNNING and now_s >= self.job_state.quiet_until_s
         self.adopted = self.adopted and not over
         return over
 
     def gather(self, now_s: float) -> None:
-        """Regroup when all are back, or enough time has passed."""
+        """Regroup if all workers are back, or GRACE_S is over."""
         job = self.job_state
         here, running = job.members.attached, job.members.running
         if not running or (len(here) < job.members.workers and now_s < job.quiet_until_s):
@@ -70,14 +74,14 @@ class Recovery:
             seat.current = seat.hello.generation == job.settled
             if seat.current:
                 job.welcome(seat, job.settled)
-        if not job.control_loop.iteration:  # another controller saw the job's beginning
+        if not job.control_loop.iteration:  # this controller has seen no iteration of the job
             job.control_loop.restart(seat.rank for seat in job.members.running)
         self.begin(now_s)
 
     # -- regroup
 
     def begin(self, now_s: float) -> None:
-        """Everyone stops before anything is summed anew; a regroup that is going on starts over."""
+        """Halt all workers, so that no block is summed again; a regroup in progress starts over."""
         job = self.job_state
         job.generation, job.to_admit = job.next_generation(), 0
         self.waiting = {
@@ -86,7 +90,7 @@ class Recovery:
         self._admitted = False
         if not any(
             seat.state in WELCOMED for seat in job.members.running
-        ):  # no worker has the results: one that has may come back
+        ):  # no present worker has the results: wait for one to come back
             job.quiet_until_s = now_s + state.GRACE_S
             job.enter(Phase.GATHERING, now_s)
             return
@@ -95,38 +99,38 @@ class Recovery:
         _LOG.info("job %d: regroup with generation %d: %s", job.job, job.generation, name_workers(self.waiting))
 
     def join(self, seat: Seat) -> None:
-        """One more worker has to answer: it comes back with results that it may be the only one to have."""
+        """Let a worker that comes back answer the Regroup, too: it may have the only copy of a result."""
         self.job_state.welcome(seat, seat.hello.generation)
         seat.send(messages.regroup(self.job_state.generation))
         self.waiting.add(seat.rank)
 
     def answer(self, rank: int, generation: int, now_s: float) -> None:
-        """A worker's Regrouped; one for an earlier generation says nothing about this one."""
+        """Take a worker's Regrouped, unless it is for an earlier generation."""
         if generation == self.job_state.generation:
             self.waiting.discard(rank)
             self._try_resume(now_s)
 
     def gone(self, rank: int, now_s: float) -> None:
-        """A worker has left, or needs no more results."""
+        """Wait no longer for a worker that has left or finished."""
         self.waiting.discard(rank)
         self._try_resume(now_s)
 
     def overdue(self, now_s: float) -> list[int]:
-        """Those that have not answered for too long."""
+        """Return the workers that have not answered within ANSWER_S."""
         late = self.job_state.phase is Phase.REGROUPING and now_s >= self.job_state.since_s + ANSWER_S
         return sorted(self.waiting) if late else []
 
     def admitted(self, now_s: float) -> None:
-        """The switch lets the new generation in."""
+        """Note that the switch admits the new generation."""
         self._admitted = True
         self._try_resume(now_s)
 
     def _try_resume(self, now_s: float) -> None:
-        """Go on when everyone has answered: first the switch, then the workers."""
+        """When all workers have answered, admit the generation to the switch, then resume the workers."""
         if self.job_state.phase is not Phase.REGROUPING:
             return
         if not self.job_state.members.running:
-            self.begin(now_s)  # no worker is left that could go on: gather
+            self.begin(now_s)  # no worker is left that could continue: gather
         elif self.waiting:
             return
         elif self._admitted:

@@ -1,4 +1,4 @@
-"""gRPC around the sessions: Coordinator for the workers, Inspector for the command line and other onlookers."""
+"""The gRPC services around the sessions: Coordinator for workers, Inspector for the command line and other clients."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +21,7 @@ KEEPALIVE = (
     ("grpc.keepalive_timeout_ms", 3000),  # and one on a busy machine may answer late
     ("grpc.http2.ping_timeout_ms", 3000),  # gRPC waits for the longer of the two; this one's default is a minute
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # workers may ask as often
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # workers may ping as often
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.so_reuseport", 0),  # a second controller must fail, not share the port
 )
@@ -31,16 +31,15 @@ WATCH_LEAST_S = 0.05
 
 
 class CoordinatorService(kofn_pb2_grpc.CoordinatorServicer):
-    """The workers' side."""
+    """The service for workers. A worker's Hello selects the session of its job."""
 
     def __init__(self, jobs: Jobs) -> None:
-        """A worker's Hello says which job's session it talks to."""
         self._jobs = jobs
 
     async def Attach(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.WorkerMessage], context: Context
     ) -> AsyncIterator[pb.ControllerMessage]:
-        """One worker's stream: from its Hello until either side ends it."""
+        """Serve one worker's stream, from its Hello until either side ends it."""
         session, stream = await self._join(request_iterator, context)
         reader = asyncio.create_task(self._read(session, stream, request_iterator))
         try:
@@ -68,7 +67,7 @@ class CoordinatorService(kofn_pb2_grpc.CoordinatorServicer):
         raise AssertionError("context.abort raises")
 
     async def _read(self, session: JobSession, stream: Stream, messages: AsyncIterator[pb.WorkerMessage]) -> None:
-        """Take what the worker says until it has said all."""
+        """Pass the worker's messages to its session until it closes its side."""
         async for message in messages:
             session.take(stream, message)
 
@@ -82,17 +81,16 @@ async def _next(outbox: Outbox, reader: asyncio.Task[None]) -> pb.ControllerMess
         await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
         if getter.done():
             return getter.result()
-        reader.result()  # a fault of ours in there is not to be swallowed
+        reader.result()  # raises if reading has failed
         return None
     finally:
         getter.cancel()
 
 
 class InspectorService(kofn_pb2_grpc.InspectorServicer):
-    """The onlookers' side."""
+    """The service for operators. A request names a job; 0 means the first one."""
 
     def __init__(self, jobs: Jobs, link: SwitchLink) -> None:
-        """A request says which job it is about; 0: the first one."""
         self._jobs, self._link = jobs, link
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.Status:  # noqa: N802
@@ -101,7 +99,7 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
     async def WatchStatus(  # noqa: N802
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.Status]:
-        """A status now and after each change, at most one each interval."""
+        """Send a status now and after each change, at most one each interval."""
         session = await self._session(request.job, context)
         interval_s = max(request.interval_s or WATCH_INTERVAL_S, WATCH_LEAST_S)
         shown = None
@@ -136,7 +134,8 @@ class InspectorService(kofn_pb2_grpc.InspectorServicer):
 def serve(
     jobs: Jobs, link: SwitchLink, addresses: Sequence[str], credentials: Credentials | None = None
 ) -> tuple[grpc.aio.Server, list[int]]:
-    """A server, not yet started, and its ports (port 0 takes a free one); StartError names an address in use."""
+    """Return a server that is not started, and its ports (port 0 takes a free one); StartError names an address in
+    use."""
     server = grpc_server(credentials, KEEPALIVE)
     kofn_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(jobs), server)
     kofn_pb2_grpc.add_InspectorServicer_to_server(InspectorService(jobs, link), server)

@@ -1,7 +1,7 @@
-"""One job's session: what workers and the switch say goes to the control loop, and k and generations to the switch.
+"""One job's session: passes news of workers and switch to the control loop, and k and generations to the switch.
 
-No gRPC server and no connection to a switch in here: `service` brings the messages, `slots` stands for the switch.
-`lifecycle` knows who takes part.
+It has no gRPC server and no connection to a switch: `service` brings the messages, and `slots` represents the switch.
+`lifecycle` decides which workers take part.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ from kofn.rpc import kofn_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-"""After a refusal of the switch."""
+"""Time after which a write that the switch refused is repeated."""
 
 
 @dataclass(slots=True, kw_only=True)
 class JobSession:
-    """The job: its state and its members, the control loop, and the slots that it has in the switch."""
+    """A job's state, members, control loop, and slots in the switch."""
 
     job: JobSection
     control_loop: ControlLoop
@@ -49,14 +49,14 @@ class JobSession:
     job_state: JobState = field(init=False)
     life: Lifecycle = field(init=False)
     waiting: Waiting = field(init=False)
-    objectives: Collection[str] = ()  # that the configuration names
-    version: int = 0  # counts what a status would show
-    _wanted: asyncio.Event = field(default_factory=asyncio.Event)  # something waits to be brought to the switch
+    objectives: Collection[str] = ()  # those that the configuration names
+    version: int = 0  # counts changes that a status shows
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a k or a generation must go to the switch
     _sampled: int = 0
     _pacer: DecisionPacer = field(default_factory=DecisionPacer)
 
     def __post_init__(self) -> None:
-        """Begin without workers, and listen to the switch."""
+        """Create the parts without workers, and listen to the switch."""
         self.job_state = JobState(
             members=Members(job=self.job.id, workers=self.job.workers),
             control_loop=self.control_loop,
@@ -73,7 +73,7 @@ class JobSession:
 
     @property
     def started(self) -> bool:
-        """Workers are training, or were."""
+        """Whether workers are or were training."""
         return self.job_state.started
 
     @property
@@ -87,14 +87,14 @@ class JobSession:
     # -- workers
 
     def attach(self, hello: pb.Hello) -> Stream:
-        """Give the worker its seat; AttachError says why not."""
+        """Give a worker its seat; AttachError says why it cannot take part."""
         if hello.job != self.job.id:
             raise AttachError(grpc.StatusCode.INVALID_ARGUMENT, f"job {hello.job}: this is job {self.job.id}")
         self.version += 1
         return self.life.attach(hello, time.monotonic())
 
     def take(self, stream: Stream, message: pb.WorkerMessage) -> None:
-        """Whatever a worker says after its Hello; nothing counts any more that comes on a replaced stream."""
+        """Take a worker's message after its Hello; ignore it if it comes on a replaced stream."""
         rank = stream.rank
         if self.members.seats[rank].stream is not stream:
             return
@@ -110,20 +110,20 @@ class JobSession:
                 self.job_state.checkpoints.saved(rank, message.saved, time.monotonic())
             case "finished":
                 if not any(seat.finished for seat in self.members.seats):
-                    self._decide()  # on all that was measured: from now on silence says nothing
+                    self._decide()  # by all measurements so far: from now on silence is no sign of a slow worker
                 self.life.finish(rank, message.finished.reason, time.monotonic())
             case other:
                 _LOG.warning("job %d: worker %d sends %s after its Hello: ignored", self.job.id, rank, other)
         self.version += 1
 
     def leave(self, stream: Stream) -> None:
-        """A worker's stream is gone."""
+        """Note that a worker's stream has ended."""
         self.life.leave(stream, time.monotonic())
         self.job_state.checkpoints.look(time.monotonic())
         self.version += 1
 
     def _report(self, rank: int, report: pb.Report) -> None:
-        """A worker's view of one iteration."""
+        """Take a worker's report of one iteration."""
         before, now_s = self.control_loop.iteration, time.monotonic()
         if not self.control_loop.report(rank, report, now_s):
             return
@@ -147,19 +147,19 @@ class JobSession:
         self.version += 1
 
     def _lost(self, why: str) -> None:
-        """The job's slots are gone."""
+        """Recover from the loss of the job's slots."""
         self.life.lost(why, time.monotonic())
         self.version += 1
 
     # -- k
 
     def look(self) -> None:
-        """Decide, if that is due and there is time for it."""
+        """Decide on k, if a decision is due and the pacer allows it."""
         if self._pacer.now(time.monotonic()):
             self._decide()
 
     def _decide(self) -> None:
-        """Decide, if that is due."""
+        """Decide on k, if a decision is due."""
         begin_s = time.monotonic()
         if self.job_state.phase is not Phase.RUNNING or not self.control_loop.due(begin_s):
             return
@@ -170,7 +170,7 @@ class JobSession:
     def set_objective(self, text: str, *, planned: bool = False) -> None:
         """Follow another objective, set by an event (planned) or an operator; ConfigError says what must hold.
 
-        A module:Name must be in the job's configuration: no remote caller has a module imported.
+        A module:Name must be in the job's configuration, so that no remote caller can import a module.
         """
         check_objective(text, self.job.workers, "objective")
         if MODULE.fullmatch(text) and text not in self.objectives:
@@ -185,7 +185,7 @@ class JobSession:
         self._apply(change)
 
     async def watch(self) -> None:
-        """Look at silent workers and at what takes long, until cancelled."""
+        """Check periodically for silent workers, due decisions and long waits, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
@@ -194,7 +194,7 @@ class JobSession:
             self.version += self.waiting.look(now_s)
 
     async def carry(self) -> None:
-        """Bring generations and k to the switch, then tell the workers; until cancelled. Only the latest k counts."""
+        """Bring generations and k to the switch, then tell the workers, until cancelled. Skip a k that is outdated."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -208,7 +208,7 @@ class JobSession:
                 self._refused(k, str(error))
 
     def _refused(self, k: int, why: str) -> None:
-        """The last k stays in force: log each reason once, and try again."""
+        """Log why a k was refused, each reason once, and try again later. The last k stays in force."""
         if why != self.slots.refusal:
             _LOG.error("job %d: k = %d was not pushed, k = %d stays: %s", self.job.id, k, self.slots.in_force, why)
         self.slots.refusal = why
@@ -216,13 +216,13 @@ class JobSession:
         asyncio.get_running_loop().call_later(AGAIN_S, self._wanted.set)
 
     def _in_force(self, k: int) -> None:
-        """The switch has confirmed another k: only now do the workers hear of it."""
+        """Send the workers the k that the switch has just confirmed."""
         number = self.agreement.confirmed(k)
         self.version += 1
         self.members.broadcast(messages.decision(k, number, self.control_loop.late_policy))
 
     def _agree(self, rank: int, report: pb.Report) -> None:
-        """Take over what a report says about the k of its blocks."""
+        """Pass on what a report says about the k of its blocks."""
         said = AnnouncedK(
             iteration=report.iteration, decision=report.decision, least=report.k_least, most=report.k_most
         )
@@ -233,7 +233,7 @@ class JobSession:
             self.journal.agreed(self.job.id, self.agreement)
 
     async def _admit(self, k: int) -> None:
-        """Open the switch for a new generation; where the connection breaks the next one finds out what it has."""
+        """Have the switch admit the new generation. If the connection breaks, the next one finds out what it has."""
         generation, self.job_state.to_admit = self.job_state.to_admit, 0
         try:
             await self.slots.admit(generation, k)
@@ -244,7 +244,7 @@ class JobSession:
                 self._wanted.set()
 
     def _apply(self, change: Change | None) -> None:
-        """Log a change, note it, have it carried out."""
+        """Log a change of k, write it to the journal, and have it carried out."""
         self.journal.fault(self.job.id, self.control_loop)
         if change is None:
             return

@@ -1,12 +1,12 @@
-"""A job's state: its phase and generation, its members, and the steps that several of its parts take.
+"""A job's state: its phase, generation and members, and the steps that several modules use.
 
 WAITING --enough fresh workers--> OPENING --generation in the switch--> RUNNING --all have finished--> OVER
    |                                                                    ^    |
-   | some worker is training already,                                   |    | the switch has lost the slots
-   | and the switch has its generation: go on with that ----------------'    v
-   '- and it has not ---> GATHERING --all are back, or GRACE_S--> REGROUPING --all have answered--> RUNNING
+   | a worker is training already, and the switch                       |    | the switch has lost the slots
+   |- has its generation: continue with that ---------------------------'    v
+   '- does not have it --> GATHERING --all are back, or GRACE_S--> REGROUPING --all have answered--> RUNNING
 
-No I/O: `to_admit` holds what the switch shall get, the outboxes hold the workers' messages.
+No I/O: `to_admit` has the generation for the switch, the outboxes have the workers' messages.
 """
 
 import enum
@@ -25,11 +25,11 @@ from kofn.controller.policy.control_loop import Change, ControlLoop
 _LOG = logging.getLogger(__name__)
 
 GRACE_S = 5.0
-"""How long workers that may be training are waited for before it is gone on without them."""
+"""Time for which a job waits for workers that may be training before it continues without them."""
 
 
 class Phase(enum.StrEnum):
-    """The phase of the job."""
+    """The phases of a job, in the picture above."""
 
     WAITING = "waiting"
     OPENING = "opening"
@@ -41,21 +41,21 @@ class Phase(enum.StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class JobState:
-    """Phase, generation and members of one job; `apply` takes changes of k, `wake` says that `to_admit` is set."""
+    """Phase, generation and members of one job."""
 
     members: Members
     control_loop: ControlLoop
     slots: Slots
     agreement: Agreement
     start_workers: int
-    apply: Callable[[Change | None], None]
-    wake: Callable[[], None]
+    apply: Callable[[Change | None], None]  # carries out a change of k
+    wake: Callable[[], None]  # called when `to_admit` is set
     phase: Phase = Phase.WAITING
     generation: int = 0
-    settled: int = 0  # the generation that was in force last: who knows no earlier one can take part in a regroup
-    to_admit: int = 0  # a generation that the switch shall let in; `Lifecycle.admitted` then goes on
-    since_s: float = field(default_factory=time.monotonic)  # of the phase
-    quiet_until_s: float = 0.0  # time in which a worker that is training may come back
+    settled: int = 0  # the latest generation that workers trained in: a worker of an older one cannot join a regroup
+    to_admit: int = 0  # a generation that the switch must admit; `Lifecycle.admitted` follows
+    since_s: float = field(default_factory=time.monotonic)  # start of the phase
+    quiet_until_s: float = 0.0  # until then a worker that is training may come back
     checkpoints: Checkpoints = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class JobState:
 
     @property
     def started(self) -> bool:
-        """Workers are training, or were."""
+        """Whether workers are or were training."""
         return self.phase not in (Phase.WAITING, Phase.OPENING)
 
     def enter(self, phase: Phase, now_s: float) -> None:
@@ -82,7 +82,7 @@ class JobState:
         self.checkpoints.begin(seats, now_s)
 
     def admit(self) -> None:
-        """Have the present generation let in."""
+        """Have the switch admit the present generation."""
         self.to_admit = self.generation
         self.wake()
 
@@ -105,13 +105,13 @@ class JobState:
         )
 
     def worker_left(self, seat: Seat, words: str, now_s: float) -> None:
-        """A worker counts no more: live workers, and so k, become fewer."""
+        """Remove a worker from the live ones, and let the control loop choose k among the rest."""
         if self.control_loop.live[seat.rank] and self.started:
             level = logging.INFO if seat.finished else logging.WARNING
             _LOG.log(level, "job %d: worker %d %s", self.job, seat.rank, words)
             self.apply(self.control_loop.worker_left(seat.rank, words, now_s))
 
     def next_generation(self) -> int:
-        """Unix seconds, and more than every generation that anyone here knows of."""
+        """Return the Unix time in seconds, or more if a known generation is as high."""
         known = [self.generation, self.slots.latest, *(seat.hello.generation for seat in self.members.attached)]
         return max(int(time.time()), max(known) + 1)

@@ -12,7 +12,7 @@ _STARTED_S = time.monotonic()
 
 
 def status(session: JobSession, link: SwitchLink, jobs: Sequence[int]) -> pb.Status:
-    """Return what is known now of one of these jobs."""
+    """Return the present status of a session; `jobs` lists all jobs of the controller."""
     control_loop = session.control_loop
     answer = status_message(control_loop)
     answer.MergeFrom(

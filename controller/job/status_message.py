@@ -1,4 +1,4 @@
-"""The control loop's knowledge as the Status message of kofn/rpc/kofn.proto."""
+"""The control loop's part of the Status message of kofn/rpc/kofn.proto."""
 
 import math
 
@@ -37,7 +37,7 @@ def status_message(control_loop: ControlLoop) -> pb.Status:
 
 
 def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
-    """One worker's measurements and estimate."""
+    """Return one worker's measurements and estimate."""
     estimate, measured = control_loop.estimate, control_loop.measurements
     track = measured.track[rank]
     return pb.WorkerStatus(
@@ -67,7 +67,7 @@ def _worker(control_loop: ControlLoop, rank: int) -> pb.WorkerStatus:
 
 
 def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
-    """Iteration and round times of each possible k, whatever the objective; which one is in force, and why."""
+    """Return the times of each possible k, and why the present k is in force; empty before the first choice."""
     if control_loop.choice is None or control_loop.prediction is None:
         return []
     forecast, errors_s = control_loop.choice.forecast, control_loop.prediction.error_s
@@ -95,7 +95,7 @@ def _expected(control_loop: ControlLoop) -> list[pb.Expected]:
 
 
 def _in_force(control_loop: ControlLoop) -> str:
-    """Why k is in force, in a few words."""
+    """Describe why k is in force."""
     name = control_loop.goal.name
     if name == "all":
         return "all workers"
@@ -105,7 +105,7 @@ def _in_force(control_loop: ControlLoop) -> str:
 
 
 def _chosen(control_loop: ControlLoop) -> str:
-    """Why the latest choice left k where it is."""
+    """Describe why the latest choice kept k or chose it."""
     choice = control_loop.choice
     if choice is None or control_loop.k == choice.best:
         return "cheapest"
@@ -127,5 +127,5 @@ def _change(change: Change) -> pb.Change:
 
 
 def _known(value: float) -> float:
-    """Return 0 for an unknown value: NaN and infinity have no JSON."""
+    """Return the value; 0 for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else 0.0

@@ -1,1 +1,1 @@
-"""The switch as the controller sees it: program, entries, slots."""
+"""The controller's access to the switch: program, table entries, slots."""

@@ -1,6 +1,7 @@
-"""The table entries, multicast groups and digest setting of all jobs, from their configurations and the topology.
+"""Builds the table entries, multicast groups and digest setting of all jobs, from their configurations and the
+topology.
 
-Tables, actions and fields have p4info's names. Knows nothing of connections.
+Tables, actions and fields have p4info's names. The module knows nothing of connections.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from kofn.host.protocol.block_layout import WORD_BITS
 from kofn.host.wire.packet import Lanes
 
 FLOOD_GROUP = 0x100
-"""Multicast group of all ports; a job's own group is its id, 1 to 127."""
+"""The multicast group of all ports. A job's own group is its id, 1 to 127."""
 
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
 
@@ -31,7 +32,8 @@ VERDICT_TYPE = "verdict_t"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLayout:
-    """A job, the topology's hosts, and the job's part of them: `workers` hosts from `first`, slots from `base`."""
+    """A job's part of the topology and the switch: `job.workers` of the `hosts` from `first` on, slots from `base`
+    on."""
 
     job: JobSection
     hosts: tuple[TopologyHost, ...]
@@ -39,7 +41,7 @@ class SlotLayout:
     base: int = 0
 
     def __post_init__(self) -> None:
-        """LayoutError where the job does not fit the topology or the switch."""
+        """Check the layout; LayoutError if the job does not fit the topology or the switch."""
         if not 1 <= self.job.id <= JOB_MOST:
             raise LayoutError(
                 f"job.id must be 1 to {JOB_MOST} (higher ones are those of exact sums), got {self.job.id}"
@@ -55,17 +57,18 @@ class SlotLayout:
 
     @property
     def end(self) -> int:
-        """After its last slot: those of exact sums follow its own."""
+        """The first slot after the job's, including its slots for exact sums."""
         return self.base + self.job.slots + self.job.exact_slots
 
     @property
     def members(self) -> tuple[TopologyHost, ...]:
-        """The hosts of the job's workers; a worker's rank is its place in here."""
+        """The hosts of the job's workers, by rank."""
         return self.hosts[self.first : self.first + self.job.workers]
 
 
 def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tuple[SlotLayout, ...]:
-    """Give each job the next hosts and the next slots, aligned to its own number; LayoutError where they do not fit."""
+    """Give each job the next hosts, and the next slots from a multiple of its number on; LayoutError if they do not
+    fit."""
     layouts: list[SlotLayout] = []
     first = end = 0
     for job in jobs:
@@ -78,15 +81,15 @@ def lay_out(jobs: Sequence[JobSection], hosts: tuple[TopologyHost, ...]) -> tupl
 
 
 def high_bits(width: int) -> int:
-    """A word with the top bit of every lane of `width` bits set."""
+    """Return a word with the top bit of every lane of `width` bits set."""
     lane = 1 << (width - 1)
     return sum(lane << shift for shift in range(0, WORD_BITS, width))
 
 
 def job_entry(job: JobSection, k: int, generation: int, base: int = 0) -> fy.P4TableEntry:
-    """The entry that holds k and the generation: changing k is one MODIFY of it.
+    """Return the job's entry, which has k and the generation: one MODIFY of it changes k.
 
-    Workers scale their values so that one contribution of each fits a lane's sum: that is its room.
+    The room is the number of workers, because workers scale their values so that one contribution of each fits a lane.
     """
     slots = {"base": base, "mask": job.slots - 1, "generation": generation}
     action = fy.P4TableAction(SET_JOB, k=k, group=job.id, room=job.workers, **slots)
@@ -94,8 +97,8 @@ def job_entry(job: JobSection, k: int, generation: int, base: int = 0) -> fy.P4T
 
 
 def exact_entries(job: JobSection, generation: int, base: int = 0) -> list[fy.P4TableEntry]:
-    """Return the entry of the job's exact sums, which need all workers and use the slots behind its own; none without
-    such slots.
+    """Return the entry of the job's exact sums, which need all workers and use the slots after its own; an empty list
+    without such slots.
     """
     slots = {"base": base + job.slots, "mask": job.exact_slots - 1, "generation": generation}
     action = fy.P4TableAction(SET_JOB, k=job.workers, group=job.id, room=job.workers, **slots)
@@ -112,12 +115,12 @@ class Found:
 
 
 def find_jobs(present: Iterable[Any], schema: fy.P4Schema) -> dict[int, Found]:
-    """The jobs' entries among a switch's entities, by job."""
+    """Return the jobs' entries among a switch's entities, by job."""
     return {found.job: found for entity in present if (found := _found(entity, schema)) is not None}
 
 
 def _found(entity: Any, schema: fy.P4Schema) -> Found | None:
-    """A job's entry, decoded; None for everything else."""
+    """Decode a job's entry; None for all other entities."""
     if not isinstance(entity, fy.P4TableEntry) or schema.tables[entity.table_id].name != JOBS:
         return None
     match, action = entity.match, entity.action
@@ -127,7 +130,7 @@ def _found(entity: Any, schema: fy.P4Schema) -> Found | None:
 
 
 def fixed_entries(layouts: Sequence[SlotLayout]) -> list[fy.P4TableEntry | fy.P4MulticastGroupEntry]:
-    """Everything that the jobs need in the switch, but for the digest and the jobs' own entries."""
+    """Return all entries and groups of the jobs, except the digest setting and the jobs' own entries."""
     hosts = layouts[0].hosts
     return [
         *(_group(layout.job.id, layout.members) for layout in layouts),
@@ -139,23 +142,23 @@ def fixed_entries(layouts: Sequence[SlotLayout]) -> list[fy.P4TableEntry | fy.P4
 
 
 def _group(number: int, hosts: tuple[TopologyHost, ...]) -> fy.P4MulticastGroupEntry:
-    """The multicast group of these hosts."""
+    """Return the multicast group of these hosts."""
     return fy.P4MulticastGroupEntry(number, replicas=[host.port for host in hosts])
 
 
 def digest_entry(layouts: Sequence[SlotLayout]) -> fy.P4DigestEntry:
-    """Arrivals come at once, many workers' in short lists: a silent worker is known by what the others sent.
+    """Return the digest setting: the switch sends arrivals at once, or with many workers in short lists.
 
-    No timeout: with one, BMv2 holds them back for 100 to 200 ms, however small it is; without one, until a list is
-    full. No acknowledgement: the sequence number makes each digest new. (BMv2 1.15.5 ends itself when a pipeline is
-    pushed while it waits for one.)
+    A list is sent when it is full. There is no timeout, because with any BMv2 delays digests by 100 to 200 ms. There is
+    no acknowledgement, because the sequence number makes each digest new. (BMv2 1.15.5 exits if a pipeline is pushed
+    while it waits for one.)
     """
     size = max(1, min(layout.job.workers for layout in layouts) // 4)
     return fy.P4DigestEntry(DIGEST, max_list_size=size, max_timeout_ns=0, ack_timeout_ns=0)
 
 
 def _l2(hosts: tuple[TopologyHost, ...]) -> Iterator[fy.P4TableEntry]:
-    """Each host's MAC to its port, broadcasts to all."""
+    """Yield the entries that forward each host's MAC to its port, and broadcasts to all ports."""
     for host in hosts:
         action = fy.P4TableAction("ingress.forward.to_port", port=host.port)
         yield _entry("ingress.forward.l2", {"hdr.ethernet.dst_addr": host.mac}, action)
@@ -164,7 +167,7 @@ def _l2(hosts: tuple[TopologyHost, ...]) -> Iterator[fy.P4TableEntry]:
 
 
 def _lanes() -> Iterator[fy.P4TableEntry]:
-    """One entry for each lane width; votes are counted without lanes."""
+    """Yield an entry for each lane width, and one for votes, which have no lanes."""
     highs = {code: high_bits(width) for code, width in enumerate(WIDTHS)} | {Lanes.VOTES: 0}
     for code, high in highs.items():
         action = fy.P4TableAction("ingress.admission.set_lanes", high=high)
@@ -172,7 +175,8 @@ def _lanes() -> Iterator[fy.P4TableEntry]:
 
 
 def _workers(layout: SlotLayout) -> Iterator[fy.P4TableEntry]:
-    """Yield the entries that say which worker speaks from which port, may own a block, and how it is addressed."""
+    """Yield the entries of a job's workers: the port from which each sends, its right to be a recipient, its
+    address."""
     job = layout.job
     for number in (job.id, job.exact_id) if job.exact_slots else (job.id,):
         for rank, host in enumerate(layout.members):
@@ -198,5 +202,5 @@ def _worker(job: int, rank: int, host: TopologyHost) -> Iterator[fy.P4TableEntry
 
 
 def _entry(table: str, match: dict[str, int], action: fy.P4TableAction) -> fy.P4TableEntry:
-    """A table entry of exact matches."""
+    """Return a table entry with exact matches."""
     return fy.P4TableEntry(table, match=fy.P4TableMatch(match), action=action)

@@ -1,7 +1,7 @@
-"""The content of a running switch's slots, read over P4Runtime: which block, from which workers, and which are missing.
+"""Reads the slots of a running switch over P4Runtime: the block in each, its contributors, and the missing workers.
 
-Only reads, as any client may; needs a switch that can read registers, which BMv2 cannot. Packets flow meanwhile: a slot
-that took another block while it was read is read again.
+It only reads, which any client may do, and needs a switch that can read registers; BMv2 cannot. Packets flow meanwhile,
+so a slot that takes another block while it is read is read again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,17 +22,19 @@ ALL = (
     CLOSED,
     CONTRIBUTORS,
     BLOCK_IDS,
-)  # in the order in which they are read; the block_id may have changed meanwhile
+)  # in the order of reading; the second read of the block id shows whether it has changed meanwhile
 ATTEMPTS = 10
-NUMBER = (1 << 32) - 1  # an block_id is three of them: generation, iteration, block
-NO_REGISTERS = "this switch does not read registers over P4Runtime (BMv2 cannot); kofn slots needs the embedded switch"
+NUMBER = (1 << 32) - 1  # mask of each of a block id's three numbers: generation, iteration, block
+NO_REGISTERS = "kofn slots needs the embedded switch: this switch does not read registers over P4Runtime (BMv2 cannot)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One slot: empty (iteration 0), open, or closed by the sum of k workers until another block takes it."""
+    """The content of one slot. It is empty (iteration 0), open, or closed by k contributions until another block takes
+    it.
+    """
 
-    slot: int  # the job's own number
+    slot: int  # counted from the job's first slot
     iteration: int
     block: int
     closed: bool
@@ -46,7 +48,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSlots:
-    """All slots of one job; the sum of `k` workers closes a block."""
+    """All slots of one job. `k` contributions close a block."""
 
     job: int
     k: int
@@ -66,7 +68,7 @@ class SwitchJob:
     workers: tuple[int, ...]
 
     def slot(self, number: int, block_id: int, contributors: int, done: int) -> Slot:
-        """Build a slot from the registers' cells; a slot of another generation is empty."""
+        """Return a slot's content from its registers' cells; empty if the block is of another generation."""
         generation, iteration, block = block_id >> 64, block_id >> 32 & NUMBER, block_id & NUMBER
         if generation != self.generation or iteration == 0:
             return Slot(slot=number, iteration=0, block=0, closed=False, present=(), missing=())
@@ -84,7 +86,9 @@ class SwitchJob:
 
 
 async def read_slots(address: str, device_id: int, job: int | None = None) -> list[JobSlots]:
-    """The slots of every job, or of one.  Raises InspectionError, and P4ClientError where no switch answers."""
+    """Return the slots of all jobs, or of one. InspectionError if they cannot be read, P4ClientError if no switch
+    answers.
+    """
     async with fy.P4Client(address, wait_for_ready=False) as client:
         reader = await open_reader(client, address, device_id)
         jobs = await reader.jobs() if job is None else [await reader.job(job)]
@@ -92,26 +96,26 @@ async def read_slots(address: str, device_id: int, job: int | None = None) -> li
 
 
 async def open_reader(client: fy.P4Client, address: str, device_id: int) -> "SlotReader":
-    """A reader of the switch at the other end; InspectionError where that does not run kofn's program."""
+    """Return a reader of the switch; InspectionError if it does not run kofn's program."""
     return SlotReader(client, await _schema(client, address, device_id), device_id, address)
 
 
 async def _schema(client: fy.P4Client, address: str, device_id: int) -> fy.P4Schema:
-    """Return the schema of the switch's program; InspectionError if that is not kofn's."""
+    """Return the schema of the switch's program; InspectionError if it is not kofn's."""
     request = p4r.GetForwardingPipelineConfigRequest(device_id=device_id)
     try:
         schema = fy.P4Schema((await client.request(request)).config.p4info)
     except fy.P4ClientError as error:
         if not error.is_pipeline_missing:
             raise
-        raise InspectionError(f"the switch at {address} runs no program: a controller has to push it") from error
+        raise InspectionError(f"the switch at {address} runs no program: a controller must push it") from error
     if JOBS not in (table.name for table in schema.tables):
-        raise InspectionError(f"the switch at {address} runs another program than kofn's: it has no table {JOBS}")
+        raise InspectionError(f"the switch at {address} must run kofn's program, but has no table {JOBS}")
     return schema
 
 
 class SlotReader:
-    """Reads of one switch."""
+    """Reads the jobs and slots of one switch."""
 
     def __init__(self, client: fy.P4Client, schema: fy.P4Schema, device_id: int, address: str) -> None:
         self._client, self._address = client, address
@@ -119,7 +123,7 @@ class SlotReader:
         self._device_id = device_id
 
     async def jobs(self) -> list[SwitchJob]:
-        """The jobs that the switch knows."""
+        """Return all jobs of the switch."""
         workers: dict[int, set[int]] = {}
         for match, _ in await self._rows(MEMBERS):
             workers.setdefault(match["job"], set()).add(match["worker"])
@@ -133,15 +137,15 @@ class SlotReader:
         ]
 
     async def job(self, number: int) -> SwitchJob:
-        """One of them; InspectionError names those that there are."""
+        """Return one job; InspectionError lists the existing ones."""
         jobs = {found.job: found for found in await self.jobs()}
         if number not in jobs:
             known = ", ".join(map(str, jobs)) or "none"
-            raise InspectionError(f"the switch at {self._address} has no job {number}; it has {known}")
+            raise InspectionError(f"the job must be one of the switch at {self._address} ({known}), got {number}")
         return jobs[number]
 
     async def _rows(self, table: str) -> list[tuple[dict[str, int], dict[str, int]]]:
-        """The match and the action's parameters of a table's entries."""
+        """Return the match and the action's parameters of each entry of a table."""
         rows = []
         for entity in await self._read([fy.P4TableEntry(table).encode(self._schema)]):
             entry = fy.P4TableEntry.decode(entity, self._schema)
@@ -151,11 +155,11 @@ class SlotReader:
         return rows
 
     async def slots(self, job: SwitchJob) -> JobSlots:
-        """All slots of a job."""
+        """Return all slots of a job."""
         return JobSlots(job=job.job, k=job.k, workers=job.workers, slots=await self.some(job, range(job.mask + 1)))
 
     async def some(self, job: SwitchJob, wanted: Sequence[int]) -> tuple[Slot, ...]:
-        """Some slots, each as it was at some moment, unless it takes blocks faster than it can be read."""
+        """Return some slots. Each is consistent, unless it takes blocks faster than it can be read."""
         found: dict[int, Slot] = {}
         for _ in range(ATTEMPTS):
             moved = []
@@ -168,7 +172,8 @@ class SlotReader:
         return tuple(found.values())
 
     async def _cells(self, indices: Sequence[int]) -> list[tuple[int, ...]]:
-        """The cells of ALL for each index.  They are read index by index: a block is open for milliseconds only."""
+        """Return the cells of ALL for each index, read index by index, because blocks are open for milliseconds
+        only."""
         if not indices:
             return []
         ids = [self._schema.registers[name].id for name in ALL]

@@ -1,4 +1,4 @@
-"""The compiled P4 program, and how it gets into a switch that does not run it."""
+"""The compiled P4 program, and how the controller pushes it to a switch."""
 
 import asyncio
 import contextlib
@@ -14,24 +14,24 @@ from finsy.proto import p4r
 from kofn.controller.errors import PushError
 
 HANDSHAKE_S = 30.0
-LEAVE_S = 2.0  # within which a switch has noticed that a connection was closed
+LEAVE_S = 2.0  # maximum time until a switch notices that a connection was closed
 LEAVE_EVERY_S = 0.05
 
 SwitchCredentials: TypeAlias = fy.GRPCCredentialsTLS | None
-"""Plaintext if None."""
+"""The client's credentials; None: plaintext."""
 
 _BUILD = Path(__file__).parents[2] / "p4src" / "build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledProgram:
-    """The compiled P4 program."""
+    """The files that p4c writes."""
 
     p4info: Path = _BUILD / "kofn.p4info.txtpb"
     blob: Path = _BUILD / "kofn.json"
 
     def options(self, device_id: int, *, force: bool, credentials: SwitchCredentials = None) -> fy.SwitchOptions:
-        """How finsy shall connect; PushError names a file that is not there."""
+        """Return finsy's options for a connection with this program; PushError names a missing file."""
         for path in (self.p4info, self.blob):
             if not path.is_file():
                 raise PushError(f"{path}: no such file; `make p4` builds it where p4c is installed")
@@ -45,13 +45,14 @@ class CompiledProgram:
 
     @property
     def cookie(self) -> int:
-        """By what finsy tells programs apart: made of p4info and blob. PushError names a file that is not there."""
+        """The number by which finsy identifies the program, made from p4info and blob. PushError names a missing
+        file."""
         options = self.options(0, force=False)
         return fy.P4Schema(options.p4info, options.p4blob).p4cookie
 
 
 async def ensure(program: CompiledProgram, address: str, device_id: int, credentials: SwitchCredentials = None) -> bool:
-    """Push the program unless the switch runs it already; True: pushed."""
+    """Push the program unless the switch runs it already; return whether it was pushed."""
     if await _cookie(address, device_id, credentials) == program.cookie:
         return False
     await push(program, address, device_id, credentials)
@@ -59,9 +60,9 @@ async def ensure(program: CompiledProgram, address: str, device_id: int, credent
 
 
 async def push(program: CompiledProgram, address: str, device_id: int, credentials: SwitchCredentials = None) -> None:
-    """Push the program: all slots and entries are empty then.
+    """Push the program, which empties all slots and tables.
 
-    In connections of their own, because finsy would push again whenever a longer one becomes primary again.
+    It uses separate connections, because finsy pushes again whenever a connection with these options becomes primary.
     """
     await _delete_groups(address, device_id, credentials)
     async with _primary(address, program.options(device_id, force=True, credentials=credentials)):
@@ -70,9 +71,10 @@ async def push(program: CompiledProgram, address: str, device_id: int, credentia
 
 @contextlib.asynccontextmanager
 async def _primary(address: str, options: fy.SwitchOptions) -> AsyncIterator[fy.Switch]:
-    """A connection that is primary; PushError when another controller has the switch.
+    """Open a primary connection; PushError if another controller is primary.
 
-    A switch may take the connection that we have just closed for one that is still there: its election id is ours.
+    The switch may not have noticed yet that an earlier connection of this controller, with the same election id, was
+    closed. So it is tried again for LEAVE_S.
     """
     give_up = time.monotonic() + LEAVE_S
     while True:
@@ -86,7 +88,7 @@ async def _primary(address: str, options: fy.SwitchOptions) -> AsyncIterator[fy.
 
 
 async def _cookie(address: str, device_id: int, credentials: SwitchCredentials) -> int | None:
-    """The cookie of the program that the switch runs; None where there is none, or none with a cookie."""
+    """Return the cookie of the switch's program; None if it has no program, or one without a cookie."""
     request = p4r.GetForwardingPipelineConfigRequest(
         device_id=device_id, response_type=p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY
     )
@@ -101,8 +103,8 @@ async def _cookie(address: str, device_id: int, credentials: SwitchCredentials) 
 
 
 async def _delete_groups(address: str, device_id: int, credentials: SwitchCredentials) -> None:
-    """Delete the multicast groups: BMv2 keeps them through a push but forgets having them, so that inserting one again
-    would double its replicas.
+    """Delete the multicast groups. After a push BMv2 still has their replicas but no longer lists them, so that another
+    insertion would double the replicas.
     """
     async with _primary(address, fy.SwitchOptions(device_id=device_id, channel_credentials=credentials)) as switch:
         if switch.p4info.exists:
@@ -111,7 +113,7 @@ async def _delete_groups(address: str, device_id: int, credentials: SwitchCreden
 
 
 def check_primary(switch: fy.Switch) -> None:
-    """PushError when another controller has the switch."""
+    """Raise PushError if another controller is primary."""
     if not switch.is_primary:
         raise PushError(f"another controller with election id {switch.primary_id} is primary")
 
@@ -123,12 +125,12 @@ async def read_all(switch: fy.Switch) -> list[Any]:
 
 
 def _is_fixed(entity: Any, schema: fy.P4Schema) -> bool:
-    """True for default actions and for entries of constant tables (BMv2 does not mark those themselves)."""
+    """Return whether an entity is a default action or an entry of a constant table, which BMv2 does not mark."""
     if not isinstance(entity, fy.P4TableEntry):
         return False
     return entity.is_default_action or schema.tables[entity.table_id].is_const
 
 
 def read(switch: fy.Switch, kinds: list[Any]) -> AsyncIterator[Any]:
-    """Entities of these kinds; finsy's own annotation says coroutine where it has an async generator."""
+    """Read all entities of these kinds. The cast corrects finsy's annotation: it returns an async generator."""
     return cast(AsyncIterator[Any], switch.read(kinds))

@@ -1,8 +1,8 @@
-"""The slots of the iteration in progress, read again and again over one connection.
+"""Reads the slots of the present iteration repeatedly over one connection.
 
-A job has many slots, the iteration in progress few of them.  An iteration's first block
-is at slot (iteration * stride) modulo the job's slots, where the stride is the number of blocks in an iteration
-(host/protocol/core.h); one look at all slots finds it out.
+A job has many slots, of which one iteration uses a few. An iteration's first block is in slot (iteration * stride)
+modulo the job's slots, where the stride is the number of blocks in an iteration (host/protocol/core.h). One read of all
+slots yields the stride.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -14,11 +14,11 @@ import finsy as fy
 from kofn.controller.p4runtime.occupancy import Slot, SlotReader, SwitchJob, open_reader
 
 WINDOW = 32
-"""Slots in one look, at most."""
+"""Maximum number of slots in one read."""
 
 
 class SlotWindow:
-    """Looks at one job.
+    """Reads the slots of one job.
 
     async with slot_window("127.0.0.1:50051", device_id=0, job=1) as window:
         slots = await window.read(iteration=41)
@@ -26,13 +26,14 @@ class SlotWindow:
 
     def __init__(self, reader: SlotReader, job: SwitchJob) -> None:
         self._reader, self._job = reader, job
-        self._stride = 0  # 0: not known yet
+        self._stride = 0  # 0: unknown
 
     async def read(self, iteration: int) -> tuple[Slot, ...]:
-        """Return the present slots of this iteration, WINDOW at most; InspectionError, P4ClientError.
+        """Return at most WINDOW slots of this iteration, spread over its blocks. Raises InspectionError and
+        P4ClientError.
 
-        A slot that still holds an older block is open and empty. If an iteration has too many blocks to tell where it
-        begins, the slots are spread over all of its blocks.
+        A slot with an older block is returned as open and empty. While the stride is unknown, the slots are spread over
+        all slots of the job.
         """
         slots = self._job.mask + 1
         if not self._stride:
@@ -50,9 +51,10 @@ class SlotWindow:
 
 
 def stride(placed: Sequence[tuple[int, int]]) -> int:
-    """Slots from one iteration's first block to the next one's; 0 where no two neighbours are seen.
+    """Return the number of slots from one iteration's first block to the next one's; 0 if no two successive iterations
+    are seen.
 
-    `placed`: for each slot in order, the iteration and the block that it holds; iteration 0 where it is empty.
+    `placed`: the iteration and block in each slot, in order; iteration 0 for an empty slot.
 
     >>> stride([(0, 0), (4, 0), (4, 1), (5, 0), (5, 1), (6, 0)])
     2
@@ -64,7 +66,9 @@ def stride(placed: Sequence[tuple[int, int]]) -> int:
 
 @asynccontextmanager
 async def slot_window(address: str, *, device_id: int, job: int) -> AsyncIterator[SlotWindow]:
-    """InspectionError where the switch cannot be looked into or has no such job, P4ClientError where none answers."""
+    """Open a SlotWindow. InspectionError if the slots cannot be read or there is no such job, P4ClientError if no
+    switch answers.
+    """
     async with fy.P4Client(address, wait_for_ready=False) as client:
         reader = await open_reader(client, address, device_id)
         yield SlotWindow(reader, await reader.job(job))

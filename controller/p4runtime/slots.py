@@ -1,8 +1,8 @@
-"""One job's slots in the switch, as its session sees them: who may use them, and what became of them.
+"""A session's access to its job's slots in the switch.
 
-The switch's entry of the job holds k and the generation. As long as the session has admitted no generation, whatever
-entry is there stays: workers may be training with it. Knows nothing of connections: `switch_link.SwitchLink` sets
-`write`.
+The switch's entry of the job has k and the generation. As long as the session has admitted no generation, an existing
+entry stays, because workers may be training with it. The module knows nothing of connections: `switch_link.SwitchLink`
+sets `write`.
 """
 
 import time
@@ -16,7 +16,7 @@ from kofn.controller.p4runtime.entries import Found, SlotLayout, exact_entries, 
 
 
 async def unwritten(slots: "Slots") -> None:
-    """There is no switch: as if one had answered."""
+    """Confirm the wanted k without a switch."""
     slots.confirm(slots.k)
 
 
@@ -31,69 +31,71 @@ class Slots:
     layout: SlotLayout
     k: int
     generation: int = 0  # admitted by the session; 0: none
-    found: Found | None = None  # what the switch had when it was connected last
-    tried: bool = False  # the admitted generation has been written, or may have been
+    found: Found | None = None  # the switch's entry at the latest connection
+    tried: bool = False  # the admitted generation has, or may have, been written
     latest: int = 0  # the highest generation that was ever seen in the switch, of any job
     write: Callable[["Slots"], Awaitable[None]] = unwritten
     on_arrival: Callable[[Arrival], object] = _unheard
-    on_force: Callable[[int], object] = _unheard  # the switch has confirmed another k
-    on_lost: Callable[[str], object] = _unheard  # the admitted generation's slots are gone; why, in words
-    on_found: Callable[[Found | None], object] = _unheard  # none is admitted, and this is there
-    away: Callable[[], str] = str  # why the switch does not answer; empty: it does
+    on_force: Callable[[int], object] = _unheard  # called when the switch has confirmed another k
+    on_lost: Callable[[str], object] = _unheard  # called with the reason when the admitted generation's slots are lost
+    on_found: Callable[[Found | None], object] = _unheard  # called with the switch's entry while none is admitted
+    away: Callable[[], str] = str  # returns why the switch does not answer; empty: it does
     in_force: int = 0  # the k that the switch confirmed last; 0: none
-    since_s: float = 0.0  # when, on the monotonic clock
-    refusal: str = ""  # what the switch said to the latest write, where it refused it
-    _news: str = ""  # what on_lost is still to be told
+    since_s: float = 0.0  # when it confirmed that, on the monotonic clock
+    refusal: str = ""  # why the switch refused the latest write; empty: it did not
+    _news: str = ""  # the reason that on_lost has not been called with yet
 
     @property
     def job(self) -> int:
         return self.layout.job.id
 
     async def set_k(self, k: int) -> None:
-        """Put k into force, at once or when the switch is back and ours. PushError where it refuses."""
+        """Put k into force, at once or when the switch is connected again. PushError if the switch refuses."""
         self.k = k
         if self.generation:
             await self.write(self)
 
     async def admit(self, generation: int, k: int) -> None:
-        """Let packets of this generation in, at once or when the switch is back. PushError where it refuses."""
+        """Admit packets of this generation, at once or when the switch is connected again. PushError if it refuses."""
         self.generation, self.k, self.tried = generation, k, False
-        self.found = None  # it is replaced
+        self.found = None  # the new entry replaces it
         await self.write(self)
 
     def adopt(self) -> None:
-        """Go on with the k and the generation that were found."""
+        """Continue with the k and the generation of the found entry."""
         assert self.found is not None
         self.generation, self.k, self.tried = self.found.generation, self.found.k, True
         self.confirm(self.k)
 
     def confirm(self, k: int) -> None:
-        """The switch has answered that this k is in its entry: what it is from now on at the latest."""
+        """Note that the switch has confirmed this k."""
         self.refusal = ""
         if k != self.in_force:
             self.in_force, self.since_s = k, time.monotonic()
             self.on_force(k)
 
     def differs(self) -> str:
-        """Why the wanted k is not in force; empty: it is, or nothing is admitted yet."""
+        """Return why the wanted k is not in force; empty if it is, or if no generation is admitted."""
         if self.in_force == self.k or not self.generation:
             return ""
         return self.away() or self.refusal or "the switch has not answered yet"
 
     def prepare(self, found: Found | None) -> list[fy.P4TableEntry]:
-        """The job's entry as it shall be where `found` is now: none where the admitted generation's slots are lost."""
+        """Return the entries that the job should have in a switch with the entry `found`; none if the admitted
+        generation's slots are lost.
+        """
         self.found = found
         if self.generation and self.tried and (found is None or found.generation != self.generation):
             now = "no entry" if found is None else f"generation {found.generation}"
             self._news = f"the switch has {now} of job {self.job}, not generation {self.generation}"
             self.generation = self.in_force = 0
         if self.generation:
-            self.tried = True  # from here on it may be there, even if the answer to the write is lost
+            self.tried = True  # the switch may have it from now on, even if its answer is lost
             return self.entries()
         return [] if found is None else self._entries(found.k, found.generation)
 
     def entries(self) -> list[fy.P4TableEntry]:
-        """Those of the admitted generation: the job's, the only one that has to do with k, and its exact sums'."""
+        """Return the entries of the admitted generation: the job's own, which has k, and that of its exact sums."""
         return self._entries(self.k, self.generation)
 
     def _entries(self, k: int, generation: int) -> list[fy.P4TableEntry]:
@@ -101,7 +103,7 @@ class Slots:
         return [job_entry(job, k, generation, base), *exact_entries(job, generation, base)]
 
     def tell(self) -> None:
-        """The switch is as `prepare` wanted it: the session hears what that means."""
+        """Call on_lost or on_found, after the switch has the entries of `prepare`."""
         words, self._news = self._news, ""
         if words:
             self.on_lost(words)

@@ -6,9 +6,9 @@
     await link.ready.wait()
     await slots.admit(generation, k)
 
-One connection for all jobs. Connecting (at first, or again because the switch restarted or the connection broke) pushes
-the pipeline only where the switch does not run it, and brings the switch's entries to what they should be. Each job is
-then told what the switch had of it. Knows nothing of how k is chosen.
+All jobs share one connection. Each new connection, also after a restart of the switch, pushes the pipeline if the
+switch does not run it, and corrects the switch's entries. Each job is then told which entry the switch had for it. The
+module knows nothing of how k is chosen.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ from kofn.controller.p4runtime.updates import describe, difference
 _LOG = logging.getLogger(__name__)
 
 RETRY_S = 0.25
-RETRY_MAX_S = 0.5  # the job stands still meanwhile
+RETRY_MAX_S = 0.5  # short, because jobs cannot progress meanwhile
 COUNTERS_EVERY_S = 1.0
 _DIGEST_QUEUE = 1024
 
 
 @dataclass(slots=True, kw_only=True)
 class SwitchLink:
-    """Keeps one switch as it should be, across restarts of the switch."""
+    """Keeps the entries of one switch correct, across its restarts."""
 
     address: str
     device_id: int
@@ -56,7 +56,7 @@ class SwitchLink:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     fault: str = ""  # why it is not connected
     _switch: fy.Switch | None = None
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # an installation reads before it writes
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during each read and write of an installation
     _retry_s: float = RETRY_S
     _overheard: "_Overheard" = field(init=False)
 
@@ -67,15 +67,15 @@ class SwitchLink:
 
     @property
     def connected(self) -> bool:
-        """True while the switch is installed and answers."""
+        """Whether the switch answers and has all entries."""
         return self._switch is not None
 
     def _away(self) -> str:
-        """Why there is no switch at this moment; empty: there is one."""
+        """Return why the switch does not answer; empty if it does."""
         return "" if self.connected else f"the switch does not answer ({self.fault or 'not connected yet'})"
 
     async def run(self) -> None:
-        """Connect, install and serve, again and again, until cancelled."""
+        """Connect, install and serve, again after each failure, until cancelled."""
         finsy_log = logging.getLogger("finsy")
         finsy_log.setLevel(logging.CRITICAL)
         finsy_log.propagate = False
@@ -90,32 +90,32 @@ class SwitchLink:
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
     async def _write(self, slots: Slots) -> None:
-        """Bring one job's entry into the switch; without one nothing: it comes with the next installation."""
+        """Write one job's entries to the switch. Without a connection the next installation writes them."""
         async with self._writing:
             if self._switch is None or not self._switch.is_primary or not slots.generation:
-                return  # (a generation may be lost while its write waits)
+                return  # the generation may have been lost while the write waited
             schema = self._switch.p4info
             try:
                 with self._cancelled_only_by_us():
                     await self._put(self._switch, slots)
             except fy.P4ClientError as error:
                 raise PushError(describe(error, schema)) from error
-            except AssertionError as error:  # what finsy says while it closes its client
+            except AssertionError as error:  # finsy raises it while it closes its client
                 raise PushError("the connection to the switch broke") from error
 
     async def _put(self, switch: fy.Switch, slots: Slots) -> None:
-        """Another k is one MODIFY; a new generation takes the place of whatever entry there is."""
-        entries, k = slots.entries(), slots.k  # another k may be wanted when the answer is here
+        """Write another k by one MODIFY, or replace an existing entry by one of a new generation."""
+        entries, k = slots.entries(), slots.k  # slots.k may change before the answer comes
         if slots.tried:
             await switch.modify(entries[:1])
         else:
-            slots.tried = True  # from here on it may be there, even if the answer is lost
+            slots.tried = True  # the switch may have it from now on, even if its answer is lost
             await switch.delete(entries, strict=False)
             await switch.insert(entries)
         slots.confirm(k)
 
     async def _connect(self) -> None:
-        """One connection, from handshake to its end."""
+        """Make one connection, and serve until it ends."""
         if await ensure(self.program, self.address, self.device_id, self.credentials):
             _LOG.info("switch %s: program pushed", self.address)
         options = self.program.options(self.device_id, force=False, credentials=self.credentials)
@@ -151,7 +151,7 @@ class SwitchLink:
         down = switch.ee.event_future(fy.SwitchEvent.CHANNEL_DOWN)
         tasks = [asyncio.create_task(self._listen(switch))]
         try:
-            await asyncio.sleep(0)  # the digest queue is open before the first digest can come
+            await asyncio.sleep(0)  # opens the digest queue before the first digest can come
             await self._install(switch)
             tasks += [asyncio.create_task(self._keep_counting()), asyncio.create_task(self._stay_installed(switch))]
             done, _ = await asyncio.wait([down, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -165,7 +165,7 @@ class SwitchLink:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _install(self, switch: fy.Switch) -> None:
-        """Bring the switch's entries to what they should be, then switch digests on, then tell the jobs."""
+        """Correct the switch's entries, then enable digests, then tell the jobs."""
         async with self._writing:
             try:
                 present = await read_all(switch)
@@ -193,9 +193,8 @@ class SwitchLink:
         self.ready.set()
 
     async def _stay_installed(self, switch: fy.Switch) -> None:
-        """Install everything again after another client was primary: a person with a shell may have left anything
-        behind.
-        """
+        """Install everything again whenever this client becomes primary again: another client may have changed
+        entries."""
         while True:
             await switch.ee.event_future(fy.SwitchEvent.BECOME_PRIMARY)
             await self._install(switch)
@@ -217,20 +216,20 @@ class SwitchLink:
         return {names[entry.index]: entry.packet_count for entry in entries if entry.index in names}
 
     async def _keep_counting(self) -> None:
-        """Read the counters now and then."""
+        """Read the counters every COUNTERS_EVERY_S."""
         while True:
             self.counters = await self.count()
             await asyncio.sleep(COUNTERS_EVERY_S)
 
     def _failed(self, fault: str) -> None:
-        """Log a new reason, once."""
+        """Log a fault if it is new."""
         if fault != self.fault:
             self.fault = fault
             _LOG.warning("switch %s: %s; trying again", self.address, fault)
 
 
 class _Overheard(logging.Handler):
-    """Keeps the error of a failed task of finsy's, which reaches its log and nothing else."""
+    """Keeps the error of finsy's latest failed task, which finsy only logs."""
 
     error: BaseException | None = None
 
@@ -240,12 +239,12 @@ class _Overheard(logging.Handler):
 
 
 def verdict_names(schema: fy.P4Schema) -> dict[int, str]:
-    """Verdicts by value, from p4info."""
+    """Return the names of the verdicts by value, from p4info."""
     return {value: name for name, value in schema.type_info.serializable_enums[VERDICT_TYPE].members.items()}
 
 
 def _arrival(fields: dict[str, int], names: dict[int, str]) -> Arrival:
-    """A digest's values as our type."""
+    """Return a digest's values as an Arrival."""
     return Arrival(
         worker=fields["worker"],
         iteration=fields["iteration"],
@@ -255,12 +254,14 @@ def _arrival(fields: dict[str, int], names: dict[int, str]) -> Arrival:
 
 
 def _log_stream_error(_switch: fy.Switch, message: p4r.StreamMessageResponse) -> None:
-    """The switch could not use a message of ours."""
+    """Log that the switch refused a message of this client's stream."""
     _LOG.warning("switch: stream error %s: %s", message.error.canonical_code, message.error.message)
 
 
 def _one_line(error: BaseException) -> str:
-    """A reason without line breaks; of a failed connection only its last cause, which names no address twice."""
+    """Return an error's message without line breaks. For a failed connection it is the last cause alone, because the
+    others repeat the address.
+    """
     if not isinstance(error, fy.P4ClientError):
         return " ".join(str(error).split()) or type(error).__name__
     message = error.message.rpartition(": ")[2] if error.code == fy.GRPCStatusCode.UNAVAILABLE else error.message

@@ -1,6 +1,6 @@
-"""The hosts of a topology.json in p4lang tutorials' form: who they are and which switch port each one is at.
+"""Reads the hosts of a topology.json of the p4lang tutorials' form: names, addresses and switch ports.
 
-The file's full check is mininet/topology.py's; this reader takes only what table entries need.
+mininet/topology.py checks the whole file; this reader takes only the parts that table entries need.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ _PORT_MAX = 510  # 511 is v1model's drop port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyHost:
-    """A host and its place: `rank` counts the topology's hosts h1, h2, ... from 0."""
+    """A host and its switch port. `rank` counts the topology's hosts h1, h2, ... from 0."""
 
     name: str
     rank: int
@@ -30,20 +30,20 @@ class TopologyHost:
 
 
 def read_hosts(path: Path) -> tuple[TopologyHost, ...]:
-    """Return the hosts in rank order; TopologyError names what is missing or wrong."""
+    """Return the hosts in rank order; TopologyError names the missing or wrong entry."""
     document = _load(path)
     hosts, links = document.get("hosts"), document.get("links")
     if not isinstance(hosts, dict) or not hosts:
-        raise TopologyError(f"{path}: 'hosts' is missing or empty: an object of h1, h2, ... is expected")
+        raise TopologyError(f"{path}: 'hosts' must be an object of h1, h2, ..., got {hosts!r}")
     if not isinstance(links, list):
-        raise TopologyError(f"{path}: 'links' is missing: a list of [host, switch-pN] is expected")
+        raise TopologyError(f"{path}: 'links' must be a list of [host, switch-pN], got {links!r}")
     ports = _ports(path, links)
     names = sorted(hosts, key=lambda name: _number(path, name))
     return tuple(_host(path, rank, name, hosts[name], ports) for rank, name in enumerate(names))
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The file as a JSON object."""
+    """Return the file's JSON object."""
     try:
         document = json.loads(path.read_text())
     except OSError as error:
@@ -51,7 +51,7 @@ def _load(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise TopologyError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise TopologyError(f"{path}: an object with hosts, switches and links is expected")
+        raise TopologyError(f"{path}: must be an object with hosts, switches and links, got {type(document).__name__}")
     return document
 
 
@@ -71,35 +71,37 @@ def _ports(path: Path, links: list[Any]) -> dict[str, int]:
         if name in ports:
             raise TopologyError(f"{path}: host {name!r} must have one link, got two")
         if port in ports.values():
-            raise TopologyError(f"{path}: link {link!r}: port {port} of {switch} is taken")
+            raise TopologyError(
+                f"{path}: each link must have its own port, got port {port} of {switch} again in {link!r}"
+            )
         ports[name] = port
         switches.add(switch)
     if len(switches) > 1:
-        raise TopologyError(f"{path}: hosts are at the switches {', '.join(sorted(switches))}: one switch is supported")
+        raise TopologyError(f"{path}: all hosts must be at one switch, got {', '.join(sorted(switches))}")
     return ports
 
 
 def _link(path: Path, link: Any) -> tuple[str, str, int]:
-    """(host, switch, port) of a link written in either direction."""
+    """Return (host, switch, port) of a link, which may be written in either direction."""
     ends = link[:2] if isinstance(link, list) else []
     hosts = [end for end in ends if isinstance(end, str) and _HOST.fullmatch(end)]
     places = [place for end in ends if isinstance(end, str) and (place := _PORT.fullmatch(end))]
     if len(hosts) != 1 or len(places) != 1:
-        raise TopologyError(f"{path}: link {link!r}: [host, switch-pN] is expected, as in ['h1', 's1-p1']")
+        raise TopologyError(f"{path}: a link must be [host, switch-pN], such as ['h1', 's1-p1'], got {link!r}")
     port = int(places[0][2])
     if port > _PORT_MAX:
-        raise TopologyError(f"{path}: link {link!r}: the port must be 1 to {_PORT_MAX}")
+        raise TopologyError(f"{path}: a port must be 1 to {_PORT_MAX}, got {port} in {link!r}")
     return hosts[0], places[0][1], port
 
 
 def _host(path: Path, rank: int, name: str, entry: Any, ports: dict[str, int]) -> TopologyHost:
     if name not in ports:
-        raise TopologyError(f"{path}: host {name!r} has no link to a switch")
+        raise TopologyError(f"{path}: host {name!r} must have a link to a switch, got none")
     mac, ip = (str(entry.get(key)) for key in ("mac", "ip")) if isinstance(entry, dict) else ("", "")
     if _MAC.fullmatch(mac) is None:
-        raise TopologyError(f"{path}: host {name!r}: mac {mac!r}: six pairs of hex digits are expected")
+        raise TopologyError(f"{path}: mac of host {name!r} must be six pairs of hex digits, got {mac!r}")
     try:
         address = ipaddress.IPv4Interface(ip)
     except ValueError as error:
-        raise TopologyError(f"{path}: host {name!r}: ip {ip!r}: an address like '10.0.0.1/24' is expected") from error
+        raise TopologyError(f"{path}: ip of host {name!r} must be an address like '10.0.0.1/24', got {ip!r}") from error
     return TopologyHost(name=name, rank=rank, mac=int(mac.replace(":", ""), 16), ip=int(address.ip), port=ports[name])

@@ -1,6 +1,6 @@
-"""P4Runtime updates as values: what turns one state of a switch into another, and a refused one in words.
+"""Computes the P4Runtime updates that turn one state of a switch into another, and describes refused ones.
 
-Pure functions of entities and p4info; knows nothing of connections.
+Pure functions of entities and p4info; the module knows nothing of connections.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from kofn.controller.errors import PushError
 
 
 def difference(present: Iterable[Any], wanted: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Update]:
-    """The updates that turn `present` into `wanted`: deletions first, then changes and additions in wanted's order."""
+    """Return the updates that turn `present` into `wanted`: deletions, then changes and additions in wanted's order."""
     old = {_key(entity): entity for entity in _encoded(present, schema)}
     new = {_key(entity): entity for entity in _encoded(wanted, schema)}
     deletions = [p4r.Update(type=p4r.Update.DELETE, entity=old[key]) for key in old.keys() - new.keys()]
@@ -25,7 +25,7 @@ def difference(present: Iterable[Any], wanted: Iterable[Any], schema: fy.P4Schem
 
 
 def describe(error: fy.P4ClientError, schema: fy.P4Schema) -> str:
-    """A refused batch in one line: each failed update with P4's names, code and reason."""
+    """Describe a refused batch in one line: each failed update with P4's names, code and reason."""
     if not error.details:
         return f"{error.code.name}: {error.message}"
     return "; ".join(
@@ -48,15 +48,15 @@ def _describe_update(update: Any, schema: fy.P4Schema) -> str:
 
 
 def _encoded(entities: Iterable[Any], schema: fy.P4Schema) -> list[p4r.Entity]:
-    """Protobuf entities in one canonical form; PushError where the program lacks a name."""
+    """Return protobuf entities in canonical form; PushError if the program lacks a name."""
     try:
         return [_canonical(entity.encode(schema)) for entity in entities]
     except (KeyError, ValueError) as error:
-        raise PushError(f"the P4 program is not the one that this controller knows: {error}") from error
+        raise PushError(f"the P4 program must be the one of this controller: {error}") from error
 
 
 def _canonical(entity: p4r.Entity) -> p4r.Entity:
-    """Order in which a switch may list things as it likes, sorted."""
+    """Sort the lists of an entity whose order is free."""
     if entity.HasField("table_entry"):
         entity.table_entry.match.sort(key=lambda match: match.field_id)
         entity.table_entry.action.action.params.sort(key=lambda param: param.param_id)
@@ -67,7 +67,7 @@ def _canonical(entity: p4r.Entity) -> p4r.Entity:
 
 
 def _key(entity: p4r.Entity) -> tuple[object, ...]:
-    """Return the part of an entity that identifies it, whatever its content."""
+    """Return the part of an entity that identifies it."""
     if entity.HasField("table_entry"):
         entry = entity.table_entry
         return ("table", entry.table_id, entry.priority, *(_bytes(match) for match in entry.match))
@@ -75,6 +75,6 @@ def _key(entity: p4r.Entity) -> tuple[object, ...]:
 
 
 def _bytes(message: Any) -> bytes:
-    """Deterministic bytes of a protobuf message."""
+    """Return the deterministic bytes of a protobuf message."""
     data: bytes = message.SerializeToString(deterministic=True)
     return data

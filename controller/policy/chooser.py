@@ -1,7 +1,6 @@
-"""The choice of k and of a policy for late gradients from an estimate: forecasts, costs, and the certainty of a gain.
+"""Chooses k and a policy for late gradients from an estimate: forecasts, costs, and the certainty of a gain.
 
-An *option* is a policy for late gradients and a k. The module holds the basis of the choice; it knows nothing of
-reports, of lost workers, or of time.
+An *option* is a policy for late gradients with a k. The module knows nothing of reports, lost workers, or time.
 """
 
 import logging
@@ -28,13 +27,14 @@ from kofn.controller.policy.worth import WorthModel
 _LOG = logging.getLogger(__name__)
 
 DOUBT = 1.5
-"""Factor by which the cost of age and noise may be underestimated before a change counts as wrong. Gradients that are
-too old can make a training diverge; fresher or more gradients only make it slower. So the doubt is to one side."""
+"""Factor by which the cost of age and noise may be underestimated: a change must gain even then. The doubt is
+one-sided, because gradients that are too old can make a training diverge, while fresher or more gradients only make it
+slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The basis of a choice, for the workers in the mask `live` (workers,)."""
+    """The inputs of a choice, for the workers in the mask `live` (workers,)."""
 
     estimate: Estimate
     live: BoolArray
@@ -46,17 +46,17 @@ class Known:
 
 @dataclass(slots=True, kw_only=True)
 class Chooser:
-    """Follows one objective at a time; `window` is the estimate's, in iterations."""
+    """Chooses options for one objective at a time."""
 
     goal: Objective
-    window: int
+    window: int  # of the estimate, in iterations
     predictor: Predictor
-    choice: Choice | None = None  # over the workers that were live then
-    prediction: Prediction | None = None  # that it rests on, under the policy to use
-    fault: str = ""  # what the objective did instead of giving costs; empty: it gave some
+    choice: Choice | None = None  # the latest, for the workers that were live then
+    prediction: Prediction | None = None  # of the chosen late policy, for that choice
+    fault: str = ""  # why the objective gave no costs; empty: it gave some
     evidence: Evidence = field(init=False)
-    _logged: bool = False  # that this objective failed
-    _policy: Policy | None = field(init=False)  # that chooses, where the objective is one
+    _logged: bool = False  # whether a fault of this objective has been logged
+    _policy: Policy | None = field(init=False)  # chooses in place of costs, if the objective is a policy
 
     def __post_init__(self) -> None:
         self.evidence = Evidence(window=self.window)
@@ -70,7 +70,7 @@ class Chooser:
         self.evidence.forget()
 
     def follow(self, goal: Objective) -> None:
-        """Another objective from now on."""
+        """Follow another objective from now on."""
         self.goal, self.fault, self._logged = goal, "", False
         self._policy = goal.policy and goal.policy()
         self.choice = None
@@ -86,10 +86,11 @@ class Chooser:
         margin: float,
         iterations: int | None = None,
     ) -> Choice | None:
-        """The option to use where `k` and `late_policy` are in force; None where the objective gives no costs.
+        """Return the option to use while `k` and `late_policy` are in force; None if the objective gives no costs.
 
-        With `iterations`, their number since the last look, a change must gain even if age and noise cost DOUBT times
-        as much. Except for the first change, the gain must also be sure. Without, it must only gain `margin`.
+        `iterations` is the number of iterations since the last choice. A change must then gain more than `margin` for
+        sure (the first one need not be sure), and must also gain if age and noise cost DOUBT times as much. Without
+        `iterations` it must only gain more than `margin`.
         """
         expected_s = expected_times(known.estimate, known.live)
         base_s = law_times(known.estimate, known.live, expected_s)
@@ -100,13 +101,13 @@ class Chooser:
         }
 
         def forecasts(factor: float = 1.0) -> tuple[Forecast, ...]:
-            """Return one for each policy, where what age and noise cost is off by a factor."""
+            """Return a forecast for each late policy; `factor` multiplies the cost of age and noise."""
             return tuple(_forecast(known, expected_s, each, predictions[each.rule], factor) for each in late_policies)
 
         try:
             found, first = forecasts(), self.choice is None
             if self._policy is not None:
-                iterations, margin = None, 0.0  # it alone says whether a change is worth it
+                iterations, margin = None, 0.0  # the policy itself decides whether a change is worth it
             choice = cheapest(found, self._costs(found), k, late_policy, margin)
             present = choice.place_of(late_policy, k)
             if iterations is not None and present is not None:
@@ -125,7 +126,7 @@ class Chooser:
         return choice
 
     def _costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
-        """Return the costs of several forecasts (forecasts, n); a policy has a single one."""
+        """Return the costs of several forecasts (forecasts, n), or those of a policy's only forecast."""
         if self._policy is None:
             return self.goal.all_costs(forecasts)
         return policy_costs(OBJECTIVES.called(self.goal.name), self._policy, forecasts[0])
@@ -139,9 +140,9 @@ class Chooser:
         margin: float,
         iterations: int,
     ) -> Choice:
-        """The cheapest of the `allowed` options that surely gain; the present one where there is none."""
+        """Return the choice of the cheapest `allowed` option that surely gains, or of the present one if none does."""
         gain, error = gains(choice.all_costs, float(choice.all_costs[present])), self.evidence.error
-        if error.shape != gain.shape or choice.gain > margin:  # where nothing is to change, an old one will do
+        if error.shape != gain.shape or choice.gain > margin:  # otherwise nothing changes, and the old error suffices
             error = gain_error(known.estimate, known.live, choice.forecasts, self.goal.all_costs, present)
         at, k = present
         slow = (np.arange(1, gain.shape[1] + 1) > k + 1) | (np.arange(len(gain)) != at)[:, None]
@@ -156,7 +157,8 @@ class Chooser:
 
 
 def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
-    """With the cheapest of these options (late_policies, n) to use; with the present one where there is none."""
+    """Return the choice with the cheapest option in the mask `which` (late_policies, n); the present one if it is
+    empty."""
     chosen = np.unravel_index(np.argmin(np.where(which, choice.all_costs, np.inf)), which.shape)
     at, place = (int(chosen[0]), int(chosen[1])) if which.any() else present
     return replace(choice, k=place + 1, late_policy=choice.forecasts[at].late_policy)
@@ -165,7 +167,9 @@ def _of(choice: Choice, which: BoolArray, present: tuple[int, int]) -> Choice:
 def cheapest(
     forecasts: tuple[Forecast, ...], costs: FloatArray, k: int, late_policy: LatePolicy, margin: float
 ) -> Choice:
-    """Return the cheapest option; or the present one, if it is possible and costs at most `margin` (a share) more."""
+    """Return the choice of the cheapest option, or of the present one if it is possible and costs at most `margin` (a
+    share) more.
+    """
     at, place = np.unravel_index(np.argmin(costs), costs.shape)
     best, best_late_policy = int(place) + 1, forecasts[int(at)].late_policy
     choice = Choice(
@@ -186,7 +190,7 @@ def cheapest(
 def _forecast(
     known: Known, expected_s: FloatArray, late_policy: LatePolicy, prediction: Prediction, factor: float
 ) -> Forecast:
-    """Return it under one policy, where what age and noise cost is off by a factor."""
+    """Return the forecast of one late policy; `factor` multiplies the cost of age and noise."""
     return Forecast(
         expected_s=expected_s,
         predicted_s=prediction.mean_s,

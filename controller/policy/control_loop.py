@@ -1,6 +1,6 @@
-"""The control loop without I/O or clock: measurements in, a change of k out.
+"""The control loop without I/O or clock: it takes measurements and returns changes of k.
 
-The session drives it in real time; a simulation may drive the same object in virtual time.
+A session drives it in real time, a simulation in virtual time.
 """
 
 import math
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from kofn.config.late_rules import RULES, LatePolicy
+from kofn.config.late_rules import LatePolicy
 from kofn.config.objectives import check_objective
 from kofn.config.schema import Average, PolicySection
 from kofn.controller.estimate.measurements import BoolArray, FloatArray, Measurements
@@ -30,32 +30,32 @@ from kofn.rpc import kofn_pb2 as pb
 CHANGES_KEPT = 32
 
 FORECAST_EVERY = 10
-"""Iterations between forecasts where no choice depends on them."""
+"""Iterations between forecasts if no choice depends on them."""
 
 UNHEARD_OF = 1e-3
-"""Share of a worker's blocks that take longer than a silence that is news."""
+"""A silence is news if at most this share of the worker's blocks takes longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of k, and why."""
+    """A change of k or of the policy for late gradients, and its reason."""
 
     iteration: int
     k: int
     previous_k: int
-    late_policy: LatePolicy  # from now on
+    late_policy: LatePolicy  # the new one
     reason: str
-    expected_s: float  # E_k[T] of the new k; NaN where nothing is known yet
-    predicted_s: float  # its predicted iteration time; NaN likewise
+    expected_s: float  # E_k[T] of the new k; NaN if unknown
+    predicted_s: float  # its predicted iteration time; NaN if unknown
 
 
 @dataclass(slots=True, kw_only=True)
 class ControlLoop:
-    """Holds k, and what it rests on."""
+    """k, the policy for late gradients, and the measurements and models behind them."""
 
     workers: int
     policy: PolicySection
-    average: Average = "gradients"  # what an iteration's sum is divided by: as model.average
+    average: Average = "gradients"  # model.average: the divisor of an iteration's sum
     chooser: Chooser = field(init=False)
     measurements: Measurements = field(init=False)
     live: BoolArray = field(init=False)
@@ -64,18 +64,18 @@ class ControlLoop:
     estimate: Estimate | None = None
     inclusion: Inclusion = field(init=False)
     silent_s: FloatArray = field(init=False)
-    transfers_s: FloatArray = field(init=False)  # by which links delay gradients (estimate/transfers.py)
+    transfers_s: FloatArray = field(init=False)  # delays of gradients by slower links (estimate/transfers.py)
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_KEPT))
     worth_model: WorthModel = field(init=False)
     history: HistoryLog = field(init=False)
-    pace: Pace = field(default_factory=Pace)  # measured, while the present workers were live
-    metric: float | None = None  # the workload's, as reported last
-    _recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
+    pace: Pace = field(default_factory=Pace)  # measured with the present live workers
+    metric: float | None = None  # the latest reported value of the workload's metric
+    recent: deque[tuple[float, int, pb.Report]] = field(init=False)  # time, rank, report: those that estimates rest on
     _chosen_at: int = 0  # iteration of the latest choice
     _now_s: float = 0.0  # of the latest forecast
 
     def __post_init__(self) -> None:
-        """Everyone lives, nothing is measured, k is the objective's start value."""
+        """Start with all workers live."""
         self.chooser = Chooser(
             goal=objective(self.policy.objective, self.workers),
             window=self.policy.window,
@@ -84,7 +84,7 @@ class ControlLoop:
         self.restart(range(self.workers))
 
     def restart(self, live: Iterable[int]) -> None:
-        """Begin anew with these workers: nothing is measured, k is the objective's start value."""
+        """Restart with these live workers: forget all measurements, and set k to the objective's start value."""
         self.measurements = Measurements(workers=self.workers, window=self.policy.window)
         self.live = np.isin(np.arange(self.workers), list(live))
         self.silent_s, self.transfers_s = np.zeros((2, self.workers))
@@ -94,7 +94,7 @@ class ControlLoop:
         self.pace = Pace()
         self.worth_model = WorthModel(workers=self.workers, average=self.average)
         self.history = HistoryLog(workers=self.workers)
-        self._recent = deque(maxlen=self.policy.window * self.workers)
+        self.recent = deque(maxlen=self.policy.window * self.workers)
         self._chosen_at = 0
         self.k = self._start_k(self.goal.name)
         self.late_policy = self._start_late_policy()
@@ -106,7 +106,7 @@ class ControlLoop:
 
     @property
     def choice(self) -> Choice | None:
-        """The latest, over the workers that were live then."""
+        """The latest choice, for the workers that were live then."""
         return self.chooser.choice
 
     @property
@@ -116,15 +116,15 @@ class ControlLoop:
 
     @property
     def iteration(self) -> int:
-        """The latest that any worker reported."""
+        """The latest iteration that any worker reported."""
         return self.measurements.iteration
 
     def report(self, rank: int, report: pb.Report, now_s: float) -> bool:
-        """Take a worker's report; False where it was refused. The first one of an iteration says that it has ended."""
+        """Take a worker's report; return False if it was refused. The first report of an iteration shows its end."""
         before = self.iteration
         if not self.measurements.report(rank, report, now_s):
             return False
-        self._recent.append((now_s, rank, report))
+        self.recent.append((now_s, rank, report))
         if report.HasField("metric") and math.isfinite(report.metric):
             self.metric = report.metric
         self.worth_model.report(rank, report)
@@ -139,34 +139,9 @@ class ControlLoop:
             )
         return True
 
-    def state(self, iteration: int, now_s: float) -> pb.ControlState:
-        """Return what a checkpoint of this iteration keeps."""
-        reports = [
-            pb.AgedReport(rank=rank, age_s=now_s - time_s, report=report)
-            for time_s, rank, report in self._recent
-            if report.iteration <= iteration
-        ]
-        rule, weight = self.late_policy
-        return pb.ControlState(
-            objective=self.goal.name, k=self.k, late_gradient=rule, age_weight=weight, reports=reports
-        )
-
-    def resume(self, state: pb.ControlState, iteration: int, now_s: float) -> None:
-        """Continue after this iteration with a checkpoint's reports, and with its choice if it is of this objective."""
-        live = np.flatnonzero(self.live).tolist()
-        if state.objective == self.goal.name and state.late_gradient in RULES:
-            self.k = min(max(state.k, 1), len(live))
-            self.late_policy = LatePolicy(RULES[state.late_gradient].name, state.age_weight)
-        reports = [aged for aged in state.reports if aged.rank in live]
-        if reports:
-            self.measurements.join(live[0], now_s, min(aged.report.iteration for aged in reports))
-        for aged in reports:
-            self.report(aged.rank, aged.report, now_s - aged.age_s)
-        for rank in live:
-            self.measurements.join(rank, now_s, iteration + 1)
-
     def due(self, now_s: float) -> bool:
-        """True when enough iterations have passed, or a worker is silent for longer than its estimate says."""
+        """Return whether a choice is due: enough iterations have passed, or a worker is silent for unexpectedly
+        long."""
         fixed = self.goal.fixed
         every = max(self.policy.decide_every, FORECAST_EVERY if fixed else 0)
         if self.iteration >= self._chosen_at + every or self.inclusion.due(self.measurements, self.live, self.k):
@@ -174,7 +149,7 @@ class ControlLoop:
         return not fixed and self.inclusion.rank is None and self._overdue(now_s)
 
     def choose(self, now_s: float) -> Change | None:
-        """Fit, forecast, choose; the change, if there is one."""
+        """Fit, forecast and choose; return the change, None if there is none."""
         fresh, self._chosen_at = self.iteration - self._chosen_at, self.iteration
         if not self.live.any():
             return None
@@ -198,9 +173,7 @@ class ControlLoop:
 
     @property
     def late_policies(self) -> tuple[LatePolicy, ...]:
-        """Return the late policies among which the objective chooses, as far as the configuration leaves the choice
-        open.
-        """
+        """The policies for late gradients among which the objective may choose, given the configuration."""
         given = self.policy.late_policy
         if self.goal.rule is not None:
             return (given._replace(rule=self.goal.rule),)
@@ -214,11 +187,11 @@ class ControlLoop:
         return tuple(dict.fromkeys(weighed))
 
     def _start_late_policy(self) -> LatePolicy:
-        """Return the late policy to start with: the last candidate, under which most can be measured."""
+        """Return the first policy for late gradients: the last candidate, under which most can be measured."""
         return self.late_policies[-1]
 
     def worker_left(self, rank: int, why: str, now_s: float) -> Change | None:
-        """A worker takes no part any more: n and at once k become smaller."""
+        """Remove a worker from the live ones, and reduce k at once if it must be."""
         self.live[rank] = False
         self.chooser.evidence.forget()
         self.pace = Pace()
@@ -233,9 +206,9 @@ class ControlLoop:
         return self._set_k(min(self.k, count), reason)
 
     def worker_joined(self, rank: int, why: str, now_s: float, iteration: int = 0) -> Change | None:
-        """A worker takes part, again or late, from this iteration on: n becomes larger, and k with it where it should.
+        """Add a worker that joins late or rejoins in this iteration to the live ones, and choose k.
 
-        Its silence counts from now. While it is too early for a choice, k stays "all" where it was that.
+        Its silence counts from now on. While it is too early for a choice, k remains n if it was n.
         """
         everyone = self.k == int(self.live.sum())
         self.live[rank] = True
@@ -258,29 +231,29 @@ class ControlLoop:
         return min(fixed.k, live)
 
     def _include(self, rank: int) -> Change | None:
-        """Wait for everyone until this worker has been in."""
+        """Set k to n until this worker has been in a sum."""
         self.inclusion.rank = rank
         times = self.measurements.track[rank].late_in_a_row
         count = int(self.live.sum())
-        return self._set_k(count, f"worker {rank} was too late {times} times in a row: all {count} live are waited for")
+        return self._set_k(count, f"worker {rank} was too late {times} times in a row: k = n until it is in a sum")
 
     def _release(self, rank: int) -> Change | None:
-        """It has been in: the objective's choice again."""
+        """Return to the objective's choice, because this worker has been in a sum."""
         self.inclusion.rank = None
-        reason = f"worker {rank} has been in;"
+        reason = f"worker {rank} was in a sum;"
         if self._warm() and self.estimate is not None:
             return self._choose(f"{reason} {self.goal.name}:", 0.0)
         return self._set_k(self._start_k(self.goal.name), f"{reason} {self.goal.name}")
 
     def _overdue(self, now_s: float) -> bool:
-        """Someone has been silent for longer than its estimate says."""
+        """Return whether a live worker has been silent for longer than the estimate of its block time."""
         if self.estimate is None or not self._warm():
             return False
         expected_s = self.estimate.service_s + self.estimate.lambda_s + self.estimate.event_s - self.transfers_s
         return bool(np.any(self.live & (self.measurements.silent_s(now_s) > expected_s)))
 
     def _news(self) -> bool:
-        """Someone has been silent for longer than almost any of its blocks takes: that is no noise."""
+        """Return whether a live worker has been silent for longer than almost all of its blocks take."""
         assert self.estimate is not None
         events = self.estimate.high_s / self.estimate.event_s
         passed = np.maximum(self._silent_s() - self.estimate.service_s, 0.0) / self.estimate.event_s
@@ -288,13 +261,13 @@ class ControlLoop:
         return bool(np.any(special.pdtr(passed[silent], events[silent]) > 1 - UNHEARD_OF))
 
     def _warm(self) -> bool:
-        """Every live worker has reported often enough, and the objective knows what it needs."""
+        """Return whether there are enough iterations for the objective, and enough reports of each live worker."""
         if self.iteration < self.goal.warm_up:
             return False
         return bool(np.all(self.measurements.reports[self.live] >= self.policy.warm_up))
 
     def _forecast(self, now_s: float) -> bool:
-        """Fit the model to the present measurements; False while these are too few."""
+        """Fit the model to the present measurements; return False while there are too few for a choice."""
         taken, self._now_s = self.measurements, now_s
         self.silent_s = taken.silent_s(now_s)
         service_s = estimate_service(taken.times_s, taken.cut)
@@ -304,7 +277,7 @@ class ControlLoop:
         return self._warm()
 
     def _silent_s(self) -> FloatArray:
-        """Return lower bounds of silent workers' times, transfer included; 0 where a worker is not silent."""
+        """Return lower bounds of silent workers' times, including the transfer; 0 if a worker is not silent."""
         return np.where(self.silent_s > 0, self.silent_s + self.transfers_s, 0.0)
 
     @property
@@ -313,10 +286,9 @@ class ControlLoop:
         return self.pace.overhead_s(self.transfers_s)
 
     def _choose(self, reason: str, margin: float, iterations: int | None = None) -> Change | None:
-        """Choose from the present estimate, and give the reason in numbers; a change must be certain if `iterations`
-        passed.
+        """Choose by the present estimate (`Chooser.choose`), and complete the reason by numbers.
 
-        If the objective gives no costs, k stays if there are enough live workers.
+        If the objective gives no costs, k stays, or becomes n if fewer workers are live.
         """
         assert self.estimate is not None
         known = Known(
@@ -336,7 +308,7 @@ class ControlLoop:
         return self._set_k(choice.k, f"{reason} {numbers}", choice.late_policy)
 
     def _set_k(self, k: int, reason: str, late_policy: LatePolicy | None = None) -> Change | None:
-        """Record a change; None where k and the policy for late gradients (None: as it is) are that already."""
+        """Record and return a change; None if k and the late policy (default: the present one) stay the same."""
         late_policy = late_policy or self.late_policy
         if k == self.k and late_policy == self.late_policy:
             return None
@@ -357,14 +329,14 @@ class ControlLoop:
 
 
 def _of(choice: Choice | None, k: int) -> tuple[float, float]:
-    """E_k[T] and predicted iteration time of this k; NaN where nothing is known."""
+    """Return E_k[T] and the predicted iteration time of this k; NaN if unknown."""
     if choice is None or k > choice.forecast.workers:
         return float("nan"), float("nan")
     return float(choice.forecast.expected_s[k - 1]), float(choice.forecast.predicted_s[k - 1])
 
 
 def _numbers(choice: Choice, previous: int, late_policy: LatePolicy, goal: Objective) -> str:
-    """Why the new k, or the new policy for late gradients, in one clause."""
+    """Describe the reason for the new k or late policy in numbers."""
     expected_s, predicted_s = _of(choice, choice.k)
     numbers = f"E_{choice.k}[T] = {1e3 * expected_s:.1f}, predicted {1e3 * predicted_s:.1f} ms"
     if len(choice.forecasts) > 1:

@@ -1,4 +1,4 @@
-"""Says when there is time for a decision.  Pure: times are passed in."""
+"""Decides when there is time for a decision. It has no clock: times are arguments."""
 
 from dataclasses import dataclass
 
@@ -20,14 +20,15 @@ class DecisionPacer:
     """Allows decisions between reports, and only after a pause that keeps their share of a processor."""
 
     _reported_s: float = 0.0
-    _latest_s: float = 0.0  # the last time that it allowed one
-    _rest_until_s: float = 0.0
+    _latest_s: float = 0.0  # when it last allowed a decision
+    _rest_until_s: float = 0.0  # no decision before this time
 
     def reported(self, now_s: float) -> None:
         """Note that a worker has reported."""
         self._reported_s = now_s
 
     def now(self, now_s: float) -> bool:
+        """Return whether a decision is allowed now."""
         if now_s < max(self._rest_until_s, min(self._reported_s + QUIET_S, self._latest_s + UNDECIDED_S)):
             return False
         self._latest_s = now_s

@@ -1,7 +1,7 @@
-"""First-block times of n workers drawn from an estimate by its law, and E_k[T] of that law.
+"""Draws first-block times of n workers from an estimate by its law, and computes E_k[T] of that law.
 
-Times are fixed quantiles in a fixed random order (SEED), the same for every k, rule and estimate: a simulation with
-them changes with the estimate alone. With many workers, some represent all. Pure functions.
+Times are fixed quantiles in a fixed random order (SEED), the same for every k, rule and estimate, so that a simulation
+changes only with the estimate. If there are many workers, some represent all. Pure functions.
 """
 
 import functools
@@ -21,32 +21,32 @@ from kofn.controller.policy.process import BURN_IN, IntArray
 SEED = 1
 
 STEPS = BURN_IN + 40
-"""Iterations that are simulated."""
+"""Number of simulated iterations."""
 
 CHAINS, FEW, LEAST = 32, 16, 4
-"""Simulations of the same workers side by side; half as many for each doubling of these above FEW, not below LEAST."""
+"""Number of simulations side by side: CHAINS with up to FEW workers, half as many for each doubling, at least LEAST."""
 
 TIE = 1e-3
-"""Random blocking events that break ties between equal times: in the process no two are equal."""
+"""Range of random changes, in blocking events, that break ties between equal times."""
 
 TOGETHER = 4
-"""Iterations in a row, on average, that are drawn together where whole iterations are: a shock may last for some."""
+"""Mean number of successive iterations that are drawn together under the law "bootstrap": a shock may last for some."""
 
 MANY = GROUP_ABOVE
-"""Most workers that are simulated."""
+"""Maximum number of simulated workers."""
 
 POINTS = 256
-"""Most counts at which workers' own distributions are evaluated, and most beyond their lower bounds."""
+"""Maximum number of points at which workers' own distributions are evaluated, and of points beyond lower bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """Times of m <= MANY workers, which stand for all n."""
+    """Times of m <= MANY workers, which represent all n."""
 
     times: FloatArray  # (steps, chains, m)
-    phase: FloatArray  # (chains, m), 0 to 1: share of its first gradient that each still needs
-    sizes: FloatArray  # (m,) workers that each stands for
-    stands: IntArray  # (n,) which of the m stands for a worker
+    phase: FloatArray  # (chains, m), 0 to 1: the remaining share of each one's first gradient
+    sizes: FloatArray  # (m,) the number of workers that each represents
+    stands: IntArray  # (n,) the representative of each worker, 0..m - 1
 
 
 def draw(estimate: Estimate, live: BoolArray, unit_s: float) -> Draws:
@@ -64,7 +64,7 @@ def draw(estimate: Estimate, live: BoolArray, unit_s: float) -> Draws:
 
 
 def law_times(estimate: Estimate, live: BoolArray, expected_s: FloatArray) -> FloatArray:
-    """E_k[T] (n,) by the law in force; `expected_s` is Poisson's."""
+    """Return E_k[T] (n,) by the estimate's law; `expected_s` is that of the Poisson model."""
     if estimate.rows is not None:
         counts = np.sort(estimate.rows[live].T, axis=1).mean(axis=0)
     elif estimate.own is not None:
@@ -75,7 +75,7 @@ def law_times(estimate: Estimate, live: BoolArray, expected_s: FloatArray) -> Fl
 
 
 def _own_counts(curves: Curves) -> FloatArray:
-    """E of the k-th smallest (n,) of independent counts: the integral of P(fewer than k are there by x)."""
+    """Return the expected k-th smallest of independent counts (n,): the integral of P(fewer than k are at most x)."""
     points, weights = _points(curves)
     if len(curves) <= GROUP_ABOVE:
         return np.asarray(np.cumsum(each_number(curves.reached(points))[:-1] @ weights))
@@ -84,10 +84,10 @@ def _own_counts(curves: Curves) -> FloatArray:
 
 
 def _points(curves: Curves) -> tuple[FloatArray, FloatArray]:
-    """Points x and weights w, so that w @ f(x) is the integral of an f that falls at the counts there are.
+    """Return points x and weights w such that w @ f(x) is the integral of a step function f that falls at the counts.
 
-    Of many counts some are points, evenly by number and by value; between them f falls in as many steps as there are.
-    Beyond a lower bound it may fall at every whole count.
+    If there are many counts, some of them are points, evenly spaced by number and by value; f is taken to fall evenly
+    at the counts between them. Beyond a lower bound it may fall at every whole count.
     """
     some = curves.at(np.arange(0, len(curves), -(-len(curves) // POINTS)))
     steps = np.unique(np.append(some.counts[some.masses > 0], curves.longest))
@@ -113,8 +113,8 @@ def _representatives(lambda_s: FloatArray) -> tuple[IntArray, IntArray, FloatArr
     """Return the representatives (m,), the representative of each worker (n,), and the mean lambda of each one's
     workers (m,).
 
-    Each represents at most 2 / MANY of the workers, and of the range of the roots of lambda: a straggler represents
-    itself.
+    Each represents at most a share of 2 / MANY of the workers, and of the range of the square roots of lambda. So a
+    straggler represents only itself.
     """
     n = len(lambda_s)
     if n <= MANY:
@@ -131,7 +131,7 @@ def _representatives(lambda_s: FloatArray) -> tuple[IntArray, IntArray, FloatArr
 
 
 def _counts(estimate: Estimate, ranks: IntArray, rates: FloatArray) -> FloatArray:
-    """Blocking events (steps, chains, m) of these workers."""
+    """Return drawn blocking events (steps, chains, m) of these workers."""
     order, _, _ = _order(len(ranks))
     if estimate.rows is not None:
         rows = estimate.rows[ranks]
@@ -147,14 +147,14 @@ def _counts(estimate: Estimate, ranks: IntArray, rates: FloatArray) -> FloatArra
 
 
 def poisson_quantiles(rate: float, levels: FloatArray) -> FloatArray:
-    """Counts below which a share of `levels` lies."""
+    """Return the quantiles of a Poisson distribution at these levels."""
     return np.asarray(np.searchsorted(special.pdtr(np.arange(farthest(rate)), rate), levels), dtype=np.float64)
 
 
 @functools.lru_cache(maxsize=4)
 def _order(m: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """For each of m workers an order of its quantiles, what tells equal counts apart, both (steps, chains, m), and the
-    phases (chains, m)."""
+    """Return for each of m workers the random order of its quantiles and the changes that break ties, both
+    (steps, chains, m), and the phases (chains, m)."""
     random = np.random.default_rng(SEED)
     shape = (STEPS, max(CHAINS * FEW // max(m, FEW), LEAST), m)
     quantiles = np.arange(shape[0] * shape[1])[:, None].repeat(m, axis=1)
@@ -164,8 +164,8 @@ def _order(m: int) -> tuple[IntArray, FloatArray, FloatArray]:
 
 @functools.lru_cache(maxsize=4)
 def _walk(chains: int, window: int) -> IntArray:
-    """Iterations of a window (steps, chains), some in a row and then others (the stationary bootstrap: D. N. Politis,
-    J. P. Romano, JASA 89 (1994))."""
+    """Draw iterations of a window (steps, chains) by the stationary bootstrap, in runs of successive iterations
+    (D. N. Politis, J. P. Romano, JASA 89 (1994))."""
     random = np.random.default_rng(SEED)
     elsewhere = random.integers(window, size=(STEPS, chains))
     on = random.random((STEPS, chains)) >= 1 / TOGETHER

@@ -1,13 +1,13 @@
-"""Evidence that another k is really cheaper, not in this window alone: gains, their standard errors, their sum.
+"""Collects evidence that another option is really cheaper, and not only in this window.
 
-A gain is the share of the present k's cost that another k saves. Its standard error comes from the model's uncertainty:
-every worker's lambda, and tau, are moved by their own standard errors, and the costs are computed again.
+A gain is the share of the present cost that another option saves. Its standard error comes from the model's
+uncertainty: every worker's lambda, and tau, are moved by their own standard errors, and the costs are computed again.
 
-A gain convinces if it is CONVINCING standard errors above 0: in the present window, or as the mean since the windows'
-gains began to add up to one (a cumulative sum, which starts again when it falls below 0). So a large gain takes effect
-as soon as a window shows it, a small one after many windows, and noise never.
+A gain convinces if it is CONVINCING standard errors above 0 in the present window, or on average since the cumulative
+sum of the gains began (it restarts when it falls below 0). So a large gain takes effect as soon as a window shows it, a
+small one after many windows, and noise almost never.
 
-Pure functions and sums; the module knows nothing of workers' names, of the switch or of time.
+Pure functions and sums; the module knows nothing of workers' names, the switch or time.
 """
 
 import functools
@@ -22,21 +22,22 @@ from kofn.controller.policy.expected_time import expected_counts_of
 from kofn.controller.policy.objective import Forecast, gains
 
 CONVINCING = 3.0
-"""Standard errors. Noise alone shows such a gain in one window of 700."""
+"""Standard errors above 0 from which a gain convinces. Noise alone shows such a gain in one window of 700."""
 
 HELD = 0.5
-"""Windows for which a larger k must look better. A worker that is left out is known by lower bounds only. If no other
-worker was blocked in a window, these bounds are low, and the worker looks fast for some iterations.
+"""Number of windows for which a larger k, or another rule, must look better. A worker outside the sums is known by
+lower bounds only. If no other worker was blocked in a window, these bounds are low, and the worker looks fast for some
+iterations.
 """
 
 EXACT = 16
-"""Most unknowns (workers, and tau) that are all told apart."""
+"""Maximum number of unknowns (workers, and tau) whose effects are computed without mixing."""
 
 SETS = 8
-"""Moves of all unknowns at once, at random, where they are more: the error is then known within a fifth."""
+"""Number of random moves of all unknowns if there are more; the error is then known within a fifth."""
 
 MOVED = 2048
-"""Most sets times unknowns, but for one set: the errors of very many workers average out, and tau's is in every set."""
+"""Maximum of moves times unknowns, but at least one move: with very many workers their errors average out."""
 
 SEED = 1
 
@@ -44,31 +45,32 @@ NORMAL_95 = 1.96
 """Standard errors from the middle to the end of a 95 % interval."""
 
 FARTHEST = 10.0
-"""Maximum move of a lambda, in multiples of s + lambda: that of a wholly unknown worker."""
+"""Maximum move of a lambda, in multiples of s + lambda, for a worker about which nothing is known."""
 
 Costs = Callable[[Sequence[Forecast]], FloatArray]
 
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """The evidence for each other k while one holds. `window` iterations make one independent look."""
+    """The evidence for each other option while one is in force."""
 
-    window: int
-    error: FloatArray = field(default_factory=lambda: np.zeros(0))  # of the gains, as it was taken last
+    window: int  # iterations after which measurements are independent
+    error: FloatArray = field(default_factory=lambda: np.zeros(0))  # the latest standard errors of the gains
     _gain: FloatArray = field(default_factory=lambda: np.zeros(0))  # sum of gain / error^2
     _weight: FloatArray = field(default_factory=lambda: np.zeros(0))  # sum of 1 / error^2
-    _since: FloatArray = field(default_factory=lambda: np.zeros(0))  # iterations for which it has been convincing
+    _since: FloatArray = field(default_factory=lambda: np.zeros(0))  # iterations for which a gain has been convincing
 
     def forget(self) -> None:
-        """Another k holds, or other workers are live."""
+        """Drop all evidence, because another option is in force or other workers are live."""
         self.error = self._gain = self._weight = self._since = np.zeros(0)
 
     def weigh(
         self, gain: FloatArray, error: FloatArray, slow: BoolArray, *, margin: float, iterations: int
     ) -> BoolArray:
-        """One more look, `iterations` after the last one: which options gain more than `margin` for sure, same shape.
+        """Add gains that were computed `iterations` after the last ones; return which options gain more than `margin`
+        for sure, in the shape of `gain`.
 
-        `slow` marks those that have to convince for a while.
+        `slow` marks the options that must convince for HELD windows.
         """
         if gain.shape != self._gain.shape:
             self._gain, self._weight, self._since = np.zeros((3, *gain.shape))
@@ -81,7 +83,7 @@ class Evidence:
         return np.asarray(sure & (~slow | (self._since >= HELD * self.window)))
 
     def _sure(self, gain: FloatArray, margin: float) -> BoolArray:
-        """By the window alone, or by all since they began to gain."""
+        """Return which gains convince, by the present window or by the cumulative sum."""
         now = (gain > margin) & (gain > CONVINCING * self.error)
         weight = np.maximum(self._weight, 1e-300)
         mean = self._gain / weight
@@ -91,11 +93,11 @@ class Evidence:
 def gain_error(
     estimate: Estimate, live: BoolArray, forecasts: Sequence[Forecast], costs: Costs, present: tuple[int, int]
 ) -> FloatArray:
-    """Return standard errors (forecasts, n) of the gains over one of the ks, by forecast and place in it.
+    """Return the standard errors (forecasts, n) of the gains over the present option, for the n workers in the mask
+    `live` (workers,).
 
-    For the n workers in the mask `live` (workers,). It is the larger one of a move up and a move down, because costs
-    are not linear. A worker with its own distribution is moved as if it were Poisson's: its interval rests on its
-    own variance.
+    Each is the larger one of a move up and a move down, because costs are not linear. A worker with its own
+    distribution is moved as if it were Poisson's, but by its own interval.
     """
     lambdas_s, events_s = _moved(estimate, live)
     counts = expected_counts_of(lambdas_s / events_s[:, None])
@@ -111,12 +113,13 @@ def gain_error(
 
 
 def _shifted(forecast: Forecast, shift_s: FloatArray | float) -> Forecast:
-    """Return the forecast with other first-block times."""
+    """Return the forecast with first-block times that are longer by `shift_s`."""
     return replace(forecast, expected_s=forecast.expected_s + shift_s, predicted_s=forecast.predicted_s + shift_s)
 
 
 def _moved(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Lambdas (1 + 2 * sets, n) and tau (1 + 2 * sets,): as they are, moved by each set of signs, by the opposite."""
+    """Return lambdas (1 + 2 * sets, n) and tau (1 + 2 * sets,): unmoved, moved by each set of signs, by the
+    opposite."""
     middle_s = estimate.lambda_s[live]
     up_s = np.minimum((estimate.high_s[live] - middle_s) / NORMAL_95, FARTHEST * (estimate.service_s + middle_s))
     down_s = (middle_s - estimate.low_s[live]) / NORMAL_95
@@ -129,8 +132,8 @@ def _moved(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, FloatArray]
 
 @functools.lru_cache(maxsize=8)
 def _signs(unknowns: int) -> FloatArray:
-    """Return which lambdas are moved up (1) and which down (-1), (sets, unknowns): columns are orthogonal while there
-    are few.
+    """Return which unknowns are moved up (1) and which down (-1), (sets, unknowns). Columns are orthogonal if there are
+    at most EXACT.
     """
     if unknowns <= EXACT:
         signs = np.ones((1, 1))

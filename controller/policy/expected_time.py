@@ -1,9 +1,9 @@
 """E_k[T]: the expected time until the fastest k of n workers are done.
 
-P(T_i <= t) is the model's; the number of workers done by t is Poisson-binomial; E_k[T] = integral of P(fewer than k
-done by t) dt. All times lie on the lattice s + tau * m, so the integral is a sum over m. Exact by dynamic programming
-over the workers; above GROUP_ABOVE workers those of nearly the same lambda are given their mean (`grouped`).
-Pure functions; knows nothing of time, gRPC or the switch.
+The model gives P(T_i <= t). The number of workers that are done by t is Poisson-binomial, and E_k[T] is the integral of
+P(fewer than k are done by t) dt. All times lie on the lattice s + tau * m, so the integral is a sum over m. It is
+exact, by dynamic programming over the workers. Above GROUP_ABOVE workers, those with nearly the same lambda form groups
+(`grouped`). Pure functions; the module knows nothing of time, gRPC or the switch.
 """
 
 import numpy as np
@@ -15,20 +15,21 @@ from kofn.controller.estimate.model import Estimate
 from kofn.controller.estimate.poisson import farthest, poisson_done
 
 GROUP_ABOVE = 64
-"""Most workers for which every one's own lambda is used."""
+"""Maximum number of workers for which each one's own lambda is used."""
 
 
 DENSE = 128
-"""Lattice points from 0 on that are all evaluated; later ones are COARSE evenly spaced ones, interpolated between."""
+"""Number of first lattice points that are all evaluated. Of the later ones COARSE evenly spaced points are evaluated,
+and the others interpolated."""
 
 
 COARSE = 96
 
 
 def expected_times(estimate: Estimate, live: BoolArray) -> FloatArray:
-    """E_k[T] in seconds for k = 1..n of the n live workers (`live` masks the estimate's), as the source has it.
+    """Return E_k[T] in seconds for k = 1..n of the n workers in the mask `live` (workers,), by the Poisson model.
 
-    Poisson's, but for workers with a curve of their own; whether that holds is the estimate's `law`.
+    Workers with a curve use their own distribution. The estimate's `law` says whether the model fits.
     """
     rates, curves, own = _workers(estimate, live)
     points, weights = lattice(max(float(rates.max(initial=0.0)), float(curves.longest.max(initial=0.0))))
@@ -40,7 +41,7 @@ def expected_times(estimate: Estimate, live: BoolArray) -> FloatArray:
 
 
 def done_by(estimate: Estimate, live: BoolArray, points: FloatArray) -> FloatArray:
-    """P(T_i <= s + tau * m) of the live workers at ascending whole `points` m (n, points)."""
+    """Return P(T_i <= s + tau * m) of the live workers at ascending whole `points` m (n, points)."""
     rates, curves, own = _workers(estimate, live)
     done = np.empty((len(rates), len(points)))
     done[~own], done[own] = poisson_done(points, rates[~own]), curves.done(points)
@@ -48,20 +49,20 @@ def done_by(estimate: Estimate, live: BoolArray, points: FloatArray) -> FloatArr
 
 
 def _workers(estimate: Estimate, live: BoolArray) -> tuple[FloatArray, Curves, BoolArray]:
-    """Rates of the live (n,), the curves of those that have one, and which these are (n,)."""
+    """Return the rates of the live workers (n,), the curves of those that have one, and the mask of these (n,)."""
     curves = estimate.curves.at(live[estimate.curves.rank])
     return estimate.lambda_s[live] / estimate.event_s, curves, np.isin(np.flatnonzero(live), curves.rank)
 
 
 def _grouped_done(rates: FloatArray, curves: Curves, points: FloatArray) -> tuple[FloatArray, Counts]:
-    """P(done by a point) (groups, points) of Poisson workers and of others, and the groups' sizes."""
+    """Return P(done by a point) (groups, points) for groups of Poisson workers and of others, and the groups' sizes."""
     poisson, own = by_value(rates), by_value(curves.rate)
     done = np.concatenate((grouped_done(poisson, points), curves.done(points, own)))
     return done, np.concatenate((poisson.sizes, own.sizes))
 
 
 def expected_counts(rates: FloatArray) -> FloatArray:
-    """E of the k-th smallest of independent Poisson(rates[i]), k = 1..n (n,); grouped above GROUP_ABOVE."""
+    """Return the expected k-th smallest of independent Poisson(rates[i]), k = 1..n (n,); grouped above GROUP_ABOVE."""
     points, weights = lattice(float(rates.max(initial=0.0)))
     if len(rates) > GROUP_ABOVE:
         groups = by_value(rates)
@@ -70,7 +71,7 @@ def expected_counts(rates: FloatArray) -> FloatArray:
 
 
 def expected_counts_of(rates: FloatArray) -> FloatArray:
-    """`expected_counts` of each of several sets of workers, (sets, n) for `rates` (sets, n), on one lattice."""
+    """Return `expected_counts` of several sets of workers, (sets, n) for `rates` (sets, n), on one lattice."""
     sets, n = rates.shape
     if n > GROUP_ABOVE:
         return np.array([expected_counts(each) for each in rates])
@@ -80,9 +81,9 @@ def expected_counts_of(rates: FloatArray) -> FloatArray:
 
 
 def lattice(most: float) -> tuple[FloatArray, FloatArray]:
-    """Points m and weights w, so that w @ f(m) is the sum of f over 0, 1, ... for f that is linear between points.
+    """Return points m and weights w such that w @ f(m) is the sum of f over 0, 1, ... if f is linear between points.
 
-    Every m up to DENSE is a point, so small means are exact; beyond, f is smooth on the scale of the spacing.
+    Every m up to DENSE is a point, so small means are exact. Beyond, f is smooth on the scale of the spacing.
     """
     end = farthest(most)
     points = np.arange(min(end, DENSE) + 1, dtype=np.float64)
@@ -97,7 +98,7 @@ def lattice(most: float) -> tuple[FloatArray, FloatArray]:
 
 
 def each_number(done: FloatArray) -> FloatArray:
-    """P(exactly j of the workers are done) (n + 1, points) from P(worker i is done) (n, points)."""
+    """Return P(exactly j of the workers are done) (n + 1, points) from P(worker i is done) (n, points)."""
     exactly = np.zeros((len(done) + 1, done.shape[1]))
     exactly[0] = 1.0
     for i, p in enumerate(done):

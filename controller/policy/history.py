@@ -1,4 +1,4 @@
-"""The history of a training: its latest iterations, as workers report them. No I/O and no clock."""
+"""Keeps the latest iterations of a training, as workers report them. No I/O and no clock."""
 
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -10,7 +10,7 @@ from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.rpc import kofn_pb2 as pb
 
 ITERATIONS = 256
-"""Maximum number of kept iterations; fewer with so many workers that they would need more than CELLS places."""
+"""Maximum number of kept iterations; fewer if the number of iterations times workers would exceed CELLS."""
 
 CELLS = 2**18
 
@@ -19,25 +19,25 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingHistory:
-    """The latest m iterations that have ended, oldest first, of a job of n workers; no array can be written to."""
+    """The latest m iterations that have ended, oldest first, of a job of n workers. The arrays are read-only."""
 
-    now_s: float  # the controller's clock, as of `ended_s`
-    live: BoolArray  # (n,) by rank: whether it takes part; a Forecast is of these alone
+    now_s: float  # present time by the controller's clock, which `ended_s` uses as well
+    live: BoolArray  # (n,) by rank: whether the worker takes part; a Forecast covers only these
     iteration: IntArray  # (m,)
-    ended_s: FloatArray  # (m,) when the first worker reported that it had ended
-    k: IntArray  # (m,) in force
-    arrival_s: FloatArray  # (m, n) from parameters ready to first block sent; NaN: not reported, or it gave up
-    late: BoolArray  # (m, n) whether the iteration closed without it; False where it has not reported
+    ended_s: FloatArray  # (m,) when the first worker reported the end
+    k: IntArray  # (m,) the k in force
+    arrival_s: FloatArray  # (m, n) from parameters ready to first block sent; NaN: not reported, or given up
+    late: BoolArray  # (m, n) whether the iteration closed without the worker; False if not reported
     loss: FloatArray  # (m, n) NaN: not reported
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """The same: there is nothing to change."""
+        """Return the same object, because it is read-only."""
         return self
 
 
 @dataclass(slots=True, kw_only=True)
 class HistoryLog:
-    """Takes reports; a row for each iteration, the oldest one gives its row to the newest."""
+    """Collects reports in a ring of rows, one for each iteration."""
 
     workers: int
     _rows: int = field(init=False)
@@ -57,7 +57,7 @@ class HistoryLog:
         self._late = np.zeros(shape, np.bool_)
 
     def report(self, rank: int, report: pb.Report, k: int, now_s: float) -> None:
-        """A worker's; the first one of an iteration says when that ended.  One older than all rows is forgotten."""
+        """Take a worker's report. The first one of an iteration gives its end; one older than all rows is ignored."""
         row = report.iteration % self._rows
         if report.iteration > self._iteration[row]:
             self._iteration[row], self._ended_s[row], self._k[row] = report.iteration, now_s, report.k_most or k

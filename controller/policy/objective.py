@@ -1,4 +1,4 @@
-"""An objective, its inputs, and the choice that follows from its costs."""
+"""Defines an objective, its inputs, and the choice that follows from its costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +18,12 @@ from kofn.controller.policy.policy import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """All inputs of an objective or a policy, for k = 1..n live workers (n,).
+    """All inputs of an objective or a policy, for k = 1..n of n live workers (n,).
 
-    `late_policy`: the policy for late gradients under which the rest holds. `expected_s` is E_k[T] in seconds, as if
-    all workers started together; `predicted_s` is the same for the process, in which they do not (`process`). Both end
-    with the gradient that completes the k, and `overhead_s` follows: transfer, sum and step. `worth` is the progress of
-    an iteration, 1 for the mean of exact and fresh gradients (controller/policy/worth.py). `history`: the latest
+    They hold under the policy for late gradients `late_policy`. `expected_s` is E_k[T] in seconds, as if all workers
+    started together; `predicted_s` is the same for the real process, in which they do not (`process`). Both end with
+    the k-th gradient; `overhead_s` is the time after it, for transfer, sum and step. `worth` is the progress of an
+    iteration, 1 for the mean of exact and fresh gradients (controller/policy/worth.py). `history` has the latest
     iterations; None if they are unknown.
     """
 
@@ -40,12 +40,12 @@ class Forecast:
 
     @property
     def ks(self) -> FloatArray:
-        """1..n, beside `expected_s`."""
+        """The numbers 1..n (n,)."""
         return np.arange(1, self.workers + 1, dtype=np.float64)
 
 
 EXCLUDED = 1e3
-"""Factor on the cost of a k that an objective does not take."""
+"""Factor on the cost of a k that an objective excludes."""
 
 
 def no_k(forecast: Forecast) -> dict[int, str]:
@@ -55,17 +55,17 @@ def no_k(forecast: Forecast) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A name and the costs (n,) of k = 1..n that it minimises."""
+    """An objective: a name, and costs (n,) of k = 1..n to minimise."""
 
     name: str
     costs: Callable[[Forecast], FloatArray]
-    unit: str  # of the costs, for people: "s" or "" where they have none
-    rule: RuleName | None = None  # for late gradients, where it leaves no choice
-    late_policies: tuple[LatePolicy, ...] = ()  # among which it chooses; none: as the configuration says
+    unit: str  # of the costs, for messages: "s", or "" if they have none
+    rule: RuleName | None = None  # for late gradients; None: it leaves the choice
+    late_policies: tuple[LatePolicy, ...] = ()  # the candidates; empty: the configuration's alone
     warm_up: int = 0  # iterations before the first choice
-    fixed: bool = False  # the costs depend on k alone: the forecast is for people
-    policy: Callable[[], Policy] | None = None  # makes what chooses in place of costs
-    excludes: Callable[[Forecast], dict[int, str]] = no_k  # the ks that it does not take, and why
+    fixed: bool = False  # whether the costs depend on k alone, so that the forecast is only shown
+    policy: Callable[[], Policy] | None = None  # makes a policy, which chooses in place of the costs
+    excludes: Callable[[Forecast], dict[int, str]] = no_k  # returns the excluded ks, each with the reason
 
     def all_costs(self, forecasts: Sequence[Forecast]) -> FloatArray:
         """Return the costs of several forecasts (forecasts, n), those of excluded ks EXCLUDED times as large."""
@@ -80,8 +80,8 @@ class Objective:
 class Choice:
     """The k and the policy for late gradients to use, and the numbers behind them.
 
-    `best` and `best_late_policy` are the cheapest option. They differ from `k` and `late_policy` where the gain is
-    within the margin or not sure. `forecasts` and `all_costs` cover every policy, `forecast` and `costs` that in use.
+    `best` and `best_late_policy` are the cheapest option. They differ from `k` and `late_policy` if the gain is within
+    the margin or not sure. `forecasts` and `all_costs` cover all late policies, `forecast` and `costs` the chosen one.
     """
 
     k: int
@@ -90,8 +90,8 @@ class Choice:
     best_late_policy: LatePolicy
     forecasts: tuple[Forecast, ...]
     all_costs: FloatArray  # (late_policies, n)
-    gain: float = 0.0  # of `best` over the k that was in force: a share of its cost
-    gain_error: float = 0.0  # its standard error; 0 where it was not asked for
+    gain: float = 0.0  # of the cheapest option over the one in force, as a share of the latter's cost
+    gain_error: float = 0.0  # standard error of the gain; 0 if it was not computed
 
     @property
     def late_policies(self) -> list[LatePolicy]:
@@ -100,7 +100,7 @@ class Choice:
 
     @property
     def place(self) -> int:
-        """The place among `forecasts` of the policy to use."""
+        """The place of the chosen late policy in `forecasts`."""
         return self.late_policies.index(self.late_policy)
 
     def place_of(self, late_policy: LatePolicy, k: int) -> tuple[int, int] | None:
@@ -111,7 +111,7 @@ class Choice:
 
     @property
     def forecast(self) -> Forecast:
-        """Under the policy to use."""
+        """The forecast under the chosen late policy."""
         return self.forecasts[self.place]
 
     @property
@@ -121,7 +121,7 @@ class Choice:
 
 
 def objective(text: str, workers: int) -> Objective:
-    """The one of this name; ConfigError where there is none, or where a plug-in does not load."""
+    """Return the objective of this name; ConfigError if there is none, or if a plug-in does not load."""
     fixed = check_objective(text, workers, "objective")
     if fixed is not None:
         return Objective(
@@ -140,7 +140,7 @@ def objective(text: str, workers: int) -> Objective:
 
 
 def _maker(text: str, kind: type[Policy], workers: int) -> Callable[[], Policy]:
-    """ConfigError, now, where none can be made."""
+    """Return a function that makes the policy. ConfigError, at once, if it cannot be made."""
     try:
         kind(workers)
     except Exception as error:  # whatever a foreign class does
@@ -149,11 +149,11 @@ def _maker(text: str, kind: type[Policy], workers: int) -> Callable[[], Policy]:
 
 
 GAIN_MAX = 1e6
-"""A gain is no larger than this, whatever an objective's costs are."""
+"""Maximum absolute value of a gain."""
 
 
 def gains(costs: FloatArray, present: float) -> FloatArray:
-    """The share of the present cost that each of others saves, same shape; negative where it costs more."""
+    """Return the share of the present cost that each of `costs` saves, in their shape; negative if it costs more."""
     with np.errstate(over="ignore"):
         saved = (present - costs) / max(abs(present), 1e-300)
     return np.clip(saved, -GAIN_MAX, GAIN_MAX)

@@ -1,8 +1,9 @@
-"""Objectives of other packages, whose results are not trusted.
+"""Checks the results of objectives from other packages.
 
-A plug-in's costs get a `Forecast` and return those of k = 1..n. They are called several times a decision and must
-depend on the forecast alone: the model's uncertainty is expressed by small moves of the forecast. They run in the
-controller's only thread: a call that blocks stops the controller (the switch goes on with the last k).
+The `costs` function of a plug-in takes a `Forecast` and returns the costs of k = 1..n. It is called several times a
+decision, with slightly different forecasts that express the model's uncertainty, so its result must depend on the
+forecast alone. It runs in the controller's only thread: a call that blocks stops the controller, and the switch
+continues with the last k.
 """
 
 import copy
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
 
 def guarded(called: str, costs: "Callable[[Forecast], Any]") -> "Callable[[Forecast], FloatArray]":
-    """A plug-in's costs, checked; ObjectiveError says what it did instead, ConfigError that it is no function."""
+    """Return a plug-in's costs function with checks: it raises ObjectiveError if the result is not usable. ConfigError
+    if `costs` is no function.
+    """
     if not callable(costs):
         raise ConfigError(
-            f"{called} is a {type(costs).__name__}: an Objective, or a callable that takes a Forecast and returns the "
-            "costs of k = 1..n, is needed"
+            f"{called} must be an Objective, or a callable that takes a Forecast and returns the costs of k = 1..n, "
+            f"got {type(costs).__name__}"
         )
 
     def checked(forecast: "Forecast") -> FloatArray:
@@ -35,12 +38,11 @@ def guarded(called: str, costs: "Callable[[Forecast], Any]") -> "Callable[[Forec
         except Exception as error:  # whatever it raises: it must not end the controller
             raise ObjectiveError(f"{called} failed: {in_words(error)}") from error
         if found.shape != (forecast.workers,):
-            wanted = f"{forecast.workers} costs, one for each k, are needed"
-            raise ObjectiveError(f"{called} gave the shape {found.shape}: {wanted}")
+            wanted = f"must give {forecast.workers} costs, one for each k"
+            raise ObjectiveError(f"{called} {wanted}, got the shape {found.shape}")
         if not np.isfinite(found).all():
             k = int(np.flatnonzero(~np.isfinite(found))[0]) + 1
-            what = f"gave {found[k - 1]} as the cost of k = {k}: finite numbers are needed"
-            raise ObjectiveError(f"{called} {what}")
+            raise ObjectiveError(f"{called} must give finite costs, got {found[k - 1]} for k = {k}")
         return found
 
     return checked

@@ -1,4 +1,4 @@
-"""Policies: objects that choose k themselves and may remember, where an objective only gives costs."""
+"""Policies: plug-ins that choose k themselves and may keep state, while an objective only gives costs."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -14,22 +14,23 @@ if TYPE_CHECKING:
 
 
 class Policy(ABC):
-    """Made with the job's number of workers, for each trial, and anew when a job starts again."""
+    """The base of policies. Each trial makes a new one with the job's number of workers, and so does a restarted
+    job."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     @abstractmethod
     def choose(self, forecast: "Forecast") -> int:
-        """k, from 1 to forecast.workers.  Called once a decision, when every live worker has reported."""
+        """Return k, 1 to forecast.workers. Called once a decision, after every live worker has reported."""
 
 
 def policy_costs(called: str, policy: Policy, forecast: "Forecast") -> FloatArray:
-    """Costs (1, n) that the policy's k is the cheapest by; ObjectiveError says what it did instead of choosing one."""
+    """Return costs (1, n) by which the policy's k is the cheapest; ObjectiveError if it did not choose a possible k."""
     try:
         k = policy.choose(forecast)
     except Exception as error:  # whatever it raises: it must not end the controller
         raise ObjectiveError(f"{called} failed: {in_words(error)}") from error
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= forecast.workers:
-        raise ObjectiveError(f"{called} chose {k!r}: a whole number from 1 to {forecast.workers} is needed")
+        raise ObjectiveError(f"{called} must choose a whole number from 1 to {forecast.workers}, got {k!r}")
     return np.abs(forecast.ks - k)[None, :]

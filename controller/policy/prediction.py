@@ -1,8 +1,8 @@
-"""Predictions of the process under each rule, for every k: iteration times, sums, ages, shares.
+"""Predicts the process under each rule for every k: iteration times, sums, ages, shares.
 
-The process (`process`) is simulated with draws from the estimate (`draws`), the same for every k and every rule; its
-times serve as a correction of E_k[T] by the law in force. It is repeated only when the estimate has changed. The module
-knows nothing of the worth of an iteration.
+The process (`process`) is simulated with draws from the estimate (`draws`), the same for every k and rule. Its times
+correct E_k[T] of the estimate's law. It is simulated again only when the estimate has changed. The module knows nothing
+of the worth of an iteration.
 """
 
 from dataclasses import dataclass, field
@@ -20,30 +20,27 @@ KS = 16
 """Maximum number of simulated ks; results for the others are interpolated."""
 
 CHANGED = 0.05
-"""Share by which any E_k[T] in units of s, 1 + tau / s, or one plus the time beyond in units of s may change without a
-new simulation.
-"""
+"""Relative change of an E_k[T], 1 + tau, or 1 + a time in `Beyond`, all in units of s, that needs a new simulation."""
 
 
 def weights_of(age_weight: float) -> FloatArray:
-    """Return the weights of gradients that are 0, 1, 2 ... iterations old (AGES + 1,)."""
+    """Return the weights (AGES + 1,) of gradients that are 0, 1, 2, ... iterations old."""
     return np.array([weight_at(age, age_weight) for age in range(AGES + 1)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Each of n workers' share of all gradients that are summed, for k = 1..n."""
+    """The share of each of n workers in all summed gradients, for k = 1..n."""
 
-    ks: IntArray  # that were simulated
-    by_age: FloatArray  # (ks, m, AGES + 1) of one worker of those that each of m stands for
-    stands: IntArray  # (n,) which of the m stands for a worker
+    ks: IntArray  # the simulated ones
+    by_age: FloatArray  # (ks, m, AGES + 1) share of each worker that a representative stands for, by age
+    stands: IntArray  # (n,) the representative of each worker
 
     def least(self, age_weight: float = 1.0, among: BoolArray | None = None) -> FloatArray:
-        """Return the least share of a worker for each k = 1..n (n,), as a multiple of an equal share: 0 if a worker is
-        in no sum.
+        """Return the least share of a worker for k = 1..n (n,), as a multiple of an equal share; 0 if it is in no sum.
 
-        `age_weight`: the factor of a gradient for each iteration of age; `among` (n,): the workers that count (None:
-        all).
+        `age_weight`: the factor of a gradient for each iteration of age. `among` (n,): the workers that count; None:
+        all.
         """
         n = len(self.stands)
         weight = (self.by_age @ weights_of(age_weight))[:, self.stands]
@@ -54,16 +51,12 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The predicted process for k = 1..n, (n,) each: seconds, and gradients.
+    """The predicted process for k = 1..n."""
 
-    `mean_s` is the mean time to the gradient that ends an iteration, `error_s` its standard error; `gradients` the mean
-    number in an iteration's sum, `delays` (n, AGES + 1) the shares of them that are 0, 1, 2 ... iterations old.
-    """
-
-    mean_s: FloatArray
-    error_s: FloatArray
-    gradients: FloatArray
-    delays: FloatArray
+    mean_s: FloatArray  # (n,) mean time to the gradient that ends an iteration
+    error_s: FloatArray  # (n,) standard error of that
+    gradients: FloatArray  # (n,) mean number of gradients in a sum
+    delays: FloatArray  # (n, AGES + 1) shares of them that are 0, 1, 2, ... iterations old
     shares: Shares
 
     @property
@@ -81,9 +74,9 @@ class InSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """The simulation's state, all times in units of s: the draws, and the results of each rule that was asked for."""
+    """The draws of one simulation, and the results of each rule on demand. All times are in units of s."""
 
-    known: FloatArray  # as `_changed` looks at it
+    known: FloatArray  # the values that `_changed` compares
     n: int
     law: str
     draws: Draws
@@ -93,12 +86,13 @@ class Simulated:
     sums: dict[RuleName, InSums] = field(default_factory=dict)
 
     def sums_of(self, rule: RuleName) -> InSums:
-        """Return the sums of a rule, which stay the same until the next simulation."""
+        """Return the sums under a rule."""
         if rule not in self.sums:
             self.sums[rule] = _sums(self, rule)
         return self.sums[rule]
 
     def of(self, rule: RuleName) -> Process:
+        """Return the process under a rule."""
         if rule not in self.found:
             times, given = self.draws.times, {"phase": self.draws.phase, "sizes": self.draws.sizes}
             if rule in CARRIED:
@@ -110,7 +104,7 @@ class Simulated:
 
 @dataclass(slots=True, kw_only=True)
 class Predictor:
-    """Predicts; an estimate that has hardly changed keeps what the last simulation said."""
+    """Predicts the process, and keeps the last simulation while the estimate hardly changes."""
 
     simulations: int = 0
     _last: Simulated | None = None
@@ -118,18 +112,16 @@ class Predictor:
     def predict(
         self, estimate: Estimate, live: BoolArray, base_s: FloatArray, beyond_s: Beyond, rule: RuleName
     ) -> Prediction:
-        """Predict k = 1..n for the n workers in the mask `live` (workers,); `base_s` (n,): E_k[T] by the law in force
-        (`law_times`).
+        """Predict the process for k = 1..n of the n workers in the mask `live` (workers,).
 
-        `beyond_s`: the times beyond first blocks, seconds.
-
-        E_k[T] is exact, and the simulation gives the difference to that of the same draws: so `abort` is exact, and so
-        is k = n for all rules but `batch-sync`.
+        `base_s` (n,) is E_k[T] of the estimate's law (`law_times`), `beyond_s` the times beyond first blocks, seconds.
+        E_k[T] is exact. The simulation adds the difference to `abort` with the same draws. So `abort` is exact, and so
+        is k = n under all rules but `batch-sync`.
         """
-        unit_s = max(estimate.service_s, estimate.event_s)  # what times are multiples of: s, where that is not 0
+        unit_s = max(estimate.service_s, estimate.event_s)  # s, or tau if s is 0
         units = Beyond(*(spent_s / unit_s for spent_s in beyond_s))
         n = len(base_s)
-        first = 1 if n <= MANY else n / KS  # fewer than one of those that are simulated stands for are none
+        first = 1 if n <= MANY else n / KS  # a representative stands for more workers than a smaller k
         ks = np.unique(np.linspace(first, n, min(n, KS)).round().astype(np.int64))
         others = 1 + estimate.event_s / unit_s, 1 + units.overhead, 1 + units.catch_up
         known = np.append(base_s[ks - 1] / unit_s, others)
@@ -143,21 +135,21 @@ class Predictor:
 
 
 def _changed(known: FloatArray, before: FloatArray) -> bool:
-    """Return whether these values, all above 0, differ from those of the last simulation.
+    """Return whether these positive values differ from those of the last simulation.
 
-    E_k[T] of the simulated ks shows which workers are live, and how slow.
+    They include E_k[T] of the simulated ks, which depends on the live workers and their speeds.
     """
     return bool(np.any(np.abs(known - before) > CHANGED * before))
 
 
 def _prediction(last: Simulated, rule: RuleName, base_s: FloatArray, unit_s: float) -> Prediction:
-    """From the ks that were simulated to all."""
+    """Interpolate the prediction for all ks from the simulated ones."""
     process, alone = last.of(rule), last.of("abort")
     ks, all_ks = last.ks, np.arange(1, len(base_s) + 1)
     longer = process.length - alone.length  # (ks, chains)
     added, error = longer.mean(axis=1), longer.std(axis=1, ddof=1) / np.sqrt(longer.shape[1])
     timed = ks
-    if len(base_s) > MANY:  # the fastest of very many workers wait for none, and under async none waits for them
+    if len(base_s) > MANY:  # extrapolate to k = 0, where the rules add nothing, and async takes no time at all
         nothing = -float(base_s[0]) / unit_s if rule == "async" else 0.0
         timed, added, error = np.append(0, ks), np.append(nothing, added), np.append(0.0, error)
     sums = last.sums_of(rule)
@@ -171,7 +163,7 @@ def _prediction(last: Simulated, rule: RuleName, base_s: FloatArray, unit_s: flo
 
 
 def _sums(last: Simulated, rule: RuleName) -> InSums:
-    """Return the content of an iteration's sum, for k = 1..n."""
+    """Return the gradients of an iteration's sum for k = 1..n, interpolated from the simulated ks."""
     counts, ks, sizes, all_ks = last.of(rule).counts, last.ks, last.draws.sizes, np.arange(1, last.n + 1)
     gradients = counts.sum(axis=(1, 2))
     delays = counts.sum(axis=1) / gradients[:, None]

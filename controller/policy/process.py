@@ -1,22 +1,23 @@
-"""The workers' process under each rule for late gradients, simulated for many k at once: time, sums, ages, shares.
+"""Simulates the workers under each rule for late gradients, for many k at once: times, sums, ages, shares.
 
-An iteration begins after the previous one's end and an overhead for transfer, sum and step; it ends when k gradients
-count for it. T_i is the first-block time of worker i's next gradient, R_i the remaining time of an old one when the
-iteration begins, L the time from there to the k-th gradient. The rules differ in the use of a late gradient:
+An iteration begins after the end of the previous one and an overhead for transfer, sum and step. It ends when k
+gradients count for it. T_i is the first-block time of worker i's next gradient, R_i the remaining time of an old one
+when the iteration begins, L the time from the beginning to the k-th gradient. The rules differ in the use of a late
+gradient:
 
-- stash, merge, drop: a late worker finishes its gradient, which is none of the k of any iteration, and then starts one
-  of the open iteration. So worker i arrives at R_i + T_i, and L is the k-th smallest of these: never less than the k-th
-  smallest T. A late gradient is added to its worker's next gradient that is in time (stash), to the sum that is open
-  when it is finished (merge), or to none (drop).
-- async: a late gradient counts among the k of the iteration that is open when it is finished; its worker then waits for
+- stash, merge, drop: a late worker finishes its gradient, which counts in no iteration, and then begins one of the open
+  iteration. So worker i arrives at R_i + T_i, and L is the k-th smallest of these: never less than the k-th smallest T.
+  A late gradient is added to its worker's next gradient that is in time (stash), to the sum that is open when it is
+  finished (merge), or to none (drop).
+- async: a late gradient counts among the k of the iteration that is open when it is finished. Its worker then waits for
   the end of that iteration. L is the k-th smallest R_i, which is a new T_i for workers of the previous iteration: less
   than the k-th smallest T (K-async: S. Dutta et al., Slow and stale gradients can win the race, AISTATS 2018).
-- abort: late workers give up and start with the others: L is the k-th smallest T.
-- batch-sync: a worker that has finished computes another gradient of the same parameters, until there are k; the rest
-  give up (K-batch-sync, ibidem).
+- abort: late workers give up and begin with the others. L is the k-th smallest T.
+- batch-sync: a worker that has finished computes further gradients with the same parameters until there are k. The
+  other workers give up (K-batch-sync, ibidem).
 
-For k = n all rules but batch-sync are alike. Pure functions of drawn times (steps, chains, n) from any law; chains are
-simulated side by side. `sizes` (n,): the number of workers that each of the n represents.
+With k = n all rules but batch-sync are the same. Pure functions of drawn times (steps, chains, n) from any law; chains
+are simulated side by side. `sizes` (n,): the number of workers that each of the n represents.
 """
 
 from dataclasses import dataclass
@@ -30,13 +31,13 @@ from kofn.controller.estimate.measurements import BoolArray, FloatArray
 from kofn.host.wire.packet import PARTS
 
 CARRIED: tuple[RuleName, ...] = ("stash", "merge", "drop")
-"""Those with the same iteration times."""
+"""The rules with the same iteration times."""
 
 AGES = 16
 """Maximum age of a gradient, in iterations; older ones count as this."""
 
 BURN_IN = 16
-"""First steps, which only serve to forget the beginning."""
+"""Number of first steps that are not evaluated, because they depend on the start."""
 
 IntArray = NDArray[np.int64]
 Ages = NDArray[np.int16]
@@ -46,27 +47,25 @@ class Beyond(NamedTuple):
     """The times beyond gradients, in the unit of the gradients' times."""
 
     overhead: float = 0.0
-    """Between iterations: transfer, sum and step."""
+    """The time between iterations: transfer, sum and step."""
     catch_up: float = 0.0
-    """The time that a late worker takes for each missed iteration, before its gradient counts."""
+    """The time of a late worker for each missed iteration, before its gradient counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """The result for some ks: the mean of L in each chain (ks, chains), and the gradients in an iteration's sum, by
-    worker and age (ks, n, AGES + 1).
-    """
+    """The result of a simulation for some ks."""
 
-    length: FloatArray
-    counts: FloatArray
+    length: FloatArray  # (ks, chains) mean of L in each chain
+    counts: FloatArray  # (ks, n, AGES + 1) gradients in an iteration's sum, by worker and age
 
 
 def simulate(
     rule: RuleName, times: FloatArray, ks: IntArray, beyond: Beyond, *, phase: FloatArray, sizes: FloatArray
 ) -> Process:
-    """One rule. `phase` (chains, n), 0 to 1: the shares that late workers still need of their first gradients.
+    """Simulate one rule. `phase` (chains, n), 0 to 1: the remaining shares of late workers' first gradients.
 
-    Of the CARRIED ones all three are found at once: `carried`.
+    `carried` gives the results of the three CARRIED rules at once.
     """
     match rule:
         case "abort":
@@ -82,11 +81,11 @@ def simulate(
 def carried(
     times: FloatArray, ks: IntArray, beyond: Beyond, *, phase: FloatArray, sizes: FloatArray
 ) -> dict[RuleName, Process]:
-    """stash, merge and drop, which differ in their sums only."""
+    """Simulate stash, merge and drop, which differ only in their sums."""
     steps, chains, n = times.shape
     rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
     length = np.zeros((len(ks), chains))
-    begun = np.empty((steps, *rest.shape), np.bool_)  # a gradient of this iteration
+    begun = np.empty((steps, *rest.shape), np.bool_)  # whether a worker begins a gradient of this iteration
     included = np.empty_like(begun)
     for step, drawn in enumerate(times):
         arrival = rest + drawn
@@ -109,13 +108,13 @@ def carried(
 
 
 def _ever(included: BoolArray) -> BoolArray:
-    """Whether a worker is in now and then (ks, n, 1): who never is keeps its gradients for ever."""
+    """Return whether a worker is ever in a sum (ks, n, 1): otherwise its stashed gradients never leave it."""
     return np.asarray(np.any(included, axis=(0, 2))[:, :, None])
 
 
 def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatArray, sizes: FloatArray) -> Process:
-    """Simulate async: a worker in the sum waits for its end; a gradient finished in the overhead is there when the
-    iteration begins.
+    """Simulate async. A worker in the sum waits for its end; a gradient that is finished during the overhead arrives
+    when the iteration begins.
     """
     steps, chains, n = times.shape
     rest = np.broadcast_to(phase * times[0], (len(ks), chains, n))
@@ -135,15 +134,17 @@ def _asynchronous(times: FloatArray, ks: IntArray, beyond: Beyond, phase: FloatA
 
 
 def _together(points: FloatArray, ks: IntArray, sizes: FloatArray) -> Process:
-    """All start together, and finish gradients at these times after that (steps, chains, gradients, n)."""
+    """Simulate iterations that all workers begin together; `points` (steps, chains, gradients, n) are the times after
+    that at which they finish gradients.
+    """
     steps, chains, _, n = points.shape
     points = points.reshape(steps * chains, -1)
-    most = n if _each_is_one(sizes) else points.shape[1]  # so many are enough for any k
+    most = n if _each_is_one(sizes) else points.shape[1]  # enough gradients for any k
     order = np.argsort(points, axis=1)[:, :most]
     points, worker = np.take_along_axis(points, order, axis=1), order % n
     weights = sizes[worker]
     before = np.cumsum(weights, axis=1) - weights
-    first = np.searchsorted(ks, np.arange(ks[-1] + 1), side="right")  # the first k that needs one after so many
+    first = np.searchsorted(ks, np.arange(ks[-1] + 1), side="right")  # by number of earlier gradients: first k above
     first = first[np.minimum(before, ks[-1]).astype(np.int64)]
     entered = np.bincount((first * n + worker).ravel(), minlength=(len(ks) + 1) * n).reshape(-1, n)[:-1]
     counts = np.zeros((len(ks), n, AGES + 1))
@@ -154,18 +155,18 @@ def _together(points: FloatArray, ks: IntArray, sizes: FloatArray) -> Process:
 
 
 def _batches(times: FloatArray) -> FloatArray:
-    """When each worker would finish its 1st, 2nd, ... gradient (steps, chains, gradients, n): the later ones take other
-    steps' times."""
+    """Return when each worker would finish its 1st, 2nd, ... gradient (steps, chains, gradients, n). Later gradients
+    take the times of other steps."""
     return np.cumsum(np.stack([np.roll(times, later, axis=0) for later in range(PARTS)], axis=2), axis=2)
 
 
 def _each_is_one(sizes: FloatArray) -> bool:
-    """No worker stands for others."""
+    """Return whether each worker represents only itself."""
     return bool(sizes.max() == 1)
 
 
 def _kth(times: FloatArray, ks: IntArray, sizes: FloatArray) -> FloatArray:
-    """For each k the time by which so many workers are there (ks, chains, 1), from (ks, chains, n)."""
+    """Return for each k the time by which k workers have arrived (ks, chains, 1), from their times (ks, chains, n)."""
     if _each_is_one(sizes):
         return np.sort(times, axis=2)[np.arange(len(ks)), :, ks - 1, None]
     order = np.argsort(times, axis=2)
@@ -175,8 +176,8 @@ def _kth(times: FloatArray, ks: IntArray, sizes: FloatArray) -> FloatArray:
 
 
 def _until(now: BoolArray, later: BoolArray) -> Ages:
-    """Steps until a gradient of this one is in a sum, at most AGES (steps, ...): 0 where that is `now`, else until the
-    next step that is `later`."""
+    """Return the number of steps until a gradient of each step is in a sum (steps, ...), at most AGES: 0 in the steps
+    `now`, else until the next of the steps `later`."""
     ages: Ages = np.empty(now.shape, np.int16)
     wait = np.full(now.shape[1:], AGES, np.int16)
     for step in reversed(range(len(now))):
@@ -186,8 +187,8 @@ def _until(now: BoolArray, later: BoolArray) -> Ages:
 
 
 def _since(included: BoolArray) -> Ages:
-    """Age of the gradient with which each worker is in, at most AGES (steps, ...): it was begun when the worker had
-    been in before."""
+    """Return the age of the gradient that a worker would add in each step (steps, ...), at most AGES: the number of
+    steps since the worker was `included` before."""
     ages: Ages = np.empty(included.shape, np.int16)
     age = np.full(included.shape[1:], AGES, np.int16)
     for step, there in enumerate(included):
@@ -197,9 +198,10 @@ def _since(included: BoolArray) -> Ages:
 
 
 def _counts(made: BoolArray, ages: Ages, sizes: FloatArray) -> FloatArray:
-    """Gradients in a sum by worker and age (ks, n, AGES + 1): those that are `made` (steps, ks, chains, n).
+    """Return the mean number of gradients in a sum by worker and age (ks, n, AGES + 1), from the steps in which
+    gradients are `made` (steps, ks, chains, n) and their ages.
 
-    The last AGES steps are left out: of these it is not seen how old they get.
+    The last AGES steps are left out, because the final ages of their gradients are unknown.
     """
     made, ages = made[:-AGES], ages[:-AGES]
     steps, ks, chains, n = made.shape

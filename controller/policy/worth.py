@@ -1,23 +1,23 @@
-"""The worth of an iteration under a rule for late gradients and a k, as measured. No clock, no I/O.
+"""Computes the worth of an iteration under a policy for late gradients and a k, from measurements. No clock, no I/O.
 
-The number of iterations of a training grows with the age of the gradients in its sums, and with their noise:
+The number N of iterations of a training grows with the age of the gradients in its sums, and with their noise:
 
     log N = const + AGE * a / L + NOISE * min(phi, NOISE_MAX) / L * n / m - own
 
 and DIVERGENCE more where AGE * a / L > DIVERGES.
 
-- a: mean age of the gradients in a sum, each by its weight; m: how many there are, (sum w)^2 / sum w^2, of n workers;
-- L, phi: correlation length and noise scale (`correlation`). Both penalties are divided by L: a small learning rate
-  averages over many iterations, so that neither the age nor the noise of one matters much; a large one does not;
-- own: if some workers' data is their own (`data_skew`), half of log(n x the least share of the sums that one of them
-  has): a step without a part of the data is worth less.
+- a: mean age of the gradients in a sum, by weight; m: their effective number, (sum w)^2 / sum w^2, of n workers;
+- L, phi: correlation length and noise scale (`correlation`). Both penalties are divided by L, because a small learning
+  rate averages over many iterations, so that neither the age nor the noise of one matters much;
+- own: if the data of some workers differs from the others' (`data_skew`), half of log(n x the least of their shares in
+  the sums): a step without a part of the data is worth less.
 
-The worth of an iteration is 1 / N without the constant. A sum that is divided by its contributors (model.average) is a
-longer step than the mean of its gradients where late ones are in it, and worth as much more.
+The worth of an iteration is 1 / N without the constant. If a sum with late gradients is divided by its contributors
+(model.average), the step is longer than the mean of its gradients, and worth more in proportion.
 
-The constants were found in simulations of all rules with training on digits (docs/explanation/control.md). The cost of
-noise there depends on the share of all gradients in a sum, not on their number: half of them cost as much with 4
-workers as with 16.
+The constants come from simulations of all rules with training on digits (docs/explanation/control.md). There the cost
+of noise depends on the share of all gradients in a sum, not on their number: half of them cost as much with 4 workers
+as with 16.
 """
 
 from collections import deque
@@ -35,32 +35,32 @@ from kofn.host.compression.alignment import LAGS
 from kofn.rpc import kofn_pb2 as pb
 
 AGE = 2.0
-"""An age of half a correlation length costs a factor e."""
+"""Weight of the age: an age of half a correlation length costs a factor e."""
 
 NOISE = 0.3
 
 NOISE_MAX = 3.0
-"""Upper bound of phi in the formula: late in a training phi is only known to be large."""
+"""Upper bound of phi in the formula, because large values are measured only roughly late in a training."""
 
 DIVERGES = 2.0
-"""AGE * tau / L from which on a training may diverge ..."""
+"""AGE * a / L above which a training may diverge."""
 
 DIVERGENCE = 3.0
-"""... and what that adds to log N."""
+"""Addition to log N above DIVERGES."""
 
 SHARE_MIN = 1e-3
-"""Least multiple of an equal share that differs from none."""
+"""Lower bound of a share, as a multiple of an equal share."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WorthModel:
-    """Measures the worth of iterations of a training with `workers` workers. `average`: as model.average.
+    """Measures the inputs of the worth in a training with `workers` workers, and computes it.
 
-    The first report of an iteration describes its aggregate, as all replicas apply the same.
+    Only the first report of an iteration describes its aggregate, because all replicas apply the same.
     """
 
     workers: int
-    average: Average
+    average: Average  # model.average
     correlation: Correlation = field(default_factory=Correlation)
     data_skew: DataSkew = field(init=False)
     _norms: deque[float] = field(init=False)  # |g|^2 of the latest single gradients
@@ -71,7 +71,7 @@ class WorthModel:
         self._norms = deque(maxlen=max(self.workers, 4))
 
     def report(self, rank: int, report: pb.Report) -> None:
-        """Take what a worker says of an iteration: of the gradient and of the aggregate, where it had them."""
+        """Take a worker's measurements of its gradient and of the aggregate from a report, if it has them."""
         if report.gradient_norm2:
             self._norms.append(report.gradient_norm2)
         if report.gradient_agreement:
@@ -87,9 +87,9 @@ class WorthModel:
             )
 
     def worth(self, prediction: Prediction, live: BoolArray, age_weight: float, factor: float = 1.0) -> FloatArray:
-        """Return the worth of an iteration for k = 1..n of the n workers in the mask `live` (workers,), (n,).
+        """Return the worth of an iteration (n,) for k = 1..n of the n workers in the mask `live` (workers,).
 
-        It is 1 for the mean of all workers' exact and fresh gradients. `factor` corrects the cost of age and noise.
+        It is 1 for the mean of all workers' exact and fresh gradients. `factor` multiplies the cost of age and noise.
         """
         weights = weights_of(age_weight)
         total, square = prediction.delays @ weights, prediction.delays @ weights**2
@@ -108,19 +108,19 @@ class WorthModel:
 
     @property
     def alignment(self) -> FloatArray:
-        """Return the share of a gradient's direction that remains after 0, 1, 2, ... iterations (LAGS + 1,); 0 beyond
-        the known ones.
+        """The share of a gradient's direction that remains after 0, 1, 2, ... iterations (LAGS + 1,); 0 beyond the
+        measured ones.
         """
         curve = self.correlation.curve
         return np.clip(np.append(curve, np.zeros(LAGS + 1 - len(curve))), -1.0, 1.0)
 
     def _step(self, prediction: Prediction) -> FloatArray:
-        """How long an aggregate is as a multiple of its gradients' mean."""
+        """Return the length of an aggregate as a multiple of the mean of its gradients (n,)."""
         ks = np.arange(1.0, prediction.workers + 1)
         return prediction.gradients / ks if self.average == "contributors" else np.ones(prediction.workers)
 
     def _shared(self, prediction: Prediction, live: BoolArray, age_weight: float) -> FloatArray:
-        """Return the share of progress that remains if some workers' data is in few sums."""
+        """Return the factor of the worth (n,) for skewed data: less than 1 if some of it is in few sums."""
         alone = self.data_skew.skewed[live]
         if not alone.any():
             return np.ones(prediction.workers)

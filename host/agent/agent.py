@@ -90,7 +90,7 @@ class Agent:
         `state`: the peer's replica from which training continues, with the plan of this iteration; None: a new job.
         `exact_port`: another job's protocol, whose packets use the same socket.
         """
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._exchanges.start(
             first_iteration, generation, peer_source, reached=reached, state=state, exact_port=exact_port
         )
@@ -147,7 +147,7 @@ class Agent:
 
     def skip(self) -> list[Update]:
         """Contribute nothing to the current iteration; return the updates up to its end."""
-        ended = asyncio.run_coroutine_threadsafe(self._exchanges.skip(), self._loop).result()
+        ended = asyncio.run_coroutine_threadsafe(self._exchanges.skip(), self.loop).result()
         return [*updates_of(ended, self.encoder, self._average)]
 
     def account(self) -> Account:
@@ -155,14 +155,14 @@ class Agent:
         return self.ledger.accounts.account()
 
     def link_wait_s(self) -> float | None:
-        return self.protocol.take_link_wait_s(self._loop.time())
+        return self.protocol.take_link_wait_s(self.loop.time())
 
     def _exchange(self, given: Contribution, begun: int, missed: Sequence[Update]) -> Exchange:
         """Try once; contribute nothing if the current iteration turns out to be over."""
         watch = Stopwatch()
         watch.turn("wait")
         call = self._exchanges.exchange(given, begun, None if missed else given.out)
-        reached = asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        reached = asyncio.run_coroutine_threadsafe(call, self.loop).result()
         watch.turn("decode")
         ended = [*updates_of(reached.ended, self.encoder, self._average)]
         first = (*missed, *ended)[:1]

@@ -34,7 +34,7 @@ PART = ".part"
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint of `iteration` contains.
 
-    `files`: SHA-256 by name.  `missing`: ranks that took part in the job and whose ledgers are not in it.
+    `files`: SHA-256 by name.  `missing`: ranks of the job whose ledgers are not in it.
     `configuration`: the job's, as its processes read it.  `control`: the controller's ControlState (kofn.proto).
     """
 
@@ -85,10 +85,14 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class CheckpointFolder:
-    """The folder at `path`; the newest `keep` checkpoints stay."""
+    """The folder at `path`; the newest `keep` checkpoints stay.
+
+    So does that of iteration `resumed`, at which the job has begun: late workers take over their ledgers from it.
+    """
 
     path: Path
     keep: int = 2
+    resumed: int = 0
     _whole: dict[Path, Manifest] = field(default_factory=dict)  # verified by this process
 
     def write(self, iteration: int, name: str, arrays: Arrays) -> str:
@@ -114,9 +118,16 @@ class CheckpointFolder:
         for path in (self.path, self.path.parent):
             sync_folder(path)
         past = [path for path in self._all() if path <= final]
+        kept = [self._final(self.resumed), *past[-self.keep :]]
         begun = [path for path in self.path.glob("*" + PART) if path < final]
-        for path in (*begun, *(path for path in self._all() if path not in past[-self.keep :])):
+        for path in (*begun, *(path for path in self._all() if path not in kept)):
             shutil.rmtree(path, ignore_errors=True)
+
+    def give_up(self, iteration: int) -> None:
+        """Remove what is written of this checkpoint and of earlier ones that are not complete: the disk may be full."""
+        for path in self.path.glob("*" + PART):
+            if path <= self._part(iteration):
+                shutil.rmtree(path, ignore_errors=True)
 
     def latest(self) -> Checkpoint | None:
         """Return the newest whole checkpoint; None without one.  Damaged ones are logged, and skipped."""
@@ -126,6 +137,10 @@ class CheckpointFolder:
             except CheckpointError as error:
                 log.warning("%s; taking the checkpoint before it", error)
         return None
+
+    def at(self, iteration: int) -> Checkpoint:
+        """Return the checkpoint of this iteration; CheckpointError if it is missing or damaged."""
+        return Checkpoint(self._final(iteration), self._checked(self._final(iteration)))
 
     def go_back(self, iteration: int) -> None:
         """Remove what is newer than this checkpoint (0: everything), and what was not completed."""

@@ -14,8 +14,7 @@ from kofn.host.checkpoint.folder import Checkpoint, CheckpointFolder, Manifest
 from kofn.host.checkpoint.resume import check_configuration, ledgers_of, plain
 from kofn.host.compression.ledger import Ledger
 from kofn.host.compression.ledger_state import multiples
-from kofn.host.errors import CheckpointError
-from kofn.host.workload.replica import Replica
+from kofn.host.workload.replica import Replica, ReplicaState
 from kofn.rpc import kofn_pb2
 
 log = logging.getLogger(__name__)
@@ -54,18 +53,15 @@ class Saver:
         return checkpoint
 
     def restore_ledger(self, iteration: int) -> None:
-        """Take over this worker's part of the latest checkpoint, which must be of this iteration."""
+        """Take over this worker's part of the checkpoint at which the job has resumed."""
         if self._ledger is not None:
-            self._ledger.state.restore(iteration, ledgers_of(self.of(iteration), self._rank, self._config.job.workers))
+            checkpoint = self._folder.at(iteration)
+            self._ledger.state.restore(iteration, ledgers_of(checkpoint, self._rank, self._config.job.workers))
 
-    def of(self, iteration: int) -> Checkpoint:
-        """Return the latest checkpoint; CheckpointError unless it is of this iteration."""
-        if (checkpoint := self.latest()) is None or checkpoint.iteration != iteration:
-            found = "none" if checkpoint is None else f"that of iteration {checkpoint.iteration}"
-            raise CheckpointError(
-                f"the job resumes at iteration {iteration}, but the latest checkpoint here is {found}"
-            )
-        return checkpoint
+    def restore(self, iteration: int) -> ReplicaState:
+        """Return the replica of this checkpoint, at which the job resumes."""
+        self._folder.resumed = iteration
+        return self._folder.at(iteration).replica()
 
     # -- saving
 
@@ -94,7 +90,7 @@ class Saver:
             iteration=message.iteration,
             workers=self._config.job.workers,
             files=dict(message.files),
-            missing=tuple(message.missing),
+            missing=tuple(message.control.missing),
             configuration=plain(self._config),
             control=message.control.SerializeToString(),
         )
@@ -115,5 +111,6 @@ class Saver:
             files = {name: self._folder.write(iteration, name, each) for name, each in arrays.items()}
         except OSError as error:  # a full disk ends no training
             log.error("no checkpoint of iteration %d: %s: %s", iteration, self._folder.path, error.strerror)
+            self._folder.give_up(iteration)
             return
         self.saved(iteration, files)

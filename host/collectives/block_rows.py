@@ -6,15 +6,18 @@ worker's link than its own votes: it has at most as many planes as there are wor
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from kofn.config.compress import CompressSection
 from kofn.config.schema import JobSection
 from kofn.host.arrays import Floats, Integers
 from kofn.host.compression.job_coding import JobCoding
 from kofn.host.wire.packet import EVERYONE
+
+T = TypeVar("T", bound=np.generic)
 
 
 def may_be_apart(apart: int, together: int) -> bool:
@@ -52,10 +55,10 @@ class BlockRows:
         """Elements of all blocks."""
         return self.blocks * self.block
 
-    def laid(self, rows: Floats) -> Floats:
+    def laid(self, rows: npt.NDArray[T]) -> npt.NDArray[T]:
         """Return rows (workers, up to `columns`) as they are sent, (elements,)."""
         whole, rest = divmod(rows.shape[1], self.block)
-        laid = np.zeros((self.blocks // self.workers, self.workers, self.block), np.float32)
+        laid = np.zeros((self.blocks // self.workers, self.workers, self.block), rows.dtype)
         end = whole * self.block
         laid[:whole] = rows[:, :end].reshape(self.workers, whole, self.block).swapaxes(0, 1)
         if rest:

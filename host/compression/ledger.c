@@ -184,7 +184,7 @@ static uint8_t *row_of(const struct ledger *ledger, int part, int64_t block, con
     return ledger->packed + ((part * GENERATIONS + sent->row) * ledger->blocks + block) * ledger->room;
 }
 
-/* Whether a part is on its way: it was sent in this iteration, and its result is unknown. */
+/* Whether a part is in flight: it was sent in this iteration, and its result is unknown. */
 static int is_away(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
     return sent_as(ledger, part, iteration, block)->iteration == iteration &&
            ledger->records[block].settled >> PARTS < iteration;
@@ -286,7 +286,7 @@ static uint64_t add_row(const struct ledger *ledger, const uint8_t *row, const s
     return sum;
 }
 
-/* The pending values of a block without those that are on their way as other parts. */
+/* The pending values of a block without those that are in flight as other parts. */
 static const int64_t *values_for(const struct ledger *ledger, int part, int64_t iteration, int64_t block) {
     const int64_t *values = values_of(ledger, block);
     for (int other = 0; other < PARTS; other++)
@@ -441,7 +441,7 @@ static void move(const struct ledger *ledger, int64_t iteration, int64_t block, 
     record->aggregated -= sum;
 }
 
-/* The first sum that closed without `weight`, which waits after a block has closed with some parts. */
+/* The iteration of the first sum that closed without `weight`, which is pending after a block has closed with some parts. */
 static int64_t late_left(const struct ledger *ledger, int64_t iteration, int64_t block, int64_t parts, int64_t weight) {
     int64_t late = iteration;
     for (int part = 0; part < PARTS; part++) {

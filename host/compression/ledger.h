@@ -32,7 +32,7 @@ struct gradient {
     const float *values;
     int64_t size, key;
     int64_t now, open_share, closed_share; /* the share that enters a block that is open, or closed, in iteration `now` */
-    int64_t begun; /* the iteration of the parts that are on their way */
+    int64_t begun; /* the iteration of the parts that are in flight */
 };
 
 /* The loss of waiting gradients when a block closes without them. */

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Arrays, Integers, fitting
-from kofn.host.compression.ledger_native import View, library, view_of
+from kofn.host.arrays import Arrays, Fixed, Integers, fitting
+from kofn.host.compression.ledger_native import View, checksums, library, view_of
 from kofn.host.compression.ledger_storage import RECORD, LedgerStorage, Records
 from kofn.host.compression.residual import Residual
 from kofn.host.errors import CheckpointError
+from kofn.host.wire.packet import PARTS
 
 
 class LedgerState:
@@ -36,8 +37,10 @@ class LedgerState:
             self._copies[iteration] = self.copy()
 
     def take(self, iteration: int) -> Arrays | None:
-        """Return the copy at the end of an iteration, and forget it; None if there is none."""
-        return self._copies.pop(iteration, None)
+        """Return the copy at the end of an iteration, and forget it and earlier ones; None if there is none."""
+        found = self._copies.pop(iteration, None)
+        self._copies = {other: copy for other, copy in self._copies.items() if other > iteration}
+        return found
 
     def copy(self) -> Arrays:
         """Return a copy of the arrays."""
@@ -46,13 +49,44 @@ class LedgerState:
     def restore(self, iteration: int, states: Sequence[Arrays]) -> None:
         """Take over the states of one worker or more after this iteration; CheckpointError if one does not fit.
 
-        The ledger must be new.  A process that dies meanwhile leaves a ledger that is new again.
+        The ledger must have no gradients.  A process that dies meanwhile leaves a ledger that is new again.
         """
         with self._storage.restoring(iteration):
             for state in states:
-                self._take_over(state)
+                residual, records = self._opened(state)
+                for some in residual.slices:
+                    self._add(some.start, residual.values(some), records[some])
 
-    def _take_over(self, state: Arrays) -> None:
+    @property
+    def settled(self) -> int:
+        """The latest iteration with a known result; 0: none."""
+        return int(self._storage.records["settled"].max(initial=0)) >> PARTS
+
+    def pending(self, state: Arrays) -> tuple[Fixed, Integers]:
+        """Return the pending values (blocks, elements) of a copy, and the weight of the gradients in them (blocks,)."""
+        residual, records = self._opened(state)
+        waiting = records["entered_weight"] - records["aggregated_weight"] - records["discarded_weight"]
+        return residual.pending, waiting
+
+    def enter(self, values: Fixed, weights: Integers) -> None:
+        """Enter values (blocks, elements) that were pending in another run, as gradients of these weights (blocks,).
+
+        Their age begins anew.  The ledger must have no gradients, as for restore().
+        """
+        records = np.zeros(len(values), RECORD)
+        records["gradients"], records["entered_weight"] = checksums(values), weights
+        with self._storage.restoring(int(self._storage.begun[0])):
+            self._add(0, values, records)
+
+    def _add(self, first: int, values: Fixed, records: Records) -> None:
+        """Add values and records to the blocks from `first` on."""
+        values, records = np.ascontiguousarray(values), np.ascontiguousarray(records)
+        library().ledger_take_over(
+            ctypes.addressof(self._view), first, len(values), values.ctypes.data, records.ctypes.data
+        )
+
+    def _opened(self, state: Arrays) -> tuple[Residual, Records]:
+        """Return a state's pending values, and its records; CheckpointError if it does not fit."""
         blocks, elements = self._storage.pending.shape
         other = LedgerStorage.in_memory(blocks=blocks, lanes=elements, width=1, residual=self._storage.residual)
         try:
@@ -60,13 +94,7 @@ class LedgerState:
                 array[:] = fitting(state, name, array)
         except ValueError as error:
             raise CheckpointError(f"a ledger of the checkpoint does not fit this job: {error}") from None
-        residual = Residual(other, view_of(other, {}))
-        for some in residual.slices:
-            values = np.ascontiguousarray(residual.values(some))
-            records = np.ascontiguousarray(other.records[some])
-            library().ledger_take_over(
-                ctypes.addressof(self._view), some.start, len(values), values.ctypes.data, records.ctypes.data
-            )
+        return Residual(other, view_of(other, {})), other.records
 
 
 def multiples(of: int, first: int, last: int) -> range:

@@ -124,10 +124,10 @@ class LedgerStorage:
 
     @contextlib.contextmanager
     def restoring(self, iteration: int) -> Iterator[None]:
-        """Fill a new ledger in the block; then this iteration is the latest one.  LedgerError if it is not new."""
-        if self.begun[0]:
+        """Fill a ledger in the block; then this iteration is the latest one.  LedgerError if it has gradients."""
+        if self.records["entered_weight"].any() or self.records["gradients"].any():
             raise LedgerError(
-                f"only a new ledger can take over a checkpoint's, this one is in iteration {self.begun[0]}"
+                f"only a ledger without gradients can take over others', this one is in iteration {self.begun[0]}"
             )
         self.begun[0] = RESTORING
         yield

@@ -14,7 +14,7 @@
 
 enum { AT_ONCE = 64, LEAVING = 256, PORTS = 2 };
 enum { FEW = 8 }; /* while more may close, at least 1 / FEW of a full batch of closed blocks is reported at a time */
-enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* with so many requests in flight, wait so long after the first answer */
+enum { GATHER_FROM = 16, GATHER_NS = 50000 }; /* wait after the first answer, if at least GATHER_FROM requests are in flight */
 #define CHECKSUM_AT (KOFN_AT_CHECKSUM - KOFN_FRAME_BYTES)
 #define LEAST_WAIT_S 50e-6 /* the shortest wait: the poll's own time */
 #define TELL_S 5e-3        /* the longest time that a closed block waits for others, to be reported together */
@@ -290,7 +290,7 @@ static int is_packet(struct engine *engine, const uint8_t *head, int64_t size, u
     if (values != header->words * KOFN_WORD_BYTES)
         return traffic->wrong_length++, 0;
     if (values > engine->room)
-        return traffic->wrong_length++, 0; /* another job's; if it is this job's, a slot query will tell */
+        return traffic->wrong_length++, 0; /* of another job; if it is of this one, a slot query finds that out */
     return sum ? (traffic->damaged++, 0) : 1;
 }
 

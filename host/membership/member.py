@@ -103,7 +103,7 @@ class Member:
         """Begin together with all workers, with the same parameters: the initial ones, or those of a checkpoint."""
         before, state = welcome.first_iteration - 1, None
         if before and self._saver is not None:
-            state = self._saver.of(before).replica()
+            state = self._saver.restore(before)
             self._replica.restore(state)
             log.info("resumed at the checkpoint of iteration %d", before)
         await self._reducer.join_first(before + 1, welcome.generation, self._peers, state)

@@ -219,8 +219,8 @@ int core_owned(struct core *core, const int64_t *owner, int64_t span, double now
 /* In the iteration that has just begun, each block's sum goes only to its `recipient`; the other workers' results have the
  * members and no values. It must stay in place until the next begin. */
 void core_received(struct core *core, const int64_t *recipient);
-/* Withdraw those of these requests that wait and were never sent, to encode them again. The others become -1: a result may be
- * on its way. */
+/* Withdraw those of these requests that wait and were never sent, to encode them again. The others become -1, because their
+ * results may be under way. */
 void core_withdraw(struct core *core, int64_t *requests, int64_t count);
 /* Use this generation of slots unless a newer one is known; call it before the first iteration. */
 void core_enter(struct core *core, uint32_t generation);
@@ -232,8 +232,8 @@ int core_resume(struct core *core, double now);
 /* Whether results of a later iteration were seen. */
 int core_left_behind(const struct core *core);
 double core_deadline_s(const struct core *core);
-/* The bytes that a packet with `size` bytes of values takes of a link, with its frame; those of its answer if they are more and
- * it comes here. If each sum goes to one worker, a worker gets one of n answers, whose planes are at most n packets. */
+/* The bytes that a packet with `size` bytes of values, and its frame, need on a link; those of its answer if they are more and
+ * it comes to this worker. If each sum goes to one worker, a worker gets one of n answers, whose planes are at most n packets. */
 int64_t core_link_bytes(const struct core *core, const uint8_t *header, int64_t size);
 uint8_t *core_buffer(struct core *core);
 void core_release(struct core *core, uint8_t *buffer);

@@ -1,7 +1,7 @@
 /* The results that a worker holds for itself and for peers: complete recent ones, and the members of older ones.
  *
  * Sums need memory, so only the latest `keep` iterations' are kept. Members are kept for `keep_members` iterations: a worker
- * that died in iteration i and rejoins much later must still learn which of its contributions to i were counted.
+ * that died in iteration i and rejoins much later must still find out which of its contributions to i were counted.
  */
 #pragma once
 #include "header.h"

@@ -79,7 +79,7 @@ static double first_leaves_s(const struct in_flight *all, double otherwise) {
     return all->awaited.first ? all->awaited.first->sent_s : otherwise;
 }
 
-/* The begin of a silence: now, or when the first request leaves if none has left yet. */
+/* The start of a silence: now, or when the first request leaves if none has left yet. */
 static double since_s(const struct in_flight *all, double now) {
     return all->all_left_at_s <= now ? now : fmax(now, first_leaves_s(all, now));
 }
@@ -192,7 +192,7 @@ static int64_t learn(struct in_flight *all, const struct flight *flight, double 
         const int soon = now - flight->sent_s < timeout_soon_s(&all->answer);
         return flight->to_again && !soon ? flight->order : flight->first_order;
     }
-    if (flight->sent_s <= now) { /* else others have closed the block before it left */
+    if (flight->sent_s <= now) { /* otherwise others closed the block before the request left */
         timeout_sample(&all->answer, now - fmax(flight->first_sent_s, all->moving_since_s));
         reordering_answer(&all->reordering, now - flight->sent_s, 0);
     }

@@ -15,7 +15,7 @@ struct timeout {
 struct timeout timeout_of(double initial_s, double spare);
 /* Add a sample: an answer was awaited for `wait_s`. */
 void timeout_sample(struct timeout *timeout, double wait_s);
-/* The time until nearly all answers are here; until most are; until hardly any is. */
+/* The time after which nearly all answers have come; after which most have; before which hardly any has. */
 double timeout_rto_s(const struct timeout *timeout);
 double timeout_usual_s(const struct timeout *timeout);
 double timeout_soon_s(const struct timeout *timeout);

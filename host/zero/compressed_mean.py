@@ -1,13 +1,16 @@
 """Means with fewer than 32 bits per element; the encoding error stays at the worker (worker_error)."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats
+from kofn.host.agent.pending import Pending, enter_pending, pending_after
+from kofn.host.arrays import Arrays, Floats, Floats64, Integers
 from kofn.host.collectives.in_network import InNetwork
 from kofn.host.collectives.work import Work
+from kofn.host.compression.summary_block import Magnitudes
 from kofn.host.errors import ZeroError
 from kofn.host.zero.shards import Shards
 from kofn.results.memory import Memory
@@ -78,6 +81,50 @@ class SwitchMean:
         if not blocks.any():
             return None
         return np.repeat(blocks, self.block_elements)[: self._elements]
+
+    def state(self, shards: Shards) -> Arrays:
+        """Return what no mean has yet, (elements,): "pending" in units of 2**-40, and "weights" if gradients are in it.
+
+        For as many workers also "padding", the values between, which the blocks' scales depend on, and "expected",
+        (2, blocks), the magnitudes that the next call expects.  No call may be under way.
+        """
+        agent = self._communicator.agent
+        found = pending_after(agent, agent.iteration - 1)
+        assert found is not None  # no worker is in the next step
+        places = self._places(shards)
+        flat = found.values.reshape(-1)
+        state: Arrays = {"pending": flat[places], "padding": np.delete(flat, places)}
+        if found.weights.any():
+            state["weights"] = np.repeat(found.weights.astype(np.int32), self.block_elements)[places]
+        if (expected := agent.encoder.plan.expected) is not None:
+            state["expected"] = np.stack([expected.mean, expected.largest])
+        return state
+
+    def enter(self, states: Sequence[Arrays], expected: Floats64 | None, shards: Shards, *, alike: bool) -> None:
+        """Take over what some workers had pending, before the first call; `alike`: there were as many workers."""
+        layout, places = self._communicator.agent.encoder.coding.layout, self._places(shards)
+        laid: Integers = np.zeros((2, layout.blocks * layout.elements), np.int64)
+        between = np.delete(np.arange(laid.shape[1]), places)
+        for state in states:
+            laid[0, places] += state["pending"].astype(np.int64)
+            laid[1, places] += state.get("weights", np.zeros(1)).astype(np.int64)
+            if alike and state["padding"].size == between.size:
+                laid[0, between] = state["padding"]
+        values, weights = laid.reshape(2, layout.blocks, layout.elements)
+        magnitudes = None
+        if alike and expected is not None and expected.shape == (2, layout.blocks):
+            magnitudes = Magnitudes(mean=expected[0], largest=expected[1])
+        enter_pending(self._communicator.agent, Pending(values, weights.max(1)), magnitudes)
+
+    def _places(self, shards: Shards) -> Integers:
+        """Return the places of all elements in the ledger, (elements,)."""
+        numbers = np.arange(self._elements)
+        if self._communicator.rows is None:
+            return numbers
+        laid = self._communicator.rows.laid(shards.rows(numbers + 1))  # 0: no element
+        places = np.empty(self._elements, np.int64)
+        places[laid[laid > 0] - 1] = np.flatnonzero(laid)
+        return places
 
     @property
     def memory(self) -> Memory:

@@ -50,9 +50,18 @@ class ShardOptimizer(ABC):
         self._settings, self._tensors, self._count, self._gather = settings, tensors, count, gather
 
     @property
-    def arrays(self) -> list[Floats]:
-        """The state's arrays, without the momentum."""
-        return [self.exp_avg_sq]
+    def arrays(self) -> dict[str, Floats]:
+        """The shard's arrays by name, without the momentum."""
+        return {"exp_avg_sq": self.exp_avg_sq}
+
+    @property
+    def shared(self) -> dict[str, Floats64]:
+        """The arrays that are equal at all workers, by name."""
+        return {}
+
+    def resume_frozen(self) -> None:
+        """Be frozen, as after freeze(); the caller fills the arrays."""
+        self.frozen = True
 
     def take(self, gradient: Floats, *, momentum: bool = True) -> None:
         """Take a step's mean gradient (shard_elements,); `momentum`: update the momentum too, else the caller does."""
@@ -145,8 +154,16 @@ class ShardLamb(ShardOptimizer):
         self._fresh: Floats | None = None
 
     @property
-    def arrays(self) -> list[Floats]:
-        return [self.exp_avg_sq] if self._fresh is None else [self.exp_avg_sq, self._fresh]
+    def arrays(self) -> dict[str, Floats]:
+        return super().arrays if self._fresh is None else super().arrays | {"fresh": self._fresh}
+
+    @property
+    def shared(self) -> dict[str, Floats64]:
+        return {"frozen_ratio": self._frozen_ratio, "factor": self._factor}
+
+    def resume_frozen(self) -> None:
+        super().resume_frozen()
+        self._fresh = np.zeros_like(self.exp_avg_sq)
 
     def freeze(self, step: int, blocks: Segments, elements: npt.NDArray[np.int64]) -> None:
         super().freeze(step, blocks, elements)

@@ -6,10 +6,14 @@ A unit is gathered and reduced at once: all parameters, or those of a layer.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from kofn.host.arrays import Floats, Integers
+
+T = TypeVar("T", bound=np.generic)
 
 Blocks = tuple[Sequence[tuple[int, slice]], Integers]
 """Each block's number and place in a shard, and the number of elements of every block, (blocks,)."""
@@ -71,14 +75,14 @@ class Shards:
             if size > 0:
                 yield slice(begin, begin + size), slice(unit.at, unit.at + size)
 
-    def cut(self, flat: Floats, rank: int) -> Floats:
+    def cut(self, flat: npt.NDArray[T], rank: int) -> npt.NDArray[T]:
         """Return a worker's shard (shard_elements,) of flat values (elements,)."""
         shard = np.zeros(self.shard_elements, flat.dtype)
         for there, here in self.parts(rank):
             shard[here] = flat[there]
         return shard
 
-    def rows(self, flat: Floats) -> Floats:
+    def rows(self, flat: npt.NDArray[T]) -> npt.NDArray[T]:
         """Return all workers' shards (workers, shard_elements)."""
         return np.stack([self.cut(flat, rank) for rank in range(self.workers)])
 

@@ -13,13 +13,13 @@ beta * momentum, so the worker subtracts its own from its next x there: only its
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Arrays, Floats
 from kofn.host.errors import ZeroError
 from kofn.host.zero.compressed_mean import LIMIT_S, CompressedMean
 from kofn.host.zero.exact_calls import ExactCalls, Pending
@@ -195,6 +195,61 @@ class ZeroOptimizer:
                 *(still, self.rank, moving.size, self.steps),
             )
 
+    # -- its state between two steps
+
+    def state(self) -> tuple[Arrays, Arrays]:
+        """Return copies: this worker's arrays, those of the shard (shard_elements,), and those that all workers share.
+
+        "late" is the momentum that waits in this worker's ledger, (elements,).
+        """
+        own: Arrays = {name: array.copy() for name, array in self._of_shard.items()}
+        shared: Arrays = {name: array.copy() for name, array in self._optimizer.shared.items()}
+        if self._momentum is not None:
+            shared |= {"momentum": self._momentum.all.copy(), "masked": self._momentum.masked.copy()}
+            if self._momentum.late is not None:
+                own["late"] = self._momentum.late.copy()
+        return own, shared
+
+    def resume(self, steps: int, workers: int, own: Mapping[int, Arrays], shared: Arrays, taken: Sequence[int]) -> None:
+        """Become the state after these steps of `workers`, from arrays of state() by rank, those that needs() names.
+
+        `taken`: the ranks whose ledgers this worker has taken over.
+        """
+        before = self._shards_of(workers)
+        if self.settings.bits == 1 and steps >= self.settings.freeze_step:
+            self._optimizer.resume_frozen()
+        for name, array in self._of_shard.items():
+            flat = np.zeros(self.shards.elements, array.dtype)
+            for rank, arrays in own.items():
+                for there, here in before.parts(rank):
+                    flat[there] = arrays[name][here]
+            array[...] = self.shards.cut(flat, self.rank)
+        for name, values in self._optimizer.shared.items():
+            values[...] = shared[name]
+        if self._momentum is not None:
+            self._momentum.all[...], self._momentum.masked = shared["momentum"], shared["masked"].astype(np.int64)
+            late = [own[rank]["late"] for rank in taken if "late" in own[rank]]
+            self._momentum.late = np.sum(late, axis=0, dtype=np.float32) if late else None
+        self.steps = steps
+
+    def needs(self, workers: int) -> list[int]:
+        """Return the ranks, of so many before, that have elements of this worker's shard."""
+        before, mine = self._shards_of(workers), [there for there, _ in self.shards.parts(self.rank)]
+        return [
+            rank
+            for rank in range(workers)
+            if any(there.start < own.stop and own.start < there.stop for there, _ in before.parts(rank) for own in mine)
+        ]
+
+    def _shards_of(self, workers: int) -> Shards:
+        return Shards([unit.size for unit in self.shards.units], workers)
+
+    @property
+    def _of_shard(self) -> dict[str, Floats]:
+        """The shard's arrays by name, which change in place."""
+        momentum = {} if self._momentum is not None else {"exp_avg": self._optimizer.exp_avg}
+        return {"parameters": self.shard} | momentum | self._optimizer.arrays
+
     # -- parameters
 
     def gather(self, unit: int, out: Floats) -> Pending[Floats]:
@@ -216,41 +271,42 @@ class ZeroOptimizer:
         own = Memory(
             parameters=self.shard.nbytes,
             gradients=0 if self._gradient is None else self._gradient.nbytes,
-            optimizer=momentum.nbytes + sum(each.nbytes for each in self._optimizer.arrays),
+            optimizer=momentum.nbytes + sum(each.nbytes for each in self._optimizer.arrays.values()),
         )
         return own if self._compressed is None else own + self._compressed.memory
 
 
 class _Momentum:
-    """The whole momentum, (workers * chunk,); `own`: this worker's shard of it; `masked`: elements that stay 0."""
+    """The whole momentum, (workers * chunk,); `own`: this worker's shard of it, `all`: without padding; `masked`:
+    elements that stay 0; `late`: the part of it that waits in the ledger, (elements,), None: nothing waits.
+    """
 
     def __init__(self, shards: Shards, rank: int) -> None:
         (unit,) = shards.units
         self.values: Floats = np.zeros(shards.workers * unit.chunk, np.float32)
         self.own = self.values[rank * unit.chunk : (rank + 1) * unit.chunk]
         self.masked: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._all = self.values[: unit.size]
-        self._late: tuple[npt.NDArray[np.bool_], Floats] | None = None
+        self.all = self.values[: unit.size]
+        self.late: Floats | None = None
 
     def add(self, mean: Floats, beta: float) -> None:
         """Add a mean gradient (elements,)."""
-        self._all *= np.float32(beta)
-        self._all += np.float32(1 - beta) * mean
+        self.all *= np.float32(beta)
+        self.all += np.float32(1 - beta) * mean
 
     def given(self, gradient: Floats, beta: np.float32) -> Floats:
         """Return this worker's vote, in the gradient's array."""
         gradient *= 1 - beta
-        gradient += beta * self._all
-        if self._late is not None:
-            where, waiting = self._late
-            gradient[where] -= waiting
+        gradient += beta * self.all
+        if self.late is not None:
+            gradient -= self.late
         return gradient
 
     def replace(self, mean: Floats, beta: np.float32, late: npt.NDArray[np.bool_] | None) -> None:
         """Replace the momentum by the mean vote; `late`: elements where this worker's vote waits."""
-        self._late = None if late is None else (late, beta * self._all[late])
-        self._all[...] = mean
-        self._all[self.masked] = 0
+        self.late = None if late is None else np.where(late, beta * self.all, np.float32(0))
+        self.all[...] = mean
+        self.all[self.masked] = 0
 
 
 def _check(settings: ZeroSettings, parameters: Floats, shards: Shards, compressed: CompressedMean | None) -> None:

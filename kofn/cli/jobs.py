@@ -201,11 +201,17 @@ def _train(request: TrainingRequest, data: Path | None, out: Path | None) -> int
             config = replace(config, torch=replace(config.torch, device="auto"))
         file.write_text(to_toml(config))
         Path(folder, "script.py").write_text(request.spec.script)
-        argv = [sys.executable, "-m", "kofn.cli.start", "run", str(file), "--trial", config.policy.objective]
-        attempts = request.spec.backoff_limit + 1
+        run = [sys.executable, "-m", "kofn.cli.start", "run"]
+        attempts, path = request.spec.backoff_limit + 1, Path()
         for attempt in range(1, attempts + 1):
-            path = default_path(config.run.name) if out is None else Path(out if attempt == 1 else f"{out}-{attempt}")
-            code = subprocess.run([*argv, "--out", str(path)], env=environment, check=False).returncode
+            if not path.name or request.spec.checkpoint is None:
+                path = (
+                    default_path(config.run.name) if out is None else Path(f"{out}-{attempt}" if attempt > 1 else out)
+                )
+                argv = [str(file), "--trial", config.policy.objective, "--out", str(path)]
+            else:
+                argv = ["--resume", str(path)]
+            code = subprocess.run([*run, *argv], env=environment, check=False).returncode
             if code != FAILED_RUN:
                 return code
             failed = f"attempt {attempt} of {attempts} failed"

@@ -203,6 +203,11 @@ def link(path: Path, rank: int, host: str | None, interface: str | None) -> None
     type=click.Path(path_type=Path),
     help="JSON lines go here, the ledger beside.  [default: worker-RANK.jsonl]",
 )
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path),
+    help="Folder of the job's checkpoints, the same for all workers (run.checkpoint_every); resume at the newest one.",
+)
 @_certs
 def worker(
     path: Path,
@@ -212,6 +217,7 @@ def worker(
     interface: str | None,
     address: str | None,
     metrics: Path | None,
+    checkpoints: Path | None,
     certs: Path | None,
 ) -> None:
     """Run one worker of a job on this machine. Needs root.
@@ -222,7 +228,11 @@ def worker(
     with ending("worker"):
         config, own = Config.load(path), address or own_address(peer)
         lines = (metrics or Path(f"worker-{rank}.jsonl")).resolve()
-        _train(config, path.resolve(), rank, peer, own, _linked(config, path, rank, host, interface), lines, certs)
+        if checkpoints is not None and not config.run.checkpoint_every:
+            raise ConfigError("run.checkpoint_every must be 1 or more with --checkpoints, got 0")
+        commands = Commands(network=config.network, topology=path, certificates=certs, controller_address=peer)
+        link = _linked(config, path, rank, host, interface)
+        _train(commands, config, path.resolve(), rank, own, link, lines, checkpoints)
 
 
 def _linked(config: Config, path: Path, rank: int, host: str | None, interface: str | None) -> str:
@@ -238,17 +248,26 @@ def _linked(config: Config, path: Path, rank: int, host: str | None, interface: 
 
 
 def _train(
-    config: Config, path: Path, rank: int, peer: str, own: str, link: str, metrics: Path, certs: Path | None
+    commands: Commands,
+    config: Config,
+    path: Path,
+    rank: int,
+    own: str,
+    link: str,
+    metrics: Path,
+    checkpoints: Path | None,
 ) -> NoReturn:
     """Become what `kofn run` would start here."""
-    commands = Commands(network=config.network, topology=path, certificates=certs, controller_address=peer)
+    folder = None if checkpoints is None else str(checkpoints.resolve())
     if config.torch.script is None:
-        _become(commands.worker(path, rank, own, metrics, ["--interface", link]))
+        more = [] if folder is None else ["--checkpoints", folder]
+        _become(commands.worker(path, rank, own, metrics, ["--interface", link, *more]))
     if config.torch.group != "worker":
         raise ConfigError(f"torch.group must be 'worker' on machines of their own, got {config.torch.group!r}")
     environment = commands.torch_environment(path, rank, link, own, metrics) | {"KOFN_INTERFACE": link}
     accelerators.check(config.torch)
     environment |= accelerators.visible(config.torch, rank)
+    environment |= {} if folder is None else {"KOFN_CHECKPOINTS": folder}
     _become(commands.torchrun(config.torch, rank, config.job.workers, "127.0.0.1"), environment)
 
 

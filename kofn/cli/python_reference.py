@@ -40,7 +40,7 @@ PIECES = ("put", "priority", "wait", "result")
 TORCH = Path(kofn.__file__).parent / "torch"
 """Read, not imported: PyTorch may not be there."""
 
-OF_SESSION = ("iteration", "iterations", "done", "loss", "close")
+OF_SESSION = ("iteration", "iterations", "done", "loss", "state_dict", "load_state_dict", "save_every", "close")
 
 
 def python() -> str:
@@ -79,9 +79,14 @@ def _torch() -> Iterator[str]:
         if used.name in ("use", "follow"):
             call = f"```text\nkofn.torch.{used.name}{written(used)}\n```"
             yield from (f"## kofn.torch.{used.name}", call, ast.get_docstring(used) or "")
-    (session,) = (one for one in _parsed("session.py") if isinstance(one, ast.ClassDef) and one.name == "Session")
+    state, session = (
+        next(one for one in _parsed(file) if isinstance(one, ast.ClassDef) and one.name == name)
+        for file, name in (("state.py", "ResumableSession"), ("session.py", "Session"))
+    )
     members = {
-        one.name: ast.get_docstring(one) or "" for one in reversed(session.body) if isinstance(one, ast.FunctionDef)
+        one.name: ast.get_docstring(one) or ""
+        for one in (*reversed(state.body), *reversed(session.body))
+        if isinstance(one, ast.FunctionDef)
     }
     rows = [[f"`{name}`", members[name].replace("\n", " ")] for name in OF_SESSION]
     rows = [["`rank`, `workers`", "Who this worker is, from 0, among how many."], *rows]

@@ -37,7 +37,7 @@ GATE = f"{GROUP}/start"
 """The scheduling gate that all workers of an attempt lose at once."""
 
 CONTROLLER_PORT = 50052
-FILES, CERTIFICATES, STATE = RESERVED
+FILES, CERTIFICATES, STATE, CHECKPOINTS = RESERVED
 COMMON = ("ca.pem", "job-1.token")
 
 SWITCH_IMAGE = "kofn-switch:0.1.0"
@@ -87,6 +87,8 @@ def configuration(request: TrainingRequest) -> Config:
     settings: Document = {"job": job, "run": {"name": request.metadata.name}}
     if spec.elastic.objective is not None:
         settings["policy"] = {"objective": spec.elastic.objective}
+    if spec.checkpoint is not None:
+        settings["run"]["checkpoint_every"] = spec.checkpoint.every
     if spec.script:
         settings["torch"] = {"script": "script.py", "group": "worker"}
     try:
@@ -172,6 +174,10 @@ def worker_template(
     spec = request.spec
     own = _own_certificates(request, indexed) if indexed is not None else _certificates(request, _all_pairs(request))
     volumes = [_files(request), own, {"name": "state", "emptyDir": {}}]
+    if spec.data is not None:
+        volumes.append(_claim("data", spec.data.claim, read_only=True))
+    if spec.checkpoint is not None:
+        volumes.append(_claim("checkpoints", spec.checkpoint.claim, read_only=False))
     container = worker_container(request, rank)
     if indexed is not None:
         mount = next(each for each in container["volumeMounts"] if each["name"] == "certificates")
@@ -184,7 +190,7 @@ def worker_template(
             "automountServiceAccountToken": False,
             "schedulingGates": [{"name": GATE}],
             "containers": [container],
-            "volumes": volumes + ([_data(spec.data.claim)] if spec.data is not None else []),
+            "volumes": volumes,
         },
     }
 
@@ -193,13 +199,18 @@ def worker_container(request: TrainingRequest, rank: str) -> Document:
     """Return the container of one worker: ready once it has made its tunnel and looks for the controller."""
     spec = request.spec
     mounts = [_mount("files", FILES), _mount("certificates", CERTIFICATES), {"name": "state", "mountPath": STATE}]
+    if spec.data is not None:
+        mounts.append(_mount("data", spec.data.path))
+    if spec.checkpoint is not None:
+        own = f"{request.metadata.name}-{request.metadata.uid}"  # a claim may serve several requests
+        mounts.append({"name": "checkpoints", "mountPath": CHECKPOINTS, "subPath": own})
     return {
         "name": "worker",
         "image": spec.worker_image,
         "command": ["sh", "-c", worker_command(request, rank)],
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}, *environment(request)],
         "resources": {"limits": {spec.resource: "1"}},
-        "volumeMounts": mounts + ([_mount("data", spec.data.path)] if spec.data is not None else []),
+        "volumeMounts": mounts,
         "readinessProbe": {"exec": {"command": ["test", "-e", f"{STATE}/worker.jsonl"]}, "periodSeconds": 2},
         "securityContext": NETWORK,
     }
@@ -212,6 +223,7 @@ def worker_command(request: TrainingRequest, rank: str) -> str:
         f"exec kofn worker {FILES}/job.toml --rank {rank} --switch {control}"
         f" --controller {control}:{CONTROLLER_PORT} --address $POD_IP --certs {CERTIFICATES}"
         f" --metrics {STATE}/worker.jsonl"
+        + (f" --checkpoints {CHECKPOINTS}" if request.spec.checkpoint is not None else "")
     )
 
 
@@ -251,8 +263,8 @@ def _volume(request: TrainingRequest, items: list[Document]) -> Document:
     return {"name": "certificates", "secret": found}
 
 
-def _data(claim: str) -> Document:
-    return {"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+def _claim(name: str, claim: str, *, read_only: bool) -> Document:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": read_only}}
 
 
 def _mount(name: str, path: str) -> Document:

@@ -22,8 +22,8 @@ WORKERS_MAX = 64
 SCRIPT_MAX = 262_144
 """Bytes of a script: a ConfigMap holds 1 MiB in all."""
 
-RESERVED = ("/etc/kofn", "/etc/kofn-certs", "/var/lib/kofn")
-"""Folders of a worker's container: its files, its certificates, its state."""
+RESERVED = ("/etc/kofn", "/etc/kofn-certs", "/var/lib/kofn", "/var/lib/kofn-checkpoints")
+"""Folders of a worker's container: its files, its certificates, its state, the job's checkpoints."""
 
 REQUESTER = f"{GROUP}/requester"
 REQUESTER_GROUPS = f"{GROUP}/requester-groups"
@@ -69,6 +69,20 @@ class Data(ApiStruct, frozen=True):
     )
 
 
+class CheckpointClaim(ApiStruct, frozen=True):
+    """Where checkpoints stay, and how often one is made."""
+
+    claim: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+            max_length=253,
+            description="A PersistentVolumeClaim of the namespace that all workers' nodes may write; it is kept.",
+        ),
+    ]
+    every: Annotated[int, Meta(ge=1, description="Iterations from one checkpoint to the next; scripts make their own.")]
+
+
 class Elastic(ApiStruct, frozen=True):
     """How many workers may be missing."""
 
@@ -102,6 +116,12 @@ class TrainingSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
         str, Meta(max_length=SCRIPT_MAX, description="Python, started by torchrun; else config's workload is trained.")
     ] = ""
     data: Data | None = None
+    checkpoint: (
+        Annotated[
+            CheckpointClaim, Meta(description="Each attempt resumes at the newest one; without, training begins anew.")
+        ]
+        | None
+    ) = None
     resource: Annotated[
         str,
         Meta(

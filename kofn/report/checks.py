@@ -1,6 +1,6 @@
-"""The checks of every trial, whatever its timing: identical replicas, and no gradient lost or aggregated twice.
+"""The checks of every trial: replicas are identical, and no gradient is lost or aggregated twice.
 
-A check returns None, or one sentence that names the first fault.
+A fault is one sentence about the first place where a check fails.
 """
 
 import zipfile
@@ -19,11 +19,12 @@ from kofn.results.worker_metrics import WorkerMetrics
 Sums = dict[str, npt.NDArray[np.int64]]
 
 PARTS = ("gradients", "aggregated", "residual", "discarded", "results", "received")
-"""int64 arrays of equal length, with a checksum of the values of each block. The checksum is linear."""
+"""The arrays of a worker's sums file: int64, one element for each block. All but `received` are linear checksums of the
+block's values; `received` is 1 for the blocks whose sums this worker gets, otherwise 0."""
 
 
 def identity(workers: Sequence[WorkerMetrics]) -> str | None:
-    """Compare the parameters after every iteration that two workers have: they must be bit-identical."""
+    """Compare the workers' parameters after each iteration, and return the first fault: they must be bit-identical."""
     digests: dict[int, tuple[int, str]] = {}
     differing: list[tuple[int, int, int]] = []
     for worker in workers:
@@ -39,21 +40,22 @@ def identity(workers: Sequence[WorkerMetrics]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservation:
-    """The result of the check that no gradient is lost."""
+    """The result of conservation()."""
 
     error: str | None = None
-    """The first fault."""
+    """The first fault; None if there is none."""
     unchecked: str | None = None
-    """The part that could not be checked, which is no fault."""
+    """The part that could not be checked, which is no fault; None if everything was checked."""
 
 
 def conservation(folder: TrialFolder, workers: int, left: Mapping[int, str] | None = None) -> Conservation:
-    """Check that gradients = aggregated + residual + discarded for every worker, and that the sum of all aggregated is
-    every worker's results.
+    """Check that gradients = aggregated + residual + discarded at every worker, and that each worker applied the sum of
+    all workers' aggregated gradients.
 
-    `left`: the last iteration of each worker that left before the others, by rank ("20 of 25"). The results of such a
-    worker are not checked. A worker that was never started has no gradients. If a worker was killed for good, its
-    aggregated gradients are unknown: then the second check is only that all others applied the same results.
+    `left`: the last iteration of each worker that left before the others, by rank ("20 of 25"). The results that such a
+    worker applied are not compared with that sum. A worker that was never started has no gradients. If a worker was
+    killed for good and has no sums file, its aggregated gradients are unknown. The second check is then that all other
+    workers, also those that left, applied the same results.
     """
     events = read_event_log(folder.events)
     ranks = [rank for rank in range(workers) if f"worker-{rank}" not in never_started(events)]
@@ -69,10 +71,10 @@ def conservation(folder: TrialFolder, workers: int, left: Mapping[int, str] | No
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         return Conservation(error=f"conservation cannot be checked: {error}")
     if not sums:
-        return Conservation(error="conservation cannot be checked: every worker was killed, for good")
+        return Conservation(error="conservation cannot be checked: every worker was killed or never started")
     if gone := sorted(killed.difference(ranks)):
         return Conservation(
-            error=_owned(sums) or _same(sums), unchecked=f"what was aggregated of {name_workers(gone)}, killed"
+            error=_owned(sums) or _same(sums), unchecked=f"the aggregated gradients of {name_workers(gone)} (killed)"
         )
     left = left or {}
     return Conservation(error=_owned(sums) or _aggregated(sums, left), unchecked=_left(left))
@@ -82,7 +84,7 @@ def _owned(sums: Mapping[int, Sums]) -> str | None:
     for rank, parts in sums.items():
         wrong = np.flatnonzero(parts["gradients"] != parts["aggregated"] + parts["residual"] + parts["discarded"])
         if wrong.size:
-            return f"worker {rank}: {_blocks(wrong)}, its gradients are not aggregated + residual + discarded"
+            return f"worker {rank}: gradients are not aggregated + residual + discarded in {_blocks(wrong)}"
     return None
 
 
@@ -92,22 +94,22 @@ def _left(left: Mapping[int, str]) -> str | None:
     rank, iteration = min(left.items())
     more = f" and {len(left) - 1} more" if len(left) > 1 else ""
     return (
-        f"the results of worker {rank}{more}, which left after iteration {iteration}: fewer batches than the others?"
-        " DDP's join() gives zeros in their place"
+        f"the results of worker {rank}{more}, which left after iteration {iteration}. Did it have fewer batches than"
+        " the others? With DDP's join() it contributes zeros instead"
     )
 
 
 def _aggregated(sums: Mapping[int, Sums], left: Collection[int]) -> str | None:
-    """Compare what all workers had aggregated with the results of each worker, for the blocks that it received. Some
-    worker must have received each block."""
+    """Compare the sum of all workers' aggregated gradients with the results of each worker, in the blocks that it gets.
+    At least one worker must get each block."""
     total = np.sum([parts["aggregated"] for parts in sums.values()], axis=0)
-    nobodys = np.flatnonzero(np.sum([parts["received"] for parts in sums.values()], axis=0) == 0)
-    if nobodys.size:
-        return f"{_blocks(nobodys)}, come to no worker"
+    unreceived = np.flatnonzero(np.sum([parts["received"] for parts in sums.values()], axis=0) == 0)
+    if unreceived.size:
+        return f"no worker gets the sums of {_blocks(unreceived)}"
     for rank, parts in sums.items():
         wrong = np.flatnonzero((parts["results"] != total) & (parts["received"] != 0))
         if wrong.size and rank not in left:
-            return f"worker {rank}: {_blocks(wrong)}, the results it applied are not what all workers had aggregated"
+            return f"worker {rank}: the applied results are not the sum of all aggregated gradients in {_blocks(wrong)}"
     return None
 
 
@@ -117,22 +119,22 @@ def _same(sums: Mapping[int, Sums]) -> str | None:
         both = (parts["received"] != 0) & (reference["received"] != 0)
         wrong = np.flatnonzero((parts["results"] != reference["results"]) & both)
         if wrong.size:
-            return f"workers {first} and {rank}: {_blocks(wrong)}, the results they applied differ"
+            return f"workers {first} and {rank}: the applied results differ in {_blocks(wrong)}"
     return None
 
 
 def load_sums(path: Path) -> Sums:
-    """Return the arrays of a worker. ValueError if one is missing, is not int64, or has another shape."""
+    """Return the arrays of a worker by name. ValueError if one is missing or not int64, or if the shapes differ."""
     with np.load(path) as file:
         missing = [name for name in PARTS if name not in file]
         if missing:
             raise ValueError(f"{path} has no array {', '.join(missing)}")
         sums = {name: file[name] for name in PARTS}
-    shapes = {part.shape for part in sums.values()}
-    if len(shapes) > 1 or any(part.dtype != np.int64 for part in sums.values()):
-        raise ValueError(f"{path}: int64 arrays of one shape are needed, not {sorted(map(str, shapes))}")
+    kinds = {f"{part.dtype}{list(part.shape)}" for part in sums.values()}
+    if len(kinds) > 1 or any(part.dtype != np.int64 for part in sums.values()):
+        raise ValueError(f"{path}: all arrays must be int64 and of one shape, got {', '.join(sorted(kinds))}")
     return sums
 
 
 def _blocks(wrong: npt.NDArray[np.intp]) -> str:
-    return f"{wrong.size} blocks, the first is {wrong[0]}"
+    return f"{wrong.size} blocks (first: {wrong[0]})"

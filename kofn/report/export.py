@@ -1,4 +1,4 @@
-"""A run's data frames as files for other programs: CSV, Parquet, event files for TensorBoard, a trace."""
+"""Export a run's data frames for other programs: as CSV, Parquet, event files for TensorBoard, or a trace."""
 
 import json
 import zlib
@@ -13,20 +13,21 @@ from kofn.report.frames import TABLES
 from kofn.report.reader import Run
 
 KEYS = ("trial", "job", "worker")
-"""Columns whose values are TensorBoard folders, not curves."""
+"""Columns that say which worker a row belongs to. Each worker has a folder for TensorBoard, a process in a trace."""
 
 
 def export(run: Run, to: str, out: Path | None = None) -> list[Path]:
-    """Write the files into a folder in the run's folder, or into `out`. Return their paths.
+    """Write the files of format `to` into the folder of that name in the run's folder, or into `out`. Return the paths
+    of the files, or for TensorBoard of the workers' folders.
 
-    ConfigError if the folder is not empty; ModuleNotFoundError if an extra is missing.
+    ConfigError if the folder is not empty or cannot be written; ModuleNotFoundError if an extra is missing.
     """
     write = FORMATS[to]()
     folder = out or run.folder / to
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise ConfigError(f"{folder} is not empty: choose another --out, nothing is overwritten")
+            raise ConfigError(f"{folder} must be empty, because export overwrites nothing: choose another --out")
         return write(run, folder)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
@@ -40,13 +41,13 @@ def _csv() -> Write:
 
 
 def _parquet() -> Write:
-    import pyarrow  # noqa: F401, PLC0415  # needs kofn[parquet]: the message of pandas does not name it
+    import pyarrow  # noqa: F401, PLC0415  # fails with the name of kofn[parquet], which pandas' message lacks
 
     return lambda run, folder: [_table(run, folder / f"{name}.parquet") for name in TABLES]
 
 
 def _table(run: Run, path: Path) -> Path:
-    """Write one data frame in the format of the file's suffix."""
+    """Write the data frame that the file is named after, in the format of the file's suffix."""
     frame: pd.DataFrame = getattr(run, path.stem)
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
@@ -56,7 +57,7 @@ def _table(run: Run, path: Path) -> Path:
 
 
 def _tensorboard() -> Write:
-    """Write curves over iterations: a folder for each trial and worker, a tag for each numeric column of `metrics`."""
+    """Return a writer of curves over iterations: a folder for each worker, a tag for each number in `metrics`."""
     from tensorboardX import SummaryWriter  # noqa: PLC0415  # needs kofn[tensorboard]
 
     def write(run: Run, folder: Path) -> list[Path]:
@@ -76,13 +77,13 @@ def _tensorboard() -> Write:
 
 
 def _trace() -> Write:
-    """Write the timelines as trace events, for ui.perfetto.dev and chrome://tracing."""
+    """Return a writer of the timelines as trace events, for ui.perfetto.dev and chrome://tracing."""
 
     def write(run: Run, folder: Path) -> list[Path]:
         path = folder / "trace.json"
         events = [event for key, rows in run.timeline.groupby(list(KEYS), sort=False) for event in _events(key, rows)]
         if not events:
-            raise ConfigError(f"{run.folder} has no timelines: a run with [schedule] is needed")
+            raise ConfigError(f"{run.folder} has no timelines: only a run with [schedule] has them")
         path.write_text(json.dumps({"traceEvents": events}))
         return [path]
 
@@ -90,11 +91,11 @@ def _trace() -> Write:
 
 
 TRACKS = {"computation": ("forward", "error", "weight"), "waiting": ("wait",), "transfers": ("transfer",)}
-"""A worker's tracks, and the intervals in each."""
+"""The kinds of intervals (`what`) in each track of a worker."""
 
 
 def _events(key: Hashable, rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield the events of one worker, with times in microseconds."""
+    """Yield the names and intervals of one worker as trace events, with times in microseconds."""
     trial, job, worker = cast(tuple[str, int, int], key)
     process = f"{trial}, job {job}, worker {worker}"
     number = zlib.crc32(process.encode()) >> 1
@@ -115,6 +116,7 @@ def _events(key: Hashable, rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _curves(rows: pd.DataFrame) -> list[str]:
+    """Return the numeric columns that have at least one value."""
     numbers = rows.select_dtypes(["number", "bool", "boolean"]).drop(
         columns=[*KEYS, "iteration", "time"], errors="ignore"
     )
@@ -127,4 +129,4 @@ FORMATS: dict[str, Callable[[], Write]] = {
     "tensorboard": _tensorboard,
     "trace": _trace,
 }
-"""By name: a function that loads the libraries of a format and returns its writer."""
+"""For each format, a function that imports the libraries of the format and returns its writer."""

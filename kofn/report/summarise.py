@@ -126,6 +126,7 @@ def summarise_trial(
         checksum_errors=_sum(packets, "checksum_errors"),
         switch_checksum_errors=recovered.switch_checksum_errors,
         peer_fetches=_sum(packets, "peer_fetches"),
+        resumed=tuple(entry.words for entry in events if entry.action == "resume"),
         missed_events=tuple(entry.words for entry in events if entry.missed),
         identity_error=identity(workers),
         conservation_error=conserved.error,

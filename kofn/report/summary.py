@@ -85,6 +85,8 @@ class TrialSummary:
     """Times that a worker asked its peers for results."""
     missed_events: tuple[str, ...]
     """Events that were missed, and why."""
+    resumed: tuple[str, ...]
+    """Where the training was resumed at a checkpoint, and what that repeated and lost."""
     identity_error: str | None
     """The first difference between replicas; None if they are identical."""
     conservation_error: str | None
@@ -242,13 +244,14 @@ class Summary:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings: trials that were not compared or checked, and gradients that did not fit."""
+        """Warnings: trials that were not compared or checked, or were resumed, and gradients that did not fit."""
         unchecked = [
             f"trial {entry.objective}: not checked: {entry.conservation_unchecked}"
             for entry in self.trials
             if entry.conservation_unchecked
         ]
-        return [*self.not_compared, *unchecked, *self._coarse]
+        resumed = [f"trial {entry.objective}: {words}" for entry in self.trials for words in entry.resumed]
+        return [*self.not_compared, *resumed, *unchecked, *self._coarse]
 
     @property
     def _coarse(self) -> list[str]:

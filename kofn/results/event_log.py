@@ -36,7 +36,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     def _what(self) -> tuple[str, str]:
         things = {"objective": "objective", "link": "link of", "cpu": "processor of"}
         if self.action == "resume":
-            return "training", f"resumed ({self.name})"
+            return "training", "resumed"
         what = f"{things[self.action]} {self.name}" if self.action in things else self.name
         return what, {"kill": "killed", "start": "started"}.get(self.action, "set")
 

@@ -478,16 +478,11 @@ class Checkpoint(_message.Message):
 
     ITERATION_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
-    MISSING_FIELD_NUMBER: _builtins.int
     CONTROL_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     @_builtins.property
     def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """SHA-256 by name, of all workers"""
-
-    @_builtins.property
-    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """ranks that took part in the job and have saved nothing"""
 
     @_builtins.property
     def control(self) -> Global___ControlState: ...
@@ -496,12 +491,11 @@ class Checkpoint(_message.Message):
         *,
         iteration: _builtins.int = ...,
         files: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        missing: _abc.Iterable[_builtins.int] | None = ...,
         control: Global___ControlState | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control", b"control"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "files", b"files", "iteration", b"iteration", "missing", b"missing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control", b"control", "files", b"files", "iteration", b"iteration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -518,6 +512,7 @@ class ControlState(_message.Message):
     LATE_GRADIENT_FIELD_NUMBER: _builtins.int
     AGE_WEIGHT_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     objective: _builtins.str
     k: _builtins.int
     late_gradient: _builtins.str
@@ -527,6 +522,10 @@ class ControlState(_message.Message):
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgedReport]:
         """the oldest first"""
 
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ranks that have saved nothing: a resumed job does not wait for them"""
+
     def __init__(
         self,
         *,
@@ -535,10 +534,11 @@ class ControlState(_message.Message):
         late_gradient: _builtins.str = ...,
         age_weight: _builtins.float = ...,
         reports: _abc.Iterable[Global___AgedReport] | None = ...,
+        missing: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "k", b"k", "late_gradient", b"late_gradient", "objective", b"objective", "reports", b"reports"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_weight", b"age_weight", "k", b"k", "late_gradient", b"late_gradient", "missing", b"missing", "objective", b"objective", "reports", b"reports"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,7 +25,7 @@ from kofn.run.live import TrialView
 from kofn.run.network import EmulatedHost, NetworkClient
 from kofn.run.port_faults import port_rules
 from kofn.run.processes import Processes, ProcessState
-from kofn.run.resume import NEW, Resumed
+from kofn.run.resume import Resumed
 from kofn.run.schedule import Due, Schedule, action, late_joiners
 from kofn.switch.engine.faults import FaultRule
 
@@ -55,7 +55,6 @@ class JobTrial:
         prefix: str,
         title: str,
         server: tuple[str, EmulatedHost] | None = None,
-        resumed: Resumed = NEW,
     ) -> None:
         """Prepare the job; `hosts` are the workers' by rank, `prefix` distinguishes a job's processes from another
         job's.
@@ -76,7 +75,6 @@ class JobTrial:
         self._processes, self._network = processes, network
         self.programs = JobPrograms(config, folder, hosts=hosts, server=server, prefix=prefix)
         self._schedule = Schedule([*config.event, *config.link, *config.cpu])
-        self._resumed = resumed
         self._journal = LineTail(folder.decisions)
         self._started_at: dict[str, int] = {}  # by worker: the newest iteration when an event started it
         self._cpu = CpuShares(processes, folder.log)
@@ -95,7 +93,7 @@ class JobTrial:
         """Record the bytes over the links of this job's hosts between two counts."""
         write_links(self.folder.links, self.programs.nodes, before, after)
 
-    async def start(self, commands: Commands, job: JobFolder) -> None:
+    async def start(self, commands: Commands, job: JobFolder, resumed: Resumed | None = None) -> None:
         """Launch every worker that does not join late, after links have their first rates again.
 
         If run.alone asks for it, one worker also trains alone, during the last trial.
@@ -103,7 +101,7 @@ class JobTrial:
         for rank in sorted({rank for link in self.config.link for rank in link.workers}):
             node, host = self.programs.hosts[rank]
             await self._network.shape(node, host.mbps)
-        absent = self._absent()
+        absent = self._absent(resumed.done if resumed else ())
         for rank, name in enumerate(self._workers):
             self._processes.keep(self.programs.worker(commands, job, rank))
             if f"worker-{rank}" not in absent:
@@ -112,25 +110,23 @@ class JobTrial:
             await self._processes.launch(self.programs.alone(commands, job))
         self.view.begin()
 
-    def _absent(self) -> set[str]:
+    def _absent(self, done: Sequence[LoggedEvent]) -> set[str]:
         """Return the workers that do not run at the begin: late ones, and those that an event had killed."""
         absent = late_joiners(self.config.event)
-        for event in self._resumed.done:
+        for event in done:
             if event.action == "kill":
                 absent.add(event.name)
             elif event.action == "start":
                 absent.discard(event.name)
         return absent
 
-    async def resume(self, client: ControllerClient) -> None:
+    async def resume(self, client: ControllerClient, resumed: Resumed) -> None:
         """Carry out again what events had changed by the checkpoint, without a word; the network is a new one."""
-        if not self._resumed.iteration:
-            return
-        for event in self._schedule.resume([(one.action, one.name) for one in self._resumed.done]):
+        for event in self._schedule.resume([(one.action, one.name) for one in resumed.done]):
             if action(event)[0] not in ("kill", "start"):
                 await self._carry_out(event, client)
         self.view.poll()
-        self._write("resume", self._resumed.words, "")
+        self._write("resume", resumed.words, "")
 
     def going_on(self) -> bool:
         """Return whether a worker runs, or one is certain to start before the training is over."""

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from kofn.config.errors import ConfigError
-from kofn.config.schema import Config
 from kofn.host.checkpoint.folder import CheckpointFolder
 from kofn.results.event_log import LoggedEvent, read_event_log
 from kofn.results.files import write_synced
@@ -32,10 +31,10 @@ class Resumed:
     `lost`: workers without a ledger in the checkpoint.
     """
 
-    iteration: int = 0
-    done: Sequence[LoggedEvent] = ()
-    again: int = 0
-    lost: tuple[int, ...] = ()
+    iteration: int
+    done: Sequence[LoggedEvent]
+    again: int
+    lost: tuple[int, ...]
 
     @property
     def words(self) -> str:
@@ -44,10 +43,6 @@ class Resumed:
         if self.lost:
             parts.append(f"pending gradients of {name_workers(self.lost)} lost")
         return "; ".join(parts)
-
-
-NEW = Resumed()
-"""A trial that begins."""
 
 
 def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: bool) -> RunPlan:
@@ -66,7 +61,7 @@ def plan_resumed(path: Path, *, settings: Sequence[str], as_json: bool, quiet: b
         raise ConfigError(f"{path} is still running (pid {run.pid}): kofn stop ends it")
     foreign = [each for each in settings if not each.startswith("job.workers=")]
     if foreign or (settings and record.finished):
-        what = foreign[0] if foreign else f"{settings[0]} after {record.finished} trials have ended"
+        what = foreign[0] if foreign else f"{settings[0]} after a trial has ended"
         raise ConfigError(f"--resume takes --set job.workers=N, before the first trial has ended, got {what}")
     jobs = plan_jobs([job.effective for job in folder.jobs], target=None, driver=None, objectives=(), settings=settings)
     return RunPlan(jobs=jobs, folder=path, as_json=as_json, quiet=quiet, check=False, resume=True)
@@ -82,17 +77,13 @@ def reopen(plan: RunPlan, topology: str) -> RunFolder:
     return folder
 
 
-def go_back(folder: RunFolder, configs: Sequence[Config], number: int) -> list[Resumed]:
-    """Cut a trial back to each job's checkpoint; return where each job goes on."""
-    return [_go_back(entry, config.job.workers) for entry, config in zip(folder.trials[number], configs, strict=True)]
-
-
-def _go_back(entry: TrialFolder, workers: int) -> Resumed:
+def go_back(entry: TrialFolder) -> Resumed:
+    """Cut a job's trial back to its checkpoint; return where it goes on."""
     checkpoints = CheckpointFolder(entry.checkpoints)
     checkpoint = checkpoints.latest()
     iteration = 0 if checkpoint is None else checkpoint.iteration
     checkpoints.go_back(iteration)
-    again, last_s = 0, 0.0
+    again, last_s, began = 0, 0.0, set[int]()
     for path in entry.path.glob("worker-*"):
         if path.suffix != ".jsonl":
             path.unlink()  # a ledger, or the sums of a worker that had ended
@@ -100,10 +91,11 @@ def _go_back(entry: TrialFolder, workers: int) -> Resumed:
         kept, dropped = _keep(path, lambda line: "summary" not in line and line["iteration"] <= iteration)
         again += sum(line.get("computed", False) for line in dropped)
         last_s = max([last_s, *(line["time"] for line in kept)])
+        began |= {int(path.stem.removeprefix("worker-"))} if kept else set()
     for path in (entry.decisions, entry.status, entry.samples):
         _keep(path, lambda line: line["time"] <= last_s)
     _keep(entry.events, lambda line: line["iteration"] <= iteration)
-    lost = () if checkpoint is None else tuple(rank for rank in checkpoint.manifest.missing if rank < workers)
+    lost = () if checkpoint is None else tuple(sorted(began.intersection(checkpoint.manifest.missing)))
     done = [event for event in read_event_log(entry.events) if not event.missed]
     return Resumed(iteration=iteration, done=done, again=again, lost=lost)
 

@@ -133,7 +133,7 @@ def command(
         if resume is not None:
             if any((config, target, driver, out, objectives, script, record)):
                 raise ConfigError(
-                    "--resume must be alone, but for --set job.workers=N: the folder has the configuration"
+                    "--resume must be alone, or with --set job.workers=N: the folder has the configuration"
                 )
             plan = plan_resumed(resume, settings=settings, as_json=as_json, quiet=quiet)
         else:
@@ -277,17 +277,10 @@ async def _train(
                     f"trial {entry.objective} ({number + 1} of {len(folder.trials)}): results in {entry.shared}",
                 )
             one = Trial(
-                network,
-                commands,
-                folder,
-                plan.configs,
-                number=number,
-                native=native,
-                console=console,
-                watched=watched,
-                resumed=go_back(folder, plan.configs, number) if plan.resume and number == ended else None,
+                network, commands, folder, plan.configs, number=number, native=native, console=console, watched=watched
             )
-            await one.run(check=plan.check and number == 0, quiet=plan.quiet)
+            resumed = [*map(go_back, folder.trials[number])] if plan.resume and number == ended else ()
+            await one.run(check=plan.check and number == 0, quiet=plan.quiet, resumed=resumed)
             folder.update_record(finished=number + 1)
     finally:
         await network.stop()

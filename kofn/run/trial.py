@@ -22,7 +22,7 @@ from kofn.run.native import NativeBuild
 from kofn.run.network import ROOT, NetworkClient, ProcessSpec, listens
 from kofn.run.page import Watched
 from kofn.run.processes import Processes
-from kofn.run.resume import NEW, Resumed
+from kofn.run.resume import Resumed
 from kofn.run.sampler import Sampler
 from kofn.run.switch_identity import answering
 
@@ -46,7 +46,6 @@ class Trial:
         native: NativeBuild,
         console: Console,
         watched: Watched,
-        resumed: Sequence[Resumed] | None = None,
     ) -> None:
         self._network, self._commands, self._folder, self._console = network, commands, folder, console
         self._entries = folder.trials[number]
@@ -65,18 +64,18 @@ class Trial:
                 server=next(servers) if load_collective(config.job.collective).server else None,
                 prefix=_prefix(folder, config.job.id),
                 title=title,
-                resumed=one,
             )
-            for config, entry, title, one in zip(
-                configs, self._entries, _titles(folder, number), resumed or [NEW] * len(configs), strict=True
-            )
+            for config, entry, title in zip(configs, self._entries, _titles(folder, number), strict=True)
         ]
         for training in self._trainings:
             training.neighbours = [other.view for other in self._trainings if other is not training]
 
-    async def run(self, *, check: bool, quiet: bool) -> None:
+    async def run(self, *, check: bool, quiet: bool, resumed: Sequence[Resumed] = ()) -> None:
         """Start everything, wait for the workers, stop everything. Raise RunError for a failed
-        process or a long stall."""
+        process or a long stall.
+
+        `resumed`: where each job goes on; empty: all begin.
+        """
         begin = time.monotonic()
         client = ControllerClient(self._commands.loopback(), certificates=self._commands.certificates)
         try:
@@ -86,7 +85,7 @@ class Trial:
                     await self._check(quiet=quiet)
                 await self._native.wait()
                 servers = await self._start_servers()
-                await self._train(client, quiet=quiet)
+                await self._train(client, resumed, quiet=quiet)
         except TimeoutError:
             raise RunError(
                 f"trial {self._entries[0].objective!r} was not over after {time.monotonic() - begin:.0f} s "
@@ -132,11 +131,12 @@ class Trial:
         if failed:
             raise RunError(f"the network is not as configured: {', '.join(failed)}")
 
-    async def _train(self, client: ControllerClient, *, quiet: bool) -> None:
+    async def _train(self, client: ControllerClient, resumed: Sequence[Resumed], *, quiet: bool) -> None:
         before = self._network.link_bytes()
-        for training, job in zip(self._trainings, self._folder.jobs, strict=True):
-            await training.start(self._commands, job)
-            await training.resume(client)
+        for number, (training, job) in enumerate(zip(self._trainings, self._folder.jobs, strict=True)):
+            await training.start(self._commands, job, resumed[number] if resumed else None)
+            if resumed:
+                await training.resume(client, resumed[number])
         sampler = Sampler(self._network, self._commands.network, self._trainings, self._watched)
         followers = [
             asyncio.create_task(sampler.run()),

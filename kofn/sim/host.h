@@ -19,7 +19,7 @@ struct host {
     int64_t paced;
     struct pacer pacer;
     int64_t making;        /* packets being made */
-    struct frames leaving; /* that leave once those are made */
+    struct frames leaving; /* made packets that leave together with those */
     struct frames waiting; /* for the pacer */
     int64_t rings; /* whether the pacer's timer is set */
     double due_s;  /* of the deadline's timer; INFINITY: not set */

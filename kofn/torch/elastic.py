@@ -99,8 +99,7 @@ class ElasticSteps:
         else:
             if self._scheduler is not None:
                 self._scheduler.step()
-            self._after_step()
-            self._session.applied(update, own)
+            self._session.applied(update, own, self._after_step)
         self._epoch = epoch_of(self._scheduler)
         self._rates.keep()
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -58,18 +59,21 @@ class ParameterLayout:
         return joined
 
     def parts(self, values: Floats) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Yield each parameter with its part of a gradient (elements,), in its shape, strides and dtype.
+        """Yield each parameter with its part of a gradient (elements,), in its shape, strides and dtype."""
+        for name, view in self.views(values):
+            parameter = self.parameters[name]
+            yield parameter, view.to(parameter.device, parameter.dtype)
+
+    def views(self, values: npt.NDArray[np.generic]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield each parameter's name with a view of its part of values (elements or more,), in its shape and strides.
 
         DDP's buckets have a dense parameter's elements in the order of memory.
         """
         whole = torch.from_numpy(values)
-        for parameter in self.parameters.values():
+        for name, parameter in self.parameters.items():
             begin, end = self._places[id(parameter)]
-            part = whole[begin:end]
-            shaped = (
-                part.as_strided(parameter.shape, parameter.stride()) if _dense(parameter) else part.view_as(parameter)
-            )
-            yield parameter, shaped.to(parameter.device, parameter.dtype)
+            part, dense = whole[begin:end], _dense(parameter)
+            yield name, part.as_strided(parameter.shape, parameter.stride()) if dense else part.view_as(parameter)
 
     def each(self) -> list[Floats]:
         """Return each parameter, as flat() has it."""

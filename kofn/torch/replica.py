@@ -50,7 +50,10 @@ class ModelReplica:
         """The last iteration that is in it."""
         self.results: Integers = np.zeros(blocks, np.int64)
         """The sum of all results' checksums."""
-        self._plan = plan
+        self.plan = plan
+        """The next iteration's plan."""
+        self.rejoined = False
+        """Whether it has been another worker's since this process began."""
         self._changed = threading.Condition()
         self._changing = False
 
@@ -70,7 +73,7 @@ class ModelReplica:
             if begins != own[1]:
                 raise TorchError(
                     f"worker {rank} began with other parameters or buffers, frozen ones included: give all the same"
-                    " seed, or one group"
+                    " seed, or one group, and load a state at all or at none"
                 )
 
     def begin_change(self) -> None:
@@ -86,7 +89,7 @@ class ModelReplica:
     def applied(self, update: Aggregate) -> None:
         """Note that the step of an iteration was made."""
         self.results += update.checksums
-        self._plan, self.iteration = update.plan, update.iteration
+        self.plan, self.iteration = update.plan, update.iteration
 
     def state(self) -> ReplicaState | None:
         """Return a copy; None while a step takes long, or where the optimizer is unknown."""
@@ -111,7 +114,7 @@ class ModelReplica:
         except (ValueError, LookupError, RuntimeError) as error:
             raise TorchError(f"another worker's state does not fit this model and optimizer: {error}") from error
         self._take(taken)
-        self.iteration = state.iteration
+        self.iteration, self.rejoined = state.iteration, True
 
     @property
     def memory(self) -> Memory:
@@ -133,13 +136,13 @@ class ModelReplica:
             "results": self.results.copy(),
             "note": self.note.copy(),
         }
-        return named | self._plan.to_arrays()
+        return named | self.plan.to_arrays()
 
     def _take(self, arrays: Arrays) -> None:
         self.layout.load(arrays["parameters"].astype(np.float32, copy=False))
         self._untrained.load(np.asarray(arrays["untrained"], np.uint8))
         self.results[:], self.note[:] = arrays["results"], arrays["note"]
-        self._plan = Plan.from_arrays(arrays)
+        self.plan = Plan.from_arrays(arrays)
         settle(self.layout.device)
 
 

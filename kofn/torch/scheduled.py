@@ -156,6 +156,9 @@ class ScheduledSession(Session):
             self._scheduler.step()
             self._epoch = epoch_of(self._scheduler)
 
+    def _end_iteration(self) -> None:
+        self.finish()
+
     def close(self) -> None:
         if not self._closed and self._error is None and self._whole:
             self.finish()

@@ -10,7 +10,7 @@ import math
 import time
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,7 @@ from kofn.torch.own_hook import OwnHook
 from kofn.torch.peers import PeerExchange, PeerReducer
 from kofn.torch.replica import ModelReplica
 from kofn.torch.staging import Staging, after_backward, digests, future_on
+from kofn.torch.state import ResumableSession
 from kofn.torch.unreduced import UnreducedPasses
 from kofn.torch.untrained import UntrainedState, broadcasts_buffers, caches
 
@@ -50,7 +51,7 @@ BACKLOG = 64
 """The most means that may wait for a training without elastic()."""
 
 
-class Session:
+class Session(ResumableSession):
     """The session of one worker; ddp_hook() and elastic() make it. Every wait has a limit; errors are HostErrors.
 
     The first error ends the session: DDP's backward pass raises a RuntimeError with its text, and every later call the
@@ -166,7 +167,8 @@ class Session:
             return
         atexit.unregister(self.close)
         try:
-            self._settle_last()
+            if self._error is None and self._whole and self.replica.parts is None:
+                self._settle()  # the last mean, which no later call has taken
         finally:
             self._closed = True
             self._job.leave("iterations" if self.done() else "")
@@ -301,9 +303,11 @@ class Session:
             self.fail(error)
             raise
 
-    def applied(self, update: Aggregate, step: Step | None) -> None:
-        """Record that an iteration's mean is in the parameters."""
+    def applied(self, update: Aggregate, step: Step | None, after_step: Callable[[], object] | None = None) -> None:
+        """Record that an iteration's mean is in the parameters, which `after_step` may change."""
         self.replica.applied(update)
+        if after_step is not None:
+            after_step()
         write = self._log.applied(update, step)
         if self._staging is None:
             write(fingerprint(*self.layout.each(), self._compared.values()))
@@ -345,10 +349,12 @@ class Session:
         self._backlog.extend(later)
         self.report(step, updates)
 
-    def _settle_last(self) -> None:
-        """Take the last mean, which no later call has taken, when the training ends without an error."""
-        if self._error is None and self._whole and self.replica.parts is None:
+    def _end_iteration(self) -> None:
+        self.check()
+        if self.replica.parts is None:
             self._settle()
+        elif self._ended is not None:
+            raise TorchError("state_dict() must come after step(), got a gradient that no step has taken")
 
 
 def _put(session: Session, bucket: dist.GradBucket, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

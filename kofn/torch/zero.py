@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from kofn.config.compress import Residual
-from kofn.host.arrays import Floats
+from kofn.host.arrays import Arrays, Floats, Floats64
 from kofn.host.errors import ZeroError
+from kofn.host.zero.compressed_mean import SwitchMean
 from kofn.host.zero.exact_calls import ExactCalls
 from kofn.host.zero.settings import NUMBER, OptimizerName, ZeroSettings, is_number
 from kofn.host.zero.zero_optimizer import ZeroOptimizer
@@ -23,8 +24,15 @@ from kofn.torch.departed import DepartedGradient
 from kofn.torch.errors import TorchError
 from kofn.torch.layer_parameters import GatheredLayers, LayerParameters, digest_of, joined, units_of
 from kofn.torch.staging import Staging
+from kofn.torch.state import WORKER, State, check_model, taken
 from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
+
+OPTIMIZER = "sharded optimizer"
+"""What the state of an optimizer is of."""
+
+STRUCTURE = ("optimizer", "stage", "bits")
+"""The settings that must be a state's, as its arrays depend on them; with one bit also freeze_step."""
 
 SETTINGS = {field.name for field in fields(ZeroSettings)}
 
@@ -110,6 +118,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         """Only in stage 2: with gloo the calls of stage 3, which gathers in between, need one thread."""
         self._error: Exception | None = None
         self._job, self._settings, self._calls, self._untrained = job, settings, calls, untrained
+        self._model, self._compressed = model, compressed
         parameters = calls.broadcast(joined(self._units))
         self._whole = parameters
         """All parameters in main memory, in stage 1."""
@@ -201,11 +210,84 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             raise TorchError("a group of parameters is added: all that are trained are in the one of the model")
         super().add_param_group(param_group)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        raise TorchError("the optimizer's state is sharded: it cannot be loaded yet")
+    def full_state_dict(self) -> State:
+        """Return a copy of the model's whole state_dict(), as any nn.Module loads it; all workers call it together."""
+        with self.whole_parameters():
+            return {name: each.clone() for name, each in self._model.state_dict().items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        raise TorchError("the optimizer's state is sharded: it cannot be saved yet, save the model's parameters")
+    def state_dict(self) -> State:
+        """Return this worker's state after the latest step: its shards of parameters and optimizer, what is pending,
+        and the state that all workers share, with frozen parameters and buffers.
+
+        With 8 bits or 1, all workers call it together. Raise TorchError in the middle of a step.
+        """
+        if self._zero.missing != [*range(len(self._units))]:
+            raise TorchError("state_dict() must come after step(), got gradients that no step has taken")
+        own, shared = self._zero.state()
+        if self._compressed is not None:
+            if not isinstance(self._compressed, SwitchMean):
+                raise TorchError('bits must be 32 with through = "gloo" for a state, got 1: its errors are not saved')
+            own |= self._compressed.state(self._zero.shards)
+            shared |= {"expected": own.pop("expected")} if "expected" in own else {}
+            self._calls.gather(np.array([self.steps]))  # no worker begins the next step before all are here
+        return {
+            "of": OPTIMIZER,
+            "workers": self._calls.workers,
+            "iteration": self.steps,
+            "settings": {name: getattr(self._settings, name) for name in self._structure},
+            "lr": self.param_groups[0]["lr"],
+            "shapes": {name: torch.tensor(each.shape, dtype=torch.int64) for name, each in self._parameters.items()},
+            "untrained": {name: each.detach().clone() for name, each in self._untrained.tensors().items()},
+            "shared": _tensors(shared),
+            f"{WORKER}{self._calls.rank}": _tensors(own),
+        }
+
+    def load_state_dict(self, *states: State) -> None:
+        """Become a state before the first step, from state_dict()s of one step; all workers call it together.
+
+        Each worker needs those that takes() names; what workers had pending that are gone is shared by the present
+        ones. Raise TorchError, without any change, where model or settings are others, or a worker's state is missing.
+        """
+        whole, own = taken(states, OPTIMIZER, self.takes)
+        untrained = self._untrained.tensors()
+        check_model({name: each.tolist() for name, each in whole["shapes"].items()}, self._parameters)
+        check_model({name: each.shape for name, each in whole.get("untrained", {}).items()}, untrained)
+        for name, saved in whole["settings"].items():
+            if saved != (given := getattr(self._settings, name)):
+                raise TorchError(f"{name} must be {saved!r}, as in the state, got {given!r}")
+        if self.steps or self._zero.missing != [*range(len(self._units))]:
+            raise TorchError(f"load_state_dict() must come before the first step, got {self.steps} steps and gradients")
+        arrays, shared = {rank: _arrays(each) for rank, each in own.items()}, _arrays(whole.get("shared", {}))
+        merged, workers = self._merged(whole["workers"]), whole["workers"]
+        self._zero.resume(whole["iteration"], workers, arrays, shared, merged)
+        if isinstance(self._compressed, SwitchMean):
+            alike, expected = workers == self._calls.workers, cast(Floats64 | None, shared.get("expected"))
+            self._compressed.enter([arrays[rank] for rank in merged], expected, self._zero.shards, alike=alike)
+        with torch.no_grad():
+            for name, each in whole.get("untrained", {}).items():
+                untrained[name].copy_(each)
+        self.param_groups[0]["lr"] = whole["lr"]
+        if self._layers is None:
+            self._gather_all()
+        else:
+            self._layers.begin()
+
+    def takes(self, saved: int) -> list[int]:
+        """Return the workers, of so many in a state, whose entries this worker needs."""
+        return sorted({*self._zero.needs(saved), *self._merged(saved)})
+
+    def _merged(self, saved: int) -> list[int]:
+        """Return the workers, of so many, whose pending gradients this worker takes over."""
+        ranks = range(self._calls.rank, saved, self._calls.workers)
+        return [] if self._compressed is None else [*ranks]
+
+    @property
+    def _structure(self) -> tuple[str, ...]:
+        return (*STRUCTURE, "freeze_step") if self._settings.bits == 1 else STRUCTURE
+
+    @property
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return {name: each for unit in self._units for name, each in unit.named}
 
     # -- within
 
@@ -276,6 +358,14 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
         if self._settings.stage == 1 and not self._on_cpu:
             self._whole[...] = whole
         return whole
+
+
+def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _arrays(tensors: dict[str, torch.Tensor]) -> Arrays:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _load_first(calls: ExactCalls, untrained: UntrainedState) -> None:

@@ -1,4 +1,4 @@
-"""A run's folder as header and frames, during the run or after it."""
+"""Read a run's folder as the live page's header and frames, during the run or after it."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from kofn.web.timeline import Timeline
 
 
 class RunReader:
-    """All frames of a run so far.
+    """The frames of a run, collected as its files grow.
 
     reader = RunReader(Path("runs/latest"), over=lambda: True)
     reader.poll()
@@ -25,20 +25,21 @@ class RunReader:
     """
 
     def __init__(self, path: Path, *, over: Callable[[], bool], clock: Callable[[], float] = time.time) -> None:
-        """Open a run's folder; `over` tells whether the run has ended, `clock` Unix time. Raise ConfigError for other
-        folders."""
+        """Open a run's folder. `over` returns whether the run has ended, `clock` the Unix time. ConfigError if the
+        folder is not that of one run."""
         self.frames: list[bytes] = []
-        """JSON of Frame, job by job and trial by trial."""
+        """All frames so far as JSON, trial by trial. Within a trial the jobs alternate: each poll appends those of the
+        first job, then those of the next one."""
         self.newest: dict[int, Frame] = {}
         """The newest frame of each job."""
         self.watchers = 0
-        """The number of streams of frames."""
+        """The number of browsers that receive the frames."""
         self._over, self._clock = over, clock
         self.over = False
         folder = RunFolder.open(path)
         if seeds := folder.record().seeds:
             names = ", ".join(f"seed-{seed}" for seed in seeds)
-            raise ConfigError(f"{path} has a run for each seed: a folder of one is needed ({names})")
+            raise ConfigError(f"{path} has a run for each seed: name the folder of one of them ({names})")
         self._configs = folder.configs()
         hosts = hosts_of(folder.topology)
         self.header = _header(folder, self._configs, hosts)
@@ -54,7 +55,8 @@ class RunReader:
         self._current = 0
 
     def poll(self) -> None:
-        """Read new lines."""
+        """Read the new lines of the current trial's files, and append the frames that are due. Continue with the next
+        trial as soon as it has begun."""
         if self.over:
             return
         over = self._over()
@@ -73,13 +75,14 @@ class RunReader:
             self._current += 1
 
     def close(self) -> None:
-        """Close files; frames stay."""
+        """Close the current trial's files; the frames stay."""
         for line in self._trials[self._current]:
             line.close()
 
     @property
     def waiting(self) -> str:
-        """Return the reason for which a trial without frames waits."""
+        """Return why the current trial has no frame yet, as its controller reports it; empty if it has, or reports
+        nothing."""
         return next((line.waiting for line in self._trials[self._current] if line.waiting), "")
 
     def _next_has_begun(self) -> bool:
@@ -88,7 +91,8 @@ class RunReader:
 
 
 def hosts_of(topology: Path) -> list[tuple[str, float | None]]:
-    """Return hosts in the order of their workers, and their links' rates in Mbit/s; none where there is no network."""
+    """Return the hosts in the order of their workers, each with its link's rate in Mbit/s (None: not shaped); an empty
+    list for a run without a network."""
     if not topology.exists():
         return []
     document = json.loads(topology.read_text())

@@ -62,7 +62,9 @@ def test_command_has_the_hosts_network_and_the_callers_streams(kofn: Kofn) -> No
     done = kofn("exec", "h1", "sh", "-c", "echo out; echo --json >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "--json\n")
     assert kofn("exec", "h1", "sh", "-c", "kill -TERM $$").returncode == -15
-    assert kofn("exec", "h1", "sh", "-c", "kill -PIPE $$; echo ignored").stdout == "", "as outside of Python"
+    assert kofn("exec", "h1", "sh", "-c", "kill -PIPE $$; echo ignored").stdout == "", (
+        "SIGPIPE kills the command, as in a shell"
+    )
 
 
 def test_shell_names_its_host(kofn: Kofn) -> None:

@@ -214,5 +214,5 @@ def test_many_workers_fit_24_lines_and_omitted_ones_are_named() -> None:
     lines = printed(show.status(answer(worker=many, workers=64, changes=changes), lines=24))
     assert len(lines) <= 24
     ranks = [int(line.split()[0]) for line in lines if line.endswith("not Poisson")]
-    assert ranks == sorted([6, *range(7, 64, 8)]), "the nine slowest"
+    assert ranks == sorted([6, *range(7, 64, 8)]), "the nine slowest workers are shown"
     assert "workers 0-5, 8-14, 16-22, 24-30, 32-38, 40-46, 48-54, 56-62: lambda 6.00 ms at" in lines

@@ -244,7 +244,9 @@ def test_single_keys_are_set_on_the_command_line(tmp_path: Path) -> None:
     config = make_plan(DEFAULT_CONFIG, settings=settings, out=tmp_path).shared
     assert (config.model.learning_rate, config.run.trials, config.run.name) == (0.5, ("all",), "mine")
     assert config.policy.late_gradient == "drop"
-    assert config.model.compute_ms == Config.load(DEFAULT_CONFIG).model.compute_ms, "what is not set stays"
+    assert config.model.compute_ms == Config.load(DEFAULT_CONFIG).model.compute_ms, (
+        "a key that is not set keeps its default"
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_all_forms_mean_the_same(path: Path) -> None:
 def test_given_keys_replace_those_of_a_section_and_others_stay() -> None:
     given = {"job": {"workers": 3, "words": 2}}
     assert load(given, {"job": {"workers": 4}}).job == load({"job": {"workers": 4, "words": 2}}).job
-    assert given == {"job": {"workers": 3, "words": 2}}, "what a caller gave is the caller's"
+    assert given == {"job": {"workers": 3, "words": 2}}, "the caller's document must not change"
 
 
 def test_trials_follow_the_policy_unless_they_are_given() -> None:

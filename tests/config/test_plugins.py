@@ -84,4 +84,4 @@ def test_installed_package_adds_a_name(registry: Registry, tmp_path: Path, monke
     monkeypatch.syspath_prepend(tmp_path)
     assert registry.names == (*registry.built_in, "mine")
     assert registry.load("mine") == 5
-    assert registry.load(shipped) != 5, "what ships is not replaced"
+    assert registry.load(shipped) != 5, "a registration must not replace a built-in"

@@ -73,9 +73,12 @@ class Worker:
     job: int
     call: Any
 
-    async def hello(self, iteration: int = 0, generation: int = 0, address: str | None = None) -> None:
+    async def hello(
+        self, iteration: int = 0, generation: int = 0, address: str | None = None, **checkpoint: Any
+    ) -> None:
         address = address or f"10.9.{self.job}.{self.rank}:50053"
-        hello = pb.Hello(job=self.job, rank=self.rank, peer_address=address, iteration=iteration, generation=generation)
+        of = {"job": self.job, "rank": self.rank, "peer_address": address}
+        hello = pb.Hello(**of, iteration=iteration, generation=generation, **checkpoint)  # type: ignore[arg-type]
         await self.say(hello=hello)
 
     async def report(self, iteration: int, first_block_s: float, **fields: Any) -> None:

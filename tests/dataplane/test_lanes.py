@@ -59,7 +59,7 @@ def test_sums_of_any_number_of_workers_are_exact(plane: DataPlane, width: int, s
         block, workers = next(blocks), len(values)
         for worker in range(workers):
             received = plane.lab.exchange(*sent(values, worker, block, width))
-            assert bool(received) == (worker == workers - 1), "the last one closes the block"
+            assert bool(received) == (worker == workers - 1), "only the last contribution closes the block"
         answer = parse(received[1][0])
         assert (answer.kind, answer.header.count) == (Kind.RESULT, workers)
         assert answer.header.members == sum(bit_of(worker, worker % PARTS) for worker in range(workers))

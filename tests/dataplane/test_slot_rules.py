@@ -38,7 +38,7 @@ def test_k_fastest_are_summed_and_all_get_the_result(plane: DataPlane) -> None:
         assert (ether[UDP].dport, ether[UDP].chksum) == (19278, 0)
         checksum = ether[IP].chksum
         del ether[IP].chksum
-        assert Ether(bytes(ether))[IP].chksum == checksum, "IPv4 checksum"
+        assert Ether(bytes(ether))[IP].chksum == checksum, "the IPv4 checksum must be right"
     late = exchange(plane, contribution(1, 1, 0, VALUES[1]))
     assert late.keys() == {2}, "only the late sender is answered"
     assert (late[2].kind, late[2].header.members, late[2].header.count) == (Kind.LATE, 0b1101, 3)
@@ -65,7 +65,7 @@ def test_newer_iteration_takes_the_slot_and_older_ones_are_stale(plane: DataPlan
     stale = exchange(plane, pull(3, 1, 0, 4))
     assert stale[4].kind == Kind.STALE
     answers = exchange(plane, contribution(3, 2, 0, VALUES[3]))
-    assert np.array_equal(answers[1].values, VALUES[1] + VALUES[3]), "nothing of the older block_id is left"
+    assert np.array_equal(answers[1].values, VALUES[1] + VALUES[3]), "no value of the older block is left"
 
 
 def test_older_block_of_the_same_iteration_is_stale(plane: DataPlane) -> None:
@@ -79,7 +79,7 @@ def test_weights_are_added_separately_from_the_count(plane: DataPlane) -> None:
     """One worker brings its stashed gradients: k counts workers, and every answer gives the weight of its gradients."""
     plane.install(k=3)
     assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=WEIGHT_MAX)) == {}
-    assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=500)) == {}, "a duplicate"
+    assert exchange(plane, contribution(2, 1, 0, VALUES[2], weight=500)) == {}, "a duplicate gets no answer"
     refused = exchange(plane, contribution(0, 1, 0, VALUES[0], weight=40, scale=9))[1]
     assert (refused.kind, refused.header.count, refused.header.weight) == (Kind.FORMAT_MISMATCH, 1, WEIGHT_MAX)
     assert exchange(plane, contribution(0, 1, 0, VALUES[0], weight=41)) == {}
@@ -93,7 +93,7 @@ def test_weights_are_added_separately_from_the_count(plane: DataPlane) -> None:
         exchange(plane, contribution(worker, 2, 0, VALUES[worker], weight=1 + worker))
     answers = exchange(plane, contribution(2, 2, 0, VALUES[2]))
     assert (answers[1].kind, answers[1].header.weight) == (Kind.RESULT, 1 + 2 + WEIGHT_UNIT), (
-        "a new block_id begins anew"
+        "a new block id starts a new sum"
     )
     plane.set_k(1)
     answers = exchange(plane, contribution(3, 1, 1, VALUES[3], weight=12))
@@ -106,7 +106,7 @@ def test_k_is_read_at_every_packet(plane: DataPlane) -> None:
         assert exchange(plane, contribution(worker, 1, 0, VALUES[worker])) == {}
     plane.set_k(2)
     answers = exchange(plane, contribution(0, 1, 0, VALUES[0]))
-    assert len(answers) == 4, "a retransmission closes the block when k was lowered"
+    assert len(answers) == 4, "a retransmission closes the block after k was lowered"
     assert (answers[3].kind, answers[3].header.members, answers[3].header.k) == (Kind.RESULT, 0b0011, 2)
     assert np.array_equal(answers[3].values, VALUES[0] + VALUES[1])
 
@@ -132,16 +132,16 @@ def test_recipient_gets_the_sum_and_the_others_the_members(plane: DataPlane) -> 
     late = exchange(plane, contribution(0, 1, 0, VALUES[0], recipient=3))
     assert {port: (a.kind, a.header.members, a.header.words) for port, a in late.items()} == {1: (Kind.LATE, 3, 0)}
     pulled = exchange(plane, pull(0, 1, 0, words=4))[1]
-    assert np.array_equal(pulled.values, VALUES[0] + VALUES[1]), "who asks for the sum gets it"
+    assert np.array_equal(pulled.values, VALUES[0] + VALUES[1]), "a PULL gets the sum of a closed block"
     assert exchange(plane, contribution(0, 1, 1, VALUES[0], recipient=77)) == {}
     assert plane.count()["UNKNOWN_RECIPIENT"] == 1
 
 
 def test_pull_fetches_closed_blocks_only(plane: DataPlane) -> None:
     plane.install(k=2)
-    assert exchange(plane, pull(3, 1, 0, 4)) == {}, "nothing there"
+    assert exchange(plane, pull(3, 1, 0, 4)) == {}, "a PULL of an unknown block gets no answer"
     exchange(plane, contribution(0, 1, 0, VALUES[0]))
-    assert exchange(plane, pull(3, 1, 0, 4)) == {}, "still open"
+    assert exchange(plane, pull(3, 1, 0, 4)) == {}, "a PULL of an open block gets no answer"
     exchange(plane, contribution(1, 1, 0, VALUES[1]))
     answer = exchange(plane, pull(3, 1, 0, 4))[4]
     assert (answer.kind, answer.header.scale, answer.header.members) == (Kind.LATE, 7, 0b11)
@@ -168,7 +168,7 @@ def test_blocks_of_another_length_are_refused_open_or_closed(plane: DataPlane) -
     assert (refused.kind, refused.header.flags) == (Kind.FORMAT_MISMATCH, Flag.OTHER_WORDS)
     pulled = exchange(plane, contribution(1, 1, 0, VALUES[1][:64], kind=Kind.PULL))[2]
     assert (pulled.kind, pulled.header.members, pulled.header.count) == (Kind.FORMAT_MISMATCH, 0b1, 1), (
-        "host/protocol/slot_query.py asks so"
+        "a PULL with other lanes is answered, as host/protocol/slot_query.py needs"
     )
     exchange(plane, contribution(1, 1, 0, VALUES[1]))
     refused = exchange(plane, contribution(2, 1, 0, VALUES[2][:64]))[3]
@@ -248,7 +248,7 @@ def test_intruders_are_dropped_and_counted(plane: DataPlane, reason: str) -> Non
         assert plane.lab.exchange(1, sent) == {}
     assert plane.count() == {reason: len(INTRUDERS[reason])}
     answers = exchange(plane, (1, frame(1, header(), bytes(256))))
-    assert len(answers) == 4, "the slot is as it was"
+    assert len(answers) == 4, "the slot keeps its contents"
 
 
 def test_new_generation_takes_over_slots_unchanged(plane: DataPlane) -> None:
@@ -260,7 +260,7 @@ def test_new_generation_takes_over_slots_unchanged(plane: DataPlane) -> None:
     new = {"generation": GENERATION + 1}
     for block in (0, 1):  # one slot is closed and one is open, both in a later iteration
         assert exchange(plane, contribution(3, 1, block, VALUES[3], **new)) == {}
-        assert exchange(plane, contribution(0, 9, block, VALUES[0])) == {}, "the old generation is gone"
+        assert exchange(plane, contribution(0, 9, block, VALUES[0])) == {}, "packets of the old generation are dropped"
         answers = exchange(plane, contribution(2, 1, block, VALUES[2], **new))
         assert np.array_equal(answers[1].values, VALUES[2] + VALUES[3])
     assert plane.count()["OLD_GENERATION"] == 2

@@ -48,7 +48,7 @@ def closed(plane: DataPlane, votes: np.ndarray, block: int, words: int) -> Answe
     """Send all workers' votes and return the answer to the last worker's packet."""
     for worker, bits in enumerate(votes):
         received = plane.lab.exchange(*sent(bits, worker, block, words))
-        assert bool(received) == (worker == len(votes) - 1), "the last one closes the block"
+        assert bool(received) == (worker == len(votes) - 1), "only the last contribution closes the block"
     answers = [parse(one) for frames in received.values() for one in frames]
     assert len(answers) == HOSTS
     assert {answer.values.tobytes() for answer in answers} == {answers[0].values.tobytes()}

@@ -127,7 +127,7 @@ def test_policy_and_objective_of_the_how_to_choose() -> None:
         if block.language == "python":
             exec(block.text, names)
     forecast = times_alone(np.array([0.01, 0.02, 0.03]))
-    assert names["deadline"](forecast).argmin() == 1, "two are done within 25 ms"
+    assert names["deadline"](forecast).argmin() == 1, "two workers finish within 25 ms"
     log = HistoryLog(workers=3)
     for late, k in ((False, 3), (True, 1)):
         log.report(0, pb.Report(iteration=4, first_block_s=0.01, late=late), 2, 1.0)

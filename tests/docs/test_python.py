@@ -67,7 +67,7 @@ def test_python_how_to_works(latest: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "output"), [("a worker", "its output"), ("a worker that streams", "what it prints")]
+    ("worker", "output"), [("a worker", "its output"), ("a worker that streams", "output of a worker that streams")]
 )
 def test_three_workers_print_the_how_tos_output(tmp_path: Path, worker: str, output: str) -> None:
     texts = {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / "communicator.md")}
@@ -111,5 +111,5 @@ def test_notebook_works(tmp_path: Path) -> None:
     (table,) = ("".join(data["text/html"]) for data in shown if "<svg" in "".join(data.get("text/html", "")))
     assert "all (baseline)" in table
     progress = "".join(shown[0]["text/plain"])
-    assert progress.startswith("report: runs/notebook-"), "one line, in place of those before"
-    assert float("".join(shown[-1]["text/plain"])) > 1.2, "waiting for everybody takes longer"
+    assert progress.startswith("report: runs/notebook-"), "the progress line replaces the lines before"
+    assert float("".join(shown[-1]["text/plain"])) > 1.2, "waiting for all workers takes longer"

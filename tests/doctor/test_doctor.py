@@ -130,7 +130,9 @@ def test_port_in_use_is_named_with_its_process(tmp_path: Path) -> None:
 def test_interface_of_another_program_is_no_obstacle(tmp_path: Path) -> None:
     with Doctor(tmp_path, "--json", before="ip link add s1-eth2 type veth peer name other") as doctor:
         out, _ = doctor.process.communicate(timeout=30)
-        assert [link.partition("@")[0] for link in doctor.left()] == ["other", "s1-eth2"], "not doctor's to remove"
+        assert [link.partition("@")[0] for link in doctor.left()] == ["other", "s1-eth2"], (
+            "doctor must not remove other interfaces"
+        )
     answer = json.loads(out)
     assert answer["ok"], out
     details = {check["name"]: check["detail"] for check in answer["checks"]}

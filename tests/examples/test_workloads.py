@@ -38,7 +38,7 @@ def test_numpy_workload_ends_at_its_own_target(elsewhere: Path) -> None:
     assert "mean squared error" in (elsewhere / "out" / "report.html").read_text()
     lines = (elsewhere / "out/progress/worker-0.jsonl").read_text().splitlines()
     values = [json.loads(line).get("accuracy") for line in lines]
-    assert values[0] > values[-2], "it falls"
+    assert values[0] > values[-2], "the loss must fall"
 
 
 @pytest.mark.root
@@ -55,6 +55,8 @@ def test_pytorch_workload_trains_through_the_switch(elsewhere: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     trial: dict[str, Any] = json.loads(done.stdout)["trials"][0]
-    assert trial["iterations_to_target"] and min(map(int, trial["k_iterations"])) < 4, "k is chosen"
+    assert trial["iterations_to_target"] and min(map(int, trial["k_iterations"])) < 4, (
+        "the controller must choose a k below 4"
+    )
     assert trial["identity_error"] is None and trial["conservation_error"] is None
     assert trial["conservation_unchecked"] is None

@@ -27,7 +27,7 @@ SUMMARY = TrialSummary(
     predicted_iteration_s=0.05, late_contributions=0, late_by_worker=(0, 0), discarded_by_worker=(0, 0),
     bytes_sent=1, bytes_received=1, packets_sent=1, packets_received=1, retransmissions=1234, k_iterations={2: 100},
     restarts=2, rejoins=1, regroups=0, longest_stall_s=1.5, checksum_errors=0, switch_checksum_errors=0, peer_fetches=0,
-    missed_events=(), identity_error=None, conservation_error=None, conservation_unchecked=None,
+    missed_events=(), resumed=(), identity_error=None, conservation_error=None, conservation_unchecked=None,
 )  # fmt: skip
 
 

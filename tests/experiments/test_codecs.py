@@ -84,11 +84,11 @@ def test_iterations_are_compared_by_seed() -> None:
     near = said([baseline, row("int8", 110, 210, 400)], "int8")
     assert near.holds
     assert near.numbers == "210 iterations against 200 iterations: x 1.10"
-    assert not said([baseline, row("int8", 111, 230, 300)], "int8").holds, "1.11, 1.15 and 1.00"
+    assert not said([baseline, row("int8", 111, 230, 300)], "int8").holds, "the ratios are 1.11, 1.15 and 1.00"
     assert said([baseline, row("onebit", 150, 300, 999)], "onebit").holds
     assert not said([baseline, row("int4", 151, 302, 300)], "int4").holds
     later = row("int16", 330, 100, seeds=(3, 1))
-    assert later.against(baseline) == pytest.approx(1.05), "whichever seeds both have, in whichever order"
+    assert later.against(baseline) == pytest.approx(1.05), "only seeds of both arms count, in any order"
 
 
 def test_codec_that_never_reaches_the_target_is_reported_with_and_without_feedback() -> None:
@@ -97,7 +97,9 @@ def test_codec_that_never_reaches_the_target_is_reported_with_and_without_feedba
     assert one.holds
     assert one.numbers == "120 iterations against 100 iterations: x 1.20; without feedback never: -"
     assert not said([rows[0], row("onebit", None, None, 100)], "onebit").holds
-    assert [why for each in rows for why in each.problems()] == [], "without feedback that is a finding"
+    assert [why for each in rows for why in each.problems()] == [], (
+        "not reaching the target is a finding for a codec without feedback"
+    )
     assert row("int8", 100, None, 100).problems() == ["int8: 1 of 3 did not reach 95.0%"]
     broken = replace(SUMMARY, identity_error="replicas differ", objective_faults=("no costs", "again"))
     assert arm("int4-no-feedback", [broken], {}).problems() == [
@@ -119,9 +121,9 @@ def test_iterations_of_a_slowing_link_are_compared() -> None:
     assert plain.spread("after_s").low == pytest.approx(0.09)
     in_it, after, accuracy = verdicts([plain, adaptive])
     assert not in_it.holds
-    assert in_it.numbers == "30.0 ms against 55.0 ms: 1.83 times", "the median of 2 and 5/3"
+    assert in_it.numbers == "30.0 ms against 55.0 ms: 1.83 times", "1.83 is the median of 2 and 5/3"
     assert after.holds
-    assert after.numbers.endswith(": 2.62 times"), "the median of 2.25 and 3"
+    assert after.numbers.endswith(": 2.62 times"), "2.62 is the median of 2.25 and 3"
     assert accuracy.holds
     assert accuracy.numbers == "95.1% after 100 iterations against 95.1% after 100 iterations"
     assert [one.claim.split(":")[0] for one in (in_it, after, accuracy)] == [
@@ -207,7 +209,7 @@ def test_report_only_reports_the_existing_results(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert [one["variant"]["name"] for one in document["rows"]] == names
-    assert document["rows"][2]["iterations"]["median"] == 137, "95 % of 0.96 (1 - exp(-i / 30))"
+    assert document["rows"][2]["iterations"]["median"] == 137, "the target is 95 % of 0.96 (1 - exp(-i / 30))"
     assert len(document["claims"]) == 4
     assert all(math.isfinite(one["change_s"]["median"]) for one in document["rows"][2:])
     assert document["rows"][0]["change_s"]["median"] is None

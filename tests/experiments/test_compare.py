@@ -114,14 +114,16 @@ def planned(folder: Path, axes: Axes, ceilings: dict[int, Ceiling] | None = None
 def test_matrix_is_every_contender_in_every_setting_and_seed(tmp_path: Path) -> None:
     axes = Axes(collectives=("server", "ring", "full", "fixed", "adaptive"), seeds=2)
     plan = planned(tmp_path, axes)
-    assert len(plan.cells) == 2 * 2 * 9 * (2 + 1) * 2, "models, stragglers, contenders, rates of 4 and of 8, seeds"
+    assert len(plan.cells) == 2 * 2 * 9 * (2 + 1) * 2, (
+        "models x stragglers x contenders x rates of 4 and of 8 workers x seeds"
+    )
     sends = ("server-int32", "server-int8", "ring", "full-int32", "full-int8", "fixed-int32", "fixed-int8")
     first = [f"digits-none-4w-100m-{name}" for name in (*sends, "adaptive-int32", "adaptive-int8")]
     neighbours = "one after another, so that ratios are of neighbours in time"
     assert [cell.scenario.name for cell in plan.cells[:9]] == first, neighbours
     assert {cell.seed for cell in plan.cells[: len(plan.cells) // 2]} == {1}
     rates = {(one.setting.workers, one.setting.mbps) for one in plan.points.values()}
-    assert rates == {(4, 100.0), (4, 1000.0), (8, 100.0)}, "of eight workers this machine carries no more"
+    assert rates == {(4, 100.0), (4, 1000.0), (8, 100.0)}, "this machine carries no higher rate of eight workers"
 
 
 def test_every_cell_is_a_run(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_rates_beyond_the_machine_are_replaced() -> None:
         8: Ceiling(workers=8, contributions_s=4000.0, reduce_mbps=700.0),
     }
     rates, notes = carried([100.0, 560.0, 1000.0], known)
-    assert rates == {4: [100.0, 500.0, 560.0], 8: [20.0]}, "8 workers: the switch adds up 32.8 Mbit/s of each"
+    assert rates == {4: [100.0, 500.0, 560.0], 8: [20.0]}, "with 8 workers the switch sums 32.8 Mbit/s of each"
     assert notes[0].startswith("4 workers: links of 1000 Mbit/s are above")
     assert "(80% of 33 Mbit/s): 20 Mbit/s instead" in notes[1]
     assert carried([100.0], {4: known[4]}) == ({4: [100.0]}, [])
@@ -197,11 +199,13 @@ def test_rates_beyond_the_machine_are_replaced() -> None:
 def test_estimate_follows_the_bottleneck() -> None:
     fast = CARRIED[4]
     full_s = cell_s(point("full-int32"), fast, 10)
-    assert cell_s(point("full-int32"), fast, 20) - full_s == pytest.approx(10 * 0.32), "32 Mbit at 100 Mbit/s"
+    assert cell_s(point("full-int32"), fast, 20) - full_s == pytest.approx(10 * 0.32), (
+        "32 Mbit take 0.32 s at 100 Mbit/s"
+    )
     server_s = cell_s(point("server-int32"), fast, 20) - cell_s(point("server-int32"), fast, 10)
-    assert server_s == pytest.approx(10 * 4 * 0.32), "its link carries every gradient"
+    assert server_s == pytest.approx(10 * 4 * 0.32), "the server's link carries the gradients of all workers"
     ring_s = cell_s(point("ring"), fast, 20) - cell_s(point("ring"), fast, 10)
-    assert ring_s == pytest.approx(10 * 1.5 * 0.32), "2 (n - 1) / n of it"
+    assert ring_s == pytest.approx(10 * 1.5 * 0.32), "a ring sends 2 (n - 1) / n of a gradient"
     slow = Ceiling(workers=4, contributions_s=1e6, reduce_mbps=50.0)
     assert cell_s(point("full-int32"), slow, 20) - cell_s(point("full-int32"), slow, 10) == pytest.approx(6.4)
     waits, goes_on = (point(name, model=DIGITS, straggler=BLOCKED) for name in ("full-int32", "adaptive-int32"))
@@ -214,13 +218,13 @@ def test_finished_cells_correct_the_estimate(tmp_path: Path, monkeypatch: pytest
     (cell, *_) = planned(tmp_path, Axes(collectives=("ring",), workers=(4,), seeds=1)).cells
     several = [replace(cell, estimate_s=estimate_s) for estimate_s in (100.0, 200.0, 500.0)]
     clock = Timekeeper(several)
-    assert clock.left() == ", about 13 min left", "800 s"
+    assert clock.left() == ", about 13 min left", "800 s are left"
     now = 150.0
     assert clock.took(several[0]) == 150.0
-    assert clock.left() == ", about 18 min left", "1.5 times 700 s"
+    assert clock.left() == ", about 18 min left", "1.5 times 700 s are left"
     now = 180.0
     clock.took(several[1])
-    assert clock.left() == ", about 5 min left", "0.6 times 500 s"
+    assert clock.left() == ", about 5 min left", "0.6 times 500 s are left"
 
 
 # Gradients
@@ -237,7 +241,7 @@ def test_gradients_are_captured_once_from_the_real_model(tmp_path: Path, monkeyp
     assert [path.name for path in files] == [f"gradient-{number}.npy" for number in (1, 2, 3, 4)]
     gradients = [np.load(path) for path in files]
     assert all(one.shape == (model.elements,) and one.dtype == np.float32 and one.any() for one in gradients)
-    assert list((tmp_path / "gradients").iterdir()) == [model.replay], "nothing unfinished is left"
+    assert list((tmp_path / "gradients").iterdir()) == [model.replay], "no unfinished recording is left"
 
 
 def test_users_folder_of_gradients_is_used(tmp_path: Path) -> None:
@@ -260,7 +264,7 @@ def test_network_time_is_compared_with_the_links_limit() -> None:
     assert near.holds
     assert "for 4.00 MB: x 1.15 (1.10 .. 2.00); the all-reduce alone x 1.03" in near.numbers
     assert not said([row("full-int32", 1.2 * limit_s)], "within 1.15").holds
-    assert not said([row("full-int8", 1.1 * limit_s)], "within 1.15").holds, "8-bit lanes have a quarter of the bytes"
+    assert not said([row("full-int8", 1.1 * limit_s)], "within 1.15").holds, "8-bit lanes need a quarter of the bytes"
     assert said([row("full-int8", 1.1 * limit_s / 4)], "within 1.15").holds
 
 
@@ -315,7 +319,9 @@ def test_fixed_k_that_misses_the_target_is_a_finding() -> None:
         [],
         ["digits-none-4w-100m-adaptive-int32, seed 1: the target was not reached (best 95.0%)"],
     ]
-    assert list(row("full-int32", 0.1, times_s=(None,)).problems()) == [], "nothing is trained there"
+    assert list(row("full-int32", 0.1, times_s=(None,)).problems()) == [], (
+        "runs that do not train have no problem without a target"
+    )
 
 
 def test_tables_fit_the_terminal() -> None:
@@ -430,7 +436,9 @@ def test_comparison_from_the_command_line_to_the_report(made_up: Runs, tmp_path:
     assert {"experiment", "times_limit", *LINKS, "command"} <= set(lines[0])
     assert [line["scenario"] for line in lines] == [run["name"] for run in document["runs"]]
     server = next(line for line in lines if line["scenario"] == "1m-none-4w-100m-server-int32")
-    assert (server["worker_up_bytes"], server["server_down_bytes"]) == ("200.0", "100.0"), "an iteration, of six"
+    assert (server["worker_up_bytes"], server["server_down_bytes"]) == ("200.0", "100.0"), (
+        "bytes are means of six iterations"
+    )
     assert server["time_to_target_s"] == server["best_accuracy"] == ""
     assert float(lines[0]["time_to_target_s"]) > 0
     _check_report((tmp_path / "out" / "report.html").read_text(), document)
@@ -470,7 +478,9 @@ def test_finished_runs_are_not_repeated(made_up: Runs, tmp_path: Path) -> None:
     ]
     made_up.seen = []
     again = invoke("--report-only", "--out", tmp_path / "out", "--json")
-    assert (again.exit_code, made_up.seen, len(json.loads(again.stdout)["runs"])) == (0, [], 4), "its own options"
+    assert (again.exit_code, made_up.seen, len(json.loads(again.stdout)["runs"])) == (0, [], 4), (
+        "the folder's own options apply"
+    )
     fewer = invoke("--report-only", "--out", tmp_path / "out", "--straggler", "none", "--json")
     assert len(json.loads(fewer.stdout)["runs"]) == 2
     (tmp_path / "other").mkdir()
@@ -520,7 +530,7 @@ def test_dry_run_prints_the_plan_and_changes_nothing(
     assert "120 runs (2 seeds): about" in text
     told = json.loads(invoke("--dry-run", "--quick", "--json").stdout)
     assert len(told["runs"]) == 10
-    assert told["left_s"] == told["estimate_s"] < 300, "minutes on two cores"
+    assert told["left_s"] == told["estimate_s"] < 300, "the estimate must be some minutes on two cores"
 
 
 @pytest.mark.parametrize(

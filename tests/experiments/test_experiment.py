@@ -90,7 +90,7 @@ def test_every_world_is_a_run(name: str, workers: int, tmp_path: Path) -> None:
     plan = cell.plan()
     assert plan.shared == cell.config
     assert (plan.shared.job.workers, plan.shared.model.learning_rate) == (workers, 0.35)
-    assert make_plan(cell.source).shared == cell.config, "the file repeats it"
+    assert make_plan(cell.source).shared == cell.config, "the source file of a cell must give its configuration"
     assert len(set(plan.shared.run.trials)) == len(plan.shared.run.trials) >= 8
     if WORLDS[name].kind == "stationary":
         assert all(entry.from_iteration == 1 for entry in plan.shared.straggler)
@@ -173,7 +173,7 @@ def test_report_only_reports_the_existing_results(folder: Path) -> None:
     assert len(trials) == len(NAMES) * len(OBJECTIVES) * 2
     assert set(trials["world"]) == set(NAMES)
     text = (folder / "report.html").read_text()
-    assert text.count("<svg") == 3, "the means of what chooses, times of each scenario"
+    assert text.count("<svg") == 3, "the page has a figure of means, and one of times for each scenario"
     for part in text.split("<svg")[1:]:
         ET.fromstring("<svg" + part.partition("</svg>")[0] + "</svg>")
     assert document["claims"]
@@ -321,7 +321,7 @@ def test_virtual_time_with_two_processes_gives_the_same_results(folder: Path) ->
         assert found["rows"][1]["ends_with"]
     one = folder / "racks-4w-0.35" / "seed-1"
     assert json.loads((one / "run.json").read_text())["driver"] == "simulated"
-    assert not list(one.glob("*/worker-*")), "what the workers wrote down is not kept"
+    assert not list(one.glob("*/worker-*")), "the workers' files are not kept"
 
 
 @pytest.mark.parametrize("command_line", [["k"], ["codecs"]])

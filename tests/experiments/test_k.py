@@ -94,7 +94,7 @@ def test_figures_of_a_row_are_over_the_seeds() -> None:
     assert one.known_spread("predicted_iteration_s") == Spread(median=0.055, low=0.05, high=0.06)
     error = one.known_spread("prediction_error")
     assert error is not None
-    assert (error.low, error.high) == pytest.approx((0.0, 0.2)), "measured: 0.05"
+    assert (error.low, error.high) == pytest.approx((0.0, 0.2)), "the measured ratio is 0.05"
     assert alone(row("throughput", 1.0, predicted_s=None)).known_spread("prediction_error") is None
     assert alone(row("throughput", 1.0, share_by_worker=(0.05, 0.45, 0.5, 0.0))).mean("least_share") == 0.0
     assert alone(row("throughput", 1.0, share_by_worker=(0.1, 0.4, 0.5))).mean("least_share") == pytest.approx(0.3)
@@ -120,7 +120,7 @@ def test_missed_target_counts_as_a_multiple_of_the_fastest_time() -> None:
     assert ratios is not None
     assert others is not None
     assert ratios.mean == 1.0
-    assert others.mean == pytest.approx(math.sqrt(4.0 / (NEVER * 2.0) * NEVER)), "and 8 s count as no more either"
+    assert others.mean == pytest.approx(math.sqrt(4.0 / (NEVER * 2.0) * NEVER)), "a time of 8 s counts as NEVER"
     missed = found(row("async:2", None), row("progress", 1.0))
     assert missed.best is None
     assert standing(missed, "progress").ratios is None
@@ -132,7 +132,7 @@ def test_choice_by_the_other_seeds_excludes_luck() -> None:
     ratios = standing(found(first, second, row("progress", 2.0, 2.0)), "progress").ratios
     assert ratios is not None
     assert ratios.mean == pytest.approx(math.sqrt(2.0))
-    assert ratios.others == pytest.approx(1.0), "2 s against the 2 s of what was the best of the other seed"
+    assert ratios.others == pytest.approx(1.0), "2 s are compared with the 2 s of the other seed's best choice"
     single = standing(found(row("async:2", 1.0), row("progress", 1.0)), "progress").ratios
     assert single is not None
     assert single.others is None
@@ -143,7 +143,7 @@ def test_change_is_undone_when_the_earlier_choice_soon_returns() -> None:
     one = alone(row("progress", 1.0, in_force=tuple(InForce(at, "async", 0.5, k) for at, k in way)))
     assert one.mean("changes") == 4
     assert one.mean("undone") == 2, (
-        "4 was left at 20 and taken again at 60, 6 left at 60 and taken at 100; 200 are long"
+        "4 was left at 20 and taken again at 60, 6 was left at 60 and taken again at 100; 200 is too long after"
     )
     assert one.ends_with == "async:4"
     other_rule = (InForce(0, "async", 0.5, 4), InForce(9, "async", 1.0, 4), InForce(12, "batch-sync", 0.5, 4))

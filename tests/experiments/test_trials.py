@@ -42,7 +42,7 @@ def test_missing_values_are_infinite() -> None:
     assert slow.known_spread("time_to_target_s") == Spread(median=4.0, low=4.0, high=4.0)
     assert fast.known_spread("law") is None
     assert (slow.reached, fast.reached) == (1, 2)
-    assert slow.pairs(fast, "time_to_target_s") == [(4.0, 2.0)], "of the seed that both have"
+    assert slow.pairs(fast, "time_to_target_s") == [(4.0, 2.0)], "only the seed of both trials is compared"
 
 
 def test_notebook_reads_the_table(tmp_path: Path) -> None:

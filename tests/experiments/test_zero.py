@@ -98,7 +98,7 @@ def test_command_shows_and_writes_every_training(tmp_path: Path) -> None:
     rows = {row["training"]["contender"]: row for row in json.loads((tmp_path / "zero.json").read_text())}
     reference, voted = (rows[name]["learned"] for name in (REFERENCE, "stage 3, 1 bit"))
     assert len(voted["losses"]) == 13
-    assert reference["losses"]["60"] == voted["losses"]["60"], "the warm-up is exact"
+    assert reference["losses"]["60"] == voted["losses"]["60"], "all arms have the same losses during the exact warm-up"
     again = CliRunner().invoke(command, ["zero", "--report-only", "--out", str(tmp_path)])
     assert again.exit_code == 0
     shown = [[line for line in one.output.splitlines() if line[:5] in {"32 bi", "stage"}] for one in (result, again)]

@@ -52,7 +52,9 @@ def test_time_to_the_loss_counts_the_warm_up_at_its_own_cost() -> None:
     voting, whole = arm("stage 2, 1 bit", 2.0, 0.5, FREEZE + 20), arm("stage 2, 32 bits, gloo", 3.0, 3.0, FREEZE + 10)
     assert voting.to_loss_s == 2.0 * FREEZE + 0.5 * 20
     assert whole.to_loss_s == 3.0 * (FREEZE + 10)
-    assert arm("stage 2, 1 bit", 2.0, 0.5, FREEZE - 10).to_loss_s == 2.0 * (FREEZE - 10), "there before it is over"
+    assert arm("stage 2, 1 bit", 2.0, 0.5, FREEZE - 10).to_loss_s == 2.0 * (FREEZE - 10), (
+        "the loss is reached before the end of the warm-up"
+    )
 
 
 def test_claims_hold_or_fail() -> None:
@@ -91,4 +93,6 @@ def test_run_counts_the_bytes_of_the_formulas(tmp_path: Path) -> None:
         assert sum(cost.down for cost in few) / len(few) == pytest.approx(expected.down, rel=0.15)
         summary = json.loads((folder.parent / "summary.json").read_text())["trials"][0]
         assert (summary["identity_error"], summary["conservation_error"]) == (None, None)
-        assert summary["memory"]["parameters"] == pytest.approx(5 * ELEMENTS, rel=0.01), "the model, and a shard"
+        assert summary["memory"]["parameters"] == pytest.approx(5 * ELEMENTS, rel=0.01), (
+            "a worker has the model and a shard"
+        )

@@ -51,7 +51,9 @@ class Mortal(World):
         for other in self.live(rank):
             for result in list(other.protocol.results(begun - 1, begun)):
                 self._compare(worker, rank, result)
-        assert begun >= iteration or not worker.ledger.sent.unsettled(begun), "nobody knows what was counted"
+        assert begun >= iteration or not worker.ledger.sent.unsettled(begun), (
+            "no live worker can tell which parts were counted"
+        )
         worker.protocol.enter(self.generation)
         worker.protocol.others_reached(begun)
         worker.dead, worker.computing = False, True
@@ -101,7 +103,7 @@ class Mortal(World):
         settled, parts = self._settled(worker, block)
         if settled >= result.id.iteration:
             same = parts == sum(1 << part for part in range(PARTS) if result.has(rank, part))
-            assert settled > result.id.iteration or same, f"{result.id} was settled otherwise"
+            assert settled > result.id.iteration or same, f"{result.id} was settled with another result"
             return
         own, summed = worker.own[block].copy(), worker.summed[block]
         super().settle_result(worker, rank, result)
@@ -138,13 +140,13 @@ class Mortal(World):
 
     def _take_replica(self, rank: int, peer: Worker) -> None:
         """Take a peer's replica; of the current iteration only the counted parts are learnt."""
-        assert self.have_died, "sums are forgotten that somebody needs who was there all the time"
+        assert self.have_died, "peers have forgotten sums that a worker needs, although none has died"
         worker = self.workers[rank]
         iteration = worker.protocol.iteration
         for other in self.live(rank):
             for result in list(other.protocol.results(iteration, iteration)):
                 self._compare(worker, rank, result)
-        assert not worker.ledger.sent.unsettled(iteration), "nobody knows what was counted"
+        assert not worker.ledger.sent.unsettled(iteration), "no live worker can tell which parts were counted"
         self.replicas_taken += 1
         worker.complete = peer.working - 1
         self.driver(rank).begin(peer.working, self.now)

@@ -160,7 +160,7 @@ class PartRules:
         assert_full(block, 3)
         slots.set_k(WORKERS)
         assert_full(block, 3)
-        assert block.merge(0) == {}, "a duplicate"
+        assert block.merge(0) == {}, "a duplicate gets no answer"
         assert_sum(block.give(0), {(0, 0), (0, 1), (1, 1), (2, 1)}, 1, k=WORKERS)
         assert_sum(block.give(1), {(0, 0), (0, 1), (1, 1), (2, 1)}, 1, Kind.LATE)
 

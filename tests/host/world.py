@@ -120,7 +120,7 @@ class SwitchAccount:
             new_id, new_total = slot.block_id, slot.values[:LANES]
             # votes may all be 0: then only the members change
             if (new_id, slot.members) != (block_id, members) or not np.array_equal(new_total, total):
-                assert index == header.slot % len(switch.slots), "a foreign slot was touched"
+                assert index == header.slot % len(switch.slots), "a packet changed another slot"
                 self._enter(header, to_numbers(values, header.lanes), block_id, total, new_id, new_total)
                 self.slots[index] = (new_id, slot.members, new_total.copy())
         for _, answer, sums in answers:
@@ -133,20 +133,20 @@ class SwitchAccount:
         """Account for a changed slot: this packet's values were added, once, to its own open block."""
         part, id = (header.worker, header.part), BlockId(header.iteration, header.block)
         addends = self.added.setdefault(id, {})
-        assert header.kind == Kind.CONTRIBUTE, "only contributions are added"
-        assert new_id[1:] == id, f"{id} was added to the foreign block {new_id}"
-        assert id not in self.closed, f"{id} is closed: {part} was added to it, or it was opened again"
+        assert header.kind == Kind.CONTRIBUTE, "only contributions may be added"
+        assert new_id[1:] == id, f"{id} was added to another block, {new_id}"
+        assert id not in self.closed, f"{part} was added to {id}, which is closed"
         assert part not in addends, f"{part} was added twice to {id}"
         form = (header.scale, header.lanes)
-        assert self.formats.setdefault(id, form) == form, f"{part} was added to {id} as something else"
+        assert self.formats.setdefault(id, form) == form, f"{part} was added to {id} in another format"
         if new_id == block_id:
-            assert np.array_equal(new_total, total + values), "the sum is not the old sum and the contribution"
+            assert np.array_equal(new_total, total + values), "the new sum is not the old one plus the contribution"
         else:
-            assert new_id > block_id, "a slot went back to an older block"
+            assert new_id > block_id, "a slot returned to an older block"
             old = block_id[0] < new_id[0] or block_id[1:] in self.closed or block_id == (0, 0, 0)
-            assert old, f"the open block {block_id} was wiped"
-            assert not addends, f"{id} was begun again"
-            assert np.array_equal(new_total, values), "something of the slot's last block is left"
+            assert old, f"the open block {block_id} was overwritten"
+            assert not addends, f"{id} was opened twice"
+            assert np.array_equal(new_total, values), "a new sum has values of the slot's last block"
         addends[part] = values
         self.weights.setdefault(id, {})[part] = header.weight
         self.aggregated[id] = self.aggregated.get(id, 0) + header.count
@@ -161,24 +161,24 @@ class SwitchAccount:
         """Check that members, count, weight and values describe the sum, and that a closed block never changes."""
         id = BlockId(answer.iteration, answer.block)
         if answer.kind == Kind.STALE:
-            assert id in self.closed, f"{id} is stale, but was never closed"
+            assert id in self.closed, f"{id} is answered as STALE, but was never closed"
             return
         addends = self.added[id]
-        assert answer.members == members_in(addends), "members"
-        assert answer.count == self.aggregated[id], "count"
-        assert answer.weight == sum(self.weights[id].values()), "weight"
+        assert answer.members == members_in(addends), "the answer has wrong members"
+        assert answer.count == self.aggregated[id], "the answer has a wrong count"
+        assert answer.weight == sum(self.weights[id].values()), "the answer has a wrong weight"
         if answer.kind == Kind.FORMAT_MISMATCH:
             return
         if answer.recipient not in (EVERYONE, answer.worker):
-            assert not sums, "another worker's sum"
+            assert not sums, "a worker got the sum of another recipient"
         else:
-            assert np.array_equal(sums_in(sums, answer.lanes), sum(addends.values())), "values"
+            assert np.array_equal(sums_in(sums, answer.lanes), sum(addends.values())), "the answer has wrong values"
         if answer.kind == Kind.RESULT:
             assert id not in self.closed, f"{id} was closed twice"
             full = len(addends) >= workers
             assert answer.count >= k or full, f"closed by {answer.count} of k = {k}, with {len(addends)} addends"
         else:
-            assert self.closed.get(id) == answer.members, f"a late answer for {id}"
+            assert self.closed.get(id) == answer.members, f"a wrong LATE answer for {id}"
 
 
 def members_in(parts: Iterable[Part]) -> int:
@@ -285,7 +285,7 @@ class At:
         waits = ledger.accounts.missed(missed)
         blocks = [block for block in sorted(open) if waits[block]]
         for block in blocks if missed else ():
-            assert self.worker.late[block], "what no sum has closed without is not merged"
+            assert self.worker.late[block], "a block is merged in which the gradient is not late"
         self._encode(iteration, np.array(blocks, int), part)
         return part, blocks
 
@@ -333,9 +333,9 @@ class At:
         self.world.completed(self.worker)
 
     def ask_peers(self) -> None:
-        assert not self.world.scattered, "peers are asked for what they do not have"
+        assert not self.world.scattered, "peers cannot have the sums of a reduce-scatter"
         here = {BlockId(self.worker.protocol.iteration, block) for block in self.worker.protocol.missing}
-        assert here & self.world.account.closed.keys(), "peers are asked for what is closed"
+        assert here & self.world.account.closed.keys(), "peers must be asked for closed blocks only"
         self.worker.asking = True
 
     def during(self, part: str) -> nullcontext[None]:
@@ -572,21 +572,23 @@ class World:
     def completed(self, worker: Worker) -> None:
         """Note that all results of the protocol's iteration are there."""
         iteration = worker.protocol.iteration
-        assert iteration == worker.complete + 1, "iterations complete one by one, each once"
+        assert iteration == worker.complete + 1, "iterations must be completed in order, each once"
         sent = sum(1 << block for block in self.selection(iteration))
-        assert worker.delivered == sent, "complete without every block's result"
+        assert worker.delivered == sent, "a completed iteration must have all results"
         worker.complete = iteration
 
     def hinted(self, hint: int) -> None:
         """Check that a worker uses the lanes of a hint, and that they are narrower than planned."""
-        assert hint < 0 or (hint > self.planned and hint in [worker.lanes for worker in self.workers]), "a hint"
+        assert hint < 0 or (hint > self.planned and hint in [worker.lanes for worker in self.workers]), (
+            "a hint must be the lanes of a worker, and narrower than planned"
+        )
         self.hints += hint >= 0
 
     def delivered(self, worker: Worker, rank: int, result: Result) -> None:
         """Check a result at a worker: it equals all others' copies, and the ledger counts the worker's own parts."""
         id, block = result.id, result.id.block
         assert not worker.delivered >> block & 1, f"{id} was delivered twice"
-        assert id.iteration == worker.protocol.iteration, "results are applied in iteration order"
+        assert id.iteration == worker.protocol.iteration, "results must be applied in the order of iterations"
         worker.delivered |= 1 << block
         # k is the one in force when the answer was sent, not when the block closed
         same = result._replace(k=0, values=b"") if self.scattered else result._replace(k=0)
@@ -596,7 +598,7 @@ class World:
         if self.comes_to(rank, block):
             assert np.array_equal(sums_in(result.values, result.lanes), sum(addends.values()))
         else:
-            assert not result.values, f"{id} is another worker's"
+            assert not result.values, f"{id} has values, but another recipient"
         self.settle_result(worker, rank, result)
 
     def settle_result(self, worker: Worker, rank: int, result: Result) -> None:
@@ -624,7 +626,7 @@ class World:
         block = result.id.block
         brought = worker.brought[block, part[1]]
         assert self.account.weights[result.id][part] == max(WEIGHT_UNIT * len(brought), 1), (
-            "the weight of what it brings"
+            "a part must have the weight of its gradients"
         )
         assert not brought & worker.summed[block], "a gradient is in two sums"
         worker.summed[block] |= brought
@@ -643,13 +645,15 @@ class World:
             return
         worker = self.workers[rank]
         totals, protocol = worker.ledger.accounts.totals(), worker.protocol
-        assert totals.conserved, "aggregated + pending + discarded = gradients"
+        assert totals.conserved, "aggregated + pending + discarded must be the gradients"
         assert np.array_equal(totals.discarded, checksums(worker.thrown)), (
-            "what was too late is discarded, nothing else"
+            "late gradients, and nothing else, must be discarded"
         )
-        assert np.array_equal(totals.aggregated, checksums(worker.own)), "aggregated is what the switch added"
+        assert np.array_equal(totals.aggregated, checksums(worker.own)), (
+            "aggregated gradients must be those that the switch added"
+        )
         pending = [WEIGHT_UNIT * len(gradients) for gradients in worker.waiting]
-        assert worker.ledger.accounts.waiting.tolist() == pending, "the weight of the gradients that are pending"
+        assert worker.ledger.accounts.waiting.tolist() == pending, "pending gradients have a wrong weight"
         away = [
             frozenset().union(
                 *(keys for (of, _), keys in worker.brought.items() if of == block and closed < worker.begins)
@@ -657,10 +661,12 @@ class World:
             for block, closed in enumerate(worker.closed)
         ]
         late = [bool(keys - brought) for keys, brought in zip(worker.late, away, strict=True)]
-        assert worker.ledger.accounts.missed(1).tolist() == late, "late is what a sum of its block has closed without"
+        assert worker.ledger.accounts.missed(1).tolist() == late, (
+            "a gradient is late in the blocks whose sums closed without it"
+        )
         waits = worker.then == "hear" and worker.beyond == protocol.iteration
         if not protocol.regrouping and protocol.missing and (protocol.left_behind or waits):
-            assert protocol.deadline is not None, "open blocks, and nothing that would ever be sent again"
+            assert protocol.deadline is not None, "open blocks must have a retransmission deadline"
 
     def settle(self, stalled: frozenset[int] = frozenset()) -> int:
         """Lose no packet and be fair until all blocks begun by the others have ended; return the number of rounds.
@@ -688,7 +694,7 @@ class World:
         newest = self.workers[0].complete - self.every  # later iterations have not sent all blocks
         waiting = set().union(*(gradients for worker in self.workers for gradients in worker.waiting))
         if not self.rule.repeats:  # with k = n others may complete the sum
-            assert all(iteration > newest for iteration, _ in waiting), "in no sum"
+            assert all(iteration > newest for iteration, _ in waiting), "a gradient was in no sum"
         held = sum(len(keys) for worker in self.workers for keys in worker.summed)
         return held
 

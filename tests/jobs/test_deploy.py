@@ -28,7 +28,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", ["base/crd.yaml", "chart/crds/crd.yaml"])
 def test_crd_is_generated_from_the_code(path: str) -> None:
-    assert objects(DEPLOY / path) == [definition()], "make crd writes it"
+    assert objects(DEPLOY / path) == [definition()], f"{path} is stale: run `make crd`"
 
 
 def schema() -> dict[str, Any]:

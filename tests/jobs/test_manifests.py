@@ -15,6 +15,7 @@ from kofn.jobs.manifests import config_map, configuration, control_pod, secret, 
 from kofn.jobs.request import (
     API_VERSION,
     KIND,
+    CheckpointClaim,
     Data,
     Elastic,
     ObjectMeta,
@@ -38,7 +39,12 @@ def request(kind: str, counts: tuple[int, ...], **spec: Any) -> TrainingRequest:
     )
 
 
-FULL = {"script": "print(1)", "data": Data(claim="images"), "elastic": Elastic(objective="fixed:3", start_workers=4)}
+FULL = {
+    "script": "print(1)",
+    "data": Data(claim="images"),
+    "checkpoint": CheckpointClaim(claim="saved", every=50),
+    "elastic": Elastic(objective="fixed:3", start_workers=4),
+}
 
 
 @pytest.mark.parametrize("spec", [{}, FULL], ids=["plain", "full"])
@@ -48,6 +54,18 @@ def test_workloads_are_valid_by_the_published_crds(kind: str, counts: tuple[int,
     assert (made["kind"], made["apiVersion"]) == (kind, crd["apiVersion"])
     assert not faults(crd["schema"], made)
     assert not faults(crd["schema"], made, made)
+
+
+def test_workers_of_a_request_share_a_folder_of_its_claim_for_checkpoints() -> None:
+    asked = request("JobSet", UNEQUAL, checkpoint=CheckpointClaim(claim="saved", every=50))
+    assert configuration(asked).run.checkpoint_every == 50
+    for job in workload(asked, 1)["spec"]["replicatedJobs"]:
+        pod = job["template"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        volume = {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "saved", "readOnly": False}}
+        mount = {"name": "checkpoints", "mountPath": "/var/lib/kofn-checkpoints", "subPath": "digits-1234"}
+        assert volume in pod["volumes"] and mount in container["volumeMounts"]
+        assert container["command"][-1].endswith(" --checkpoints /var/lib/kofn-checkpoints")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
     """Wait for a condition; the kernel removes namespaces and processes with a delay."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
-        assert time.monotonic() < deadline, f"still not so after {PATIENCE_S} s: {what}"
+        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_S} s"
         time.sleep(0.01)
 
 

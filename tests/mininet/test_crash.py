@@ -156,8 +156,10 @@ def test_networks_of_two_state_folders_run_side_by_side(machine: Machine, driver
             for there in (first, second):
                 address = there["hosts"]["h2"]["management"]
                 said = machine.run("bash", "-c", f"timeout 5 bash -c 'echo > /dev/tcp/{address}/9' 2>&1 || true")
-                assert "Connection refused" in said, "it is there, and nothing listens"
-        assert machine.interfaces() == {"lo", "s1-eth1", "s1-eth2", "kofn-mgmt"}, "only its own are gone"
+                assert "Connection refused" in said, "the host must answer, without a listener"
+        assert machine.interfaces() == {"lo", "s1-eth1", "s1-eth2", "kofn-mgmt"}, (
+            "only the run's own interfaces may be removed"
+        )
 
 
 def test_machine_without_room_is_refused_before_anything_is_created(machine: Machine) -> None:

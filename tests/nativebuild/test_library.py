@@ -52,7 +52,9 @@ def test_one_process_builds_and_the_others_wait(cache: Path, compiler: NotingCom
     compiler.go()
     printed = {process.communicate(timeout=60)[0].strip() for process in processes}
     assert compiler.compiled == 1
-    assert printed == {str(path) for path in cache.iterdir()}, "the library, and neither a lock nor a folder"
+    assert printed == {str(path) for path in cache.iterdir()}, (
+        "the cache has the library, and neither a lock nor a folder"
+    )
 
 
 def test_killed_builder_delays_no_other(cache: Path, compiler: NotingCompiler) -> None:

@@ -47,7 +47,7 @@ def test_default_runs_table_fits_14_rows_and_80_columns() -> None:
     (table,) = brief_tables(RunSummary(jobs=(DEFAULT,)))
     Console(file=file, width=80).print(table)
     lines = file.getvalue().splitlines()
-    assert len(lines) == 1 + len(brief_rows(DEFAULT)), "all trials stand side by side, no cell is folded"
+    assert len(lines) == 1 + len(brief_rows(DEFAULT)), "all trials must be side by side, without folded cells"
     assert max(map(len, lines)) <= 80
 
 

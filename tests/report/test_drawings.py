@@ -70,7 +70,7 @@ def test_every_figure_has_its_files_a_caption_and_links(folder: RunFolder) -> No
         assert (folder.path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         picture = ET.parse(folder.path / "figures" / f"{name}.svg")
         texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
-        assert len(texts) > 5, "text is text"
+        assert len(texts) > 5, "labels must be text, not paths"
 
 
 def test_files_hold_the_drawn_numbers(folder: RunFolder) -> None:
@@ -146,7 +146,9 @@ def test_marks_are_in_pictures_and_captions(folder: RunFolder) -> None:
     line = {"time": 1000.5, "iteration": 9, "action": "kill", "name": "worker-2"}
     folder.jobs[0].trials[1].events.write_text(json.dumps(line) + "\n")
     page = report(folder)
-    assert page.count("Vertical lines: 1: worker-2 killed.") == 3, "accuracy, iteration time, and one trial's blocking"
+    assert page.count("Vertical lines: 1: worker-2 killed.") == 3, (
+        "accuracy, iteration time and one trial's blocking must mark the event"
+    )
     assert "all, worker-2 killed (9) (baseline)" in page
 
 
@@ -174,6 +176,6 @@ def test_every_row_is_explained(tmp_path: Path) -> None:
     assert [label for label, _ in explained(labels)] == labels
     room = Path(__file__).parents[2] / "kofn" / "report"
     source = (room / "summary.py").read_text() + (room / "compressed.py").read_text()
-    assert all(f'"{label}"' in source for label in EXPLAINED if label != "time to"), "no row is called so any more"
+    assert all(f'"{label}"' in source for label in EXPLAINED if label != "time to"), "each explained label must exist"
     assert "<dt>share of the sums</dt>" not in report(folder)
     assert "<dt>longest stall</dt><dd>The longest time in which" in report(folder)

@@ -82,17 +82,17 @@ def test_tensorboard_has_a_curve_for_each_number(tmp_path: Path) -> None:
     mine = metrics[(metrics.trial == "throughput") & (metrics.worker == 3)]
     steps, losses, times = zip(*curves["loss"], strict=True)
     assert list(steps) == mine.iteration.tolist()
-    assert list(losses) == pytest.approx(mine.loss.tolist(), rel=1e-6), "float32"
+    assert list(losses) == pytest.approx(mine.loss.tolist(), rel=1e-6), "TensorBoard keeps float32"
     assert list(times) == pytest.approx(mine.time.tolist())
     assert {"k", "late", "accuracy", "iteration_s"} <= set(curves)
-    assert not {"width", "params", "worker"} & set(curves), "what has no number"
+    assert not {"width", "params", "worker"} & set(curves), "columns without numbers must have no curve"
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = two_trials(tmp_path / "run").path
     assert export(folder, "--to", "csv", "--out", str(folder)) == (
         2,
-        f"kofn export: {folder} is not empty: choose another --out, nothing is overwritten\n",
+        f"kofn export: {folder} must be empty, because export overwrites nothing: choose another --out\n",
     )
 
 

@@ -84,5 +84,5 @@ def test_objective_that_fails_makes_the_run_fail(tmp_path: Path) -> None:
     found = summarised(folder)
     assert found.failures == [f"trial throughput: {fault} at iteration 20; k stays as it is"]
     assert found.to_dict()["ok"] is False
-    assert found.jobs[0].trials[0].interventions == (), "nobody set it"
+    assert found.jobs[0].trials[0].interventions == (), "without an operator's change there is no intervention"
     assert "ZeroDivisionError" in write_report(folder, [Config()], found).read_text()

@@ -89,7 +89,7 @@ def test_compression_is_drawn_where_it_is_used(tmp_path: Path) -> None:
     assert (sent.measured.y == 0.25).all()
     assert (sent.planned.y == 0.5).all()
     np.testing.assert_allclose(left_over.measured.y, 1 / left_over.measured.x)
-    assert (pending.measured.y == 2.5).all(), "the mean of the workers"
+    assert (pending.measured.y == 2.5).all(), "the value must be the mean of the workers"
     for config, drawn in ((Config(), 3), (Config(compress=CompressSection(codec="int8")), 4)):
         summary = RunSummary(jobs=(summarise(folder.jobs[0], config),))
         assert write_report(folder, [config], summary).read_text().count("<svg") == drawn

@@ -34,7 +34,7 @@ def test_frame_has_the_columns_of_its_schema(tmp_path: Path, name: str) -> None:
     columns = list(TABLES[name].columns())
     assert list(frame) == [one.name for one in columns]
     assert [str(dtype) for dtype in frame.dtypes] == [one.dtype for one in columns]
-    assert len({one.name for one in columns}) == len(columns), "a name is there twice"
+    assert len({one.name for one in columns}) == len(columns), "columns must have different names"
 
 
 def test_metrics_are_the_workers_lines(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_metrics_are_the_workers_lines(tmp_path: Path) -> None:
     row = metrics[(metrics.trial == "all") & (metrics.worker == 3) & (metrics.iteration == 7)].iloc[0]
     line = msgspec.json.decode(folder.jobs[0].trials[1].metrics(3).read_bytes().splitlines()[6], type=Iteration)
     assert (row.loss, row.time, row.k, row.late) == (line.loss, line.time, line.k, line.late)
-    assert pd.isna(row.width) and pd.isna(row.account_entered), "what the workers did not say"
+    assert pd.isna(row.width) and pd.isna(row.account_entered), "unreported values must be NaN"
 
 
 def test_each_logged_number_of_a_script_is_a_row(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_each_logged_number_of_a_script_is_a_row(tmp_path: Path) -> None:
     logged = read(tmp_path).logged
     assert logged[["worker", "iteration", "time", "name"]].values.tolist() == [[1, 7, 3.5, "top1"], [1, 7, 3.5, "loss"]]
     assert logged.value.iloc[0] == 0.5 and pd.isna(logged.value.iloc[1])
-    assert len(read(tmp_path).metrics) == 2 * 4 * 200, "no iteration"
+    assert len(read(tmp_path).metrics) == 2 * 4 * 200, "lines that are no iterations must not count"
 
 
 def test_arrivals_give_the_order_and_the_members_of_the_sum(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_arrivals_give_the_order_and_the_members_of_the_sum(tmp_path: Path) -> N
     first = arrivals[(arrivals.trial == "throughput") & (arrivals.iteration == 50)].sort_values("first_block_s")
     assert first.place.is_monotonic_increasing
     assert first.place.iloc[0] == 1
-    assert first.in_sum.tolist() == [True, True, True, False], "k is 3"
+    assert first.in_sum.tolist() == [True, True, True, False], "with k = 3 the first three workers are in the sum"
     assert (first.late == ~first.in_sum).all()
 
 

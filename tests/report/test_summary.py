@@ -72,14 +72,17 @@ def test_lost_gradient_is_found(tmp_path: Path) -> None:
     fake.sums[1]["residual"][7] -= 1
     failures = one_trial(tmp_path, fake).failures
     assert failures == [
-        "trial all: worker 1: 1 blocks, the first is 7, its gradients are not aggregated + residual + discarded"
+        "trial all: worker 1: gradients are not aggregated + residual + discarded in 1 blocks (first: 7)"
     ]
 
 
 def test_contribution_that_was_counted_twice_is_found(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += fake.sums[1]["aggregated"][5]
-    assert "worker 3: 1 blocks, the first is 5, the results" in one_trial(tmp_path, fake).failures[0]
+    assert (
+        "worker 3: the applied results are not the sum of all aggregated gradients in 1 blocks (first: 5)"
+        in one_trial(tmp_path, fake).failures[0]
+    )
 
 
 def scattered() -> FakeTrial:
@@ -96,10 +99,10 @@ def test_worker_checks_the_sums_that_go_to_it(tmp_path: Path) -> None:
     assert one_trial(tmp_path / "good", scattered()).failures == []
     fake = scattered()
     fake.sums[1]["results"][5] += 1
-    assert "worker 1: 1 blocks, the first is 5, the results" in one_trial(tmp_path / "wrong", fake).failures[0]
+    assert "gradients in 1 blocks (first: 5)" in one_trial(tmp_path / "wrong", fake).failures[0]
     fake = scattered()
     fake.sums[1]["received"][5] = 0
-    assert "1 blocks, the first is 5, come to no worker" in one_trial(tmp_path / "gone", fake).failures[0]
+    assert "no worker gets the sums of 1 blocks (first: 5)" in one_trial(tmp_path / "gone", fake).failures[0]
 
 
 def test_missing_sums_are_a_failure(tmp_path: Path) -> None:
@@ -156,15 +159,15 @@ def test_killing_all_workers_leaves_conservation_unchecked(tmp_path: Path) -> No
     for rank in range(4):
         entry.sums(rank).unlink()
     entry.events.write_text("".join(KILLED.replace("worker-2", f"worker-{rank}") for rank in range(4)))
-    assert "every worker was killed, for good" in summarise(folder.jobs[0], Config()).failures[0]
+    assert "every worker was killed or never started" in summarise(folder.jobs[0], Config()).failures[0]
 
 
 def test_summary_names_the_unchecked_part_of_a_killed_worker(tmp_path: Path) -> None:
     summary = without_worker_2(tmp_path, simulate(), KILLED)
     assert summary.failures == []
-    assert summary.trials[0].conservation_unchecked == "what was aggregated of worker 2, killed"
+    assert summary.trials[0].conservation_unchecked == "the aggregated gradients of worker 2 (killed)"
     assert ["gradients conserved", "as far as known"] in summary.rows()
-    assert summary.notes == ["trial all: not checked: what was aggregated of worker 2, killed"]
+    assert summary.notes == ["trial all: not checked: the aggregated gradients of worker 2 (killed)"]
 
 
 @pytest.mark.parametrize(
@@ -206,32 +209,37 @@ def test_worker_that_left_early_is_named_with_its_last_iteration(tmp_path: Path)
     assert summary.failures == []
     assert ["gradients conserved", "as far as known"] in summary.rows()
     (note,) = summary.notes
-    assert "not checked: the results of worker 2, which left after iteration 160 of 200: fewer batches" in note
+    assert (
+        "not checked: the results of worker 2, which left after iteration 160 of 200. Did it have fewer batches" in note
+    )
 
 
 def test_leaving_excuses_only_a_workers_own_results(tmp_path: Path) -> None:
-    results = "the results it applied are not what all workers had aggregated"
+    results = "the applied results are not the sum of all aggregated gradients"
     for name, end, reason in (("stopped", 160, "stopped"), ("whole", 200, "closed")):
         (failure,) = left_early(tmp_path / name, simulate(), end, reason).failures
         assert results in failure and "worker 2" in failure
     fake = simulate()
     fake.sums[2]["aggregated"][7] -= 1
-    assert "worker 2: 1 blocks, the first is 7, its gradients" in left_early(tmp_path / "own", fake, 160).failures[0]
+    assert (
+        "worker 2: gradients are not aggregated + residual + discarded in 1 blocks (first: 7)"
+        in left_early(tmp_path / "own", fake, 160).failures[0]
+    )
     fake = simulate()
     fake.sums[1]["results"][9] += 1
-    assert "worker 1: 1 blocks, the first is 9" in left_early(tmp_path / "other", fake, 160).failures[0]
+    assert "in 1 blocks (first: 9)" in left_early(tmp_path / "other", fake, 160).failures[0]
 
 
 def test_other_workers_are_checked_without_a_killed_one(tmp_path: Path) -> None:
     fake = simulate()
     fake.sums[3]["results"][5] += 1
     assert without_worker_2(tmp_path / "one", fake, KILLED).failures == [
-        "trial all: workers 0 and 3: 1 blocks, the first is 5, the results they applied differ"
+        "trial all: workers 0 and 3: the applied results differ in 1 blocks (first: 5)"
     ]
     fake = simulate()
     fake.sums[1]["residual"][7] -= 1
     assert (
-        "worker 1: 1 blocks, the first is 7, its gradients"
+        "worker 1: gradients are not aggregated + residual + discarded in 1 blocks (first: 7)"
         in without_worker_2(tmp_path / "two", fake, KILLED).failures[0]
     )
 
@@ -316,7 +324,7 @@ def test_refused_narrower_lanes_have_their_own_row(tmp_path: Path) -> None:
     summary = summarise(folder.jobs[0], Config(compress=CompressSection(codec="auto", ratio_control="deliverable")))
     rows = {label: cell for label, cell in summary.rows()}
     assert rows["narrower lanes refused"] == "4 bits in 50% of iterations: error 76%"
-    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50", "all of it in the wider lanes"
+    assert rows["gradients sent"] == "0.0 MB, ratio 0.25, planned 0.50", "everything is sent in the wider lanes"
     assert stored(summary, tmp_path) == summary.trials
 
 

@@ -47,7 +47,7 @@ def test_long_texts_are_cut_where_one_part_is_requested() -> None:
     assert all(
         line.split()[:6] == [f"run-{number}", "1.0", "MB", "ok", "a,", "b"] for number, line in enumerate(lines[1:])
     )
-    assert all(line.endswith("x…") for line in lines[1:]), "what is short leaves its room to what is long"
+    assert all(line.endswith("x…") for line in lines[1:]), "short cells must leave their room to long ones"
     assert printed(table, None)[1].endswith("x" * 100)
     assert max(map(len, printed(table, 30))) <= 30
 

@@ -138,4 +138,6 @@ def test_one_module_opens_channels_and_ports() -> None:
     rooms = [path for path in root.iterdir() if path.is_dir() and path.name != "switch"]  # its server is BMv2's
     sources = [path for room in rooms for path in room.resolve().rglob("*.py")]
     found = {f"{path.parent.name}/{path.name}" for path in sources if PLAINTEXT.search(path.read_text())}
-    assert found == {"rpc/security.py", "run/switch_identity.py"}, "P4Runtime's port is plaintext, as BMv2's is"
+    assert found == {"rpc/security.py", "run/switch_identity.py"}, (
+        "only P4Runtime's port may be plaintext, as BMv2's is"
+    )

@@ -59,6 +59,7 @@ class RealRun:
         config: str = CONFIG,
         others: Sequence[str] = (),
         terminal: int | None = None,
+        resume: bool = False,
     ) -> None:
         self.folder = folder
         self.state = folder / "state"
@@ -67,7 +68,8 @@ class RealRun:
         for path, text in zip(paths, [config.format(target=target, deadline_s=deadline_s), *others], strict=True):
             path.write_text(text)
         self.stdout, self.stderr = folder / "stdout", folder / "stderr"
-        command = [sys.executable, "-c", KOFN, "run", *map(str, paths), "--out", str(self.out), *arguments]
+        where = ["--resume", str(self.out)] if resume else [*map(str, paths), "--out", str(self.out)]
+        command = [sys.executable, "-c", KOFN, "run", *where, *arguments]
         if terminal is not None:
             command = ["setsid", "--ctty", sys.executable, "-c", LEADER, *command]
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
@@ -96,6 +98,14 @@ class RealRun:
         if self._namespace is not None:
             os.close(self._namespace)
 
+    def kill_all(self) -> None:
+        """Kill every process of the run at once, as a crash of the machine does."""
+        while pids := self.processes():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
     def kofn(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command on the same "machine"."""
         command = [sys.executable, "-c", KOFN, *arguments]
@@ -123,7 +133,7 @@ class RealRun:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s:\n{self.text()}"
-            assert self.process.poll() is None or condition(), f"it ended before {what}:\n{self.text()}"
+            assert self.process.poll() is None or condition(), f"the run ended before {what}:\n{self.text()}"
             time.sleep(0.05)
 
     def until_up(self) -> None:
@@ -135,7 +145,7 @@ class RealRun:
         """Wait until the workers have done some iterations."""
         self.until_up()
         self.until(lambda: self.lines() > 3, "training")
-        assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must be found"
+        assert len(self.processes()) >= 6, "runner, boot, switch, controller and two workers must run"
         assert {"s1-eth1", "s1-eth2"} <= set(self._interfaces())
 
     def wait(self, timeout_s: float = 90.0) -> int:

@@ -29,17 +29,7 @@ EXAMPLES = ROOT / "examples" / "torch"
 
 PAGE = {block.note: block.text for block in blocks(ROOT / "docs" / "howto" / "pytorch.md") if block.note}
 
-JOB, ON_SWITCH, ON_WORKER, APART = (
-    PAGE[note] for note in ("job.toml", "on the switch's machine", "on a worker's machine", "a group for each worker")
-)
-
-GROUP_OF_EACH = {
-    "max_iterations = 200": "max_iterations = 500",
-    '"all"': '"fixed:1"',
-    "compute_ms = 0": "compute_ms = 40",
-    "[torch]": '[torch]\ngroup = "worker"',
-}
-"""The lines of the page's configuration that the second test replaces."""
+ON_SWITCH, ON_WORKER = PAGE["on the switch's machine"], PAGE["on a worker's machine"]
 
 
 def start(machines: list[Machine], script: str, job: str, on_worker: str) -> list["subprocess.Popen[bytes]"]:
@@ -87,7 +77,7 @@ def parameters(machines: list[Machine]) -> list[dict[int, str]]:
 
 
 def test_recipe_trains_in_one_process_group(machines: list[Machine]) -> None:
-    trainings = start(machines, "digits_ddp.py", JOB, ON_WORKER)
+    trainings = start(machines, "digits_ddp.py", PAGE["job.toml"], ON_WORKER)
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]
     first, second = parameters(machines)
     assert first == second and len(first) == 200
@@ -96,18 +86,15 @@ def test_recipe_trains_in_one_process_group(machines: list[Machine]) -> None:
 
 @pytest.mark.long
 def test_killed_worker_rejoins(machines: list[Machine]) -> None:
-    job = JOB
-    for line, other in GROUP_OF_EACH.items():
-        assert line in job
-        job = job.replace(line, other)
     together = ON_WORKER.splitlines(keepends=True)
-    trainings = start(machines, "digits_elastic.py", job, "".join(together[:-1]) + APART)
+    job, last = PAGE["job.toml with a group for each worker"], PAGE["a group for each worker"]
+    trainings = start(machines, "digits_elastic.py", job, "".join(together[:-1]) + last)
     until(lambda: (machines[1].folder / "worker-0.jsonl").exists() and len(lines(machines[1], 0)) > 100, 100)
     os.kill(script_of(trainings[1]), signal.SIGKILL)
     assert [each.wait(150) for each in trainings] == [0, 0], [machine.words() for machine in machines]
     first, second = parameters(machines)
     assert len(first) == max(second) == 500
-    assert set(first) - set(second), "the killed worker missed some iterations"
+    assert set(first) - set(second), "the killed worker must have missed some iterations"
     assert all(first[iteration] == params for iteration, params in second.items())
 
 

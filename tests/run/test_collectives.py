@@ -130,7 +130,9 @@ def test_missing_requirements_are_named_before_the_start(tmp_path: Path, monkeyp
         check_needs(plan(tmp_path, "mpi"))
     check_needs(plan(tmp_path, "ring"))
     replaying = plan(tmp_path, "ring", "[model]\nreplay = 'mine'")
-    assert replaying.model.replay == str(tmp_path / "mine"), "every process finds it, wherever its own TOML file is"
+    assert replaying.model.replay == str(tmp_path / "mine"), (
+        "all processes must find the folder, wherever their TOML file is"
+    )
     with pytest.raises(ConfigError, match=r"model.replay: .*mine must be a folder with one or more .npy files"):
         check_needs(replaying)
     (tmp_path / "mine").mkdir()
@@ -305,10 +307,10 @@ def test_switch_server_and_ring_train_side_by_side(tmp_path: Path) -> None:
     jobs = [entry["trials"][0] for entry in json.loads(run.stdout.read_text())["jobs"]]
     switch, server, ring = ([lines(run.out, job, rank) for rank in (0, 1)] for job in (1, 2, 3))
     digests = [[[line["params"] for line in worker] for worker in job] for job in (switch, server, ring)]
-    assert all(one == other for one, other in digests), "replicas are bit-identical"
+    assert all(one == other for one, other in digests), "replicas must be bit-identical"
     assert digests[0] == digests[1]
     assert len(digests[0][0]) > 5
-    assert digests[2] != digests[0], "float32 is rounded otherwise than fixed point"
+    assert digests[2] != digests[0], "float32 sums must differ from fixed-point sums"
     for worker in (*switch, *server, *ring):
         check_times(worker)
     assert [set(job["link_bytes"]) for job in jobs] == [{"h1", "h2"}, {"h3", "h4", "h7"}, {"h5", "h6"}]
@@ -317,7 +319,9 @@ def test_switch_server_and_ring_train_side_by_side(tmp_path: Path) -> None:
     assert at_server[1] == pytest.approx(sum(sent for sent, _ in at_workers), rel=0.05)
     assert "2 of 2 workers complete a block" in (run.out / "all" / "job-2" / "logs" / "server.log").read_text()
     gradient = 4 * Training(Config(), 0).parameters * len(digests[2][0])
-    assert jobs[2]["bytes_sent"] == pytest.approx(2 * gradient, rel=0.2), "2 (n - 1) / n of it, by both"
+    assert jobs[2]["bytes_sent"] == pytest.approx(2 * gradient, rel=0.2), (
+        "both workers send 2 (n - 1) / n of the gradient"
+    )
     assert not list((run.out / "all" / "job-3").glob("*.npz"))
 
 

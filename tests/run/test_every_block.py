@@ -67,13 +67,15 @@ def check_sums(tmp_path: Path, rule: str, target: str) -> None:
     members = np.stack([reference["members"] >> np.uint64(rank) & np.uint64(1) for rank in range(WORKERS)])
     expected = (sent * members[..., None].astype(np.int64)).sum(axis=(0, 2))
     inside = members[:, :, 0]
-    assert members[:, :, 1:].any() == (rule == "merge"), "late gradients are contributions of their own, or wait"
-    assert np.array_equal(reference["sums"], expected), "a sum is not what its members sent"
-    assert np.array_equal(reference["counts"], inside.sum(axis=0)), "a count is not the number of those in time"
+    assert members[:, :, 1:].any() == (rule == "merge"), "only merge sends late gradients as separate parts"
+    assert np.array_equal(reference["sums"], expected), "a sum must be that of its members' packets"
+    assert np.array_equal(reference["counts"], inside.sum(axis=0)), "a count must be the number of workers in time"
     gradients, contributions = reference["weights"] // WEIGHT_UNIT, members.sum(axis=(0, 2))
-    assert not np.any(reference["weights"] % WEIGHT_UNIT), "each gradient weighs 1, however old"
+    assert not np.any(reference["weights"] % WEIGHT_UNIT), "each gradient must have the weight 1 at any age"
     assert np.all(gradients >= contributions)
-    assert np.all(np.cumsum(gradients, axis=0) <= WORKERS * np.arange(1, iterations + 1)[:, None]), "one is in two sums"
-    assert rule == "merge" or np.any(gradients > contributions), "what was stashed is sent with the next gradient"
+    assert np.all(np.cumsum(gradients, axis=0) <= WORKERS * np.arange(1, iterations + 1)[:, None]), (
+        "no gradient may be in two sums"
+    )
+    assert rule == "merge" or np.any(gradients > contributions), "stashed gradients must be sent with the next one"
     assert np.any(reference["sums"])
-    assert 0 < np.mean(inside[2]) < 1, "the straggler is sometimes left out, and sometimes in time"
+    assert 0 < np.mean(inside[2]) < 1, "the straggler must be left out of some sums, but not of all"

@@ -101,7 +101,7 @@ def test_trace_and_pcap_become_flags_of_the_switch(tmp_path: Path) -> None:
     seeing = Commands(network=NetworkSection(trace=3), topology=Path("t"), certificates=None)
     argv = seeing.switch({"5": "s1-eth5"}, pcap=tmp_path)
     assert ("--trace", "3") in pairwise(argv[: argv.index("--")])
-    assert ("--trace-udp-port", "19278") in pairwise(argv), "a ping is not what anybody asks for"
+    assert ("--trace-udp-port", "19278") in pairwise(argv), "the trace must show kofn's packets"
     assert f"--pcap={tmp_path}" in argv[: argv.index("--")]
     with pytest.raises(ConfigError, match=r"network.trace is 3, network.target is 'bmv2': only 'embedded' traces"):
         NetworkSection(trace=3, target="bmv2").check()

@@ -116,7 +116,7 @@ asyncio.run(cell())
     assert notes[0].startswith("stopped by SIGINT (Ctrl-C)\nkept in stopped")
     assert there
     assert ended == [True, ["fixed:1"], ["h1", "h2"]]
-    assert run.stderr == "", "progress=False"
+    assert run.stderr == "", "progress=False must print nothing"
     assert processes(tmp_path / "state") == []
 
 

@@ -142,7 +142,7 @@ def test_latest_logged_numbers_are_shown_as_means(live: TrialView, folder: RunFo
     append(folder, 2, {"iteration": 1, "time": 2.0, "logged": {"top1": None}})
     live.poll()
     assert "  top1 0.625  " in live.headline()
-    assert live.workers[0].iteration == 1, "no line of an iteration"
+    assert live.workers[0].iteration == 1, "a line that is no iteration must not count"
 
 
 def test_plain_lines_are_printed_without_a_terminal(live: TrialView, folder: RunFolder, tmp_path: Path) -> None:
@@ -151,7 +151,9 @@ def test_plain_lines_are_printed_without_a_terminal(live: TrialView, folder: Run
     with out.open("w") as file, Display(Console(file=file, width=80), [live], quiet=False) as display:
         live.poll()
         display.show()
-    assert out.read_text().count("iteration    1") == 1, "once, though it is shown again at the end"
+    assert out.read_text().count("iteration    1") == 1, (
+        "the last line must be printed once, although it is drawn again at the end"
+    )
     assert "\x1b" not in out.read_text()
 
 

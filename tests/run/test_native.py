@@ -21,8 +21,10 @@ def test_first_run_compiles_each_library_once_and_reports_it(tmp_path: Path, mon
     monkeypatch.setenv("CC", compiler.command)
     with RealRun(tmp_path, "--trial", "all") as run:
         run.until(lambda: "compiling switch and workers to native code" in run.text(), "the compiler's turn")
-        assert not list(run.out.glob("*/logs/worker-*")), "no worker waits for it"
+        assert not list(run.out.glob("*/logs/worker-*")), "the build must end before a worker starts"
         compiler.go()
         assert run.wait() == 0, run.text()
-    assert compiler.linked == len(list(cache.iterdir())) == 4, "workers, their codecs, the switch and its program"
+    assert compiler.linked == len(list(cache.iterdir())) == 4, (
+        "each library must be built once: worker, codecs, switch, program"
+    )
     assert "absent" not in run.text()

@@ -82,7 +82,7 @@ def same_parameters(tmp_path: Path, *names: str, workload: str = "digits", hidde
         for number, name in enumerate(names, 1)
     )
     with RealRun(tmp_path, config=first, others=others) as run:
-        assert run.wait(180) == 1, "no target is reached"
+        assert run.wait(180) == 1, "the run must fail, because no target is reached"
         assert run.leftovers() == []
     params = set[str]()
     for result in json.loads((run.out / "summary.json").read_text())["jobs"]:
@@ -98,7 +98,7 @@ def same_parameters(tmp_path: Path, *names: str, workload: str = "digits", hidde
             if name != "killed":
                 assert {line["iteration"] for line in lines} == {*range(1, 31)}
                 params.add(lines[-1]["params"])
-        assert len(in_force) == 1, "all workers search together"
+        assert len(in_force) == 1, "all workers must use one schedule at a time"
     assert len(params) == 1
 
 

@@ -103,7 +103,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("model.stragglers=mine:Bowl", "is Bowl: a class derived from kofn.host.workload.straggler_source"),
         ("model.stragglers=trace", "model.trace must be given with model.stragglers = 'trace'"),
         ("run.trials=['gone:least']", "objective 'gone:least' cannot be loaded: ModuleNotFoundError"),
-        ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' is a int: an Objective, or a callable"),
+        ("run.trials=['mine:NUMBER']", "objective 'mine:NUMBER' must be an Objective, or a callable"),
         ("run.trials=['best']", "run.trials must be all, progress, "),
     ],
 )
@@ -128,7 +128,7 @@ def test_own_plug_ins_run_in_virtual_time(folder: Path) -> None:
     lines = [line for line in map(json.loads, worker.read_text().splitlines()) if line.get("computed")]
     blocked = {line["iteration"] for line in lines if line["blocking_s"] > 0}
     assert blocked == {iteration for iteration in (3, 7, 11) if iteration in {line["iteration"] for line in lines}}
-    assert {line["k"] for line in lines[-3:]} == {1}, "the fewest workers cost least"
+    assert {line["k"] for line in lines[-3:]} == {1}, "the plug-in's cheapest k is 1"
 
 
 def test_own_workload_runs_in_virtual_time(folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_own_workload_runs_in_virtual_time(folder: Path) -> None:
     written_down = [path.read_text().splitlines() for path in sorted((folder / "out" / "all").glob("worker-*.jsonl"))]
     digests = [[line["params"] for line in map(json.loads, lines) if "params" in line] for lines in written_down]
     assert len(digests) == 3 and len({*map(tuple, digests)}) == 1
-    assert len({*digests[0]}) == 5, "the parameters change in every iteration"
+    assert len({*digests[0]}) == 5, "the parameters must change in every iteration"
 
 
 CONFIG = """
@@ -174,7 +174,7 @@ def test_own_plug_ins_run_for_real(folder: Path, trial: str, collective: str, co
         [*OWN_NETWORK, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "ping h1" not in done.stderr, "quiet: no check that passed"
+    assert "ping h1" not in done.stderr, "--quiet must not print checks that passed"
     (found,) = json.loads(done.stdout)["trials"]
     assert (found["iterations"], found["ledger"]) == (20, collective == "switch")
     assert found["identity_error"] is None and found["conservation_error"] is None

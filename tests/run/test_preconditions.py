@@ -134,10 +134,10 @@ def test_certificates_of_a_killed_run_are_removed_and_nothing_else(tmp_path: Pat
     (tmp_path / "one" / "summary.json").touch()
     with hold(tmp_path / "one"):
         remove_certificates()
-        assert (tmp_path / "one" / "certs").exists(), "that run goes on"
+        assert (tmp_path / "one" / "certs").exists(), "a run in progress keeps its certificates"
         text = (tmp_path / "state" / "running").read_text()
     remove_certificates()
-    assert (tmp_path / "one" / "certs").exists(), "that run ended in order"
+    assert (tmp_path / "one" / "certs").exists(), "a run that ended in order keeps its certificates"
     (tmp_path / "state" / "running").write_text(text.replace(str(start_time(os.getpid())), "17"))
     remove_certificates()
     assert [entry.name for entry in (tmp_path / "one").iterdir()] == ["summary.json"]

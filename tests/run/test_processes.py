@@ -113,7 +113,7 @@ def test_killed_process_is_no_failure_and_may_be_restarted() -> None:
         await processes.launch(program("switch", endless=True))
         await processes.kill("switch")
         assert processes.state("switch") is ProcessState.KILLED
-        assert await processes.ended(0.01) == [], "also with no process left at all"
+        assert await processes.ended(0.01) == [], "ended() must return at once without processes"
         await processes.restart("switch")
         assert network.launched == ["switch", "switch"]
         network.exit("switch", -9)
@@ -172,7 +172,7 @@ def test_story_is_carried_out(tmp_path: Path) -> None:
         folder, training = await started(tmp_path, network, processes, *events, start_workers=2, prefix="job-1-")
         inspector = FakeInspector()
         await processes.launch(program("controller", endless=True))
-        assert network.launched == ["job-1-worker-0", "job-1-worker-1", "controller"], "one joins late"
+        assert network.launched == ["job-1-worker-0", "job-1-worker-1", "controller"], "the third worker joins late"
         append(folder, 0, *simulate().lines[0][:2])
         await training.step(cast(ControllerClient, inspector))
         assert inspector.objectives == [(1, "fixed:2")]
@@ -226,7 +226,9 @@ def test_links_change_their_rate_during_a_run_and_start_each_pass_with_the_first
 
     async def test(network: FakeNetwork, processes: Processes) -> None:
         folder, training = await started(tmp_path, network, processes, links=links)
-        assert network.shaped == [("h1", 40.0), ("h3", 40.0)], "an earlier trial may have changed them"
+        assert network.shaped == [("h1", 40.0), ("h3", 40.0)], (
+            "links must be shaped again, because an earlier trial may have changed them"
+        )
         append(folder, 0, simulate().lines[0][0])
         await training.step(cast(ControllerClient, FakeInspector()))
         assert network.shaped[2:] == []

@@ -39,7 +39,7 @@ def test_two_passes_run_to_the_end(tmp_path: Path, target: str) -> None:
     for name in (DEFAULT, "all"):
         frames = list((run.out / name / "pcap").iterdir())
         assert {path.name.rpartition("_")[2] for path in frames} == {"in.pcap", "out.pcap"}
-        assert all(path.stat().st_size > 24 for path in frames), "more than a header"
+        assert all(path.stat().st_size > 24 for path in frames), "captures must have packets"
         said = (run.out / name / "logs" / "switch.log").read_text()
         assert (said.count("packet 1 at port"), said.count("packet 2 at port")) == (int(target == "embedded"), 0)
     summary = json.loads(run.stdout.read_text())
@@ -98,7 +98,7 @@ def test_kill_9_leaves_nothing(tmp_path: Path) -> None:
         certificates = [str(run.out / "certs")]
         while run.leftovers() != certificates and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert run.leftovers() == certificates, "files are left, which the next run removes, or kofn clean"
+        assert run.leftovers() == certificates, "only files may be left, which the next run or kofn clean removes"
         assert run.kofn("clean").returncode == 0
         assert run.leftovers() == []
         assert not (run.out / "summary.json").exists()

@@ -74,8 +74,10 @@ def test_one_worker_joins_late_and_another_is_killed_and_rejoins(tmp_path: Path)
     late = iterations(run.out / "all" / "worker-1.jsonl")
     assert late[0] > 10
     killed = iterations(run.out / "all" / "worker-2.jsonl")
-    assert late[-1] == killed[-1] == result["iterations"], "both were there at the end"
-    assert max(later - earlier for earlier, later in pairwise(killed)) > 1, "and it was away before"
+    assert late[-1] == killed[-1] == result["iterations"], "both workers must be there at the end"
+    assert max(later - earlier for earlier, later in pairwise(killed)) > 1, (
+        "the killed worker must have missed iterations"
+    )
 
 
 @pytest.mark.long
@@ -106,7 +108,7 @@ def test_controller_may_be_killed_and_restarted(tmp_path: Path) -> None:
         assert "the controller is back" in run.text()
     (result,) = results(run)["trials"]
     assert result["restarts"] == 1
-    assert result["rejoins"] == 3, "every worker once"
+    assert result["rejoins"] == 3, "every worker must rejoin once"
 
 
 def test_stall_is_explained_while_it_lasts(tmp_path: Path) -> None:

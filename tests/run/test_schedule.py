@@ -25,7 +25,7 @@ def test_no_event_is_due_before_its_iteration() -> None:
     assert not schedule.starting
     schedule.reached(41, 2.0)
     assert schedule.due(2.0) == [KILL]
-    assert schedule.due(2.0) == [], "only once"
+    assert schedule.due(2.0) == [], "an event is due only once"
     assert not schedule.waiting
 
 
@@ -34,7 +34,7 @@ def test_delay_counts_from_the_first_worker_that_finished_the_iteration() -> Non
     schedule.reached(40, 10.0)
     schedule.reached(41, 11.0)
     assert schedule.due(12.9) == [KILL]
-    assert schedule.starting, "it is certain to come"
+    assert schedule.starting, "the start is certain, but not due yet"
     assert schedule.due(13.0) == [START]
     assert not schedule.starting
 

@@ -40,7 +40,7 @@ def test_each_seed_has_its_own_run(simulated: tuple[Path, Result]) -> None:
         assert (config.run.seed, config.run.seeds) == (seed, 1)
         assert (out / f"seed-{seed}" / "report.html").exists()
     times = {seed: trials(out, seed)[0]["time_to_target_s"] for seed in (4, 5, 6)}
-    assert len(set(times.values())) == 3, "seeds differ"
+    assert len(set(times.values())) == 3, "runs of different seeds must differ"
 
 
 def trials(out: Path, seed: int) -> list[dict[str, float]]:

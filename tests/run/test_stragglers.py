@@ -149,7 +149,7 @@ def test_cgroup_leaves_a_process_its_share_and_is_removed() -> None:
             time.sleep(0.1)
         assert spent_s(busy.pid) - before_s <= 0.25 * (time.monotonic() - began_s) + 0.05
         remove_groups()
-        assert group.exists(), "it is a living process's"
+        assert group.exists(), "the group of a living process must stay"
     finally:
         busy.kill()
         busy.wait()

@@ -133,7 +133,7 @@ def test_restarted_switch_ends_a_sharded_training_at_once(tmp_path: Path) -> Non
         assert run.leftovers() == []
         logs = [next(run.out.glob(f"fixed*3/logs/worker-{rank}.log")).read_text() for rank in range(4)]
     assert all("the switch has restarted: its slots are of generation" in log for log in logs), logs
-    assert not any("no block was summed" in log or "gave up" in log for log in logs), "a time-out"
+    assert not any("no block was summed" in log or "gave up" in log for log in logs), "no worker may time out"
 
 
 @pytest.mark.timeout(240)

@@ -55,9 +55,11 @@ def test_folder_equals_that_of_a_run(tmp_path: Path, costs: Path) -> None:
     assert [entry.iterations for entry in again.trials] == [entry["iterations"] for entry in _trials(summary)]
     chosen, everyone = again.trials
     assert chosen.time_to_target_s is not None and everyone.time_to_target_s is not None
-    assert chosen.time_to_target_s < everyone.time_to_target_s, "one of three is ten times as often blocked"
+    assert chosen.time_to_target_s < everyone.time_to_target_s, (
+        "choosing k must be faster if one of three workers is blocked ten times as often"
+    )
     assert chosen.predicted_iteration_s == pytest.approx(chosen.mean_iteration_s, rel=0.3)
-    assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "results are never overwritten"
+    assert simulate(path, "--out", out, "--costs", costs).exit_code == 2, "a simulation must not overwrite results"
 
 
 def test_one_worker_alone_is_compared(tmp_path: Path, costs: Path) -> None:
@@ -97,7 +99,7 @@ def test_parallel_trials_equal_sequential_ones(tmp_path: Path, costs: Path) -> N
     path = written(tmp_path, iterations=12)
     apart = [sys.executable, "-c", APART, str(path), str(costs), str(tmp_path / "apart"), *objectives]
     ended = subprocess.run(apart, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ended.stdout == f"{cores}\n", "it was forked"
+    assert ended.stdout == f"{cores}\n", "the simulation must have used all processors"
     plan = make_plan(path, out=tmp_path / "turn", objectives=objectives)
     turn, beside = execute(plan, Console(quiet=True), lambda: COSTS), RunFolder.at(tmp_path / "apart", objectives)
     assert beside.record().finished == 3

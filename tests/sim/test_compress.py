@@ -32,7 +32,7 @@ CASES = {
     "int32-selected": ("ratio = 0.3\nmax_send_interval = 5", 2),
     "int16": ('codec = "int16"', 2),
     "int8": ('codec = "int8"\nrounding = "stochastic"', 1),
-    "int4-thrown-away": ('codec = "int4"\nerror_feedback = false', 1),
+    "int4-no-feedback": ('codec = "int4"\nerror_feedback = false', 1),
     "onebit-selected": ('codec = "onebit"\nratio = 0.05\nmax_send_interval = 4', 1),
     "auto": ('codec = "auto"\nratio = 0.1', 8),
     "auto-literal": ('codec = "auto"\nratio_control = "literal"', 8),
@@ -47,8 +47,8 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: st
     run.check()
     plans = [model.encoder.plan.to_arrays() for model in run.models]
     assert all(np.array_equal(plan[part], plans[0][part]) for plan in plans for part in plan)
-    assert run.total("refused") > 0 or name not in ("int16", "int8", "int4-thrown-away"), (
-        "the first iteration's scales are whoever claims the slot's"
+    assert run.total("refused") > 0 or name not in ("int16", "int8", "int4-no-feedback"), (
+        "workers must refuse the scales of the first worker in a slot"
     )
     assert any(line["late"] for line in lines(run, 2, "late")) or RULES[rule].gives_up
     discarded = dict(np.load(run.entry.sums(0)))["discarded"]
@@ -129,9 +129,9 @@ def test_ratio_follows_a_link_that_drops_to_a_quarter(tmp_path: Path) -> None:
     (dropped,) = (line for line in seen["on"] if line["iteration"] == 7)
     assert {line["rate_ratio"] for line in before} == {None}
     assert dropped["ratio"] == 1
-    assert 1 / 4 < dropped["rate_ratio"] < 1, "of the iteration in which the link drops a part has left before"
+    assert 1 / 4 < dropped["rate_ratio"] < 1, "the iteration in which the link becomes slow has partly left before"
     sent = {name: max(line["wire_ratio"] for line in some if line["iteration"] == 7) for name, some in seen.items()}
-    assert sent["on"] < 0.8 * sent["off"], "in mid-iteration; what is sent again while the links are slow is in it"
+    assert sent["on"] < 0.8 * sent["off"], "ratio control must send less while links are slow"
     took = {name: np.median([line["iteration_s"] for line in some[-4:]]) for name, some in seen.items()}
     assert took["on"] * 2 < took["off"]
 
@@ -193,9 +193,11 @@ def test_unselected_blocks_are_pending_and_never_late(tmp_path: Path, rule: str,
         sent = sum(line["wire_bytes"] or 0 for line in of)
         counted = rule in ("async", "batch-sync")  # the third worker's gradients count, or each worker has several
         assert sent <= (1.25 * max(1.0, entered / ITERATIONS) if counted else 1.1) * planned
-        assert accounts[rank].discarded <= late, "nothing is discarded that was not late"
+        assert accounts[rank].discarded <= late, "only late gradients may be discarded"
         assert late == 0 or counted
     of_all = sum(account.summed for account in accounts)
-    assert abs(accounts[0].summed - accounts[1].summed) / of_all < (0.02 if late == 0 else 0.06), "equal shares"
+    assert abs(accounts[0].summed - accounts[1].summed) / of_all < (0.02 if late == 0 else 0.06), (
+        "both workers must have equal shares"
+    )
     assert accounts[2].summed > 0 or RULES[rule].discards or RULES[rule].keeps
     assert run.total("retransmissions") <= 0.06 * sum(link.packets for link in run.simulation.uplinks)

@@ -178,12 +178,14 @@ def test_slow_workers_gradients_are_in_sums(tmp_path: Path, rule: str, monkeypat
     slow = accounts[3]
     assert slow.summed > 0
     assert slow.discarded == 0
-    assert slow.entered - slow.summed <= 1, "but for the last one"
-    assert slow.entered == pytest.approx(run.simulation.first_s / (0.060 + 0.005), rel=0.2), "as fast as it is"
+    assert slow.entered - slow.summed <= 1, "all gradients but the last one must be in sums"
+    assert slow.entered == pytest.approx(run.simulation.first_s / (0.060 + 0.005), rel=0.2), (
+        "the slow worker must compute without waiting"
+    )
     assert all(account.entered - account.summed <= 2 for account in accounts[:3])
     assert 0 < max(waited) <= 3
     in_time = sum(not line["late"] for line in lines(run, 3))
-    assert in_time > 5 if rule == "async" else in_time == 0, "among the three, or beside them"
+    assert in_time > 5 if rule == "async" else in_time == 0, "only async counts late gradients among the k"
 
 
 def test_stashed_gradients_of_an_always_late_worker_are_in_no_sum(tmp_path: Path) -> None:
@@ -383,11 +385,13 @@ def test_average_is_that_of_the_gradients_in_its_sum(
         np.testing.assert_allclose(mean, np.sum([known[key] for key in held], axis=0) / by, atol=3e-6)
         most, several = max(most, len(held)), several + any(batch for _, _, batch in held)
         old += any(begun < iteration for _, begun, _ in held)
-    assert (old > 0) == (rule != "drop"), "what was late is in a later sum"
+    assert (old > 0) == (rule != "drop"), "all rules but drop must use late gradients"
     assert most > k or rule == "drop"
-    assert (several > 0) == (rule == "batch-sync"), "two gradients of one worker for one iteration"
+    assert (several > 0) == (rule == "batch-sync"), (
+        "only batch-sync has several gradients of one worker in an iteration"
+    )
     assert run.simulation.controller.control_loop.worth_model.correlation.known, (
-        "the controller hears how much was in it"
+        "the controller must learn the number of gradients"
     )
 
 

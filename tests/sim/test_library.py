@@ -26,7 +26,7 @@ def test_results_equal_the_commands(tmp_path: Path) -> None:
     assert run.metrics.groupby("trial").iteration.max().to_dict() == {"fixed:2": 15, "all": 15}
     assert set(run.metrics[run.metrics.trial == "all"].k) == {3}
     assert run.finished and not run.ok
-    assert run.failures[0] in " ".join(lines), "the target is missed"
+    assert run.failures[0] in " ".join(lines), "the summary must say that the target is missed"
     assert any("iterations " in line for line in lines)
 
 

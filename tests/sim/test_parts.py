@@ -42,7 +42,7 @@ def test_events_happen_in_order_and_simultaneous_ones_as_scheduled() -> None:
     for name, when in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 3.0)):
         clock.call_at(when, note, name)
     clock.call_at(2.5, note, "not").cancel()
-    assert not clock.run(), "nothing is left, and nobody has ended it"
+    assert not clock.run(), "no call is left, and none has ended the clock"
     assert seen == [("a", 1.0), ("b", 2.0), ("past", 2.0), ("c", 3.0), ("d", 3.0)]
 
 
@@ -110,7 +110,7 @@ def test_packet_that_finds_the_queue_full_is_lost() -> None:
     clock.after(1.0, send, link, range(QUEUED_MOST + 500))
     clock.after(10.0, send, link, range(5000, 5001))
     clock.run()
-    assert [block for block, _ in seen] == [*range(QUEUED_MOST), 5000], "at once none has arrived yet"
+    assert [block for block, _ in seen] == [*range(QUEUED_MOST), 5000], "packets beyond the queue's length are lost"
 
 
 @given(
@@ -200,7 +200,7 @@ def test_k_reaches_the_switch_after_decision_and_push() -> None:
     ((when, k),) = driven.pushed
     assert k == 2
     ticks = int((0.3 + MANAGEMENT_S + QUIET_S) / TICK_S) + 1
-    assert when == pytest.approx(ticks * TICK_S + 0.01 + PUSH_S), "when all have reported and nobody does any more"
+    assert when == pytest.approx(ticks * TICK_S + 0.01 + PUSH_S), "the push must follow the tick after the last report"
     assert driven.controller.changes == 1
 
 

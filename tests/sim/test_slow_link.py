@@ -96,4 +96,4 @@ def test_link_that_recovers_is_awaited_again(tmp_path: Path) -> None:
     ks = {change.iteration: change.k for change in control_loop.changes}
     assert 3 in ks.values()
     assert control_loop.k == 4
-    assert control_loop.transfers_s[3] < 5e-3, "but for the processors that workers compete for"
+    assert control_loop.transfers_s[3] < 5e-3, "an equal link must add almost nothing"

@@ -70,7 +70,7 @@ class Pair:
         expected = self.model.handle(header, values)
         self.switch.take(header, values)
         self.clock.run()
-        assert sorted(self.said, key=itemgetter(0)) == expected, "workers take turns to be the first"
+        assert sorted(self.said, key=itemgetter(0)) == expected, "workers must take turns to be the first"
         assert self.noted == self._digest(header, expected)
 
     def _digest(self, header: KofnHeader, answers: Said) -> list[tuple[int, int, bool]]:

@@ -114,10 +114,10 @@ def test_rules_take_the_time_of_their_gradients(tmp_path: Path) -> None:
         rule: times(replace(config, policy=replace(config.policy, late_gradient=rule))).mean_iteration_s
         for rule in RULES
     }
-    assert mean["merge"] == mean["stash"] == mean["drop"], "what is late takes the same time, whatever becomes of it"
-    assert mean["async"] < 0.8 * mean["merge"], "a late gradient is one of the three that are waited for"
-    assert mean["abort"] < 0.98 * mean["merge"], "nobody is still busy with what is late"
-    assert mean["batch-sync"] < mean["abort"], "nor does anybody wait who could compute"
+    assert mean["merge"] == mean["stash"] == mean["drop"], "merge, stash and drop must have the same times"
+    assert mean["async"] < 0.8 * mean["merge"], "async must be faster, because late gradients count among the k"
+    assert mean["abort"] < 0.98 * mean["merge"], "abort must be faster, because no worker finishes late gradients"
+    assert mean["batch-sync"] < mean["abort"], "batch-sync must be faster, because no worker waits"
 
 
 def test_prediction_equals_the_simulated_time(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_one_iteration_is_measured(tmp_path: Path) -> None:
     found = times(blocked(tmp_path, [10.0], objective="throughput", iterations=1))
     assert found.iterations == 1
     assert 0.040 < found.mean_iteration_s < 0.120
-    assert found.predicted_s == pytest.approx(found.mean_iteration_s), "from one report"
+    assert found.predicted_s == pytest.approx(found.mean_iteration_s), "the prediction must be exact after one report"
 
 
 def test_frequent_decisions_take_only_their_permitted_time(tmp_path: Path) -> None:
@@ -169,4 +169,4 @@ def test_frequent_decisions_take_only_their_permitted_time(tmp_path: Path) -> No
     config = blocked(tmp_path, means, objective="throughput", iterations=300)
     quick, slow = (times(config, replace(FREE, decide_s=decide_s)) for decide_s in (0.001, 0.5))
     assert quick.k == slow.k == 3
-    assert quick.mean_iteration_s < slow.mean_iteration_s, "it finds the k later"
+    assert quick.mean_iteration_s < slow.mean_iteration_s, "later decisions must cost time"

@@ -251,7 +251,9 @@ def test_state_is_reset_to_the_programs(session: Session) -> None:
         "seen[2]= (0 bytes, 0 packets)",
     ]
     assert session.engine.groups() == {} and "L1h" not in "".join(say(session, "mc_dump"))
-    assert say(session, "mirroring_get 5") == ["MirroringSessionConfig(port=3, mgid=None)"], "as in BMv2"
+    assert say(session, "mirroring_get 5") == ["MirroringSessionConfig(port=3, mgid=None)"], (
+        "the session must be listed as in BMv2"
+    )
     assert say(session, "table_add exacts send 1 => 1")[-1] == "Entry has been added with handle 0"
 
 
@@ -527,7 +529,7 @@ def test_switch_under_a_bmv2_name_serves_its_client_by_default(flags: str, tmp_p
     path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     said = subprocess.run(alone, env=path, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert said.startswith(INTRO)
-    assert said.endswith("\nsimple_switch\n"), "pkill finds it"
+    assert said.endswith("\nsimple_switch\n"), "pkill must find the process by name"
 
 
 @pytest.mark.root
@@ -549,7 +551,7 @@ def test_several_switches_start_side_by_side_as_in_a_mininet_topology(tmp_path: 
     said = subprocess.run(alone, env=path, stdout=subprocess.PIPE, text=True, check=True).stdout
     for port in range(9090, 9096):
         assert f"cells[1]= {port}" in said
-    assert said.splitlines()[-1] == "6", "nothing else listens"
+    assert said.splitlines()[-1] == "6", "nothing but the six processes may listen"
 
 
 def test_names_work_wherever_python_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

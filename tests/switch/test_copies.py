@@ -53,7 +53,7 @@ def test_sessions_are_created_replaced_and_removed(engine: Engine) -> None:
     engine.set_session(5, CloneSession(replicas=to(2, 3, 2)))
     assert ports(engine, packet(CLONE)) == [2, 3, 2, 1]
     engine.set_session(5, CloneSession(group=9))
-    assert ports(engine, packet(CLONE)) == [1], "there is no group 9 yet"
+    assert ports(engine, packet(CLONE)) == [1], "a clone to an unknown group must be dropped"
     engine.set_group(9, to(4, 4))
     assert ports(engine, packet(CLONE)) == [4, 4, 1]
     engine.delete_group(9)
@@ -132,13 +132,13 @@ def test_drop_port_can_be_changed() -> None:
     engine = Engine({}, drop_port=1, priority_queues=2)
     engine.load(PROGRAM)
     engine.set_session(5, CloneSession(replicas=to(2)))
-    assert ports(engine, packet(0)) == [], "port 1 is where plain packets go"
+    assert ports(engine, packet(0)) == [], "port 1, to which plain packets go, is the drop port"
     assert ports(engine, packet(TO_511)) == [511]
-    assert ports(engine, packet(DROPPED)) == [2], "the clone; mark_to_drop knows the port"
+    assert ports(engine, packet(DROPPED)) == [2], "mark_to_drop must use the drop port, so that only the clone is sent"
     assert dropped(engine, "ingress") == 2
     assert dropped(engine, "priority") == 0
     assert ports(engine, packet(PRIORITY)) == []
-    assert dropped(engine, "ingress") == 3, "the priority was not too high"
+    assert dropped(engine, "ingress") == 3, "the packet was dropped in ingress, and not for its priority"
 
 
 def test_ports_and_the_drop_port_differ() -> None:

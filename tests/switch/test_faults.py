@@ -99,7 +99,9 @@ def test_same_seed_decides_the_same() -> None:
     first = fates("port=1,direction=in,drop=0.3", count=300)
     assert fates("port=1,direction=in,drop=0.3", count=300) == first
     assert fates("port=1,direction=in,drop=0.3", count=300, seed=2) != first
-    assert fates("port=2,direction=out,drop=0.3", count=300) != first, "each port and direction decides for itself"
+    assert fates("port=2,direction=out,drop=0.3", count=300) != first, (
+        "each port and direction must draw its own faults"
+    )
 
 
 @in_network
@@ -172,8 +174,10 @@ def test_faults_for_one_udp_port_leave_other_traffic_alone() -> None:
         rest = number.to_bytes(4, "big") + bytes(7) + port.to_bytes(2, "big") + bytes(9)
         lab.one.send(request(0x23, 2, wide=int.from_bytes(ipv4_udp, "big"), rest=rest))
     lab.two.settimeout(0.1)
-    assert [lab.two.recv(100)[LENGTH + 3] for _ in range(4)] == [0, 2, 4, 6], "at once"
-    assert lab.numbers() == [1, 7], "late, without its second and third"
+    assert [lab.two.recv(100)[LENGTH + 3] for _ in range(4)] == [0, 2, 4, 6], (
+        "packets without a fault must arrive at once"
+    )
+    assert lab.numbers() == [1, 7], "delayed packets must arrive later, without the dropped ones"
 
 
 @in_network
@@ -183,7 +187,7 @@ def test_delay_queue_is_bounded() -> None:
     time.sleep(0.9)
     got = lab.numbers()
     assert len(got) == 8192
-    assert got == list(range(9000 - 8192, 9000)), "the oldest were dropped"
+    assert got == list(range(9000 - 8192, 9000)), "the oldest delayed packets must be dropped"
     assert lab.engine.stats().drops["delay queue full"] == 9000 - 8192
     lab.end()
     begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -195,7 +199,7 @@ def test_delay_queue_is_bounded() -> None:
         lab.end()
         del lab
     grown_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begun) / 1024
-    assert grown_mib < 60, "122 MiB were delayed"
+    assert grown_mib < 60, "122 MiB of delayed packets must not stay in memory"
 
 
 @in_network

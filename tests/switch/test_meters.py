@@ -25,13 +25,13 @@ def test_direct_meters_colour_hits(engine: Engine) -> None:
     assert probe(engine, "metered", a=2) == (2, 0, 0)
     assert probe(engine, "metered", a=3) == (MISS, 0, 0)
     engine.set_meter("Tables.metered", exact(1), 0, STILL)
-    assert probe(engine, "metered", a=1)[2] == 0, "the bursts are full again"
+    assert probe(engine, "metered", a=1)[2] == 0, "the bursts must be full again"
     engine.set_meter("Tables.metered", exact(1), 0, None)
     assert [probe(engine, "metered", a=1)[2] for _ in range(6)] == [0] * 6
     engine.set_meter("Tables.metered", exact(1), 0, STILL)
     engine.delete("Tables.metered", exact(1))
     engine.insert(Entry(table="Tables.metered", key=exact(9), action="Tables.metered_answer", parameters=(9,)))
-    assert engine.meter("Tables.metered", exact(9)) is None, "an entry in its place starts without"
+    assert engine.meter("Tables.metered", exact(9)) is None, "a new entry must start without a rate"
     assert [probe(engine, "metered", a=9)[2] for _ in range(6)] == [0] * 6
 
 
@@ -44,7 +44,7 @@ def test_meters_of_bytes_count_packet_sizes(engine: Engine) -> None:
     )
     assert [probe(engine, "cell_meter", a=3)[2] for _ in range(5)] == [0, 1, 1, 2, 2]
     assert probe(engine, "cell_meter", a=4)[2] == 0
-    assert probe(engine, "cell_meter", a=200)[2] == 0, "beyond the end the target stays"
+    assert probe(engine, "cell_meter", a=200)[2] == 0, "an index beyond the end must leave the target as it is"
 
 
 def test_tokens_are_replenished(engine: Engine) -> None:
@@ -53,7 +53,7 @@ def test_tokens_are_replenished(engine: Engine) -> None:
         "Tables.cell_meter", 3, MeterConfig(committed_rate=fast, committed_burst=30, peak_rate=fast, peak_burst=30)
     )
     colours = [probe(engine, "cell_meter", a=3)[2] for _ in range(200)]
-    assert colours.count(0) > 1, "a burst is one packet"
+    assert colours.count(0) > 1, "the burst is one packet, so tokens were replenished"
 
 
 def test_largest_rate_lasts(engine: Engine) -> None:
@@ -117,7 +117,7 @@ def test_hit_restarts_the_idle_time(engine: Engine) -> None:
     engine.take_idle(0.05)  # time passes
     probe(engine, "aged", a=2)
     before = engine.time_since_hit("Tables.aged", one.key, 1)
-    assert before >= 50_000_000, "a miss is no hit"
+    assert before >= 50_000_000, "a miss must not count as a hit"
 
     def hit() -> int:
         probe(engine, "aged", a=1)
@@ -141,8 +141,8 @@ def test_idle_timeouts_follow_the_clock() -> None:
     now[0] = 1150
     assert idle.take() == [aged(1, 100_000)]
     now[0] = 1249
-    assert idle.take() == [], "reporting starts the time anew"
-    assert idle.elapsed_ns("Tables.aged", 0) == 199_000, "but is no hit"
+    assert idle.take() == [], "a report must restart the idle time"
+    assert idle.elapsed_ns("Tables.aged", 0) == 199_000, "a report must not count as a hit"
     now[0] = 1250
     assert idle.take() == [aged(2, 250_000), aged(1, 100_000)]
     idle.watch(aged(1, 0), 0, hits[0])

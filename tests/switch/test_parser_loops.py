@@ -76,17 +76,17 @@ def errors(text: bytes, packet: bytes) -> list[int]:
         (COUNTED, (STILL_MAX + 1).to_bytes(3, "big"), TIMEOUT),
         (TAKES, bytes(STILL_MAX + 100), 1),
     ],
-    ids=["endless", "long", "too long", "takes"],
+    ids=["endless", "long", "too long", "extracts"],
 )
-def test_a_parser_that_takes_nothing_ends(text: bytes, packet: bytes, error: int) -> None:
+def test_parser_that_extracts_nothing_ends(text: bytes, packet: bytes, error: int) -> None:
     assert errors(text, packet) == [error, error]
 
 
 @pytest.mark.parametrize(("text", "still"), [(LOOP, True), (COUNTED, True), (TAKES, False)])
-def test_what_may_stand_still(text: bytes, still: bool) -> None:
+def test_states_that_extract_nothing_are_found(text: bytes, still: bool) -> None:
     assert may_stand_still(read_program(text)) == still
 
 
 @pytest.mark.parametrize("name", ["parsing", "stacks", "unions", "varbits"])
-def test_parsers_that_end_anyhow_count_nothing(name: str) -> None:
+def test_parsers_without_such_loops_count_nothing(name: str) -> None:
     assert not may_stand_still(read_program((SUITE / f"{name}.json").read_bytes()))

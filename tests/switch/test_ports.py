@@ -199,7 +199,9 @@ def test_capture_without_room_ends_and_packets_continue(tmp_path: Path) -> None:
             assert receive(two) == request(0x23, 3, rest=bytes(5000))
         engine.stop()
         assert engine.capture_errors() == {(1, "in"): "No space left on device", (2, "out"): "No space left on device"}
-        assert pcap_packets(tmp_path / "s2_out.pcap") == [request(0x23, 3, rest=bytes(5000))] * 2, "none in part"
+        assert pcap_packets(tmp_path / "s2_out.pcap") == [request(0x23, 3, rest=bytes(5000))] * 2, (
+            "a full disk must leave whole packets"
+        )
 
     alone(body)
 
@@ -267,7 +269,7 @@ def test_other_ports_continue_when_an_interface_disappears(command: str, caplog:
             assert receive(three) == request(0x23, 4)
         before = time.process_time()
         assert engine.take_packet_ins(0.2) == []
-        assert time.process_time() - before < 0.1, "the packet thread sleeps"
+        assert time.process_time() - before < 0.1, "the packet thread must sleep"
         assert engine.stats().drops["send failed"] == 3
         engine.stop()
         warning = "port 2: interface s2 is down or gone; packets to it count as 'send failed'"

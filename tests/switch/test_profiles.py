@@ -75,7 +75,9 @@ def test_tables_share_the_members_of_a_profile(engine: Engine) -> None:
 def test_exit_works_in_a_members_action(engine: Engine) -> None:
     engine.insert_member(Member(profile="Tables.shared", id=1, action="Tables.leave"))
     engine.insert(Entry(table="Tables.indirect_too", key=(Lpm(value=0, prefix_length=0),), via=MemberRef(member=1)))
-    assert probe(engine, "indirect_too") == (NOTHING, 0, 0), "what follows a hit is left out, too"
+    assert probe(engine, "indirect_too") == (NOTHING, 0, 0), (
+        "statements after the exit must not run, nor those of a hit"
+    )
 
 
 def test_used_members_cannot_be_deleted(engine: Engine) -> None:

@@ -138,7 +138,7 @@ def test_output_of_older_compilers_loads() -> None:
     engine = Engine({})
     engine.load(json.dumps(root).encode())
     assert engine.inject(1, b"\0\0\0\7" + bytes(12)) == [(0, b"\0\0\0\7\0\0\0\1" + bytes(8))]
-    assert engine.inject(1, bytes(16)) == [(0, b"\0\0\0\0\0\0\0\1")], "the header is extracted twice"
+    assert engine.inject(1, bytes(16)) == [(0, b"\0\0\0\0\0\0\0\1")], "the header must be extracted twice"
     assert engine.inject(1, bytes(8)) == [(0, b"\0\0\0\0\0\0\0\2")]
 
 
@@ -174,7 +174,7 @@ def test_cache_is_used_after_compilation(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert compile_program("int answer = 43;") != first
     with pytest.raises(CompileError, match="error"):
         compile_program("no C")
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"], "nothing half-made is left"
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".so", ".so"], "no unfinished file may be left"
 
 
 def test_cache_keeps_the_most_recently_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,4 +185,4 @@ def test_cache_keeps_the_most_recently_used(monkeypatch: pytest.MonkeyPatch, tmp
     compile_program("int x = 1;")
     third = compile_program("int x = 3;")
     assert set(tmp_path.glob("*.so")) == {first, third}
-    assert not list(tmp_path.glob(f"{second.stem}.*")), "its C text goes with it"
+    assert not list(tmp_path.glob(f"{second.stem}.*")), "the C text must be removed with the library"

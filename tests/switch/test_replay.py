@@ -81,7 +81,7 @@ def test_packets_of_all_files_enter_in_order_of_time(target: str, tmp_path: Path
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)
     assert [int.from_bytes(data[5:9], "big") for data in packets] == [0, 0, 6, 0, 0, 7]
-    assert packets[3] == b"!", "shorter than any interface sends"
+    assert packets[3] == b"!", "frames that are shorter than any interface sends must be replayed"
     assert written(tmp_path / "two_out.pcap") == []
 
 

@@ -68,7 +68,7 @@ def test_unread_messages_are_dropped_and_counted(engine: Engine) -> None:
         engine.inject(1, packet(0x12))
     assert [report.text for report in engine.take_reports(0)[:2]] == ["long 0 0", "long 0 1"]
     engine.load(PROGRAM)
-    assert not any(engine.take_reports(0) for _ in range(40)), "4 MB of the program before"
+    assert not any(engine.take_reports(0) for _ in range(40)), "no report of the earlier program may be left"
     assert said(engine, packet(0)) == ["plain"]
 
 
@@ -89,7 +89,7 @@ def test_log_has_the_messages_and_counts_the_missing_ones(caplog: pytest.LogCapt
         ("INFO", "long 0 0"),
         ("WARNING", f"{lost} messages are missing here: they came faster than they could be written"),
     ]
-    assert len(caplog.records) == 5, "each lost message is counted once"
+    assert len(caplog.records) == 5, "each lost message must be logged once"
 
 
 @pytest.mark.parametrize(("text", "count"), [("{} {}", 1), ("none", 1), (r"\{\}", 1), ("{}", 0)])

@@ -68,7 +68,7 @@ def test_exact_table_matches_whole_keys(engine: Engine) -> None:
     engine.insert(entry("by_exact", exact(5, BIG), 50))
     assert ask(engine, 1, 5, BIG)[1].result == 50
     assert ask(engine, 1, 5, BIG)[1].op == 0x81
-    assert ask(engine, 1, 5, 5)[1].result == 1, "a miss"
+    assert ask(engine, 1, 5, 5)[1].result == 1, "the lookup must miss"
     assert ask(engine, 1, 5, 5)[1].op == 1
     engine.modify(entry("by_exact", exact(5, BIG), 51))
     assert ask(engine, 1, 5, BIG)[1].result == 51
@@ -180,7 +180,7 @@ def test_action_run_and_exit_control_the_flow(engine: Engine) -> None:
     assert ask(engine, 7, 2)[3].wide == BIG
     assert set(ask(engine, 7, 9)) == {4}
     left = ask(engine, 1, 3)[1]
-    assert (left.result, left.value, left.op) == (77, 3, 1), "nothing after the exit"
+    assert (left.result, left.value, left.op) == (77, 3, 1), "no statement after exit may run"
 
 
 def test_direct_counters_count_hits(engine: Engine) -> None:
@@ -217,13 +217,13 @@ def test_digest_has_the_fields_values(engine: Engine) -> None:
     assert engine.take_digests(0) == [Digest(name="seen_t", fields=(6, BIG, 7))]
     ask(engine, 0x15, 6, BIG)
     engine.load(PROGRAM)
-    assert engine.take_digests(0) == [], "those of the program before are gone"
+    assert engine.take_digests(0) == [], "digests of the earlier program must be gone"
 
 
 def test_multicast_copies_are_independent(engine: Engine) -> None:
     engine.set_group(3, [Replica(port=1, instance=11), Replica(port=2, instance=12), Replica(port=7, instance=13)])
     copies = ask(engine, 0x20, 3, 9, b"payload")
-    assert set(copies) == {1, 2}, "egress drops the copy to where the packet came from"
+    assert set(copies) == {1, 2}, "egress must drop the copy to the ingress port"
     assert [copies[port].result for port in (1, 2)] == [5 << 16 | 11, 5 << 16 | 12]
     assert {copy.wide for copy in copies.values()} == {10}
     assert {copy.rest for copy in copies.values()} == {b"payload"}
@@ -244,8 +244,8 @@ def test_thousands_of_copies_are_sent(engine: Engine) -> None:
 
 
 def test_dropped_packets_and_ports_follow_the_program(engine: Engine) -> None:
-    assert ask(engine, 0x21) == {}, "mark_to_drop clears the multicast group"
-    assert set(ask(engine, 0x22)) == {5}, "a port set later wins over mark_to_drop"
+    assert ask(engine, 0x21) == {}, "mark_to_drop must clear the multicast group"
+    assert set(ask(engine, 0x22)) == {5}, "a port that is set after mark_to_drop must win"
     assert set(ask(engine, 0x23, 0)) == {0}
     assert ask(engine, 0x23, 511) == {}
     assert engine.stats().drops["ingress"] == 2
@@ -255,7 +255,7 @@ def test_headers_are_added_and_removed(engine: Engine) -> None:
     added = ask(engine, 0x24, rest=b"ab")[6]
     assert (added.rest, added.result) == (b"\0\0ab", LENGTH + 4)
     ask(engine, 0x50, rest=b"xyz")
-    assert ask(engine, 0x25)[1].result == 0, "a field of an invalid header, set by the packet before"
+    assert ask(engine, 0x25)[1].result == 0, "a field of an invalid header must not keep the last packet's value"
     assert ask(engine, 0x50, rest=b"xyz")[1].rest == b"z"
 
 
@@ -311,4 +311,4 @@ def test_refused_program_leaves_the_old_one(engine: Engine) -> None:
         engine.load(PROGRAM.replace(b'"op" : "register_write"', b'"op" : "register_melt"'))
     assert ask(engine, 1, 5)[1].result == 50
     engine.load(PROGRAM)
-    assert ask(engine, 1, 5)[1].result == 1, "a load resets everything"
+    assert ask(engine, 1, 5)[1].result == 1, "a load must reset everything"

@@ -97,7 +97,7 @@ def test_script_of_packets_gives_the_expected_answers(engine: Engine, values: li
     v = [as_bytes(one) for one in values]
     total = values[0] + values[1]
     assert send(engine, 0, packet(CONTRIBUTE, 0, 1, v[0])) == {}
-    assert send(engine, 0, packet(CONTRIBUTE, 0, 1, v[0])) == {}, "a duplicate"
+    assert send(engine, 0, packet(CONTRIBUTE, 0, 1, v[0])) == {}, "a duplicate gets no answer"
     refused = send(engine, 1, packet(CONTRIBUTE, 1, 1, v[1], scale=9))
     assert {port: (a.kind, a.scale) for port, a in refused.items()} == {1: (FORMAT_MISMATCH, 7)}
     closed = send(engine, 1, packet(CONTRIBUTE, 1, 1, v[1]))
@@ -116,7 +116,7 @@ def test_script_of_packets_gives_the_expected_answers(engine: Engine, values: li
     late = send(engine, 1, packet(CONTRIBUTE, 1, 2, v[1]))[1]
     assert (late.kind, late.members) == (LATE, 1)
     assert send(engine, 1, packet(CONTRIBUTE, 1, 1, v[1]))[1].kind == STALE
-    assert send(engine, 1, packet(CONTRIBUTE, 0, 3, v[1])) == {}, "worker 0 at port 1"
+    assert send(engine, 1, packet(CONTRIBUTE, 0, 3, v[1])) == {}, "worker 0 must not send from port 1"
 
 
 def test_fewer_words_and_truncated_packets_are_summed_or_dropped(
@@ -127,7 +127,7 @@ def test_fewer_words_and_truncated_packets_are_summed_or_dropped(
     answer = send(engine, 1, packet(CONTRIBUTE, 1, 3, v[1][:256]))[0]
     np.testing.assert_array_equal(answer.numbers, (values[0] + values[1])[:64])
     send(engine, 0, packet(CONTRIBUTE, 0, 4, v[0])[:300])
-    assert send(engine, 1, packet(CONTRIBUTE, 1, 4, v[1])) == {}, "the truncated one was not counted"
+    assert send(engine, 1, packet(CONTRIBUTE, 1, 4, v[1])) == {}, "a truncated packet must not count"
     answer = send(engine, 0, packet(CONTRIBUTE, 0, 4, v[0]))[1]
     np.testing.assert_array_equal(answer.numbers, values[0] + values[1])
     assert engine.read_counter("I.reasons", 0).packets == 1

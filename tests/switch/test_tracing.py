@@ -168,7 +168,7 @@ def test_generated_c_has_its_p4_lines_beside_it(tmp_path: Path, caplog: pytest.L
     at = lines.index("// rules.p4:122: hdr.request.op == 0x22")
     assert lines[at + 1].startswith("if (")
     bare = "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith("// "))
-    assert bare == generate(read_program(PROGRAM)), "but for the lines the same as what runs"
+    assert bare == generate(read_program(PROGRAM)), "without comments the code must be the same"
     assert caplog.messages == [f"generated C:\n{text}"]
 
 

@@ -31,7 +31,7 @@ from kofn.host.workload.replica import ReplicaState
 from kofn.rpc import kofn_pb2
 from kofn.torch.process_group import SwitchGroup
 from kofn.torch.replica import ModelReplica
-from tests.host.collectives.switched import EMBEDDED, HOSTS, Place, started
+from tests.host.collectives.switched import EMBEDDED, HOSTS, Place, beneath_the_model, started
 from tests.torch import devices
 
 T = TypeVar("T")
@@ -117,6 +117,17 @@ def crew(folder: Path, iterations: int, *, k: int = HOSTS, give_up_s: float = 20
         yield made
     finally:
         made.close()
+
+
+@contextmanager
+def crew_at_the_model(folder: Path, iterations: int, workers: int, *, k: int) -> Iterator[Crew]:
+    """Yield a crew of any number of workers, at the slot model in place of a switch."""
+    with beneath_the_model(workers, (), k=k) as place:
+        made = Crew(place, iterations, folder, workers, 20.0)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 _making = threading.Lock()

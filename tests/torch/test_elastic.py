@@ -57,7 +57,9 @@ def trained(folder: Path, train: Callable[[SwitchedJob], Trained], k: int = 2) -
     with crew(folder, ITERATIONS, k=k) as made:
         workers = made.all(train)
     assert [parameters_of(each.model) for each in workers] == [parameters_of(workers[0].model)] * HOSTS
-    assert 0 < workers[SLOW].own < min(workers[0].own, workers[1].own), "the slow worker takes steps of the others"
+    assert 0 < workers[SLOW].own < min(workers[0].own, workers[1].own), (
+        "the slow worker must take some steps of its own, and others of its peers"
+    )
     return made, workers
 
 

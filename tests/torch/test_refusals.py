@@ -222,7 +222,7 @@ def test_second_model_in_a_process_is_refused(controlled: ControlledJob, tmp_pat
     with closing(udp_socket("", PORT, "lo")), pytest.raises(kofn.torch.TorchError) as caught:
         ddp_hook(ddp(line), job=controlled)
     assert str(caught.value).startswith("worker 1 must be one model's, in one process: its way to 127.0.0.1 cannot be")
-    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"], "no ledger is left"
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"], "no ledger may be left"
 
 
 def test_packets_leave_by_the_interface_of_the_environment(

@@ -120,7 +120,7 @@ def test_frozen_layers_and_inputs_without_gradients_cost_nothing() -> None:
     assert [layer.name for layer in layers] == ["0", "2"]
     split = SplitBackward(layers, lambda at: None, lambda kind, at, began_s: passes.append((kind, layers[at].name)))
     split.backward(model(torch.ones(2, 4)).sum(), [])
-    assert passes == [("weight", "2"), ("error", "2"), ("weight", "0")], "the data's error term is nobody's"
+    assert passes == [("weight", "2"), ("error", "2"), ("weight", "0")], "the input needs no error term"
     assert [each.grad is not None for each in model.parameters()] == [True, True, False, False, True, False]
 
 
@@ -195,7 +195,7 @@ def same_parameters(name: str, folder: Path, *families: str) -> None:
     found = {family: trained(folder / family, name, family) for family in families if not (folder / family).mkdir()}
     assert len(set(found.values())) == 1
     ours, usual = (torch.frombuffer(bytearray(raw), dtype=torch.float32) for raw in (*{*found.values()}, by_hand(name)))
-    assert torch.allclose(ours, usual, atol=2e-3), "Adam's first steps are of the sign of gradients near 0, too"
+    assert torch.allclose(ours, usual, atol=2e-3), "Adam's first steps depend on signs, also of gradients near 0"
 
 
 def test_clipping_by_the_global_norm_waits_for_all_layers(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ class Read(nn.Module):
         self.register_buffer("average", torch.zeros(8, 8))
         if kind in HOOKS:
             HOOKS[kind](self.last)
-        if kind == "hook of what is accumulated":
+        if kind == "hook of an accumulated gradient":
             self.middle.bias.register_post_accumulate_grad_hook(tripled)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
@@ -275,7 +275,7 @@ HOOKS: dict[str, Callable[[Any], object]] = {
 
 EQUAL = (
     *("tied", "penalty", "average", "keyword", "checkpoint", "reentrant checkpoint", *HOOKS),
-    *("adversarial", "gradients of parameters", "hook of what is accumulated"),
+    *("adversarial", "gradients of parameters", "hook of an accumulated gradient"),
 )
 
 

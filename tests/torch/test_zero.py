@@ -367,10 +367,6 @@ def test_shards_are_scattered_where_blocks_and_slots_permit(caplog: pytest.LogCa
 def test_unsupported_optimizer_calls_are_refused() -> None:
     with threads("ring", 1) as crew:
         optimizer = kofn.torch.zero(nn.Linear(2, 2), bits=32, job=Job(crew.communicators[0]))
-        with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be saved yet"):
-            optimizer.state_dict()
-        with pytest.raises(kofn.torch.TorchError, match="sharded: it cannot be loaded yet"):
-            optimizer.load_state_dict({})
         with pytest.raises(kofn.torch.TorchError, match="a group of parameters is added"):
             optimizer.add_param_group({"params": list(nn.Linear(2, 2).parameters())})
         with pytest.raises(kofn.torch.TorchError, match="closure"):

@@ -73,7 +73,7 @@ def test_page_shows_the_runs_numbers(page: Browser) -> None:
     rows = [row.text for row in page.driver.find_elements("css selector", "#workers tbody tr")]
     assert len(rows) == 4
     assert all("in time" in row for row in rows)
-    assert page.driver.current_url.endswith("/"), "the token is gone from the address"
+    assert page.driver.current_url.endswith("/"), "the address must not have the token any more"
 
 
 def test_drawings_are_not_empty(page: Browser) -> None:
@@ -82,7 +82,7 @@ def test_drawings_are_not_empty(page: Browser) -> None:
         return [...document.querySelectorAll('canvas')].map(canvas => [canvas.id, data(canvas).some(value => value)]);
     """
     drawn = page.run(script)
-    assert len(drawn) == 1 + 2 * 4 + 1 + 4, "slots, lanes and intervals, their axis, charts"
+    assert len(drawn) == 1 + 2 * 4 + 1 + 4, "slots, lanes and intervals, their axis, and charts must be drawn"
     assert all(inked for _, inked in drawn), drawn
 
 
@@ -111,8 +111,10 @@ def test_replay_plays_at_the_chosen_speed(page: Browser) -> None:
         requestAnimationFrame(look);
     """
     stopped, took_s = page.driver.execute_async_script(script)
-    assert stopped - 10 <= 4 * took_s + 1.1, "no faster than chosen; a frame before the click is at most 1 s long here"
-    assert took_s > 0.2, "and not at once"
+    assert stopped - 10 <= 4 * took_s + 1.1, (
+        "the replay must not be faster than chosen; a frame before the click lasts at most 1 s"
+    )
+    assert took_s > 0.2, "the replay must take some time"
     page.find("#back").click()
     page.until(lambda: float(page.text("#clock").split()[0]) < stopped, "a step back")
 
@@ -156,7 +158,7 @@ def test_replay_begins_with_the_first_trial(browser: Browser, url: str) -> None:
     browser.open(url)
     browser.until(lambda: browser.text("#state") == "replay of a finished run", "the end of the stream")
     assert browser.run("return document.querySelectorAll('#trials input')[0].checked")
-    assert browser.find("#play").get_attribute("aria-label") == "Pause", "it plays"
+    assert browser.find("#play").get_attribute("aria-label") == "Pause", "the replay must play"
 
 
 def test_controls_have_names_for_screen_readers(page: Browser) -> None:

@@ -47,7 +47,7 @@ def test_replay_equals_the_live_stream(tmp_path: Path) -> None:
         assert [one for frame in frames for one in frame[name]] == [one for frame in replayed for one in frame[name]]
     assert len(frames) == len(replayed)
     same = sum(one == other for one, other in zip(frames, replayed, strict=True))
-    assert same > 0.9 * len(frames), "a line may come to its file too late for its frame, seldom"
+    assert same > 0.9 * len(frames), "frames of a live run may differ only if a line came too late"
     check_samples([frame for frame in replayed if frame["trial"] == 1])
 
 
@@ -58,4 +58,6 @@ def check_samples(frames: list[dict[str, object]]) -> None:
     assert max(worker["received_mbps"] for worker in workers) > 1
     slots = [slot for frame in frames for slot in frame["slots"] or ()]  # type: ignore[attr-defined]
     assert slots
-    assert all(present == "11" for _, _, closed, present in slots if closed), "k = n"
+    assert all(present == "11" for _, _, closed, present in slots if closed), (
+        "with k = n closed slots must have all workers"
+    )

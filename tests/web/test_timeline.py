@@ -174,7 +174,9 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_folder_of_several_seeds_is_refused(folder: RunFolder) -> None:
     folder.update_record(seeds=(1, 2))
-    with pytest.raises(ConfigError, match=r"has a run for each seed: a folder of one is needed \(seed-1, seed-2\)"):
+    with pytest.raises(
+        ConfigError, match=r"has a run for each seed: name the folder of one of them \(seed-1, seed-2\)"
+    ):
         RunReader(folder.path, over=lambda: True)
 
 

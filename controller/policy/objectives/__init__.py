@@ -1,1 +1,1 @@
-"""The objectives, each in a file of its name; controller/policy/objective.py defines what one consists of."""
+"""The built-in objectives, each in a file of its name; controller/policy/objective.py defines the type."""

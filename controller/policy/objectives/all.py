@@ -1,4 +1,4 @@
-"""Every worker, always: what k of n is compared with."""
+"""The objective `all`: k = n, the usual baseline."""
 
 from kofn.controller.policy.objective import Objective
 

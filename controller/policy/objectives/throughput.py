@@ -1,13 +1,13 @@
-"""Blocks of all workers a second."""
+"""The objective `throughput`: the most blocks of workers a second."""
 
 from kofn.controller.estimate.measurements import FloatArray
 from kofn.controller.policy.objective import Forecast, Objective
 
 
 def throughput_costs(forecast: Forecast) -> FloatArray:
-    """E_k[T] * n / k: expected time to move one round of all workers' blocks.
+    """Return E_k[T] * n / k: the expected time for as many blocks as there are workers.
 
-    Not by `predicted_s`, which is nearer to the time but favours larger k, and so takes longer to an accuracy
+    `predicted_s` would be closer to the real time, but it favours larger k, which takes longer to an accuracy
     (docs/explanation/control.md).
     """
     return forecast.expected_s * forecast.workers / forecast.ks

@@ -1,9 +1,10 @@
 """Collectives over a ring of TCP connections, as in most frameworks.
 
-Every worker sends only to the next one.  For a sum the array is divided into one segment per worker.  In the first half
-(reduce-scatter) each segment goes round once, and every worker adds its own values; in the second half (all-gather) the
-complete segments go round.  So a worker sends 2 (n - 1) / n of the array (Patarasuk and Yuan 2009).
-Segments are sent in chunks, each as soon as its values are added: sending, receiving and adding overlap.
+Every worker sends only to the next one.  An all-reduce divides the array into one segment per worker.  In its first
+half (reduce-scatter) each segment goes round once, and every worker adds its own values; in its second half
+(all-gather) the complete segments go round.  So a worker sends 2 (n - 1) / n of the array (Patarasuk and Yuan 2009).  A
+reduce-scatter is the first half alone, an all-gather the second half alone.  A broadcast passes the whole array along
+the ring.  Segments are sent in chunks, each as soon as its values are added: sending, receiving and adding overlap.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from kofn.host.collectives.work import WorkOutcome
 from kofn.host.errors import CollectiveError
 
 _BUFFER_BYTES = 4 << 20
-"""Size of a socket's buffers: more than the bytes in flight on a link."""
+"""The size of each of a socket's two buffers: more than the bytes in flight on a link."""
 
 
 class Ring(PeerCommunicator):
@@ -57,9 +58,11 @@ class Ring(PeerCommunicator):
             left.settimeout(limit_s)
             said = left.recv(len(secret), socket.MSG_WAITALL)
         except TimeoutError as error:
-            raise CollectiveError(f"worker {before} does not connect to worker {self.rank}") from error
+            raise CollectiveError(
+                f"worker {before} must connect to worker {self.rank} within {limit_s:g} s, and has not"
+            ) from error
         if said != secret.encode():
-            raise CollectiveError(f"worker {self.rank} got a connection that is not worker {before}'s")
+            raise CollectiveError(f"worker {self.rank} expected a connection of worker {before}, got another one")
         return left
 
     def _carry(self, task: Task) -> WorkOutcome[Array]:
@@ -80,7 +83,7 @@ class Ring(PeerCommunicator):
         )
 
     def _route(self, task: Task) -> tuple[Route, Array]:
-        """Return a call's route, and the array that will have its result."""
+        """Return a call's route, and the array that holds the result after the passage."""
         call, given, out, n = task.call, task.given, task.out, self.workers
         divisor = n if call.op == "mean" else 1
         match call.kind:
@@ -111,7 +114,7 @@ class Ring(PeerCommunicator):
 
 
 def _enlarge(opened: socket.socket) -> None:
-    """Enlarge a socket's buffers to hold all bytes in flight."""
+    """Ask the kernel for buffers of _BUFFER_BYTES."""
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 

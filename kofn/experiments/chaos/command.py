@@ -18,11 +18,12 @@ from rich.table import Table
 from kofn.config.dump import to_toml
 from kofn.config.errors import ConfigError, KofnError
 from kofn.config.suggestion import did_you_mean
+from kofn.experiments.chaos.crash import crashed
 from kofn.experiments.chaos.outcomes import ScenarioOutcome, outcome_row, outcomes_table
 from kofn.experiments.chaos.scenarios import BASE, FaultScenario, scenarios
 from kofn.experiments.trials import frame, write
 from kofn.report.table import make_console
-from kofn.results.folder import default_path
+from kofn.results.folder import RunFolder, default_path
 from kofn.run.conclusion import summarised
 from kofn.run.display import say
 from kofn.run.ending import ending
@@ -89,7 +90,8 @@ def command(
     as_list: bool,
     as_json: bool,
 ) -> None:
-    """Train under faults: loss, repetition, reordering, corruption, partitions, crashes, changes of k and of workers.
+    """Train under faults: loss, repetition, reordering, corruption, partitions, crashes, changes of k and of workers,
+    the death of everything.
 
     SCENARIOs are names from --list; without any, all are run.
     """
@@ -176,7 +178,12 @@ def _run(
         source.write_text(to_toml(config))
     plan = make_plan(*sources, target=target, driver=driver, out=folder / scenario.name, settings=settings, quiet=True)
     try:
-        results = execute(replace(plan, check=check), console)
+        if scenario.crash is None:
+            results, wrong = execute(replace(plan, check=check), console), []
+        else:
+            given = [*(["--driver", driver] if driver else []), *(part for one in settings for part in ("--set", one))]
+            wrong = crashed(scenario.crash, sources[0], plan.folder, ["--target", target, *given], plan.shared)
+            results = RunFolder.open(plan.folder)
         summary = summarised(results, plan.configs)
     except (InterruptedRun, LeftoversError):
         raise
@@ -189,8 +196,8 @@ def _run(
             scenario=scenario.name,
             story=scenario.story,
             job=job.job,
-            passed=not job.failures,
-            failures=tuple(job.failures),
+            passed=not job.failures and not wrong,
+            failures=(*job.failures, *wrong),
             summary=job.trials[0],
         )
         for job in summary.jobs

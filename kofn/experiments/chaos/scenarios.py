@@ -24,6 +24,7 @@ from kofn.config.schema import (
     RunSection,
     StragglerSection,
 )
+from kofn.experiments.chaos.crash import Crash, CrashKind
 
 BASE = Config(
     run=RunSection(name="chaos", trials=("throughput",), trial_deadline_s=120.0),
@@ -45,6 +46,8 @@ class FaultScenario:
     jobs: tuple[Config, ...]
     embedded_only: str = ""
     """The reason why BMv2 cannot do it."""
+    crash: Crash | None = None
+    """The death of everything at once."""
 
     def under(self, objective: str) -> Self:
         """Return the scenario with this objective in place of BASE's. Raise ConfigError for an invalid one."""
@@ -85,6 +88,7 @@ def scenarios() -> Iterator[FaultScenario]:
     yield _scheduled()
     yield from _memberships()
     yield _everything()
+    yield from _deaths()
 
 
 def _one(name: str, story: str, *rules: FaultSection, base: Config = BASE) -> FaultScenario:
@@ -133,6 +137,21 @@ def _crashes() -> Iterator[FaultScenario]:
         for action, after_s in (("kill", 0.0), ("start", 0.3))
     ]
     yield _events("three-killed", "three of four workers killed, one after another, and started again", *twice)
+
+
+def _deaths() -> Iterator[FaultScenario]:
+    """Yield scenarios in which all processes die at once, and the run is resumed at a checkpoint."""
+    config = replace(LONG, run=replace(LONG.run, checkpoint_every=20))
+    large = replace(config, model=replace(config.model, hidden=(1024,), learning_rate=0.0005))
+    kinds: dict[CrashKind, tuple[str, Config]] = {
+        "kill": ("all processes killed at iterations 70 and 150", config),
+        "power-cut": ("the machine's power cut at iterations 70 and 150", config),
+        "damage": ("the same, and a bit of the newest checkpoint flipped", config),
+        "disk-full": ("the disk full from iteration 70 on, all processes killed at iteration 150", large),
+    }
+    for kind, (story, base) in kinds.items():
+        crash = Crash(kind=kind, at=(150,) if kind == "disk-full" else (70, 150))
+        yield FaultScenario(name=f"all-{kind}", story=f"{story}; resumed", jobs=(base,), crash=crash)
 
 
 def _events(name: str, story: str, *events: EventSection) -> FaultScenario:

@@ -1,4 +1,4 @@
-"""Objects of a p4info by id; the refusal of an unknown id lists the known ones."""
+"""Finds the objects of a p4info by id or name, and refuses unknown ones."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
@@ -11,27 +11,29 @@ class Named(Protocol):
 
     @property
     def id(self) -> int:
-        """The id by which P4Runtime messages refer to it."""
+        """The id that P4Runtime messages use."""
 
     @property
     def name(self) -> str:
-        """The name by which people and the engine refer to it."""
+        """The name that people and the engine use."""
 
 
 T = TypeVar("T", bound=Named)
 
 
 class Index(Generic[T]):
-    """The objects of one kind by id; a miss names the kind, the id and the choices."""
+    """The objects of one kind, by id. The refusal of an unknown id names the kind, the id and the known objects."""
 
     def __init__(self, kind: str, items: Iterable[T], *, foreign: Callable[[str], Refused] = invalid) -> None:
-        """`kind` names such an object in messages: `table`, `match field of table t`; `foreign` refuses a wrong id."""
+        """Index the items. `kind` names one of them in messages: `table`, `match field of table t`. `foreign` makes the
+        refusal of an unknown id; INVALID_ARGUMENT by default."""
         self.kind = kind
         self._foreign = foreign
         self._by_id: dict[int, T] = {}
         for item in items:
             if item.id in self._by_id:
-                raise invalid(f"{kind}s {self._by_id[item.id].name} and {item.name} have the same id 0x{item.id:x}")
+                one, other = self._by_id[item.id].name, item.name
+                raise invalid(f"each {kind} must have its own id, got 0x{item.id:x} for both {one} and {other}")
             self._by_id[item.id] = item
 
     def __iter__(self) -> Iterator[T]:
@@ -41,11 +43,11 @@ class Index(Generic[T]):
         return len(self._by_id)
 
     def __contains__(self, object_id: int) -> bool:
-        """Return whether that id is one of these."""
+        """Return whether an object has that id."""
         return object_id in self._by_id
 
     def get(self, object_id: int) -> T:
-        """Return the object with that id; INVALID_ARGUMENT for the unset id 0, `foreign` for an unknown id."""
+        """Return the object with that id. Refuse the unset id 0 as INVALID_ARGUMENT, unknown ones by `foreign`."""
         if object_id in self._by_id:
             return self._by_id[object_id]
         known = choices(f"{item.name} (0x{item.id:x})" for item in self)
@@ -54,7 +56,7 @@ class Index(Generic[T]):
         raise self._foreign(f"no {self.kind} has id 0x{object_id:x}: {known}")
 
     def named(self, name: str) -> T:
-        """Return the object with that name; NOT_FOUND otherwise."""
+        """Return the object with that name; refuse an unknown name with NOT_FOUND."""
         for item in self:
             if item.name == name:
                 return item

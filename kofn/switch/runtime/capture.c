@@ -74,7 +74,7 @@ int core_capture(struct core *core, uint32_t direction, uint32_t port, const cha
     return 0;
 }
 
-// Write a frame. A failure ends the capture; packets go on.
+// Write a frame. A failure ends the capture, but not the switch.
 void captured(struct core *core, enum fault_direction direction, uint32_t port, const struct iovec *parts,
               size_t count) {
     int *file = &core->captures->files[direction][port];

@@ -1,4 +1,4 @@
-// Packets through the program and out of the ports, under one lock.
+// Moves packets through the program and out of the ports, under one lock.
 #include "core.h"
 
 #include <errno.h>

@@ -52,7 +52,7 @@ struct packet_time {
 // The capture files of the ports.
 struct captures {
     int files[FAULT_DIRECTIONS][PORTS];   // 1 + the descriptor; 0: none
-    int errors[FAULT_DIRECTIONS][PORTS];  // why a file ended
+    int errors[FAULT_DIRECTIONS][PORTS];  // the error number that ended a capture; 0: none
 };
 
 struct core {
@@ -85,7 +85,7 @@ struct core {
     struct iovec vectors[BATCH];
     uint8_t control[BATCH][64];  // the kernel's control message for each packet: its VLAN tag
     int bypass;    // skips the interfaces' queueing disciplines
-    int outgoing;  // packets that other processes send out of the interfaces come in
+    int outgoing;  // also receive the packets that other processes send out of the interfaces
     struct faults *faults;  // NULL: none are injected
     struct captures *captures;  // NULL: none
     struct trace *trace;  // NULL: none

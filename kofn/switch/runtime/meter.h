@@ -21,7 +21,7 @@ struct meter {
     struct rate committed, peak;
 };
 
-#define GIVEN_MAX ((uint64_t)1 << 60)  // more restarts the time
+#define GIVEN_MAX ((uint64_t)1 << 60)  // above it the count restarts from the present time
 
 static inline void rate_fill(struct rate *rate, uint64_t elapsed_us) {
     double since = (double)elapsed_us * rate->per_us;

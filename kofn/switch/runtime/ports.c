@@ -22,7 +22,7 @@ static int set_option(int socket, int level, int option, int value) {
     return setsockopt(socket, level, option, &value, sizeof value);
 }
 
-// Set a buffer beyond the administrator's limit if the process may, else up to it.
+// Set the size of a buffer: beyond the administrator's limit if the process has the right, otherwise up to the limit.
 static void set_buffer(int socket, int force, int option, int bytes) {
     if (set_option(socket, SOL_SOCKET, force, bytes) < 0) set_option(socket, SOL_SOCKET, option, bytes);
 }
@@ -151,7 +151,7 @@ static int list_ports(struct core *core, struct pollfd *polled, uint32_t *number
     return count;
 }
 
-// Sleep until packets come or can be sent, a delayed or queued one is due, or core_wake.
+// Sleep until packets arrive or can be sent, a delayed or queued one is due, or core_wake() is called.
 static void sleep_on(struct core *core, struct pollfd *polled, const uint32_t *numbers, int count) {
     struct timespec delayed, queued;
     const struct timespec *timeout = core->faults ? faults_timeout(core, &delayed) : NULL;
@@ -190,7 +190,7 @@ int core_start(struct core *core) {
     return -result;
 }
 
-// Wake the thread; with the lock, or while no other thread stops it.
+// Wake the thread. The caller must hold the lock, or no other thread may stop it meanwhile.
 void core_wake(struct core *core) {
     uint64_t one = 1;
     if (!core->running || pthread_equal(pthread_self(), core->thread)) return;

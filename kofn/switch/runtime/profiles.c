@@ -15,7 +15,7 @@ void profile_close(struct profile *profile) {
     free(profile->members);
 }
 
-// Grow to at least `wanted` places of `bytes`, the new ones zero. Return NULL when there is not enough memory.
+// Grow an array to at least `wanted` places of `bytes`; the new ones are zero. Return NULL without enough memory.
 static void *grown(void *places, size_t bytes, uint32_t *room, uint32_t wanted) {
     uint32_t size = *room ? *room : ROOM;
     if (wanted <= *room) return places;

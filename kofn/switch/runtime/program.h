@@ -29,7 +29,7 @@ enum drop_reason {
     DROP_ASSERTION,        // an assert or assume of the program failed
     DROP_DELAY_QUEUE_FULL,  // too many frames waited for an injected delay
     DROP_COPY_QUEUE_FULL,  // a clone, a resubmitted or a recirculated packet: too many waited
-    DROP_TOO_MANY_PASSES,  // likewise: the packet that it comes from has made too many
+    DROP_TOO_MANY_PASSES,  // likewise: too many passes come from one received packet
     DROP_PRIORITY,         // a priority that no queue has
     DROP_REPORT_RING_FULL,  // a message for the log, not a packet
     DROP_QUEUE_FULL,       // the queue before egress
@@ -168,7 +168,7 @@ struct program {
 // The runtime's functions for a program; the first member of struct core.
 struct services {
     uint64_t flushes;  // increases when reserved memory becomes free again
-    uint64_t arrived_us;  // when the present packets came: reading the clock for each takes too long
+    uint64_t arrived_us;  // arrival of the present batch: reading the clock for each packet takes too long
     uint64_t (*now_us)(struct core *core);
     // Reserve room for bytes to emit, and for one more packet in the queue. This may flush, which frees emitted bytes;
     // bytes that were not emitted are gone with the next call in any case.
@@ -181,7 +181,7 @@ struct services {
     void (*digest)(struct core *core, uint32_t list, const uint64_t *limbs, uint32_t count);
     uint64_t (*random)(struct core *core);
     void (*report)(struct core *core, uint32_t message, const uint64_t *limbs, uint32_t count);
-    // Queue between ingress and egress, NULL: go on at once. State and packet are copied, and given to `depart`.
+    // Queue a packet between ingress and egress; NULL: egress follows at once. State and packet are copied for `depart`.
     void (*enqueue)(struct core *core, uint32_t port, uint32_t priority, const void *state, uint32_t state_bytes,
                     const uint8_t *packet, uint32_t length);
     const struct tracer *tracer;  // for programs compiled with a trace: see trace.h

@@ -90,7 +90,7 @@ static void serve_port(struct core *core, uint32_t port, uint64_t now_ns) {
     while (!core->queues->blocked[port] && (queue = due(core->queues, port, now_ns))) depart(core, queue, port);
 }
 
-// Let packets leave that may, with the lock. They may be queued again, by recirculation.
+// Send the packets that may leave, with the lock held. Recirculation may queue them again.
 void queues_serve(struct core *core) {
     struct queues *queues = core->queues;
     if (!queues || !queues->count) return;

@@ -1,8 +1,6 @@
-// The queues between ingress and egress, where a program or the control plane asks for them. As in
-// targets/simple_switch
-// of behavioral-model, there is one for each port and priority, of QUEUE_DEPTH packets by default, served at its rate
-// in
-// packets a second if it has one, the highest priority first.
+// The queues between ingress and egress, which exist if the program or the control plane uses them. As in
+// targets/simple_switch of behavioral-model, each port has one for each priority. A queue holds QUEUE_DEPTH packets by
+// default, and is served at its rate in packets a second if it has one, the highest priority first.
 //
 // A packet waits while its port's interface does not take packets. Otherwise, and without rates, its egress follows its
 // ingress at once.

@@ -1,8 +1,6 @@
 // Look-ups. Exact tables are hashed. All others hash the masked key for each different mask of the entries' keys, the
-// mask
-// with the best entry first, until no better entry is possible. Range fields are masked out: entries of equal hash form
-// a
-// chain, the best entry first.
+// mask with the best entry first, until no better entry is possible. Range fields are masked out: entries of equal hash
+// form a chain, the best entry first.
 #ifndef KOFN_TABLE_H
 #define KOFN_TABLE_H
 
@@ -51,11 +49,9 @@ static inline uint64_t *rank_of(struct entry *entry, uint32_t key_limbs) { retur
 
 static inline uint64_t *next_of(struct entry *entry, uint32_t key_limbs) { return entry->limbs + 2 * key_limbs + 1; }
 
-// The control plane's changes of tables; each is one step for packets. `match` is as an entry stores it, without the
-// limbs
-// after the masks. An ordered table's entries have an order, of which the lowest is the best, and the mask of their
-// key,
-// which is zero for range fields.
+// The control plane's changes of tables; each is one step for packets. `match` has the form in which an entry stores
+// it, without the limbs after the masks. An ordered table's entries have an order, of which the lowest is the best, and
+// the mask of their key, which is zero for range fields.
 struct core;
 int64_t table_find(struct instance *instance, uint32_t id, const uint64_t *mask, const uint64_t *match, uint64_t order);
 int64_t table_insert(struct core *core, struct instance *instance, uint32_t id, const uint64_t *mask,
@@ -67,7 +63,7 @@ typedef int matcher(const uint64_t *key, const uint64_t *stored);
 static inline __attribute__((always_inline)) struct entry *find_ordered(const struct table *table, const uint64_t *key,
                                                                          uint32_t limbs, matcher *matches) {
     struct entry *best = NULL;
-    uint64_t rank = UINT64_MAX;  // the lower is the better
+    uint64_t rank = UINT64_MAX;  // a lower one is better
     for (uint32_t i = 0; i < table->masks_used; i++) {
         const struct mask *mask = mask_at(table, table->mask_order[i]);
         if (mask->bound > rank) break;

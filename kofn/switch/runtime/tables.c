@@ -73,8 +73,7 @@ static uint32_t mask_number(const struct table *table, const struct mask *mask) 
 }
 
 // Count one more entry of rank `rank` for this mask. The bound stays until the mask's last entry is gone: a bound that
-// is
-// too good costs a probe, never an entry.
+// is too good costs a probe, but never loses an entry.
 static struct mask *use_mask(struct table *table, const uint64_t *limbs, uint64_t rank) {
     struct mask *mask = find_mask(table, limbs);
     if (mask == NULL) mask = new_mask(table, limbs, rank);

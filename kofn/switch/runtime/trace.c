@@ -1,4 +1,4 @@
-// The ways of packets as text: a traced program's calls, and the packet's fate in the runtime.
+// Writes the ways of packets as text: a traced program's calls, and the packet's fate in the runtime.
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -126,9 +126,8 @@ static void traced_digest(struct core *core, uint32_t list, const uint64_t *limb
     core->trace->plain.digest(core, list, limbs, count);
 }
 
-// Write the ways of the next `packets` to a file descriptor, only of those to `udp_port` if it is not 0. `reasons`
-// names
-// the drops, and must stay. Return 0 or -ENOMEM.
+// Write the ways of the next `packets` to a file descriptor, only of those to `udp_port` if it is not 0. `reasons` has
+// the names of the drops, and must stay valid. Return 0 or -ENOMEM.
 int core_trace(struct core *core, int file, uint64_t packets, uint32_t udp_port, const char *const *reasons) {
     struct trace *trace = calloc(1, sizeof *trace);
     if (!trace) return -ENOMEM;

@@ -1,7 +1,6 @@
-// P4Runtime's WriteRequest for plain inserts: entries with a key of fields, a priority where the table has one, an
-// action
-// with its parameters, and nothing else. Updates that are not plain, or wrong, are left to the control plane in Python,
-// which reports their faults.
+// P4Runtime's WriteRequest for plain inserts: entries with a key of fields, a priority if the table needs one, an
+// action with its parameters, and nothing else. The control plane in Python handles all other updates, and reports the
+// faults of wrong ones.
 #include <errno.h>
 #include <string.h>
 
@@ -38,7 +37,7 @@ struct table_plan {
     struct field_plan field[];  // the actions follow
 };
 
-enum { FIELDS_MAX = 64, LIMBS_MAX = 512 };  // tables and actions that have more are not plain
+enum { FIELDS_MAX = 64, LIMBS_MAX = 512 };  // entries of tables and actions with more are not plain
 
 struct bytes {
     const uint8_t *at, *end;
@@ -302,7 +301,7 @@ static int carry_out(struct core *core, struct instance *instance, const uint32_
 }
 
 // Carry out the updates of a serialised WriteRequest from byte `*at` on, until one is not plain or fails. Return the
-// number carried out; `*at` is then behind the update that was not. `plans` ends with a 0.
+// number of those that were carried out; `*at` is then behind the one that was not. `plans` ends with a 0.
 uint64_t write_plain(struct core *core, struct instance *instance, const uint32_t *plans, const uint8_t *request,
                      uint64_t size, uint64_t *at) {
     struct bytes left = {request + *at, request + size};

@@ -57,4 +57,4 @@ def test_gaps_are_filled_with_the_workers_other_times() -> None:
     np.testing.assert_array_equal(made[known], rows[known])
     assert set(made[0]) <= {1.0, 2.0}
     assert set(made[1]) == {7.0}
-    assert (made[2] > 300).all(), "where nothing is known: of the fitted rate"
+    assert (made[2] > 300).all(), "a worker without counts gets draws at its fitted rate"

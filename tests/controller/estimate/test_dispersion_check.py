@@ -31,7 +31,7 @@ def uncut(times_s: FloatArray) -> np.typing.NDArray[np.bool_]:
 @pytest.mark.parametrize(
     "blocking_s",
     [np.full(16, 0.020), 0.100 * (np.arange(16) % 5 == 0), 1.0 * (np.arange(16) == 7)],
-    ids=["always the same", "now and then very long", "one pause"],
+    ids=["constant", "rarely very long", "one pause"],
 )
 def test_only_the_worker_that_is_not_poisson_is_found(blocking_s: FloatArray) -> None:
     times_s = among_poisson(blocking_s, seed=2)
@@ -85,18 +85,18 @@ def test_estimate_uses_a_workers_own_distribution() -> None:
     assert found.curves.longest[0] == pytest.approx(0.100 / found.event_s, rel=0.01)
 
 
-@pytest.mark.parametrize(("shape", "least"), [("now and then very long", 0.85), ("always the same", 0.9)])
+@pytest.mark.parametrize(("shape", "least"), [("rarely very long", 0.85), ("constant", 0.9)])
 def test_interval_of_a_worker_that_is_not_poisson_uses_its_own_variance(shape: str, least: float) -> None:
     random, covered, widths = np.random.default_rng(5), 0, []
     for seed in range(100):
         rare = 0.100 * (random.random(64) < 0.2).astype(np.float64)
-        times_s = among_poisson(rare if shape == "now and then very long" else np.full(64, 0.020), seed)
+        times_s = among_poisson(rare if shape == "rarely very long" else np.full(64, 0.020), seed)
         found = fit(times_s, uncut(times_s))
         covered += bool(found.low_s[7] <= 0.020 <= found.high_s[7])
         widths.append(found.high_s[7] - found.low_s[7])
     assert covered / 100 >= least
     poisson = 2 * 1.96 * np.sqrt(EVENT_S * 0.020 / 64)
-    assert np.median(widths) > 3 * poisson if shape == "now and then very long" else np.median(widths) < 0.5 * poisson
+    assert np.median(widths) > 3 * poisson if shape == "rarely very long" else np.median(widths) < 0.5 * poisson
 
 
 def test_silence_longer_than_any_before_changes_the_distribution() -> None:

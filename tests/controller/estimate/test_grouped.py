@@ -52,7 +52,7 @@ def test_groups_hold_like_workers_and_keep_the_mean() -> None:
     assert (groups.sizes > 0).all()
     assert (np.diff(groups.means) > 0).all()
     assert groups.sizes @ groups.means == pytest.approx(rates.sum())
-    assert (groups.sizes[-1], groups.means[-1]) == (1, 500.0), "a straggler is alone"
+    assert (groups.sizes[-1], groups.means[-1]) == (1, 500.0), "a straggler has a group of its own"
     for place, mean in enumerate(groups.means):
         assert rates[groups.group == place].mean() == pytest.approx(mean)
 
@@ -60,4 +60,4 @@ def test_groups_hold_like_workers_and_keep_the_mean() -> None:
 def test_bench_times_a_correct_choice() -> None:
     rates = np.random.default_rng(1).gamma(2.0, 3.0, 12)
     best = int(np.argmin((choice.SERVICE + expected_counts(rates)) / np.arange(1, 13))) + 1
-    assert choice.chosen(rates, expected_counts) in (best, 12), "12 is in force, and stays within the margin"
+    assert choice.chosen(rates, expected_counts) in (best, 12), "k = 12 is in force and may stay within the margin"

@@ -38,7 +38,7 @@ def test_common_shock_is_in_the_first_and_the_last_workers_time() -> None:
     off = np.mean(used, axis=0) / real - 1
     assert np.abs(off).max() < 0.03
     alone = np.mean(poisson, axis=0) / real - 1
-    assert alone[0] < -0.3, "the first of independent workers would hardly ever be blocked"
+    assert alone[0] < -0.3, "the fastest of three independent workers would hardly ever be blocked"
     assert alone[-1] > 0.25
 
 

@@ -77,11 +77,11 @@ def test_late_iterations_are_counted() -> None:
         ),
         (0, report(2, math.inf), "first_block_s must be 0 to 3600, got inf"),
         (0, report(2, 1e9), "first_block_s must be 0 to 3600, got 1000000000.0"),
-        (0, report(1), "iteration 1 after iteration 1: ascending only"),
+        (0, report(1), "iteration must be above 1, got 1"),
         (0, report(0), f"iteration must be 1 to {1 + AHEAD_MAX}, got 0"),
         (0, report(2 + AHEAD_MAX), f"iteration must be 1 to {1 + AHEAD_MAX}, got {2 + AHEAD_MAX}"),
-        (2, report(2), "worker 2: the rank must be 0 to 1"),
-        (-1, report(2), "worker -1: the rank must be 0 to 1"),
+        (2, report(2), "worker 2: the rank must be 0 to 1, got 2"),
+        (-1, report(2), "worker -1: the rank must be 0 to 1, got -1"),
     ],
 )
 def test_bad_reports_are_refused_and_logged_once(
@@ -182,10 +182,10 @@ def agreeing_start() -> Measurements:
 @pytest.mark.parametrize(
     ("verdict", "timestamp_us", "said", "words"),
     [
-        ("LATE", 0, report(2), "iteration 2: worker 1 says that it was in time, the switch found it LATE"),
-        ("ADDED", 0, report(2, censored=True, late=True), "it had no block ready, the switch saw one (ADDED)"),
-        ("ADDED", 300_000, report(2), "it was 0 ms after worker 0, the switch saw it 300 ms after"),
-        ("ADDED", 300_000, report(2, 0.008), "it was 2 ms before worker 0, the switch saw it 300 ms after"),
+        ("LATE", 0, report(2), "iteration 2: worker 1 says that it was in time, but the switch found it LATE"),
+        ("ADDED", 0, report(2, censored=True, late=True), "it had no block ready, but the switch saw one (ADDED)"),
+        ("ADDED", 300_000, report(2), "it was 0 ms after worker 0, but the switch saw it 300 ms after"),
+        ("ADDED", 300_000, report(2, 0.008), "it was 2 ms before worker 0, but the switch saw it 300 ms after"),
     ],
 )
 @pytest.mark.parametrize("digest_first", [True, False])

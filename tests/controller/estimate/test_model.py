@@ -213,7 +213,7 @@ def test_worker_that_is_always_cut_off_has_no_upper_bound() -> None:
     assert 0 < found.low_s[3] < found.lambda_s[3] < np.inf
     assert np.isfinite(found.high_s[:3]).all()
     cut[3, 0], times_s[3, 0] = False, 0.030
-    assert np.isfinite(fit(times_s, cut).high_s[3]), "once it was seen to its end"
+    assert np.isfinite(fit(times_s, cut).high_s[3]), "one uncensored time bounds the interval"
 
 
 def test_start_of_the_search_does_not_matter() -> None:

@@ -64,7 +64,7 @@ def test_worker_that_started_with_the_others_counts_the_whole_iteration() -> Non
     assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(6.5e-3)
     follow(pace, 2, 2, (0, 20, 28), (1, 20, 28))
     assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((6.5e-3 + 8e-3) / 2), (
-        "the iteration took 28 ms, a first block 20"
+        "the iteration took 28 ms, 20 ms of them until the first block"
     )
 
 
@@ -72,7 +72,9 @@ def test_least_wait_counts_where_a_late_worker_started_later() -> None:
     pace = Pace()
     follow(pace, 1, 2, (0, 20, 25), (1, 20, 25))
     follow(pace, 2, 2, (0, 20, 45), (2, 21, 25))
-    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((5e-3 + 4e-3) / 2), "worker 2 was last, whenever it started"
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx((5e-3 + 4e-3) / 2), (
+        "worker 2 was the last one, whenever it started"
+    )
 
 
 def test_last_worker_may_have_had_the_parameters_before_or_after_the_others() -> None:
@@ -93,7 +95,7 @@ def test_iteration_without_all_k_reports_is_not_measured() -> None:
     follow(pace, 3, 2, (0, 20, 25), (1, 21, 26))
     assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(5e-3)
     follow(pace, 2, 2, (1, 1, 99))
-    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(5e-3), "too late to belong to anything"
+    assert pace.overhead_s(NO_TRANSFERS) == pytest.approx(5e-3), "a report of an older iteration does not count"
 
 
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0, 0.0, 2 * OVERHEAD_MAX_S])
@@ -118,4 +120,4 @@ def test_each_missed_iteration_takes_its_time() -> None:
     assert pace.catch_up_s == 0.0
     for age, catch_up_s in [(3, 6e-3), (1, 3e-3), (0, 5e-3), (2, 0.0)]:
         pace.caught_up(age, catch_up_s)
-    assert pace.catch_up_s == pytest.approx(2.5e-3), "who was in time, and who is not counted, says nothing"
+    assert pace.catch_up_s == pytest.approx(2.5e-3), "workers that were in time, or do not count, have no catch-up time"

@@ -75,10 +75,12 @@ def test_jobs_do_not_touch_each_other(place: tuple[Lab, str]) -> None:
 
     def exchange_packets() -> None:
         assert network.exchange(*sent(0, 1)) == {}
-        assert network.exchange(*sent(0, 2, slot=0xFFFFFF00)) == {}, "the same slot number, and one far outside"
-        assert network.exchange(*sent(1, 2, port=2)) == {}, "job 1's worker as job 2's"
+        assert network.exchange(*sent(0, 2, slot=0xFFFFFF00)) == {}, "slot numbers wrap inside the job's own slots"
+        assert network.exchange(*sent(1, 2, port=2)) == {}, "a worker of job 1 cannot send for job 2"
         assert network.exchange(*sent(1, 1, port=4)) == {}
-        assert network.exchange(*sent(1, 2, generation=GENERATION + 1)) == {}, "job 1's generation is not job 2's"
+        assert network.exchange(*sent(1, 2, generation=GENERATION + 1)) == {}, (
+            "job 1's generation is not valid for job 2"
+        )
         for job, ports in ((1, {1, 2}), (2, {3, 4})):
             answers = network.exchange(*sent(1, job))
             assert answers.keys() == ports
@@ -86,7 +88,7 @@ def test_jobs_do_not_touch_each_other(place: tuple[Lab, str]) -> None:
                 (answer,) = map(parse, frames)
                 assert (answer.kind, answer.header.job, answer.header.members) == (Kind.RESULT, job, 0b11)
                 assert np.array_equal(answer.values, 2 * VALUES * job + 1)
-        assert network.exchange(*sent(1, 1)).keys() == {2}, "late: its own job's sum is still there"
+        assert network.exchange(*sent(1, 1)).keys() == {2}, "the late worker gets the sum of its own job"
 
     asyncio.run(scenario())
     for job in (1, 2):

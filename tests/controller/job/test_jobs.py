@@ -68,7 +68,7 @@ def test_restarted_switch_regroups_each_job_separately(switch: SwitchProcess) ->
                 await worker.regrouped(generations[9])
             assert await agreed("resume", workers[9]) == generations[9]
             assert await entry(switch, 9) == (3, generations[9])
-            assert await entry(switch, 4) is None, "job 4 has not answered"
+            assert await entry(switch, 4) is None, "job 4 has no entry before its worker has answered"
             for worker in workers[4]:
                 await worker.regrouped(generations[4])
             assert await agreed("resume", workers[4]) == generations[4]

@@ -94,7 +94,9 @@ def test_worker_of_an_older_generation_joins_without_state() -> None:
             back = await attached(running, 1, iteration=9, generation=running.session.job_state.generation - 1)
             assert (await back.expect("welcome")).generation == running.session.job_state.generation
             await back.ready(9)
-            assert (await back.next()).WhichOneof("message") == "decision", "and no Resume"
+            assert (await back.next()).WhichOneof("message") == "decision", (
+                "a worker that attaches again gets no Resume"
+            )
 
     asyncio.run(scenario())
 
@@ -145,7 +147,9 @@ def test_all_workers_are_killed_and_rejoin(monkeypatch: pytest.MonkeyPatch) -> N
             await until_states(running, "lost", "lost")
             assert not running.session.stopped
             workers = await running.start_all()
-            assert running.session.job_state.generation > before, "nobody has parameters: it begins anew"
+            assert running.session.job_state.generation > before, (
+                "the job must restart, because no worker has parameters"
+            )
 
     asyncio.run(scenario())
 
@@ -165,7 +169,7 @@ def test_joining_worker_starts_fresh_when_no_peer_has_parameters() -> None:
                 while True:
                     await joining.next()
             assert error.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert error.value.details() == "nobody has parameters of job 1 any more: it begins anew"
+            assert error.value.details() == "no worker has parameters of job 1: it restarts"
 
     asyncio.run(scenario())
 

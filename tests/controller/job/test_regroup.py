@@ -75,7 +75,7 @@ def test_restarted_switch_resumes_when_all_but_the_lost_have_answered(switch: Sw
             await workers[0].regrouped(generation)
             await workers[1].regrouped(generation)
             await until(lambda: control.session.life.recovery.waiting == {2})
-            assert await entry(switch) is None, "nobody may send before all have answered"
+            assert await entry(switch) is None, "no worker may send before all have answered"
             workers[2].call.cancel()
             for worker in workers[:2]:
                 if worker is workers[1]:
@@ -190,7 +190,7 @@ def test_restarted_controller_continues_with_k_and_generation(
                 await worker.report(2000, 0.01)
             await until(lambda: control.session.control_loop.iteration == 2000)
             assert control.session.control_loop.measurements.refused == 0
-            assert await entry(switch) == (3, generation), "nothing is touched"
+            assert await entry(switch) == (3, generation), "the entry in the switch stays"
             await until(lambda: control.session.slots.k == 2)  # two are not back and count as lost
             async with asyncio.timeout(10):
                 while await entry(switch) != (2, generation):
@@ -250,7 +250,7 @@ def test_fresh_workers_wait_for_those_that_may_be_training(
             fresh = control.worker(1)
             await fresh.hello()
             welcome = await fresh.expect("welcome")
-            assert not welcome.running, "nobody has come: a new job"
+            assert not welcome.running, "no worker has come back, so a new job starts"
             assert welcome.generation > generation
             assert await entry(embedded) == (1, welcome.generation)
 

@@ -346,7 +346,7 @@ def test_bad_reports_are_refused_and_the_stream_continues() -> None:
             await until(lambda: taken.refused == 8)
             assert taken.reports[0] == 1
             signal = running.session.control_loop.worth_model.correlation.signal
-            assert signal == pytest.approx(0.5), "three gradients: 1 = |G|^2 + S / 3, and 2 = |G|^2 + S"
+            assert signal == pytest.approx(0.5), "|a|^2 = 1 = |G|^2 + S / 3 and |g|^2 = 2 = |G|^2 + S"
 
     asyncio.run(scenario())
 

@@ -110,7 +110,7 @@ class AnyOrder(RuleBasedStateMachine):
             process.stream = None
             return True
         kind = str(message.WhichOneof("message"))
-        assert process.welcomed or kind == "welcome", "the Welcome comes first"
+        assert process.welcomed or kind == "welcome", "the first message must be the Welcome"
         getattr(self, f"_hear_{kind}")(process, getattr(message, kind))
         return True
 
@@ -130,7 +130,7 @@ class AnyOrder(RuleBasedStateMachine):
         process.owed.append(pb.WorkerMessage(regrouped=pb.Regrouped(generation=regroup.generation)))
 
     def _hear_resume(self, process: Process, resume: pb.Resume) -> None:
-        assert resume.generation in self.let_in, "the switch comes first"
+        assert resume.generation in self.let_in, "the switch must admit the generation before the workers resume"
         if resume.generation == process.generation:
             process.halted = False
 

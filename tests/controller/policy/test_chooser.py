@@ -42,7 +42,7 @@ def chosen(control_loop: ControlLoop) -> tuple[str, int]:
 
 
 def test_old_gradients_are_as_good_where_directions_persist() -> None:
-    assert chosen(decided((0.98, 7))) == ("batch-sync", 2), "where it starts: too little is known"
+    assert chosen(decided((0.98, 7))) == ("batch-sync", 2), "too little is known, so the first option stays"
     assert chosen(decided((0.98, 12)))[0] == "async"
     assert chosen(decided((0.3, 60)))[0] == "batch-sync"
 
@@ -54,7 +54,7 @@ def test_gain_must_remain_although_age_costs_more(monkeypatch: pytest.MonkeyPatc
     doubted = [chosen(decided((left, iterations)))[0] for left in ways]
     monkeypatch.setattr(chooser, "DOUBT", 1.0)
     believed = [chosen(decided((left, iterations)))[0] for left in ways]
-    assert doubted == sorted(doubted, reverse=True), "batch-sync, then async"
+    assert doubted == sorted(doubted, reverse=True), "batch-sync must come before async"
     assert 0 < doubted.count("async") < believed.count("async")
 
 

@@ -109,7 +109,9 @@ def test_common_shock_is_predicted_and_the_sources_time_is_still_shown() -> None
     forecast = control_loop.choice.forecast
     real = np.array([0.030, 0.030, 0.031, 0.0345])  # s, the shock, and the k-th of four small blockings
     np.testing.assert_allclose(forecast.predicted_s, real, rtol=0.25)
-    assert forecast.expected_s[0] < 0.8 * forecast.predicted_s[0], "independent workers' first would be unblocked"
+    assert forecast.expected_s[0] < 0.8 * forecast.predicted_s[0], (
+        "the fastest of independent workers would be unblocked"
+    )
     assert status_message(control_loop).time_model == control_loop.estimate.reason
 
 
@@ -144,7 +146,7 @@ def test_prediction_is_made_beside_the_choice() -> None:
     np.testing.assert_array_equal(choice.forecast.predicted_s, prediction.mean_s)
     np.testing.assert_allclose(choice.costs, choice.forecast.expected_s * 4 / np.arange(1, 5))
     assert running.control_loop.chooser.predictor.simulations < 19, (
-        "an estimate that hardly changes is not simulated again"
+        "an estimate that hardly changes must not be simulated again"
     )
 
 
@@ -161,7 +163,7 @@ def test_measured_iteration_times_are_kept_for_each_k() -> None:
     assert abs(three.iterations - len(ended[3])) <= 1
     assert running.control_loop.pace.measured(2, "merge").iterations == 0
     running.control_loop.worker_left(2, "lost", running.now_s)
-    assert running.control_loop.pace.measured(3, "merge").iterations == 0, "other workers, other times"
+    assert running.control_loop.pace.measured(3, "merge").iterations == 0, "times of other workers do not count"
 
 
 def test_lost_worker_lowers_k_at_once_even_before_warm_up() -> None:
@@ -288,13 +290,13 @@ def test_worker_that_was_late_too_often_is_awaited_once() -> None:
             assert running.control_loop.k == 4
     inclusions = [change for change in running.changes if "too late 10 times in a row" in change.reason]
     assert len(inclusions) >= 3
-    assert inclusions[0].reason == "worker 2 was too late 10 times in a row: all 4 live are waited for"
+    assert inclusions[0].reason == "worker 2 was too late 10 times in a row: k = n until it is in a sum"
     assert inclusions[0].k == 4
     releases = [
-        change for change in running.changes if change.reason.startswith("worker 2 has been in; throughput: E_3[T]")
+        change for change in running.changes if change.reason.startswith("worker 2 was in a sum; throughput: E_3[T]")
     ]
     assert releases and releases[0].k == 3
-    assert len(forced) <= 2 * len(inclusions), "for one iteration, and until it is reported"
+    assert len(forced) <= 2 * len(inclusions), "an inclusion lasts until the worker's report of one iteration"
     late = running.control_loop.measurements.track[2].late_in_a_row
     assert late <= 10
 
@@ -316,7 +318,7 @@ def test_inclusion_works_for_a_fixed_k_and_without_an_estimate() -> None:
     assert control_loop.measurements.report(0, pb.Report(iteration=3, first_block_s=0.01), 3.0)
     change = control_loop.choose(3.0)
     assert change is not None
-    assert (change.k, change.reason) == (2, "worker 0 has been in; fixed:2")
+    assert (change.k, change.reason) == (2, "worker 0 was in a sum; fixed:2")
 
 
 @pytest.mark.parametrize("end", ["lost", "objective"])

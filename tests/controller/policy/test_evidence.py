@@ -70,7 +70,7 @@ def test_error_of_a_gain_is_its_spread_over_windows(workers: int) -> None:
         seen.append(gains(costs, costs[k - 1]))
         errors.append(gain_error(estimate, live, [forecast], goal.all_costs, (0, k - 1))[0])
     spread, error = np.std(seen, axis=0)[:-1], np.median(errors, axis=0)[:-1]
-    assert (error > 0.7 * spread).all(), "no gain looks surer than it is"
+    assert (error > 0.7 * spread).all(), "the standard error must not be too small"
     assert (error < 2 * spread).all()
     assert np.median(errors, axis=0)[-1] == 0
 

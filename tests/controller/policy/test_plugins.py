@@ -123,7 +123,7 @@ def test_one_name_of_two_packages_is_an_error(installed: Any) -> None:
     [
         ("import does_not_exist", "cannot be loaded: ModuleNotFoundError: No module named 'does_not_exist'"),
         ("other = 3", "cannot be loaded: AttributeError"),
-        ("mine = 3", "is a int: an Objective, or a callable that takes a Forecast"),
+        ("mine = 3", "must be an Objective, or a callable that takes a Forecast"),
     ],
 )
 def test_objective_that_does_not_load_is_named_in_the_error(installed: Any, text: str, words: str) -> None:
@@ -137,13 +137,13 @@ def test_objective_that_does_not_load_is_named_in_the_error(installed: Any, text
 
 FAULTS = [
     ("raise ValueError('no\\nidea')", "failed: ValueError: no idea"),
-    ("return None", "gave the shape (): 4 costs"),
+    ("return None", "must give 4 costs, one for each k, got the shape ()"),
     ("import time; raise OSError(time.monotonic_ns())", "failed: OSError: "),
-    ("return forecast.ks[:-1]", "gave the shape (3,): 4 costs, one for each k, are needed"),
-    ("return 1.0", "gave the shape (): 4 costs, one for each k, are needed"),
+    ("return forecast.ks[:-1]", "must give 4 costs, one for each k, got the shape (3,)"),
+    ("return 1.0", "must give 4 costs, one for each k, got the shape ()"),
     ("return ['a', 'b', 'c', 'd']", "failed: ValueError"),
-    ("return [1, float('nan'), 1, 1]", f"gave {math.nan} as the cost of k = 2: finite numbers are needed"),
-    ("return forecast.ks * float('-inf')", f"gave {-math.inf} as the cost of k = 1: finite numbers are needed"),
+    ("return [1, float('nan'), 1, 1]", f"must give finite costs, got {math.nan} for k = 2"),
+    ("return forecast.ks * float('-inf')", f"must give finite costs, got {-math.inf} for k = 1"),
 ]
 
 

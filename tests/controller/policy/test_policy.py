@@ -68,7 +68,9 @@ def test_policy_is_asked_once_a_decision_and_its_k_is_taken(mine: Any) -> None:
     (policy,) = [each for each in mine.Turns.made if each.seen]
     assert len(policy.seen) >= 10 and running.control_loop.k == 1 + len(policy.seen) % 3
     changes = [(change.previous_k, change.k) for change in running.changes]
-    assert changes[:4] == [(3, 2), (2, 3), (3, 1), (1, 2)], "in turns, whatever the margin and the model say"
+    assert changes[:4] == [(3, 2), (2, 3), (3, 1), (1, 2)], (
+        "the policy takes turns, whatever the margin and the model are"
+    )
 
 
 def test_policy_sees_past_iterations(mine: Any) -> None:
@@ -100,11 +102,11 @@ def test_restarted_policy_remembers_nothing(mine: Any) -> None:
     ("answer", "words"),
     [
         (KeyError("k"), "objective 'mine:Fails' failed: KeyError: 'k'"),
-        (0, "objective 'mine:Fails' chose 0: a whole number from 1 to 3 is needed"),
-        (4, "chose 4"),
-        (2.0, "chose 2.0"),
-        (True, "chose True"),
-        (None, "chose None"),
+        (0, "objective 'mine:Fails' must choose a whole number from 1 to 3, got 0"),
+        (4, "got 4"),
+        (2.0, "got 2.0"),
+        (True, "got True"),
+        (None, "got None"),
     ],
 )
 def test_bad_answer_keeps_k_and_is_reported(mine: Any, answer: Any, words: str) -> None:

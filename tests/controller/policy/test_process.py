@@ -1,5 +1,6 @@
 """The processes under each rule against event-by-event simulations; the predictions from them; and exact cases."""
 
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -136,3 +137,15 @@ def test_any_number_of_workers_is_predicted(rule: RuleName, workers: int) -> Non
     assert np.isfinite(found.mean_s).all()
     assert (found.gradients > 0).all()
     np.testing.assert_allclose(found.delays.sum(axis=1), 1.0)
+
+
+def test_table_of_the_control_page_is_computed() -> None:
+    lines = (Path(__file__).parents[3] / "docs" / "explanation" / "control.md").read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("| k | all with lambda 5: E_k[T] |"))
+    columns = []
+    for lambdas in ([5.0] * 8, [20.0] + [1.0] * 7):
+        model = estimate(lambdas)
+        columns += [expected_times(model, np.ones(8, np.bool_)), predict(model, "merge").mean_s]
+    for line in lines[begin + 2 : begin + 6]:
+        k, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        assert cells == [f"{column[int(k) - 1]:.2f}" for column in columns], f"k = {k}"

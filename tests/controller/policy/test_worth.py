@@ -53,7 +53,9 @@ def test_noise_scale_is_that_of_single_gradients() -> None:
 def test_lengths_are_bounded_and_unknown_at_first() -> None:
     assert (Correlation().length, Correlation().noise_scale, Correlation().known) == (UNKNOWN, UNKNOWN, False)
     assert course(turn=0.999, noise=0.1, gradients=4, iterations=60).length == FARTHEST * LENGTH_MAX
-    assert course(turn=0.999, noise=0.1, gradients=4, iterations=12).length == LENGTH_MAX, "not all lags are known"
+    assert course(turn=0.999, noise=0.1, gradients=4, iterations=12).length == LENGTH_MAX, (
+        "no extrapolation before all lags are measured"
+    )
     assert LENGTH_MAX < course(turn=0.97, noise=0.1, gradients=4, iterations=200).length < FARTHEST * LENGTH_MAX
 
 

@@ -219,18 +219,18 @@ def test_late_worker_is_told_at_once_and_may_give_up() -> None:
         with ThreadPoolExecutor() as pool:
             told = pool.submit(late.over.wait, 30.0)
             list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(2)))
-            assert told.result(), "while it computes"
+            assert told.result(), "the end is announced while the worker computes"
             (skipped,) = late.skip()
             assert isinstance(skipped, Aggregate)
             assert (skipped.iteration, skipped.late, skipped.missed) == (1, True, 16)
             assert late.traffic.packets_sent == 0
-            assert not late.over.is_set(), "the next iteration goes on"
+            assert not late.over.is_set(), "the next iteration continues"
             (_, (joined,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(joined, Aggregate)
         assert (joined.iteration, joined.members, joined.late) == (2, [0, 2], False)
         totals = late.ledger.accounts.totals()
         assert np.array_equal(totals.gradients, checksums_of(late.ledger, to_fixed(gradient))), (
-            "what it gave up is not in the ledger"
+            "the ledger has no gradient that was given up"
         )
         assert np.array_equal(totals.aggregated, totals.gradients)
     finally:
@@ -250,7 +250,7 @@ def test_late_gradient_is_discarded_under_the_rule_drop() -> None:
             )
             (_, (second,)), _ = pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0))
         assert isinstance(second, Aggregate)
-        assert np.array_equal(second.mean, gradient), "nothing of the first iteration comes with the second"
+        assert np.array_equal(second.mean, gradient), "the second mean has no value of the first iteration"
         totals = late.ledger.accounts.totals()
         assert totals.conserved
         assert not late.ledger.residual.pending.any()
@@ -269,7 +269,9 @@ def test_sums_are_kept_for_workers_that_may_lack_them(k: int, kept: list[int]) -
                 list(pool.map(lambda rank: give(cluster.agents[rank], gradient), range(k)))
         for agent in cluster.agents[:k]:
             assert sorted({result.id.iteration for result in agent.held(1, 4) if result.values}) == kept
-            assert {result.id.iteration for result in agent.held(1, 4)} == {1, 2, 3, 4}, "who was in them"
+            assert {result.id.iteration for result in agent.held(1, 4)} == {1, 2, 3, 4}, (
+                "the agent still has the results of these iterations"
+            )
     finally:
         cluster.close()
 
@@ -297,11 +299,11 @@ def test_worker_that_was_away_too_long_takes_a_replica(monkeypatch: pytest.Monke
         totals = late.ledger.accounts.totals()
         kept = totals.discarded if rule == "drop" else totals.pending
         assert np.array_equal(kept, checksums_of(late.ledger, to_fixed(gradient))), (
-            "its gradient is not lost, or thrown away"
+            "the late gradient must be neither lost nor discarded"
         )
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda rank: give(cluster.agents[rank], gradient), (2, 0)))
-        assert np.all(late.ledger.residual.pending == 0), "all that is left of its gradients is aggregated"
+        assert np.all(late.ledger.residual.pending == 0), "all of its gradients are aggregated in the end"
     finally:
         cluster.close()
 
@@ -382,7 +384,7 @@ def test_rejoining_worker_takes_results_of_its_iteration_from_peers() -> None:
 
         cluster.loop.run(back.join_running(0, cluster, ask))
         assert (back.protocol.iteration, back.protocol.missing) == (1, [])
-        assert back.traffic.packets_sent == 0, "nothing is asked of the switch"
+        assert back.traffic.packets_sent == 0, "the worker must not send to the switch"
         (update,) = back.catch_up() or back.skip()
         assert isinstance(update, Aggregate)
         assert (update.iteration, update.members) == (1, [0, 1])
@@ -456,7 +458,7 @@ def test_all_workers_follow_one_that_narrows_its_lanes_in_mid_iteration(monkeypa
             found = list(pool.map(lambda rank: give(cluster.agents[rank], gradients[rank]), range(3)))
         lanes = [result.lanes for result in cluster.agents[0].protocol.results(1, 1)]
         assert lanes[:3] == [0, 0, 0]
-        assert lanes[-2:] == [2, 0], "all but the summary block, in the end"
+        assert lanes[-2:] == [2, 0], "in the end all blocks but the summary block are narrow"
         assert all(np.array_equal(updates[0].mean, found[0][1][0].mean) for _, updates in found)
         assert all(agent.ledger.accounts.totals().conserved for agent in cluster.agents)
     finally:

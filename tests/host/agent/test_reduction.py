@@ -107,7 +107,7 @@ def test_engine_waits_while_python_enters_a_late_gradient(monkeypatch: pytest.Mo
         def closing(iteration: int) -> Iterator[list[int]]:
             slices = begin(iteration)
             for result in found:
-                agent.protocol.result_in(result, agent._loop.time())
+                agent.protocol.result_in(result, agent.loop.time())
             return slices
 
         monkeypatch.setattr(agent.protocol, "held", counted)
@@ -141,7 +141,7 @@ def test_python_is_told_at_the_end_about_means_that_have_no_reader(monkeypatch: 
                 cluster.until(lambda block=block: bool(closed[block]))
             for call in calls:
                 call.result()
-        assert {*follows} <= {0, closed.size}, "at first, and in the end"
+        assert {*follows} <= {0, closed.size}, "follow() may be called only at the beginning and at the end"
     finally:
         cluster.close()
 
@@ -192,6 +192,8 @@ def test_urgent_block_waits_for_one_packet_of_the_others(monkeypatch: pytest.Mon
             stream.pieces.prioritise(0, size, 1)
             stream.pieces.put(0, gradient(0, 1)[:size])
             call.result()
-        assert [*dict.fromkeys(arrived)].index(0) <= left + 2, "what waits, and what leaves meanwhile"
+        assert [*dict.fromkeys(arrived)].index(0) <= left + 2, (
+            "the first block must be able to overtake those that wait"
+        )
     finally:
         cluster.close()

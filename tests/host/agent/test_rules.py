@@ -125,9 +125,9 @@ def test_replicas_get_the_same_means_and_no_gradient_is_lost(rule: RuleName, los
         assert quick.summed > 0
         if lose:
             return
-        assert (slow.entered > 0) == (not RULES[rule].gives_up), "what is given up is not in the ledger"
+        assert (slow.entered > 0) == (not RULES[rule].gives_up), "the ledger has no gradient that was given up"
         if rule == "stash":
-            assert slow.summed == 0, "it is never in time"
+            assert slow.summed == 0, "the slow worker is never in time, so none of its gradients is in a sum"
         if rule == "drop":
             assert slow.discarded == slow.entered
 
@@ -150,10 +150,12 @@ def test_late_gradient_is_merged_into_the_open_iteration_beside_its_workers_own(
 
         exchange = late.all_reduce(Contribution(full(8)), stop)
         assert heard_of == [([], [1, 2, 3])]
-        assert (exchange.handed_s, iterations(exchange.missed)) == (None, [1, 2, 3]), "that may be the training's end"
+        assert (exchange.handed_s, iterations(exchange.missed)) == (None, [1, 2, 3]), (
+            "the exchange returns without sending, because the training may end here"
+        )
         assert account(late).entered == late.traffic.packets_sent == 0
         exchange = late.all_reduce(Contribution(full(8), begun=1))
-        assert (exchange.handed_s is None, exchange.updates) == (False, []), "it waits for no other end"
+        assert (exchange.handed_s is None, exchange.updates) == (False, []), "the second call sends its gradient"
         assert exchange.age == 3
         assert (late.iteration, late.over.is_set()) == (4, False)
         assert (late.ledger.accounts.unsent(4) == 0).all()
@@ -180,16 +182,18 @@ def test_waiting_gradient_is_merged_in_the_background_during_the_next_computatio
             cluster.until(lambda: late.traffic.packets_sent >= 16)
             cluster.switch.send_kept(2)
             assert [(one.iteration, one.late) for one in aggregates(call.result().updates)] == [(1, True)]
-        assert (account(late).waiting, account(late).late_since) == (1 / 2, 1), "it computes from now on"
+        assert (account(late).waiting, account(late).late_since) == (1 / 2, 1), (
+            "the gradient is pending, and late since iteration 1"
+        )
         give(cluster, {0: 1, 1: 1})
         has_sent(cluster, 2, 3, part=1)
-        assert (late.iteration, late.over.is_set()) == (2, True), "the training thread has not heard of it"
+        assert (late.iteration, late.over.is_set()) == (2, True), "the training thread has not been told yet"
         assert late.protocol.iteration == 3
         (third,), _ = give(cluster, {0: 2, 1: 2})
         assert (third.contributors, third.gradients, third.members) == (2, 2 + 1 / 4, [0, 1, 2])
         assert third.mean[0] == pytest.approx((2 + 2 + 8 / 4) / (2 + 1 / 4))
         cluster.until(lambda: account(late).waiting == 0)
-        assert late.protocol.iteration == 3, "nothing waits that it would go on for"
+        assert late.protocol.iteration == 3, "without pending gradients it must not join the next iteration"
         _, updates = hand_over(late, full(4))
         assert iterations(updates) == [2, 3]
         assert account(late).late_since == 2
@@ -216,7 +220,7 @@ def test_gradient_waits_for_at_most_three_iterations_while_its_worker_computes(m
             waits = waits + 1 if account(late).waiting else 0
             longest = max(waits, longest)
         assert account(late).summed == account(late).entered == 5
-        assert longest == 2, "it is in the third sum"
+        assert longest == 2, "a pending gradient is in a sum after two iterations"
 
 
 def test_with_k_n_a_late_gradient_travels_with_the_counted_one() -> None:
@@ -228,9 +232,9 @@ def test_with_k_n_a_late_gradient_travels_with_the_counted_one() -> None:
         cluster.switch.model.k = 3
         hand_over(late, full(8))
         (second,), *_ = give(cluster, {0: 1, 1: 2, 2: 3})
-        assert (second.contributors, second.gradients, second.mean[0]) == (3, 3, 2), "k was two when it was sent"
+        assert (second.contributors, second.gradients, second.mean[0]) == (3, 3, 2), "the packet was sent when k was 2"
         assert account(late).waiting == 1
-        assert late.ledger.sent.free == 1, "nothing is on its way to the third iteration"
+        assert late.ledger.sent.free == 1, "no contribution to the third iteration is in flight"
         (third,), *_ = give(cluster, {0: 1, 1: 2, 2: 3})
         assert (third.contributors, third.gradients, third.mean[0]) == (3, 4, (1 + 2 + 3 + 8) / 4)
 

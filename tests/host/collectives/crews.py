@@ -123,7 +123,7 @@ class Processes:
             process.join()
 
     def _answer(self, rank: int) -> Any:
-        assert self._lines[rank].poll(60), f"worker {rank} says nothing"
+        assert self._lines[rank].poll(60), f"worker {rank} prints nothing"
         fine, answer = self._lines[rank].recv()
         assert fine, f"worker {rank}: {answer}"
         return answer

@@ -105,7 +105,7 @@ def test_huge_array_is_reduced_in_place(kind: Summed) -> None:
         assert result.value is own
         assert min(times.encode, times.send, times.wait, times.receive, times.decode) > 0
         assert times.sum >= 0
-        assert whole_s / 2 < times.total <= whole_s, "nothing is counted twice"
+        assert whole_s / 2 < times.total <= whole_s, "no time may be counted twice"
         assert result.sent_bytes >= 4 * size
 
 
@@ -188,7 +188,7 @@ def test_non_finite_values_are_refused_before_any_packet_leaves(kind: Summed) ->
     with kind.team(1) as team:
         (error,) = team.errors(lambda worker: reduce(worker, array))
         assert error.startswith("worker 0: gradient element 20 must be finite ")
-        assert not team.communicators[0].agent.ledger.entered, "nothing of it is in the ledger"
+        assert not team.communicators[0].agent.ledger.entered, "the ledger has no value of the failed call"
         alike([given(1, (5, 8))], team.all(lambda worker: reduce(worker, given(1, (5, 8)))))
 
 

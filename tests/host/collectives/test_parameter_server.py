@@ -110,9 +110,9 @@ def test_result_goes_to_all_workers_and_a_late_answer_to_one(table: Table) -> No
 )
 def test_packets_that_a_switch_would_drop_are_dropped(table: Table, reason: str, fields: dict[str, Any]) -> None:
     table.take(2)
-    assert table.take(0, **fields) == {}, "it would have completed the block"
+    assert table.take(0, **fields) == {}, "a malformed packet must not complete the block"
     assert table.server.counts.dropped == {reason: 1}
-    assert sorted(table.take(0)) == [0, 1, 2], "the server goes on"
+    assert sorted(table.take(0)) == [0, 1, 2], "the server continues"
     assert f"; dropped: 1 {reason}" in str(table.server.counts)
 
 
@@ -146,7 +146,7 @@ def test_late_gradient_is_merged_beside_its_workers_own(table: Table) -> None:
     for _ in range(2):
         assert table.take(0, count=0, part=1, weight=100) == {}
     assert table.take(0, weight=300) == {}
-    assert table.take(1, count=0, part=1) == {}, "of 3 contributions 2 have to count, and one is merged already"
+    assert table.take(1, count=0, part=1) == {}, "2 of 3 contributions must count, and one is merged already"
     answers = table.take(2, weight=1023 * 256)
     assert sorted(answers) == [0, 1, 2]
     header, values = answers[1]

@@ -98,7 +98,7 @@ def test_link_carries_one_row_and_headers(codec: str) -> None:
         all_of(WORKERS, lambda rank: scatter(crew[rank], given(rank, 0)))  # agrees on scales
         found = down(crew, lambda worker: scatter(worker, given(worker.rank, 1)))
     expected = summary + rows.blocks * HEADER_BYTES + rows.blocks // WORKERS * answer
-    assert expected <= found < 1.1 * expected, "a silence is sometimes asked again"
+    assert expected <= found < 1.1 * expected, "a few packets are retransmitted"
 
 
 @pytest.mark.parametrize("codec", ["int8", "onebit"])
@@ -114,7 +114,7 @@ def test_late_lost_repeated_and_overtaken_packets_lose_no_gradient(codec: str, k
                 if k == WORKERS or rank != step % WORKERS:
                     work = crew[rank].reduce_scatter(given(rank, step), op="mean", elastic=True)
                     until(lambda step=step: k == WORKERS or crew[rank].agent.protocol.iteration > 1 + step)
-                    assert k == WORKERS or not work.done(), "one of the workers has not got its row"
+                    assert k == WORKERS or not work.done(), "the call must not end before each worker has its row"
                     others[step].wait(LIMIT_S)
                     found.append(work.result(LIMIT_S))
                 else:
@@ -129,7 +129,7 @@ def test_late_lost_repeated_and_overtaken_packets_lose_no_gradient(codec: str, k
     assert all(total.conserved for total in totals)
     aggregated = np.sum([each.aggregated for each in totals], axis=0)
     assert np.array_equal(np.sum(received, axis=0), np.ones(len(aggregated)))
-    assert np.array_equal(np.sum(results, axis=0), aggregated), "each sum comes to its owner, and counts once"
+    assert np.array_equal(np.sum(results, axis=0), aggregated), "each sum reaches its owner, and counts once"
     assert aggregated.any()
     assert fetches == [0] * WORKERS
 
@@ -164,7 +164,7 @@ def test_real_switches_send_each_worker_its_row(target: str, codec: str, k: int)
         mean = np.mean([array(rank, 0) for rank in range(HOSTS)], axis=0)
         assert np.abs(np.stack([row for row, _ in came]) - mean).mean() < 0.05
     answer = HEADER_BYTES + 256 * (2 if codec == "onebit" else 1)
-    assert min(down for _, down in came) < blocks * answer, "all sums would be more"
+    assert min(down for _, down in came) < blocks * answer, "a worker must receive fewer bytes than all sums have"
 
 
 def scatter_once(communicator: InNetwork) -> None:
@@ -227,7 +227,7 @@ def test_lost_slots_end_all_calls_at_all_workers_at_once(told: list[int]) -> Non
             with pytest.raises(CollectiveError, match="the switch has restarted: its slots are of generation 7"):
                 work.result(10)
         for each in crew:
-            assert "generation 7" in error_of(lambda each=each: each.barrier()), "no call is made any more"
+            assert "generation 7" in error_of(lambda each=each: each.barrier()), "later calls fail"
 
 
 def test_known_generation_is_not_taken_for_lost_slots() -> None:

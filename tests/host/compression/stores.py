@@ -60,7 +60,7 @@ def watched_library(mutant: str = "") -> ctypes.CDLL:
     text = SOURCE.read_text()
     if mutant:
         old, new = MUTANTS[mutant]
-        assert text.count(old) == 1, f"{mutant}: ledger.c has changed"
+        assert text.count(old) == 1, f"mutant {mutant} no longer fits ledger.c"
         text = text.replace(old, new)
     with TemporaryDirectory() as folder:
         source, compiled, library = (Path(folder, name) for name in ("ledger.c", "ledger.o", "ledger.so"))
@@ -129,7 +129,7 @@ def left_by_kills(
             over_that = moments(after, lambda: open_(after), mutant)  # noqa: B023  # done at once
         for died in over_that:
             open_(died)
-            assert _state(died) == _state(after), "who opens it, killed over that, opens it again to find the same"
+            assert _state(died) == _state(after), "opening again after a kill must give the same state"
         left.setdefault(_state(after), moment)
     return list(left.values())
 

@@ -119,7 +119,7 @@ def test_lanes_come_back_from_the_wire(width, signed, data):
     lanes = data.draw(arrays(np.int32, 2 * LANES, elements=st.integers(least, most)))
     packed = pack(lanes, width)
     number = sum((int(lane) & 2**width - 1) << width * (2 * LANES - 1 - at) for at, lane in enumerate(lanes))
-    assert packed == number.to_bytes(2 * LANES * width // 8), "the first lane is in the high bits"
+    assert packed == number.to_bytes(2 * LANES * width // 8), "the first lane must be in the high bits"
     assert np.array_equal(unpack(packed, width, signed=signed), lanes)
     assert np.array_equal(unpack(memoryview(packed), width, signed=signed), lanes)
     assert width_of(code_of(width)) == width
@@ -379,16 +379,18 @@ def test_stochastic_rounding_is_unbiased_and_draws_new_numbers_each_time():
     assert 0.01 < np.sqrt((off**2).mean()) < 0.03
     assert abs(off.mean()) < 0.003
     again = FixedPoint(workers=4, width=8, rounding="stochastic")
-    assert np.array_equal(draws, [again.encode(values, 0) for _ in range(400)]), "two runs are the same"
+    assert np.array_equal(draws, [again.encode(values, 0) for _ in range(400)]), (
+        "two runs with one seed must be the same"
+    )
     other = FixedPoint(workers=4, width=8, rounding="stochastic").encode(values + 1, 0)
-    assert np.mean(other != draws[0]) > 0.1, "two workers are not"
+    assert np.mean(other != draws[0]) > 0.1, "two workers must differ"
 
 
 def test_votes_are_a_majority_times_the_mean_magnitude():
     codec = OneBit()
     values = [np.array([[3, -3, 3, 0]]) << 38, np.array([[5, -5, -5, 0]]) << 38, np.array([[1, -1, -1, -1]]) << 38]
     scale = codec.scale(*statistics(values[0]))[:, None]
-    assert scale.tolist() == [[0]], "1.6 * 0.56 is nearest to 1"
+    assert scale.tolist() == [[0]], "1.6 * 0.56 is the nearest to 1"
     votes = np.array([codec.encode(value, scale) for value in values]).sum(axis=0, dtype=np.int32)
     assert votes.tolist() == [[3, 0, 1, 2]]
     assert (codec.decode(votes, scale, 3) >> 40).tolist() == [[3, -3, -1, 1]]
@@ -458,13 +460,13 @@ def test_codecs_are_loaded_by_name():
     assert {width: codec.width for width, codec in found.items()} == {32: 32, 16: 16, 8: 8}
     (int32,) = load_codecs("int32", workers=4, gradient_range=16.0).values()
     assert int32.scale(np.ones(2), np.ones(2)).tolist() == [24, 24]
-    assert packs(int32) and following(int32, np.zeros(2)).tolist() == [24, 24], "nothing is known"
+    assert packs(int32) and following(int32, np.zeros(2)).tolist() == [24, 24], "zeros say nothing about the scale"
     assert following(int32, np.array([0.25, 1.0, 0.0, 2.0**-30])).tolist() == [22] * 4
     assert following(int32, np.array([2.0**-30, 0.0])).tolist() == [40] * 2
     for largest, scale in ((0.0, 24), (1.0, 24), (2.0**-14, 24), (2.0**-15, 32), (2.0**-30, 40), (2.0**6, 16)):
         assert beginning(int32, np.array([0.0, largest])).tolist() == [scale, scale], largest
     for largest in 2.0 ** np.arange(-40, 21):
-        assert largest * 2.0 ** beginning(int32, np.array([largest]))[0] <= int32.limit, "nothing is clipped"
+        assert largest * 2.0 ** beginning(int32, np.array([largest]))[0] <= int32.limit, "the largest value must fit"
     for name, width in (("int16", 16), ("int8", 8), ("int4", 4), ("onebit", VOTES)):
         (codec,) = load_codecs(name, workers=4, rounding="stochastic").values()
         assert codec.width == width

@@ -220,7 +220,7 @@ def test_restored_replica_has_the_values_of_the_other() -> None:
     replicas[0].apply(6, gradients[5], np.zeros(8, np.int64), after)
     state = replicas[0].state()
     assert state is not None
-    assert Plan.from_arrays(state.arrays).gap.tolist() == [7], "the plan that the latest results came to"
+    assert Plan.from_arrays(state.arrays).gap.tolist() == [7], "the replica has the plan of the latest results"
     replicas[1].restore(state)
     assert replicas[1].evaluator.value(6) == replicas[0].evaluator.value(6) != 0
     first, second = (replica.apply(7, gradients[6], np.zeros(8, np.int64), PLAN) for replica in replicas)
@@ -259,7 +259,7 @@ def test_blocking_of_an_iteration_is_the_same_in_every_pass_and_order() -> None:
         for given, rank in ((config, 0), (config, 2), (Config(run=RunSection(seed=2), straggler=config.straggler), 1))
     ]
     mine = [first.blocking_s(i) for i in range(1, 50)]
-    assert all(other != mine for other in others), "workers and seeds are blocked in their own ways"
+    assert all(other != mine for other in others), "each worker and seed must be blocked in other iterations"
 
 
 def test_larger_mean_is_no_shorter_in_any_iteration() -> None:
@@ -316,7 +316,7 @@ def test_shock_strikes_all_its_workers_at_once_and_for_its_duration() -> None:
     assert not any(second)
     assert 0.2 < np.mean(first) < 0.4
     lengths = np.diff(np.flatnonzero(np.diff([0, *first, 0])))[::2]
-    assert set(lengths % 20) == {0}, "one or several in a row"
+    assert set(lengths % 20) == {0}, "each blocking lasts a whole number of iterations"
     assert Drawn(config, 0).mean_s(1) == pytest.approx(0.015)
     again = Config(run=RunSection(seed=2), shock=(shock,))
     assert struck(again, 0) != first

@@ -186,7 +186,7 @@ def test_slices_make_the_whole_and_may_be_settled_before_the_next_is_encoded() -
             seen[block] = encoder.packed(block)
             settle(encoder, team.sum_up(block, [1]))
     assert [len(blocks) for blocks in encoded] == [64, 128, 256, SLICE // 512, 66], (
-        "the link does not wait for the first"
+        "the first slice must be short, so that the link starts early"
     )
     assert seen == {block: whole.packed(block) for block in whole.blocks}
     whole_end, end = (one.follow(BlockResults.of([]), 0) for one in (whole, encoder))
@@ -205,7 +205,7 @@ def test_gradient_that_is_not_encoded_completely_is_entered_completely() -> None
     assert not encoder.ledger.residual.pending.any()
     first = next(encoder.slices(1))
     assert np.flatnonzero(encoder.ledger.accounts.waiting).tolist() == first
-    assert encoder.ledger.entered == 0, "not all of it"
+    assert encoder.ledger.entered == 0, "the gradient counts only after all of it has entered"
     for _ in range(2):
         encoder.enter_rest()
         assert encoder.ledger.entered == 1
@@ -245,7 +245,7 @@ def test_mean_is_written_where_requested_before_the_first_result(ratio: float) -
     sums.leave()
     before = out.copy()
     sums.add(BlockResults.of(results[1:]))
-    assert np.array_equal(out, before), "it is the caller's again"
+    assert np.array_equal(out, before), "after leave() the array must not change"
     assert sums.mean.tobytes() == whole.tobytes()
 
 
@@ -257,13 +257,13 @@ def test_block_that_rests_steps_for_all_its_iterations() -> None:
     for _ in range(12):
         gaps += 1
         sent = team.encoders[0].plan.blocks
-        assert len(sent) in (1, 2), "the summary block takes an eighth of one"
+        assert len(sent) in (1, 2), "the summary block takes an eighth of the block that may be sent"
         (mean, *_) = (one.mean.reshape(4, -1)[:, 0] for one in team.iterate())
         assert np.allclose(mean[sent], gaps[sent], rtol=1e-5)
         gaps[sent] = 0
         assert not mean[np.setdiff1d(range(4), sent)].any()
         steps += mean
-    assert np.allclose(steps, 12 - gaps, rtol=1e-5), "over time each makes as many steps as others"
+    assert np.allclose(steps, 12 - gaps, rtol=1e-5), "in the long run all elements make as many steps"
 
 
 def test_contributors_divide_the_sum_without_rounding() -> None:
@@ -279,7 +279,9 @@ def test_contributors_divide_the_sum_without_rounding() -> None:
         team.encoders[0].plan = finished.plan
         team.finish(results)
     assert finished.plan.gap.max() > 1
-    assert np.allclose(by["contributors"].mean, by["gradients"].mean, rtol=1e-6), "each brings as many gradients"
+    assert np.allclose(by["contributors"].mean, by["gradients"].mean, rtol=1e-6), (
+        "both divisors must give the same mean"
+    )
 
 
 def test_lanes_may_differ_within_an_iteration() -> None:
@@ -290,10 +292,14 @@ def test_lanes_may_differ_within_an_iteration() -> None:
         settle(encoder, results[0], hint=2)
     later = team.encoders[0].blocks[1:]
     assert narrowed(team.encoders[0], later) == later
-    assert narrowed(team.encoders[0], later) == [], "once"
+    assert narrowed(team.encoders[0], later) == [], "lanes become narrower only once"
     results += [team.sum_up(block, [0, 1, 2]) for block in later]
-    assert [result.lanes for result in results] == [0, *([2] * (len(later) - 1)), 0], "the summary has 32 bits"
-    assert [team.encoders[1].packed(block).lanes for block in later[:-1]] == [2] * (len(later) - 1), "refused"
+    assert [result.lanes for result in results] == [0, *([2] * (len(later) - 1)), 0], (
+        "the summary block has 32-bit lanes"
+    )
+    assert [team.encoders[1].packed(block).lanes for block in later[:-1]] == [2] * (len(later) - 1), (
+        "the refused blocks are encoded with narrow lanes"
+    )
     done = team.finish(results)
     team.check(done[0].checksums)
     want = np.mean(gradients, axis=0)
@@ -336,7 +342,9 @@ def test_only_blocks_that_never_left_are_narrowed() -> None:
             block for block in one.narrow(waiting_since_a_regroup(one, team.coding.layout), 1) if block < 3
         ] == expected
         assert one.packed(1) == before
-        assert [one.packed(block).lanes for block in range(3)] == [3, 1, 3], "or as they were before the restart"
+        assert [one.packed(block).lanes for block in range(3)] == [3, 1, 3], (
+            "block 1 must keep its lanes, also over the restart"
+        )
 
 
 def waiting_since_a_regroup(encoder: Encoder, layout: BlockLayout) -> list[int]:
@@ -366,7 +374,9 @@ def on_a_link_that_drops(error_max: float | None = None) -> tuple[Encoder, int]:
         now += len(encoder.packed(block).values) / (1e6 if block < 50 else 0.25e6)
         settle(encoder, alone(encoder, block), now=now)
         if found := narrowed(encoder, range(block + 1, 101)):
-            assert found == list(range(block + 1, 101)), "the summary block too: it says the newest wish"
+            assert found == list(range(block + 1, 101)), (
+                "later blocks, and the summary block, must be encoded again with the newest lanes"
+            )
             narrowed_at = block
     return encoder, narrowed_at
 
@@ -396,7 +406,7 @@ def test_slow_link_is_told_to_all_and_narrows_waiting_blocks(error_max: float | 
     assert 0.2 < said[0] / 65536 < 0.3
     assert encoder.ledger.accounts.totals().conserved
     encoder.begin(2)
-    assert encoder.current_lanes == 0, "until the others have heard of it"
+    assert encoder.current_lanes == 0, "wide lanes stay until the other workers know of the change"
 
 
 def test_ratio_of_an_iteration_dates_from_the_moment_its_rate_counted() -> None:
@@ -479,7 +489,9 @@ def test_encoding_error_of_a_gradient_is_measured(ratio: float) -> None:
     assert (encoding.width, encoding.blocks, encoding.ratio) == (8, len(blocks), ratio)
     for one in team.encoders:
         one.begin(3)
-    assert encoder.follow(BlockResults.of(results), 0).encoding is None, "nothing was encoded"
+    assert encoder.follow(BlockResults.of(results), 0).encoding is None, (
+        "an iteration without encoding has no encoding error"
+    )
 
 
 def test_norms_of_long_gradients_are_estimated_from_samples() -> None:
@@ -538,6 +550,6 @@ def test_step_too_large_for_residuals_to_shrink_is_detected() -> None:
         for one, own, over, gradient in zip(done, before, left, gradients, strict=True):
             assert one.encoding is not None
             assert one.encoding.expanding == expected
-            assert not own.any(), "nothing is kept here"
+            assert not own.any(), "nothing is pending before the gradient"
             grows = np.linalg.norm(UNIT * over) > np.linalg.norm(gradient)
             assert grows == bool(expected)

@@ -82,7 +82,7 @@ def test_lanes_are_narrowed_as_far_as_the_gradient_permits(
         assert refused is not None
         assert refused[0] == made.asked(wish)
         assert refused[1] > made.error_max
-        assert len(plan.blocks) == 16, "all are sent: leaving some out costs more than narrow lanes do"
+        assert len(plan.blocks) == 16, "all blocks are sent, because leaving some out costs more than narrow lanes"
     else:
         assert refused is None
     assert made.narrowest(NOISE) <= width

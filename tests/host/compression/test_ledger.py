@@ -96,10 +96,10 @@ def test_weight_is_a_power_of_the_age_up_to_a_limit() -> None:
     assert [age.at(old) for old in range(6)] == [256, 179, 125, 88, 0, 0]
     far = AgeWeight(weight=0.5, limit=20)
     assert [far.at(old) for old in (3, 4, 5, 20, 21)] == [32, 16, 16, 16, 0], (
-        "never less than a sixteenth, up to the limit"
+        "the weight is never below a sixteenth, up to the age limit"
     )
     assert [AgeWeight(weight=0.0).at(old) for old in (0, 1, 5)] == [256, 0, 0]
-    assert age.per_iteration == 179, "of what waits one age after another"
+    assert age.per_iteration == 179, "pending gradients lose weight in each iteration"
     assert [NOTHING_FADES.at(old) for old in (0, 1, 10_000)] == [256] * 3
     assert [DROPPED.at(old) for old in (0, 1, 2)] == [256, 0, 0]
 
@@ -110,7 +110,7 @@ def test_configuration_determines_the_weight_of_old_gradients() -> None:
         late_policy = PolicySection(late_gradient=rule, age_weight=0.9).late_policy
         assert AgeWeight(limit=3).under(late_policy) == AgeWeight(weight=0.9, limit=3)
     fading = AgeWeight(limit=3).under(PolicySection(late_gradient="drop", age_weight=0.9).late_policy)
-    assert (fading.at(1), fading.limit) == (0, 3), "nothing is left"
+    assert (fading.at(1), fading.limit) == (0, 3), "nothing is left at the limit"
 
 
 # -- the ledger against a separate account
@@ -258,7 +258,7 @@ class Twin:
         expected, values = self.expected[block], numbers(sent_values(self.ledger, CODEC, block, part))
         step = 1 << 40 - noted(self.ledger, block, part).scale
         rest = expected.pending - values - sum(other for other, _, _ in expected.away.values())
-        assert np.abs(rest).max() <= step // 2, "what is on its way already is not sent again, and all else is"
+        assert np.abs(rest).max() <= step // 2, "values in flight must not be sent again, all others must"
         expected.send(part, values)
         assert sent_weight(self.ledger, block, part) == max(1, expected.away[part][1])
 
@@ -370,7 +370,7 @@ def test_parts_in_different_lanes_are_each_counted_as_sent() -> None:
     aggregated = (entered - ledger.residual.pending[:, 0]) / 2.0**40
     wide, narrow = 1.3, round(1.3 * 16) / 16
     assert aggregated == pytest.approx([3 * wide, wide + narrow + (wide - narrow), wide + narrow], abs=1e-6), (
-        "what the narrow part left over is in the one after it"
+        "the next part has the remainder of the narrow one"
     )
     assert ledger.accounts.totals().conserved
 
@@ -383,17 +383,19 @@ def test_late_part_in_flight_is_not_sent_twice() -> None:
     add(ledger, np.full(16, 8, np.float32), 1, current=3)
     assert ledger.sent.free == 1
     send(ledger, 3, CODEC, np.array([0]), part=1)
-    assert (sent_weight(ledger, 0, 1), ledger.accounts.unsent(3).tolist()) == (64, [0, 64]), "two iterations old"
+    assert (sent_weight(ledger, 0, 1), ledger.accounts.unsent(3).tolist()) == (64, [0, 64]), (
+        "the pending gradient is two iterations old"
+    )
     assert ledger.sent.unsettled(3) == [0]
     add(ledger, np.full(16, 3, np.float32), 3, current=3)
     send(ledger, 3, CODEC)
     sent = [sent_values(ledger, CODEC, block)[0] >> FRACTION_BITS for block in range(2)]
-    assert sent == [3, 5], "where nothing is on its way both go together"
+    assert sent == [3, 5], "without a part in flight both are sent together"
     assert [sent_weight(ledger, block) for block in range(2)] == [256, 256 + 64]
     assert ledger.accounts.unsent(3).tolist() == [0, 0]
     assert ledger.sent.free == 2
     ledger.settle_results(closed(3, 0, 0), closed(3, 1))
-    assert ledger.accounts.waiting.tolist() == [32, 160], "half of what is left out: another iteration old"
+    assert ledger.accounts.waiting.tolist() == [32, 160], "the omitted half is one iteration older"
     assert (ledger.residual.pending[:, 0] >> FRACTION_BITS).tolist() == [1, 2]
     assert ledger.accounts.account().late_since == 1
     ledger.begin(4)
@@ -414,13 +416,13 @@ def test_gradients_older_than_the_limit_are_in_no_sum() -> None:
             add(ledger, ONES, iteration)
             send(ledger, iteration, CODEC)
             ledger.settle_results(closed(iteration, 0))
-            assert ledger.accounts.waiting.tolist() == [weight], f"limit {limit}, iteration {iteration}"
+            assert ledger.accounts.waiting.tolist() == [weight], f"at the limit {limit}, iteration {iteration}"
         assert ledger.accounts.totals().conserved
     late = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), CODEC, age=AgeWeight(limit=3))
     for begun, current, ended, weight in ((3, 4, 3, 256), (4, 8, 5, 256), (6, 8, 5, 512)):
         end_without(late, ended)
         add(late, ONES, begun, current=current)
-        assert late.accounts.waiting.tolist() == [weight], "one that is older when it comes is discarded alone"
+        assert late.accounts.waiting.tolist() == [weight], "only the gradient beyond the age limit is discarded"
     assert late.accounts.account().late_since == 3
 
 
@@ -448,19 +450,19 @@ def test_gradient_is_not_late_in_a_block_whose_sums_it_has_not_missed() -> None:
         add(ledger, np.ones(16, np.float32), iteration)
         send(ledger, iteration, CODEC, np.arange(1 + (iteration == 3)))
         ledger.settle_results(closed(iteration, 0, 0))
-    assert ledger.accounts.waiting.tolist() == [0, 3 * 256], "what rests weighs as much as ever, however long"
+    assert ledger.accounts.waiting.tolist() == [0, 3 * 256], "a block that the plan leaves out keeps its weight"
     assert (ledger.accounts.missed(1).any(), ledger.accounts.account().late_since) == (False, 0)
     ledger.settle_results(closed(3, 1))
-    assert ledger.accounts.waiting.tolist() == [0, 3 * 128], "all of it has missed one sum"
+    assert ledger.accounts.waiting.tolist() == [0, 3 * 128], "all of block 1 has missed one sum"
     assert (ledger.accounts.missed(1).tolist(), ledger.accounts.missed(2).any()) == ([False, True], False)
     assert ledger.accounts.account().late_since == 3
     ledger.begin(8)
-    assert not ledger.accounts.missed(2).any(), "no sum of it has closed meanwhile"
+    assert not ledger.accounts.missed(2).any(), "no sum of the block has closed meanwhile"
     add(ledger, np.ones(16, np.float32), 4, current=8)
-    assert ledger.accounts.waiting.tolist() == [256, 3 * 128 + 256], "nor since this one was begun"
+    assert ledger.accounts.waiting.tolist() == [256, 3 * 128 + 256], "no sum has closed since this gradient was begun"
     send(ledger, 8, CODEC, np.array([1]))
     ledger.settle_results(closed(8, 1))
-    assert ledger.accounts.waiting.tolist() == [256, 0], "late for more than two iterations"
+    assert ledger.accounts.waiting.tolist() == [256, 0], "beyond the limit of two iterations nothing is left"
     assert ledger.accounts.totals().conserved
 
 
@@ -504,7 +506,7 @@ def test_array_of_results_without_news_changes_nothing() -> None:
             ProtocolError, match="block 2 of iteration 1 has a contribution of worker 0, which sent none"
         ):
             ledger.settle(1, np.array([1, 2]), np.array([0b1, parts]))
-    assert np.array_equal(ledger.residual.pending, before), "of block 1 neither"
+    assert np.array_equal(ledger.residual.pending, before), "block 1 must not change either"
     with pytest.raises(ProtocolError, match="2 blocks must have 2 bitmaps of parts, got 1"):
         ledger.settle(1, np.array([1, 2]), np.array([0b1]))
 
@@ -624,14 +626,14 @@ def test_ledger_survives_a_kill_at_any_moment(tmp_path, age):
         totals, left = ledger.accounts.totals(), ledger.residual.pending
         assert totals.conserved
         assert np.array_equal(left, np.repeat(ledger.accounts.waiting << FRACTION_BITS - 8, 64).reshape(64, 64)), (
-            "all ones"
+            "each pending gradient consists of ones"
         )
         entered = storage.records["entered_weight"]
         assert np.array_equal(totals.gradients, [alike(int(weight) << 32, 64)[0] for weight in entered])
         assert not totals.aggregated[::2].any()
         assert not totals.discarded[1::2].any()
         kept, none = (totals.pending, totals.discarded)[:: 1 if age is NOTHING_FADES else -1]
-        assert np.array_equal(kept[::2], totals.gradients[::2]), "a late block is stashed, or discarded, whole"
+        assert np.array_equal(kept[::2], totals.gradients[::2]), "a late block is stashed or discarded as a whole"
         assert not none[::2].any()
         before = ledger.begun
     assert before > 7
@@ -642,7 +644,9 @@ def same_ledger(one: Ledger, other: Ledger) -> None:
     assert np.array_equal(one.residual.pending, other.residual.pending)
     ours, theirs = one.accounts.totals(), other.accounts.totals()
     for name in ("gradients", "aggregated", "pending", "discarded"):
-        assert np.array_equal(getattr(ours, name), getattr(theirs, name)), f"who goes on there has other {name}"
+        assert np.array_equal(getattr(ours, name), getattr(theirs, name)), (
+            f"the worker that continues must have the same {name}"
+        )
     assert one.accounts.account() == other.accounts.account()
     assert one.accounts.waiting.tolist() == other.accounts.waiting.tolist()
     assert one.sent.free == other.sent.free
@@ -677,7 +681,7 @@ def live(storage: LedgerStorage, last: int, age: AgeWeight) -> Ledger:
                     other for other in (1, 0, 2) if storage.sent[other, iteration % 2, block]["iteration"] == iteration
                 ]
                 rest = ledger.residual.pending[block] - sum(sent_values(ledger, CODEC, block, other) for other in sent)
-                assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "what is noted is what pends, but for rounding"
+                assert np.abs(rest).max() <= 1 << 40 - 20 - 1, "notes must equal the pending values up to rounding"
             if not part and 5 in ledger.sent.unsettled(iteration) and noted(ledger, 5).scale != 20:
                 send_again(ledger, 5, iteration, CODEC, 20)
         for block, parts in enumerate([(0, 1, 2), (), (), (1,), (2 * (iteration % 2),), (0,)]):
@@ -735,7 +739,7 @@ def refuse(mutant: str = "") -> None:
         unsent = int(ledger.accounts.unsent(3)[0]) // WEIGHT_UNIT
         ledger.settle_results(closed(3, 0, *[1][: unsent < 2]))
         now = ledger.accounts.account().late_since
-        assert oldest.setdefault(unsent, now) == now, "what waits goes on with the age that it has"
+        assert oldest.setdefault(unsent, now) == now, "pending gradients must keep their age"
     assert oldest == {1: 3, 2: 1, 0: 0}
 
 
@@ -765,7 +769,7 @@ def test_sent_lanes_are_overwritten_once_all_have_given_to_the_next_iteration(gi
     ledger = sends_on(storage, 2, given)
     assert ledger.sent.whole(1).any() == kept
     assert (ledger.sent.whole(2)[0] != 0).all()
-    assert storage.packed[0].any(axis=(1, 2)).sum() == rows, "no other memory is touched"
+    assert storage.packed[0].any(axis=(1, 2)).sum() == rows, "no other memory may change"
     with contextlib.nullcontext() if kept else pytest.raises(ProtocolError, match="no longer keeps in iteration 2"):
         ledger.reconcile(closed(1, 0))
     assert ledger.accounts.totals().conserved
@@ -782,7 +786,7 @@ def write_over(mutant: str = "") -> None:
         noted_then = ledger.sent.whole(1), ledger.sent.whole(2)
         assert all(
             not now.any() or np.array_equal(now, right) for now, right in zip(noted_then, (before, after), strict=True)
-        ), "what is noted is what was sent"
+        ), "each note must be a sent part"
 
 
 def test_kill_while_sent_lanes_are_overwritten_leaves_no_wrong_lanes() -> None:
@@ -791,7 +795,7 @@ def test_kill_while_sent_lanes_are_overwritten_leaves_no_wrong_lanes() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_orders_of_stores_are_detected(mutant: str) -> None:
-    with pytest.raises(AssertionError, match=r"goes on|conserved|opens it|what is noted"):
+    with pytest.raises(AssertionError, match=r"continues|conserved|opening again|each note"):
         refuse(mutant)
         write_over(mutant)
         for age in AGES:
@@ -859,7 +863,7 @@ def test_weight_of_a_contribution_is_at_least_minimal_and_fits_a_sum():
     add(ledger, ONES, most + 10)
     send(ledger, most + 10, codec)
     ledger.settle_results(closed(most + 10, 0, 0))
-    assert ledger.accounts.waiting.tolist() == [0], "all are aggregated, whatever weight was said"
+    assert ledger.accounts.waiting.tolist() == [0], "all gradients are aggregated, whatever the header's weight is"
     found_closed = ledger_of(LedgerStorage.in_memory(blocks=1, lanes=8), codec, age=DROPPED)
     found_closed.settle_results(closed(1, 0))
     add(found_closed, ONES, 1)
@@ -880,7 +884,9 @@ def test_repeated_result_without_this_worker_is_taken_back():
     before = ledger.accounts.totals()
     for same in (closed(2, 0, 0), closed(1, 1), closed(3, 1)):
         ledger.reconcile(same)
-    assert np.array_equal(ledger.accounts.totals().aggregated, before.aggregated), "the same, an older one, one to come"
+    assert np.array_equal(ledger.accounts.totals().aggregated, before.aggregated), (
+        "repeated, older and future results must not count"
+    )
     for _ in range(2):
         ledger.reconcile(closed(2, 1))
     after = ledger.accounts.totals()
@@ -926,7 +932,7 @@ def test_weight_is_right_when_a_block_is_encoded_again_after_a_result_was_taken_
     again = ledger_of(storage, CODEC)
     again.reconcile(closed(1, 0))
     send(again, 2, CODEC)
-    assert sent_weight(again, 0) == WEIGHT_UNIT, "the switch may hold it"
+    assert sent_weight(again, 0) == WEIGHT_UNIT, "the part stays in flight, because the switch may have it"
     assert sent_values(again, CODEC, 0)[0] == 1 << FRACTION_BITS
     assert again.accounts.unsent(2).tolist() == [WEIGHT_UNIT]
     send_again(again, 0, 2, CODEC, CODEC.exponent - 1)
@@ -1081,12 +1087,12 @@ def test_dirichlet_shards_divide_all_images_and_none_is_empty() -> None:
     )
     assert sum(skewed) == sum(even) == 1797 - 360
     assert min(skewed) >= 1
-    assert max(even) - min(even) <= 10, "an image of each class at most"
+    assert max(even) - min(even) <= 10, "classes must be equal up to one image of each"
     shards = load_shards(range(8), 8, 7, (), 0.3)
     classes = np.array([np.bincount(shard.train.labels, minlength=10) for shard in shards])
-    assert (classes.max(axis=0) > 0.4 * classes.sum(axis=0)).sum() >= 5, "most of a class is with one worker"
+    assert (classes.max(axis=0) > 0.4 * classes.sum(axis=0)).sum() >= 5, "one worker must have most images of a class"
     one = load_shard(3, 8, 7, (), 0.3)
-    assert np.array_equal(one.train.labels, shards[3].train.labels), "whoever loads it"
+    assert np.array_equal(one.train.labels, shards[3].train.labels), "all processes must load the same shard"
     assert np.array_equal(one.held_out.labels, load_shard(0, 8, 7).held_out.labels)
 
 

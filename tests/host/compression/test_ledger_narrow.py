@@ -87,11 +87,9 @@ def test_conservation_is_exact_for_every_codec(
             aggregated[block] += own * included
             weight[block] = 0 if included else weight[block] * age.at(1) // WEIGHT_UNIT
             if not feedback and included:
-                assert not ledger.residual.pending[block].any(), (
-                    "what is left over of what was aggregated is thrown away"
-                )
+                assert not ledger.residual.pending[block].any(), "the remainder of aggregated values is discarded"
             if late == "dropped" and not included:
-                assert not ledger.residual.pending[block].any(), "what rounding had left there goes as well"
+                assert not ledger.residual.pending[block].any(), "the earlier rounding error is discarded as well"
         assert ledger.sent.unsettled(iteration) == []
     totals = ledger.accounts.totals()
     assert totals.conserved
@@ -157,7 +155,9 @@ def test_kill_at_any_store_loses_nothing(
         ledger = Ledger(died, ME, codecs, age=age, feedback=feedback)
         assert ledger.accounts.totals().conserved
         if not feedback:
-            assert not ledger.residual.pending[ledger.accounts.waiting == 0].any(), "thrown away, or not yet aggregated"
+            assert not ledger.residual.pending[ledger.accounts.waiting == 0].any(), (
+                "pending values must be 0 where no gradient is pending"
+            )
         same_ledger(live(died, 3, age=age, feedback=feedback, codecs=codecs), whole)
 
 

@@ -29,7 +29,9 @@ def test_logarithms_are_nearly_those_to_base_2(values: list[float]) -> None:
     above = np.array(values) > 0
     true = np.log2(np.maximum(values, 2.0**-60))
     assert np.all(found[~above] == FLOOR)
-    assert np.all(np.abs(found[above] / ONE - true[above]) < 0.087), "linear between powers of two"
+    assert np.all(np.abs(found[above] / ONE - true[above]) < 0.087), (
+        "the logarithm must be linear between powers of two"
+    )
     assert np.allclose(summary.power(found)[above], np.array(values)[above], rtol=2 / ONE)
 
 
@@ -42,7 +44,7 @@ def test_summary_carries_the_mean_wish_and_the_mean_magnitudes(blocks: int, work
     own = [summary.lanes(wish, Magnitudes(mean=m, largest=4 * m)) for wish, m in zip(wishes, mean, strict=True)]
     assert own[0].size == summary.words(blocks) * 64 <= 2048
     sent = sum(unpack(pack(lanes, 32), 32).astype(np.int64) for lanes in own)
-    assert np.abs(sent).max() < 2**31, "64 workers' sums fit"
+    assert np.abs(sent).max() < 2**31, "the sums of 64 workers must fit"
     read = summary.read(sent.astype(np.int32), workers, blocks)
     assert read.wish / ONE == pytest.approx(wishes.mean(), abs=2 / ONE)
     share = -(-blocks // GROUPS_MAX)
@@ -70,8 +72,12 @@ def test_blocks_rest_no_longer_than_the_interval_and_the_ratio_is_kept(data, blo
         assert sent.tolist() == sorted(set(sent.tolist()))
         count = int(share + owed)
         owed = share + owed - count if least <= count < blocks else 0
-        assert len(sent) == min(blocks, max(count, least)), "never more at once, although all blocks are due in time"
-        assert np.array_equal(plan.gap, iteration - last), "what each brings"
+        assert len(sent) == min(blocks, max(count, least)), (
+            "no iteration sends more blocks, although all are due in time"
+        )
+        assert np.array_equal(plan.gap, iteration - last), (
+            "each block's gap is the number of iterations since it was sent"
+        )
         assert plan.gap.max() <= every
         last[sent] = iteration
         plan = planner.after(plan, said(data.draw(st.lists(MAGNITUDES, min_size=blocks, max_size=blocks))))
@@ -93,16 +99,16 @@ def test_no_block_rests_longer_when_the_ratio_changes(data: st.DataObject, block
 def test_largest_blocks_and_longest_resting_blocks_are_sent() -> None:
     planner = Planner(blocks=6, widths=(8,), ratio=2 / 24, every=4)
     first = planner.first()
-    assert first.blocks.tolist() == [0, 1], "of what nobody knows the first ones"
+    assert first.blocks.tolist() == [0, 1], "without magnitudes the first blocks are sent"
     second = planner.after(first, said([9, 9, 1, 3, 2, 3]))
-    assert second.blocks.tolist() == [0, 1], "others have three times left, and can be sent in two of them"
+    assert second.blocks.tolist() == [0, 1], "the other blocks need not be sent yet"
     third = planner.after(second, said([9, 9, 1, 3, 2, 3]))
-    assert third.blocks.tolist() == [3, 5], "now two have to, and these hold most of those that may rest no longer"
+    assert third.blocks.tolist() == [3, 5], "blocks 3 and 5 are due, and have most of the magnitude among those"
     fourth = planner.after(third, said([9, 9, 1, 3, 2, 3]))
     assert fourth.blocks.tolist() == [2, 4]
     assert fourth.gap.tolist() == [2, 2, 4, 1, 4, 1]
     tie = planner.after(fourth, said([1, 1, 1, 1, 1, 1]))
-    assert tie.blocks.tolist() == [3, 5], "one more iteration makes more of what had one than of what had two"
+    assert tie.blocks.tolist() == [3, 5], "one more iteration weighs more after one iteration than after two"
 
 
 def test_ratio_is_kept_over_iterations_where_it_gives_no_whole_blocks() -> None:

@@ -68,7 +68,7 @@ def test_drop_to_a_quarter_is_found_after_two_windows() -> None:
     rate.begin(BLOCKS * GRADIENT)
     now = stream(rate, [MBPS] * 100, now)
     now = stream(rate, [MBPS / 4] * WINDOW, now)
-    assert mbps(rate) == pytest.approx(MBPS), "a rate that has only begun is not stable"
+    assert mbps(rate) == pytest.approx(MBPS), "a new estimate must not be trusted at once"
     stream(rate, [MBPS / 4] * (WINDOW + HOLD + 1), now)
     assert mbps(rate) == pytest.approx(MBPS / 4)
     delivered = 100 + 2 * WINDOW + HOLD + 1
@@ -197,7 +197,7 @@ def test_literal_reading_compares_the_rate_with_the_iterations_start() -> None:
     rate = estimator("literal")
     now = stream(rate, [MBPS] * 50)
     rate.begin(BLOCKS * GRADIENT)
-    assert rate.ratio == 1, "the start is not known yet"
+    assert rate.ratio == 1, "the first iterations send everything"
     stream(rate, [MBPS / 2] * 50 + [MBPS / 8] * 50, now)
     assert rate.rest == pytest.approx(3 / 4)
 
@@ -305,7 +305,9 @@ def test_smaller_packets_that_take_the_same_time_are_not_made_smaller_again() ->
     narrow(rate, 1, 4e-3, 2000)
     assert not rate.in_time and rate.wish == pytest.approx(1 / 4 / 0.9)
     narrow(rate, PROBE - 2, 1e-3, 550)
-    assert rate.in_time and rate.wish == pytest.approx(550 / 2000 / 0.9), "a quarter of the bytes, and not by the link"
+    assert rate.in_time and rate.wish == pytest.approx(550 / 2000 / 0.9), (
+        "a quarter of the bytes suffices, so the link does not limit"
+    )
 
 
 def test_wider_lanes_are_probed_while_the_gradient_is_in_time() -> None:
@@ -314,6 +316,6 @@ def test_wider_lanes_are_probed_while_the_gradient_is_in_time() -> None:
     narrow(rate, PROBE - 1, 1e-3, 550)
     rate.begin(BLOCKS * GRADIENT_BYTES)
     assert rate.wish == pytest.approx(2 * 550 / 2000)
-    assert not rate.measured, "nothing of this iteration says that less should be sent"
+    assert not rate.measured, "this iteration gives no reason to send less"
     narrow(rate, 1, 2e-3, 1050)
-    assert not rate.in_time and rate.wish < 1 / 2, "the link is what limits"
+    assert not rate.in_time and rate.wish < 1 / 2, "the link must limit the iteration"

@@ -58,7 +58,7 @@ def test_residual_is_rounded_and_the_rest_is_discarded(residual: Residual, oracl
     assert np.array_equal(totals.discarded, checksums_of(ledger, (fixed - oracle(fixed)).ravel()))
     assert ledger.residual.lost_norm == pytest.approx(UNIT * np.linalg.norm((fixed - oracle(fixed)).astype(np.float64)))
     add(ledger, np.zeros_like(gradient), 2)
-    assert np.array_equal(ledger.residual.pending, oracle(fixed)), "what is rounded stays"
+    assert np.array_equal(ledger.residual.pending, oracle(fixed)), "rounding errors stay pending"
 
 
 @pytest.mark.parametrize("residual", ["bfloat16", "int8"])
@@ -77,7 +77,7 @@ def test_error_feedback_keeps_all_but_the_discarded_values(residual: Residual) -
     missing = UNIT * np.linalg.norm(given - counted.ravel() - ledger.residual.pending.ravel())
     assert ledger.accounts.totals().conserved
     assert 0 < missing <= np.sqrt(2 * 199) * ledger.residual.lost_norm, (
-        "two roundings a step, which may all point one way"
+        "each step has two roundings, which may have the same sign"
     )
     assert missing < 0.01 * UNIT * np.linalg.norm(given)
 

@@ -192,7 +192,7 @@ def test_many_packets_are_summed_and_counted_both_ways() -> None:
         for one in benches:
             sums = np.zeros((blocks, 64), np.int64)
             for each in told_of(one, iteration):
-                assert not sums[each.id.block].any(), "once"
+                assert not sums[each.id.block].any(), "each block must be summed once"
                 sums[each.id.block] = np.frombuffer(each.values, ">i4")
             assert np.array_equal(sums, lanes.sum(axis=0))
     switch.over = True
@@ -305,8 +305,8 @@ def test_engine_may_be_closed_while_it_is_busy(pace: PacingRate | None) -> None:
         over.set()
         busy.join()
         assert one.engine.traffic == traffic != Traffic()
-        assert (news, one.protocol.share) == ([], 1.0), "its core is still there"
-        assert one.ours.send(b"x") == 1, "and the socket"
+        assert (news, one.protocol.share) == ([], 1.0), "the core must still work"
+        assert one.ours.send(b"x") == 1, "the socket must still be open"
         one.close()
 
 
@@ -345,7 +345,7 @@ def test_foreign_and_repeated_packets_are_no_news() -> None:
         assert [one.arrived().block for _ in range(2)] == [0, 1]
         one.answer(0, job=2)
         until(lambda: one.engine.traffic.packets_received == 1)
-        assert one.silent(), "sending is the engine's, and a foreign packet nobody's"
+        assert one.silent(), "foreign packets are no news"
         assert one.protocol.news() == []
         one.answer(0)
         assert one.closed(1) == [0]
@@ -353,7 +353,7 @@ def test_foreign_and_repeated_packets_are_no_news() -> None:
         assert one.protocol.news() == []
         one.answer(0)
         until(lambda: one.engine.traffic.packets_received == 3)
-        assert one.silent(), "it is closed already"
+        assert one.silent(), "the block is closed already"
 
 
 def test_fewer_results_than_a_batch_are_news() -> None:
@@ -388,9 +388,9 @@ def test_caller_that_wants_room_is_told_once() -> None:
         assert one.engine.queued < 4
         assert one.protocol.news() == []
         until(lambda: one.engine.queued == 0)
-        assert not one.readable(), "nobody asked again"
+        assert not one.readable(), "the caller must be told only once"
         one.engine.want(1)
-        assert one.readable(SOON_S), "there is room already"
+        assert one.readable(SOON_S), "there is room, so the caller must be told at once"
 
 
 def test_blocks_that_wait_for_the_window_count_as_queued() -> None:

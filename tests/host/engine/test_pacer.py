@@ -77,7 +77,7 @@ PACKETS = st.lists(st.tuples(st.one_of(st.just(0.0), st.floats(0, 0.05)), st.int
 @given(packets=PACKETS, mbps=st.floats(0.1, 1000), late_s=st.sampled_from([0.0, 0.001, 0.1]))
 def test_no_interval_has_more_than_rate_and_burst(packets: list[tuple[float, int]], mbps: float, late_s: float) -> None:
     left, _ = paced(packets, mbps=mbps, late_s=late_s)
-    assert [number for _, number in left] == list(range(len(packets))), "in order, and each once"
+    assert [number for _, number in left] == list(range(len(packets))), "packets must leave in order, each once"
     for first, (begin_s, _) in enumerate(left):
         total = 0
         for end_s, number in left[first:]:
@@ -102,7 +102,7 @@ def test_packets_that_wait_at_the_end_are_discarded() -> None:
     pacer.send([(number, BURST - FRAME_BYTES) for number in range(10)])
     clock.after(0.1, pacer.close)
     clock.run()
-    assert left == [0, 1, 2, 3], "32 ms each"
+    assert left == [0, 1, 2, 3], "each packet takes 32 ms"
     pacer.close()
 
 
@@ -138,7 +138,7 @@ def test_wake_up_releases_all_packets_due_by_then(words: int, most: int) -> None
     clock.run()
     assert left == list(range(packets))
     assert clock.timers <= most
-    assert clock.time() <= 0.1 + 0.001, "timers that are late lose no rate"
+    assert clock.time() <= 0.1 + 0.001, "late timers must not reduce the rate"
 
 
 @dataclass
@@ -210,6 +210,6 @@ def test_lost_packets_are_retransmitted(mbps: float) -> None:
     lost = frozenset({1, 5, 6, 24})
     alone = Alone(mbps, lose=lost).run()
     assert not alone.protocol.missing
-    assert len(alone.left) == alone.blocks + len(lost), "and nothing else is"
+    assert len(alone.left) == alone.blocks + len(lost), "only lost packets may be retransmitted"
     gaps = [later - earlier for earlier, later in pairwise(alone.left)]
     assert min(gaps) >= (FRAME_BYTES + HEADER_BYTES + WORD_BYTES) * 8e-6 / mbps - 1e-9

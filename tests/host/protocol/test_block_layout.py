@@ -46,7 +46,7 @@ def test_summary_block_has_32_bit_lanes_only() -> None:
 def test_sums_of_votes_come_in_planes() -> None:
     shape = BlockLayout(blocks=1, words=4, widest=1, planes=3)
     assert (shape.elements, shape.words_of(0, 4), shape.sum_words_of(0, 4), shape.words_most) == (8192, 4, 12, 12)
-    assert not BlockLayout(blocks=1, words=5, widest=1).allows(0, 4), "of votes four words are counted"
+    assert not BlockLayout(blocks=1, words=5, widest=1).allows(0, 4), "at most four words of votes are counted"
     wide = BlockLayout(blocks=1, words=32, widest=32, planes=7)
     assert [wide.sum_words_of(0, code) for code in (0, 3, 4)] == [32, 4, 7]
 

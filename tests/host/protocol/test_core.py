@@ -125,7 +125,9 @@ class Cluster:
                 case Send(header=header, values=values):
                     self.transmit(lambda h=header, v=values: self.at_switch(h, v))
                 case Deliver(results=results):
-                    assert not {result.id for result in results} & worker.results.keys(), "delivered twice"
+                    assert not {result.id for result in results} & worker.results.keys(), (
+                        "no result may be delivered twice"
+                    )
                     worker.results |= {result.id: result for result in results}
                     worker.ledger.settle_results(*results)
                 case Complete():
@@ -166,14 +168,14 @@ class Cluster:
         reference = self.workers[0].results
         assert len(reference) == self.blocks * self.iterations
         for worker in self.workers:
-            assert worker.results == reference, "replicas differ"
+            assert worker.results == reference, "replicas must be identical"
             assert worker.ledger.accounts.totals().conserved
         total = np.zeros((self.blocks, LANES), np.int64)
         for id, result in reference.items():
             assert result.count == bin(result.members).count("1")
             total[id.block] += FixedPoint.decode(unpack(result.values, 32), result.scale, result.count)
         counted = sum(worker.ledger.accounts.totals().aggregated for worker in self.workers)
-        assert np.array_equal(checksums(total), counted), "the switch's sums are not what the workers counted"
+        assert np.array_equal(checksums(total), counted), "the switch's sums must be the ones that the workers counted"
 
 
 @settings(max_examples=60, deadline=None)
@@ -206,7 +208,7 @@ def test_straggler_is_stashed_and_fast_forwards():
     slow = cluster.workers[3]
     assert slow.computed == 30
     assert any(not result.has(3) for result in slow.results.values())
-    assert np.any(np.abs(slow.ledger.residual.pending) > 2**30), "what came too late waits in the residual"
+    assert np.any(np.abs(slow.ledger.residual.pending) > 2**30), "the late gradient stays in the residual"
 
 
 def test_recycled_slots_are_fetched_from_peers():
@@ -340,7 +342,7 @@ def test_sums_of_votes_have_the_planes_of_this_job():
     assert (sent.header.lanes, sent.header.words) == (4, 1)
     counts = answer(iteration=1, block=0, lanes=4, words=3, scale=7)
     refused = answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=0, lanes=4, words=1, scale=7)
-    assert p.packet_in(refused, bytes(256), 0.01) == [], "a refusal is as long as what it refuses"
+    assert p.packet_in(refused, bytes(256), 0.01) == [], "a refusal has the length of the refused contribution"
     for words in (1, 2, 4):
         with pytest.raises(ProtocolError, match="number of words"):
             p.packet_in(counts._replace(words=words), bytes(256 * words), 0.01)
@@ -374,7 +376,7 @@ def test_refused_block_is_encoded_again_at_the_slots_scale():
     [again] = p.contribute(0, Packed(bytes(256), 9, 0, 1), now=0.01)
     assert again.header.scale == 9
     copy = answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=0, scale=9)
-    assert p.packet_in(copy, bytes(256), 0.02) == [], "the network repeats packets"
+    assert p.packet_in(copy, bytes(256), 0.02) == [], "a repeated packet is ignored"
     with pytest.raises(ProtocolError, match="number of words"):
         p.packet_in(copy._replace(flags=Flag.OTHER_WORDS), bytes(256), 0.02)
 
@@ -384,7 +386,9 @@ def test_results_of_a_later_iteration_start_pulls():
     p.begin(1, 0.0)
     out = p.packet_in(answer(iteration=2, block=0, members=2), bytes(256), 0.0)
     assert [(i.header.kind, i.header.block) for i in out] == [(Kind.PULL, 0), (Kind.PULL, 1)]
-    assert p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0) == [], "what others have closed cannot take ours"
+    assert p.contribute(0, Packed(bytes(256), 0, 0, 1), now=0.0) == [], (
+        "a block that others have closed takes no contribution"
+    )
     assert p.left_behind
 
 
@@ -436,11 +440,11 @@ def test_block_overtaken_by_a_higher_level_is_not_missing():
     contribute_all(p)
     p.packet_in(answer(iteration=1, block=3), bytes(256), 0.002)
     assert due(p) < 0.004
-    assert sent_again(p.timer(due(p))) == [2], "and none of level 1, which was sent before as well"
+    assert sent_again(p.timer(due(p))) == [2], "blocks of level 1 were sent before, but are not missing"
     p.packet_in(answer(iteration=1, block=2), bytes(256), 0.004)
-    assert sent_again(p.timer(0.0079)) == [], "before a silence"
+    assert sent_again(p.timer(0.0079)) == [], "no retransmission before the timeout"
     p.packet_in(answer(iteration=1, block=4), bytes(256), 0.0079)
-    assert sorted(sent_again(p.timer(due(p)))) == [0, 1], "all send those of a level in the same order"
+    assert sorted(sent_again(p.timer(due(p)))) == [0, 1], "all blocks of a level are retransmitted together"
 
 
 def test_block_overtaken_by_a_lower_level_is_missing_later():
@@ -466,7 +470,7 @@ def test_overtaken_block_is_missing_later_after_a_refusal():
             p.packet_in(answer(kind=Kind.FORMAT_MISMATCH, iteration=1, block=5, scale=9), bytes(256), now + 0.001)
         p.packet_in(answer(iteration=iteration, block=2), bytes(256), now + 0.002)
         found = next(at for at in now + np.arange(0.002, 1.0, 0.0005) if sent_again(p.timer(at)))
-        assert (found < now + 0.004) == (iteration == 2), "an iteration of its own"
+        assert (found < now + 0.004) == (iteration == 2), "a refusal affects only its own iteration"
         for block in (0, 1, 3, 4, 5):
             p.packet_in(answer(iteration=iteration, block=block), bytes(256), now + 0.5)
 
@@ -498,7 +502,7 @@ def test_silence_is_probed_with_few_requests_at_first():
         counts.append(len(sent_again(p.timer(due(p)))))
     assert counts == [1, 2, 4, 8, 16, 16]
     p.packet_in(answer(iteration=1, block=14, flags=Flag.AGAIN), bytes(256), 5.0)
-    assert len(sent_again(p.timer(6.0))) == 15, "all that was sent before what was answered"
+    assert len(sent_again(p.timer(6.0))) == 15, "all blocks that were sent before the answered one are retransmitted"
 
 
 @pytest.mark.parametrize("kind", [Kind.RESULT, Kind.LATE])
@@ -553,9 +557,9 @@ def test_waiting_for_workers_does_not_delay_the_recovery_of_lost_packets():
         now += 1.0
     p.begin(30, now)
     contribute_all(p, now)
-    assert due(p) - now > 0.4, "nothing is sent again while the others are waited for"
+    assert due(p) - now > 0.4, "no retransmission while the others are missing"
     p.packet_in(answer(iteration=30, block=0), bytes(256), now + 0.3)
-    assert due(p) - (now + 0.3) < 0.05, "once the iteration moves, a missing answer is a lost one"
+    assert due(p) - (now + 0.3) < 0.05, "after the iteration progresses, a missing answer is a loss"
 
 
 def test_slower_queue_is_not_filled_with_retransmissions():

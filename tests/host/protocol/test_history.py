@@ -61,7 +61,7 @@ def test_sums_are_forgotten_once_all_workers_have_given_to_a_later_iteration(ite
     held = [(one.id, bool(one.values)) for one in results(protocol, 1, 3) if one.id.block != 1]
     early = [BlockId(1, 0), BlockId(2, 0), BlockId(2, 2)]
     assert held == [*((id, not forgets) for id in early), (BlockId(3, 0), True)]
-    assert [one.members for one in results(protocol, 2, 2)] == [1, 4], "who was in them"
+    assert [one.members for one in results(protocol, 2, 2)] == [1, 4], "results must name their members"
 
 
 def test_parts_are_remembered() -> None:

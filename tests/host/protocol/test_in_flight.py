@@ -42,7 +42,7 @@ def test_only_packets_that_have_left_are_repeated_in_silence() -> None:
 def test_packet_that_has_not_left_is_not_overtaken() -> None:
     made = flights(0.4, 0.5)
     made.answered([1], 0.01)
-    assert made.by_request[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "others have closed block 1"
+    assert made.by_request[0].deadline == pytest.approx(0.4 + PATIENCE_MIN_S), "block 1 is closed elsewhere"
 
 
 def test_answer_to_a_packet_that_has_not_left_teaches_nothing() -> None:
@@ -53,7 +53,7 @@ def test_answer_to_a_packet_that_has_not_left_teaches_nothing() -> None:
     made.answered([1], 1.01)
     made.mark_sent_again(2, 2.05)
     made.answered([2], 2.051)
-    assert made._patience.window_s == 2 * PATIENCE_MIN_S, "sooner than any answer can come: it was repeated in vain"
+    assert made._patience.window_s == 2 * PATIENCE_MIN_S, "an answer that came too soon shows a needless retransmission"
 
 
 def test_answers_that_arrive_together_are_one_wait() -> None:

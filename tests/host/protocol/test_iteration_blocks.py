@@ -63,7 +63,7 @@ def test_iteration_has_the_given_blocks() -> None:
     protocol = worker(blocks=5)
     assert protocol.begin(1, 0.0, [1, 4], lanes=1) == []
     assert (protocol.blocks, protocol.missing) == ((1, 4), [1, 4])
-    assert contribute(protocol, 2) == [], "is not sent in this iteration"
+    assert contribute(protocol, 2) == [], "the block is not in this iteration's plan"
     assert not any(isinstance(each, Complete) for each in take(protocol, answer(Kind.RESULT, block=4)))
     assert take(protocol, answer(Kind.RESULT, block=1))[1:] == [Complete(iteration=1)]
     protocol.begin(2, 0.0, lanes=1)
@@ -126,10 +126,10 @@ def test_block_refused_for_its_lanes_is_encoded_again() -> None:
     protocol = begun()
     contribute(protocol, 0)
     assert take(protocol, WIDER) == [again_in(2, scale=3)]
-    assert take(protocol, WIDER) == [], "nothing of the block is in flight"
+    assert take(protocol, WIDER) == [], "no contribution of the block is in flight"
     [again] = contribute(protocol, 0, lanes=2)
     assert (again.lanes, again.words) == (2, 1)
-    assert take(protocol, WIDER) == [], "the answer to the first attempt once more"
+    assert take(protocol, WIDER) == [], "a repeated answer to the first attempt is ignored"
     assert headers(protocol.timer(1.0)) == [again._replace(flags=again.flags | Flag.AGAIN)]
 
 
@@ -196,13 +196,17 @@ def test_worker_with_narrower_lanes_than_planned_gives_a_hint() -> None:
     protocol = begun(blocks=5, window=4)
     assert [header.flags for header in contribute(protocol, 0)] == [0]
     assert [header.flags for header in contribute(protocol, 1, lanes=2)] == [3]
-    assert [header.flags for header in contribute(protocol, 2, lanes=1, uses=2)] == [3], "the slot wanted them"
+    assert [header.flags for header in contribute(protocol, 2, lanes=1, uses=2)] == [3], (
+        "lanes that the slot required give a hint, too"
+    )
     assert [header.flags for header in contribute(protocol, 3, lanes=2, uses=1)] == [0]
     protocol.regroup(9)
     assert [header.flags for header in headers(protocol.resume(0.0))] == [0, 3, 3, 0]
     protocol = worker()
     protocol.begin(1, 0.0, lanes=2)
-    assert [header.flags for header in contribute(protocol, 0, lanes=1)] == [0], "wider than planned is no hint"
+    assert [header.flags for header in contribute(protocol, 0, lanes=1)] == [0], (
+        "lanes that are wider than planned give no hint"
+    )
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,14 @@ def probes(sent: Sequence[Send]) -> list[Send]:
 def test_answer_says_how_long_the_last_packet_waited_whoever_else_is_missing() -> None:
     world = World(blocks=6)
     sent = world.contribute(range(6), 1.0)
-    assert [packet.header.kind for packet in sent] == [Kind.CONTRIBUTE] * 6 + [Kind.PULL], "behind all of them"
+    assert [packet.header.kind for packet in sent] == [Kind.CONTRIBUTE] * 6 + [Kind.PULL], (
+        "the probe follows all contributions"
+    )
     assert world.wait_s() is None
     world.switch(sent, 1.030)
     assert world.wait_s() == pytest.approx(0.030)
-    assert world.wait_s() is None, "it was taken"
-    assert not world.protocol.over, "three workers are missing"
+    assert world.wait_s() is None, "the wait is reported once"
+    assert not world.protocol.over, "the iteration waits for three workers"
     assert world.protocol.statistics.refused == world.protocol.statistics.stale == 0
 
 
@@ -92,7 +94,7 @@ def test_late_gradient_is_timed_although_the_slots_have_moved_on() -> None:
     world.rules.handle(later[-1].header._replace(worker=0), later[-1].values)
     world.switch(probes(sent), 1.5)
     assert world.wait_s() == pytest.approx(0.5)
-    assert world.protocol.statistics.stale == 0, "nobody asks peers for that"
+    assert world.protocol.statistics.stale == 0, "the answer to a probe must not count as STALE"
 
 
 def test_merged_part_is_timed() -> None:
@@ -119,7 +121,7 @@ def test_unanswered_probe_has_waited_until_now() -> None:
     assert world.wait_s() == pytest.approx(0.010)
     world.protocol.jump(2, 1.1)
     world.contribute(range(6), 1.1)
-    assert world.wait_s(1.105) is None, "not longer than the last one"
+    assert world.wait_s(1.105) is None, "so far the wait is not longer than the last one"
     assert world.wait_s(1.150) == pytest.approx(0.050)
     assert world.wait_s(1.160) == pytest.approx(0.060)
 
@@ -146,7 +148,7 @@ def test_packet_that_waits_for_its_turn_in_the_host_has_not_left() -> None:
 def test_single_block_and_blocks_without_room_for_the_answer_are_not_probed() -> None:
     assert not probes(World(blocks=1).contribute([0], 1.0))
     assert not probes(World(blocks=6, words=2).contribute(range(6), 1.0)), (
-        "three words answer, as one and two are sums'"
+        "the answer to a probe has three words, more than these blocks"
     )
 
 

@@ -123,11 +123,11 @@ class Calls(Bag):
         before = self.switch.slots[index].block_id
         for rank, header, values in self.switch.handle(packet.header, packet.values):
             stale = header.kind == Kind.STALE and has(self.workers[rank], BlockId(header.iteration, header.block))
-            assert stale or header.kind in (Kind.RESULT, Kind.LATE), f"{header} says more than results"
+            assert stale or header.kind in (Kind.RESULT, Kind.LATE), f"only results are expected, got {header}"
             self.bag.append(Packet(rank, header, values))
         if before[1] and self.switch.slots[index].block_id != before:
             lacking = [rank for rank, one in enumerate(self.workers) if not has(one, BlockId(*before[1:]))]
-            assert not lacking, f"the slot of {before} goes to another block, and {lacking} lack it"
+            assert not lacking, f"the slot of {before} takes another block, but workers {lacking} lack its result"
 
     def follow(self, rank: int, instructions: list[Instruction]) -> None:
         for one in instructions:
@@ -266,7 +266,7 @@ def test_random_interleavings_of_more_workers_end(
 
 def test_workers_that_assume_fewer_owners_lose_results() -> None:
     """So the exploration would detect a broken rule."""
-    with pytest.raises(AssertionError, match=r"goes to another block, and .* lack it"):
+    with pytest.raises(AssertionError, match=r"takes another block, but workers .* lack"):
         explore(Calls(two((OWNED, 6), losses=1, span=1)))
 
 

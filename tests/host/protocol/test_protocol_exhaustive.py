@@ -168,7 +168,9 @@ class Small(Bag, Mortal):
             return packet.header.generation < self.generation
         protocol, header = self.workers[packet.to].protocol, packet.header
         if header.generation < protocol.generation:
-            assert not protocol.packet_in(header, packet.values, self.now), "of an earlier generation"
+            assert not protocol.packet_in(header, packet.values, self.now), (
+                "packets of an earlier generation are ignored"
+            )
             return True
         known = protocol._history._whole.get(header.iteration, ())
         return header.iteration < protocol.iteration or header.block in known
@@ -423,7 +425,7 @@ def test_every_interleaving_of_more_ends(setting: Setting, states: int) -> None:
 def test_sums_for_one_recipient_are_lost_if_workers_go_on_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the exploration would detect a broken rule."""
     monkeypatch.setattr(Small, "may_give", lambda self, giver: True)
-    with pytest.raises(AssertionError, match="peers are asked for what they do not have"):
+    with pytest.raises(AssertionError, match="peers cannot have the sums"):
         explore(small(Setting(k=(2,), scattered=True)))
 
 
@@ -436,10 +438,10 @@ def test_sums_are_lost_if_they_are_forgotten_before_all_have_given(monkeypatch: 
         return of_all(world, rank)
 
     monkeypatch.setattr(Small, "protocol", of_two)
-    with pytest.raises(AssertionError, match="sums are forgotten that somebody needs"):
+    with pytest.raises(AssertionError, match="peers have forgotten sums"):
         explore(small(Setting(k=(2,))))
 
 
 def test_sums_for_one_recipient_are_lost_if_blocks_outnumber_slots() -> None:
-    with pytest.raises(AssertionError, match="peers are asked for what they do not have"):
+    with pytest.raises(AssertionError, match="peers cannot have the sums"):
         explore(small(Setting(k=(2,), blocks=4, losses=1, scattered=True)))

@@ -47,7 +47,9 @@ def test_sums_in_lanes_of_every_width(open_slots: Open, lanes: int) -> None:
     wrapped = (addends.sum(axis=0) + half) % (2 * half) - half
     for _, answer, values in answers:
         assert np.array_equal(to_numbers(values, lanes), wrapped)
-        assert (answer.kind, answer.lanes, answer.flags) == (Kind.RESULT, lanes, 2), "the flags of who closed it"
+        assert (answer.kind, answer.lanes, answer.flags) == (Kind.RESULT, lanes, 2), (
+            "the answer has the flags of the closing contribution"
+        )
 
 
 @pytest.mark.parametrize("workers", range(1, 65))

@@ -44,7 +44,9 @@ def test_every_order_has_each_step_once_and_error_terms_first(given: tuple[list[
     assert len(order) == len(wanted) and set(order) == wanted
     for at, step in enumerate(order):
         behind = range(step.layer + 1, len(layers))
-        assert all(("error", layer) in order[:at] for layer in behind), f"{step} has no error term of its output"
+        assert all(("error", layer) in order[:at] for layer in behind), (
+            f"{step} needs the error terms of all later layers first"
+        )
 
 
 @given(schedules())
@@ -108,7 +110,7 @@ def test_every_block_belongs_to_one_layer(sizes: list[int], block: int, shuffled
     for begin, end in layout.padding():
         assert (wire[begin:end] == -1).all()
         wire[begin:end] = 0
-    assert (wire >= 0).all(), "neither a layer's nor padding"
+    assert (wire >= 0).all(), "each element must belong to a layer or to padding"
     assert (layout.parameters(wire) == np.arange(layers[-1].end)).all()
     for number, layer in enumerate(layers):
         assert (layout.layer(number, lambda begin, end: wire[begin:end]) == np.arange(layer.begin, layer.end)).all()
@@ -130,7 +132,7 @@ def test_first_layers_blocks_have_numbers_before_those_they_overtake() -> None:
     layers, network = layers_of([100] * 3), LinkModel(rate=10.0)
     slow = LayerTimes([1.0] * 3, [1.0] * 3, [1.0] * 3)
     first = leaving_order(layers, slow, PassSchedule("priority", 1000), network, 10)
-    assert first == [0] * 10 + [1] * 10 + [2] * 10, "they leave together"
+    assert first == [0] * 10 + [1] * 10 + [2] * 10, "the layers of a bucket must leave together"
     cut = leaving_order(layers, slow, PassSchedule("priority", 100), network, 10)
     assert cut == [2, 2, 1, 1] + [0] * 10 + [1] * 8 + [2] * 8
     fifo = leaving_order(layers, slow, PassSchedule("wait-free", 1), network, 10)
@@ -145,7 +147,7 @@ def test_no_schedule_is_faster_than_the_bound(given: tuple[list[Layer], PassSche
     network = LinkModel(rate=float(random.exponential(1000)), latency_s=0.01, credit=int(random.integers(1, 1000)))
     found_s = iteration_s(layers, times, schedule, network)
     assert found_s >= bound_s(layers, times, network) * (1 - 1e-9)
-    assert found_s - times.compute_s >= -1e-9, "less than nothing was waited for"
+    assert found_s - times.compute_s >= -1e-9, "a wait must not be negative"
 
 
 def test_bound_counts_what_no_order_can_overlap() -> None:

@@ -59,7 +59,9 @@ def test_thresholds_that_make_the_same_pieces_are_tried_once() -> None:
         return by_the_model(one)
 
     settle(Enumeration(0, PassSchedule("front-first", 8001), EQUAL), took)
-    assert tried == {PassSchedule("front-first", 8001)}, "each of them sends the gradient in one piece"
+    assert tried == {PassSchedule("front-first", 8001)}, (
+        "both candidates send the gradient in one piece, so only one is tried"
+    )
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
@@ -101,7 +103,7 @@ def test_iterations_without_a_measurement_of_every_worker_do_not_count(new: Call
         said = search.said(took)
         if search.done:
             break
-    assert search.heard < search.most, "it has settled by itself"
+    assert search.heard < search.most, "the search must settle before its limit"
     assert (search.schedule, search.found_s) == (whole.schedule, whole.found_s)
 
 
@@ -210,7 +212,7 @@ def test_search_restarts_when_iterations_take_another_time(took_us: int, again: 
     settled(agreed, took_us)
     for _ in range(3 * WATCHED):
         agreed.hear([(took_us, 1, 1)] * 4, 4)
-    assert agreed.search.done, "by what it takes now"
+    assert agreed.search.done, "the search must settle on present times"
 
 
 def test_short_disturbance_restarts_nothing() -> None:
@@ -235,7 +237,7 @@ def test_enumeration_finds_another_schedule_after_a_change() -> None:
             assert agreed.search.done
             found.append(schedule.threshold)
     assert found[0] < 3_000 and found[1] > 4_000_000
-    assert agreed.heard[0, 3] == 1, "begun anew once"
+    assert agreed.heard[0, 3] == 1, "the search must restart once"
 
 
 def test_search_restarts_once_another_k_persists() -> None:
@@ -243,14 +245,14 @@ def test_search_restarts_once_another_k_persists() -> None:
     settled(agreed)
     for number in range(3 * WATCHED):
         agreed.hear([(1000, 1, 1)] * 4, 4 if number % 10 else 2)
-    assert agreed.search.done, "now and then is no change"
+    assert agreed.search.done, "an occasional delay must not restart the search"
     for _ in range(WATCHED):
         agreed.hear([(1000, 1, 1)] * 3, 3)
     assert not agreed.search.done
     other = one_candidate()
     settled(other)
     other.heard[:] = agreed.heard
-    assert not other.search.done, "a replica that comes back begins anew as well"
+    assert not other.search.done, "a rejoined replica must restart its search as well"
 
 
 def test_given_schedule_stays_whatever_iterations_take() -> None:

@@ -188,7 +188,9 @@ def test_worker_that_contributed_computes_further_batches_until_the_iteration_is
     assert agent.stays == [batch < PARTS - 1 for batch in range(given)]
     assert not agent.skipped
     assert (report.censored, line["computed"]) == (False, True)
-    assert line["gradient_norm2"] == pytest.approx(float(np.sum(np.float64(agent.given[0]) ** 2))), "of the first one"
+    assert line["gradient_norm2"] == pytest.approx(float(np.sum(np.float64(agent.given[0]) ** 2))), (
+        "the norm must be that of the first gradient"
+    )
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.repeats])

@@ -68,7 +68,7 @@ def test_packets_sent_together_equal_packets_sent_singly(joins: bool, packets: l
         one.connect((OTHER, PORT))
         sender = Datagrams(one, joins=joins and may_join(one))
         assert sender.send(made).left == [True] * len(made)
-        assert sender.joins == joins, "the kernel has refused nothing"
+        assert sender.joins == joins, "the kernel must not refuse coalesced datagrams"
         for header, values in made:
             assert other.recv(1 << 16, socket.MSG_DONTWAIT) == wire.encode(header, values)
 
@@ -159,7 +159,7 @@ def test_packets_go_to_their_addresses_and_unreachable_ones_are_skipped() -> Non
     with udp_socket(ONE, PORT) as one, udp_socket(OTHER, PORT) as other:
         places = [place(address) for address in (OTHER, "255.255.255.255", ONE, OTHER)]
         sent = Datagrams(one).send([packet(number) for number in range(4)], places, PORT)
-        assert sent.left == [True, False, True, True], "not without asking for broadcast"
+        assert sent.left == [True, False, True, True], "broadcast must fail without permission"
         assert sent.error
         assert [wire.decode_header(other.recv(9000)).block for _ in range(2)] == [0, 3]
         assert wire.decode_header(one.recv(9000)).block == 2

@@ -33,13 +33,13 @@ def test_passes_are_queued_and_weight_gradients_are_awaited(clock: Clock) -> Non
     model = Accelerator(config, 0).model
     for layer in (0, 1):
         model.forward(layer)
-    assert (clock.now_s, model.span_s) == (5.0, pytest.approx((5.010, 5.020))), "whoever gives a pass goes on"
+    assert (clock.now_s, model.span_s) == (5.0, pytest.approx((5.010, 5.020))), "giving a pass must not block"
     clock.sleep(0.005)
     assert model.weight(1).shape == (3,)
-    assert clock.now_s == pytest.approx(5.060), "after the passes before it"
+    assert clock.now_s == pytest.approx(5.060), "a pass starts after the passes before it"
     clock.sleep(0.1)
     model.error(1)
-    assert model.span_s == pytest.approx((5.160, 5.180)), "from when it is given, where nothing is before it"
+    assert model.span_s == pytest.approx((5.160, 5.180)), "a pass of an idle accelerator starts at once"
 
 
 def test_expected_passes_go_on_while_none_is_awaited(clock: Clock) -> None:

@@ -26,7 +26,9 @@ def test_bursts_are_as_long_and_frequent_as_configured() -> None:
     assert blocked.mean() == pytest.approx(0.004, rel=0.06) and source.mean_s(1) == 0.004
     lengths = [len([*run]) for value, run in groupby(blocked) if value]
     assert np.mean(lengths) == pytest.approx(8, rel=0.06)
-    assert np.std(lengths) == pytest.approx(np.sqrt(8 * 7), rel=0.1), "geometric: the chain forgets how long it was in"
+    assert np.std(lengths) == pytest.approx(np.sqrt(8 * 7), rel=0.1), (
+        "lengths must be geometric, because the chain has no memory"
+    )
 
 
 def test_burst_is_the_same_for_every_reader_at_any_time() -> None:
@@ -34,7 +36,9 @@ def test_burst_is_the_same_for_every_reader_at_any_time() -> None:
     in_order = drawn(text)
     times = [in_order.blocking_s(iteration) for iteration in range(1, 701)]
     late = drawn(text)
-    assert late.blocking_s(700) == times[-1] and late.blocking_s(700, 2) == times[-1], "one that comes in late"
+    assert late.blocking_s(700) == times[-1] and late.blocking_s(700, 2) == times[-1], (
+        "a reader that starts late must draw the same times"
+    )
     assert [late.blocking_s(iteration) for iteration in range(1, 701)] == times
     assert [drawn(text, 1).blocking_s(iteration) for iteration in range(1, 701)] != times
 

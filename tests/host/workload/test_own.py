@@ -64,7 +64,9 @@ def users(tmp_path: Path) -> Path:
 
 def test_module_is_found_beside_the_configuration(users: Path) -> None:
     config = Config.load(users / "own.toml")
-    assert "own" not in sys.modules and str(users) not in sys.path, "nothing is imported, or changed, before it is used"
+    assert "own" not in sys.modules and str(users) not in sys.path, (
+        "no module may be imported, and no path changed, before the first use"
+    )
     check_workload(config)
     assert sys.modules["own"].__file__ == str(users / "own.py")
 
@@ -99,7 +101,7 @@ def test_own_optimizer_steps_and_own_metric_ends_the_trial(users: Path) -> None:
     metric, gradient = metric_of(config), np.full(4, 2, np.float32)
     assert metric is not None
     values = [replica.apply(i, gradient, NOTHING, PLAN).accuracy for i in (1, 2)]
-    assert values == [4.0, 0.0], "3 - 2/1 = 1, 1 - 2/2 = 0: the parameters' squares, four times"
+    assert values == [4.0, 0.0], "the metric sums the squares of four parameters: 3 - 2/1 = 1, then 1 - 2/2 = 0"
     assert [metric.reached(value) for value in values] == [False, True]
     assert metric_of(Config.load(users / "own.toml", ["run.target=4"])).reached(values[0])
 

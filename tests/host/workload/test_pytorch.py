@@ -46,7 +46,7 @@ def test_parameters_are_shared_and_the_gradient_is_autograds() -> None:
     small = Small(CONFIG, 0)
     assert small.parameters.dtype == np.float32 and small.parameters.size == 3 * 2 + 2 + 2
     small.parameters[:] = np.arange(10)
-    assert small.module[0].weight.tolist() == [[2, 3, 4], [5, 6, 7]], "after the two that are unused"
+    assert small.module[0].weight.tolist() == [[2, 3, 4], [5, 6, 7]], "the weights come after the two unused parameters"
     loss, gradient = small.gradient(1)
     small.module.zero_grad()
     small.loss(1, 0).backward()

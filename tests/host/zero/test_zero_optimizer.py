@@ -199,8 +199,8 @@ def test_few_bits_keep_replicas_equal_and_lose_nothing(stage: int, bits: int, op
     assert np.array_equal(sum(each.aggregated for each in totals), crew[0].results)
     given = np.sum([values for mean in means for values in mean.given], axis=0, dtype=np.float64)
     counted = WORKERS * np.sum(means[0].found, axis=0, dtype=np.float64) + np.sum(pending, axis=0)
-    assert np.abs(given - counted).max() < 1e-4, "what was given is in a mean, or waits"
-    assert all((difference == 0).all() for _, difference in found) == (bits == 1), "1 bit: the variance is frozen"
+    assert np.abs(given - counted).max() < 1e-4, "each gradient must be in a mean, or be pending"
+    assert all((difference == 0).all() for _, difference in found) == (bits == 1), "only 1 bit freezes the variance"
 
 
 def average_of(settings: ZeroSettings) -> Any:
@@ -373,7 +373,7 @@ def test_scattered_shards_keep_replicas_equal(stage: int, bits: int) -> None:
             mean = SwitchMean(crew[rank], ELEMENTS)
             zero = ZeroOptimizer(settings, INITIAL.copy(), UNITS, CommunicatorCalls(crew[rank]), mean)
             found = train(zero, 8)
-            assert np.array_equal(zero.shard, zero.shards.cut(found, rank)), "where there is no element there is 0"
+            assert np.array_equal(zero.shard, zero.shards.cut(found, rank)), "missing elements must be 0"
             return found
 
         found = all_of(WORKERS, one)

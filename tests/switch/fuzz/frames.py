@@ -37,4 +37,4 @@ def _run(library: ctypes.CDLL, subject: Subject, seconds: float, chance: random.
         frames += BATCH
     drops = {reason: count for reason, count in engine.stats().drops.items() if count}
     print(f"frames, {subject.name}: {frames:,} in, {emitted:,} bytes out, dropped: {drops}", flush=True)
-    assert emitted, f"{subject.name}: no frame came out; the entries do not fit the packets"
+    assert emitted, f"{subject.name}: no frame was sent, so the entries do not fit the packets"

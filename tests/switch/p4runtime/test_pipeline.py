@@ -180,7 +180,7 @@ def test_saved_program_runs_when_it_is_committed(embedded: Target) -> None:
             ((code, _),) = await client.outcomes(update("DELETE", answer(b"\7")))
             assert code == "NOT_FOUND"
             await client.write(update("INSERT", answer(b"\x09")))
-            assert (await every_table.probe(embedded, "metered", a=1))[0] == 7, "the old one runs still"
+            assert (await every_table.probe(embedded, "metered", a=1))[0] == 7, "the old program must still run"
             await client.push(None, "COMMIT")
             assert await client.read(all_rows) == [answer(b"\x09")]
             assert (await every_table.probe(embedded, "metered", a=1))[0] == 9

@@ -17,4 +17,4 @@ def test_test_program_is_up_to_date(tmp_path: Path) -> None:
     command = [COMPILER, "--arch", "v1model", "-o", str(outputs[PROGRAM]), "--p4runtime-files", str(outputs[P4INFO])]
     subprocess.run([*command, "control_plane.p4"], cwd=PROGRAMS, check=True)
     for committed, made in outputs.items():
-        assert made.read_text() == committed.read_text(), f"run in tests/switch/programs: {' '.join(command)}"
+        assert made.read_text() == committed.read_text(), f"stale: run in tests/switch/programs: {' '.join(command)}"

@@ -31,7 +31,7 @@ def test_no_item_is_taken_while_the_loop_is_busy() -> None:
     async def scenario() -> list[list[int]]:
         source, handled = Source(), list[list[int]]()
         uplink = Uplink("numbers", source.take, in_loop(handled.append))
-        assert not source.asked_again.wait(0.3), "in which the loop does nothing else"
+        assert not source.asked_again.wait(0.3), "the loop is blocked here, so the source must not be asked"
         await until(handled, 3)
         await uplink.close()
         return handled

@@ -54,7 +54,7 @@ def test_output_belongs_to_its_source(script: Path) -> None:
         line = lines[place["line"] - 1] if place["filename"] == root["program"] else ""
         if line and not MACRO.fullmatch(line):
             start = words(place["source_fragment"].splitlines()[0].removesuffix("..."))
-            assert start in line, f"{place}: python -m tests.switch.suite.build {script.stem}"
+            assert start in line, f"{place} is stale: run python -m tests.switch.suite.build {script.stem}"
 
 
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"{COMPILER} is not on the PATH")
@@ -64,4 +64,4 @@ def test_p4c_gives_the_committed_output(tmp_path: Path) -> None:
         compile_program(copy)
         for suffix in (".json", ".p4info.txtpb"):
             made, kept = copy.with_suffix(suffix).read_text(), source.with_suffix(suffix).read_text()
-            assert made == kept, f"python -m tests.switch.suite.build {source.stem}"
+            assert made == kept, f"stale: run python -m tests.switch.suite.build {source.stem}"

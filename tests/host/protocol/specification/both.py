@@ -98,7 +98,7 @@ class Both:
     def _same_state(self) -> None:
         for name in STATE:
             expected, found = getattr(self.specification, name), getattr(self.native, name)
-            assert found == (None if expected == math.inf else expected), f"{name} is {found}: {expected} is right"
+            assert found == (None if expected == math.inf else expected), f"{name} must be {expected}, got {found}"
         assert self.native.statistics == self.specification.statistics
         assert list(self.native.blocks) == list(self.specification.blocks)
         assert sorted(self.native.waiting) == sorted(self.specification.waiting)

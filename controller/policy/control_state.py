@@ -1,0 +1,33 @@
+"""The part of a control loop that a checkpoint keeps: its choice, and the reports that its estimates rest on."""
+
+import numpy as np
+
+from kofn.config.late_rules import RULES, LatePolicy
+from kofn.controller.policy.control_loop import ControlLoop
+from kofn.rpc import kofn_pb2 as pb
+
+
+def state_of(loop: ControlLoop, iteration: int, now_s: float) -> pb.ControlState:
+    """Return the state for a checkpoint of this iteration."""
+    reports = [
+        pb.AgedReport(rank=rank, age_s=now_s - time_s, report=report)
+        for time_s, rank, report in loop.recent
+        if report.iteration <= iteration
+    ]
+    rule, weight = loop.late_policy
+    return pb.ControlState(objective=loop.goal.name, k=loop.k, late_gradient=rule, age_weight=weight, reports=reports)
+
+
+def resume(loop: ControlLoop, state: pb.ControlState, iteration: int, now_s: float) -> None:
+    """Continue a new loop after this iteration with the reports, and with the choice if it is of the same objective."""
+    live = np.flatnonzero(loop.live).tolist()
+    if state.objective == loop.goal.name and state.late_gradient in RULES:
+        loop.k = min(max(state.k, 1), len(live))
+        loop.late_policy = LatePolicy(RULES[state.late_gradient].name, state.age_weight)
+    reports = [aged for aged in state.reports if aged.rank in live]
+    if reports:
+        loop.measurements.join(live[0], now_s, min(aged.report.iteration for aged in reports))
+    for aged in reports:
+        loop.report(aged.rank, aged.report, now_s - aged.age_s)
+    for rank in live:
+        loop.measurements.join(rank, now_s, iteration + 1)

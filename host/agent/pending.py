@@ -1,0 +1,63 @@
+"""The pending gradients of an agent between two iterations, for the state of a training that others save.
+
+Both functions are for the training thread while no gradient is under way.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from kofn.host.agent.agent import Agent
+from kofn.host.arrays import Arrays, Fixed, Integers
+from kofn.host.compression.summary_block import Magnitudes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Pending values in units of 2**-40 (blocks, elements), and the weight of the gradients in them (blocks,)."""
+
+    values: Fixed
+    weights: Integers
+
+
+def pending_after(agent: Agent, iteration: int) -> Pending | None:
+    """Return what was pending between the end of an iteration and the next one's first result; None if that is gone.
+
+    It is not gone where k is n, or where the ledger's state is copied at this iteration (LedgerState.copy_every).
+    """
+    state = agent.ledger.state
+
+    def copy() -> Arrays | None:
+        return state.copy() if state.settled <= iteration else None
+
+    kept = state.take(iteration) or _on_loop(agent, copy)
+    return None if kept is None else Pending(*state.pending(kept))
+
+
+def enter_pending(agent: Agent, pending: Pending, expected: Magnitudes | None) -> None:
+    """Enter what was pending in another run, before the first gradient; LedgerError if there was one already.
+
+    `expected`: the magnitudes that the other run expected in its next iteration, None if it expected none.
+    """
+
+    def enter() -> None:
+        encoder = agent.encoder
+        with agent.protocol.held():
+            agent.ledger.state.enter(pending.values, pending.weights)
+            if expected is not None:
+                encoder.plan = replace(encoder.plan, expected=expected)
+                encoder.begin(agent.iteration)
+
+    _on_loop(agent, enter)
+
+
+def _on_loop(agent: Agent, work: Callable[[], T]) -> T:
+    """Do some work on the event loop, which alone changes the ledger."""
+
+    async def run() -> T:
+        return work()
+
+    return asyncio.run_coroutine_threadsafe(run(), agent.loop).result()

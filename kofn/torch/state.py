@@ -1,0 +1,173 @@
+"""The state of a training that is in no model, optimizer or scheduler, for the checkpoints that its script makes.
+
+A state is a dictionary of tensors, numbers and texts: "of", "workers" and "iteration", other entries that all workers
+share, and one entry for each worker, "worker-0" for example. So the union of several workers' states is a state.
+"""
+
+import logging
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from kofn.host.agent.agent import Agent
+from kofn.host.agent.pending import Pending, enter_pending, pending_after
+from kofn.host.arrays import Integers
+from kofn.host.compression.summary_block import Magnitudes
+from kofn.host.training.reducer import Reducer
+from kofn.torch.errors import TorchError
+from kofn.torch.layout import ParameterLayout
+from kofn.torch.replica import ModelReplica
+
+log = logging.getLogger(__name__)
+
+WORKER = "worker-"
+"""The prefix of a worker's own entry."""
+
+SESSION = "session"
+"""What the state of a session is of."""
+
+State = dict[str, Any]
+
+Tensors = Mapping[str, torch.Tensor]
+
+CONTIGUOUS: Any = torch.contiguous_format
+
+
+def taken(states: Sequence[State], of: str, takes: Callable[[int], Sequence[int]]) -> tuple[State, dict[int, State]]:
+    """Return the union of states, and the entries of the workers that are taken over, by rank.
+
+    Raise TorchError for a state that is not `of` this, states of different checkpoints, or a missing entry.
+    """
+    for state in states:
+        if not isinstance(state, Mapping) or state.get("of") != of:
+            found = [*state] if isinstance(state, Mapping) else type(state).__name__
+            raise TorchError(f"a state must be that of a {of}, as its state_dict() returns it, got {found}")
+    if len({state["iteration"] for state in states}) != 1 or len({state["workers"] for state in states}) != 1:
+        each = ", ".join(f"iteration {state['iteration']} of {state['workers']} workers" for state in states)
+        raise TorchError(f"all states must be of one iteration and one number of workers, got {each or 'none'}")
+    whole = {name: each for state in states for name, each in state.items()}
+    ranks = takes(whole["workers"])
+    if missing := [rank for rank in ranks if f"{WORKER}{rank}" not in whole]:
+        raise TorchError(
+            f"this worker must be given the states of workers {ranks} of {whole['workers']}, got none of {missing}:"
+            " load_state_dict() takes several states"
+        )
+    return whole, {rank: whole[f"{WORKER}{rank}"] for rank in ranks}
+
+
+class ResumableSession(ABC):
+    """The state of a Session: what its worker has pending, by parameter name, in units of 2**-40.
+
+    The model, its optimizer and its scheduler are saved by the script, after the same iteration.
+    """
+
+    rank: int
+    workers: int
+    layout: ParameterLayout
+    replica: ModelReplica
+    reducer: Reducer
+    _passes: int
+
+    @property
+    def save_every(self) -> int:
+        """Iterations from one state to the next; needed where k < n, as the others may go on meanwhile. 0: none."""
+        return 0 if self.reducer.ledger is None else self.reducer.ledger.state.copy_every
+
+    @save_every.setter
+    def save_every(self, iterations: int) -> None:
+        if self.reducer.ledger is not None:
+            self.reducer.ledger.state.copy_every = iterations
+
+    def state_dict(self) -> State:
+        """Return this worker's state after the latest iteration: what is pending, of no step of the optimizer yet.
+
+        Raise TorchError in the middle of an iteration, or where k < n and save_every has not named the iteration.
+        """
+        self._end_iteration()
+        iteration, own = self.replica.iteration, State(rank=self.rank)
+        state = State(of=SESSION, workers=self.workers, iteration=iteration) | {f"{WORKER}{self.rank}": own}
+        if isinstance(self.reducer, Agent):
+            found = pending_after(self.reducer, iteration)
+            if found is None:
+                raise TorchError(
+                    f"session.save_every must have iteration {iteration} among its multiples, got {self.save_every}:"
+                    " later sums have some of what was pending then already"
+                )
+            own["pending"] = self._named(found.values)
+            if found.weights.any():
+                each = np.broadcast_to(found.weights[:, None], found.values.shape)
+                own["weights"] = self._named(each.astype(np.int32))
+            if (expected := self.replica.plan.expected) is not None:
+                state["expected"] = torch.from_numpy(np.stack([expected.mean, expected.largest]))
+        return state
+
+    def load_state_dict(self, *states: State) -> None:
+        """Take over what was pending, from state_dict()s of one iteration of all workers of then, before training.
+
+        Each worker takes its own state, and those of ranks that are gone, which the present ones share; a new one
+        begins without any. Not in a state: iterations, which are counted from the job's first; the gradients' ages; the
+        blocks that compress.ratio has omitted last; the controller's measurements. A worker that rejoins ignores the
+        states: its ledger is newer. Raise TorchError, without any change, for another model's state.
+        """
+        whole, own = taken(states, SESSION, self.takes)
+        pending = [each["pending"] for each in own.values() if "pending" in each]
+        for each in pending:
+            check_model({name: tensor.shape for name, tensor in each.items()}, self.layout.parameters)
+        if self.replica.rejoined:
+            log.warning("worker %d goes on from a peer's state: it loads no older one", self.rank)
+            return
+        if self._passes:
+            raise TorchError("load_state_dict() must come before the first backward pass")
+        if not isinstance(self.reducer, Agent):
+            if pending:
+                raise TorchError("job.collective must be one with a ledger: the state has gradients still to be sent")
+            return
+        layout, expected = self.reducer.encoder.coding.layout, whole.get("expected")
+        shape = layout.blocks, layout.elements
+        values = self._summed(pending, shape)
+        weights = self._summed([each["weights"] for each in own.values() if "weights" in each], shape).max(1)
+        magnitudes = None
+        if expected is not None and expected.shape == (2, layout.blocks):
+            mean, largest = expected.numpy()
+            magnitudes = Magnitudes(mean=mean, largest=largest)
+        enter_pending(self.reducer, Pending(values, weights), magnitudes)
+        begins = zlib.crc32(repr((whole["iteration"], whole["workers"])).encode(), int(self.replica.note[1]))
+        self.replica.note[1] = begins >> 1
+        self._tell_note()
+
+    def takes(self, saved: int) -> list[int]:
+        """Return the workers, of so many in a state, whose entries this worker takes over."""
+        return [rank for rank in range(saved) if rank % self.workers == self.rank]
+
+    @abstractmethod
+    def _end_iteration(self) -> None:
+        """Take in the latest iteration. Raise TorchError in the middle of one."""
+
+    @abstractmethod
+    def _tell_note(self) -> None:
+        """Tell the other workers what this one began with."""
+
+    def _summed(self, each: Sequence[Tensors], shape: tuple[int, int]) -> Integers:
+        """Return the sum of values by parameter name in the ledger's places and shape."""
+        total = np.zeros(shape, np.int64)
+        for saved in each:
+            for name, view in self.layout.views(total.reshape(-1)):
+                view.add_(saved[name])
+        return total
+
+    def _named(self, values: Integers) -> Tensors:
+        """Return a copy of the ledger's values by parameter name."""
+        return {name: view.clone(memory_format=CONTIGUOUS) for name, view in self.layout.views(values.reshape(-1))}
+
+
+def check_model(saved: Mapping[str, Sequence[int]], own: Mapping[str, torch.Tensor]) -> None:
+    """Raise TorchError where the shapes of saved parameters, by name, differ from those of a model's."""
+    wanted, found = {name: [*each.shape] for name, each in own.items()}, {name: [*each] for name, each in saved.items()}
+    for name in {**wanted, **found}:
+        if wanted.get(name) != found.get(name):
+            words = [each.get(name, "no such parameter") for each in (wanted, found)]
+            raise TorchError(f"the state must be of this model: {name} must have the shape {words[0]}, got {words[1]}")
