@@ -28,7 +28,7 @@ WORKER = "worker-"
 """The prefix of a worker's own entry."""
 
 SESSION = "session"
-"""What the state of a session is of."""
+"""The kind of a session's state."""
 
 State = dict[str, Any]
 

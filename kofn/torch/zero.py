@@ -29,7 +29,7 @@ from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
 OPTIMIZER = "sharded optimizer"
-"""What the state of an optimizer is of."""
+"""The kind of a sharded optimizer's state."""
 
 STRUCTURE = ("optimizer", "stage", "bits")
 """The settings that must be a state's, as its arrays depend on them; with one bit also freeze_step."""
