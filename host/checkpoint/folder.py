@@ -32,7 +32,7 @@ PART = ".part"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint of `iteration` contains.
+    """The contents of a checkpoint of `iteration`.
 
     `files`: SHA-256 by name.  `missing`: ranks of the job whose ledgers are not in it.
     `configuration`: the job's, as its processes read it.  `control`: the controller's ControlState (kofn.proto).
