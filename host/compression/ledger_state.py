@@ -1,4 +1,4 @@
-"""A ledger's state between two iterations, for checkpoints: what is pending, and the accounts.
+"""A ledger's state between two iterations, for checkpoints: the pending values and the accounts.
 
 Between the end of an iteration and the begin of the next one no contribution is on its way, so the contributions
 themselves are not part of the state.
