@@ -39,7 +39,9 @@ class LedgerState:
     def take(self, iteration: int) -> Arrays | None:
         """Return the copy at the end of an iteration, and forget it and earlier ones; None if there is none."""
         found = self._copies.pop(iteration, None)
-        self._copies = {other: copy for other, copy in self._copies.items() if other > iteration}
+        for other in list(self._copies):  # a list: ended() may add one meanwhile
+            if other < iteration:
+                self._copies.pop(other, None)
         return found
 
     def copy(self) -> Arrays:
