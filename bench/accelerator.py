@@ -1,4 +1,4 @@
-"""What a gradient costs between an accelerator and the network; `make accelerator` runs it, in under four minutes.
+"""The cost of a gradient between an accelerator and the network; `make accelerator` runs it, in under four minutes.
 
     python -m bench.accelerator
 

@@ -28,7 +28,7 @@ class DecisionPacer:
         self._reported_s = now_s
 
     def now(self, now_s: float) -> bool:
-        """Return whether a decision is allowed now."""
+        """Return whether a decision may begin now."""
         if now_s < max(self._rest_until_s, min(self._reported_s + QUIET_S, self._latest_s + UNDECIDED_S)):
             return False
         self._latest_s = now_s

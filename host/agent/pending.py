@@ -24,9 +24,9 @@ class Pending:
 
 
 def pending_after(agent: Agent, iteration: int) -> Pending | None:
-    """Return what was pending between the end of an iteration and the next one's first result; None if that is gone.
+    """Return the gradients that were pending after an iteration, before the next one's first result; None if gone.
 
-    It is not gone where k is n, or where the ledger's state is copied at this iteration (LedgerState.copy_every).
+    They are not gone where k is n, or where the ledger's state is copied at this iteration (LedgerState.copy_every).
     """
     state = agent.ledger.state
 
@@ -38,7 +38,7 @@ def pending_after(agent: Agent, iteration: int) -> Pending | None:
 
 
 def enter_pending(agent: Agent, pending: Pending, expected: Magnitudes | None) -> None:
-    """Enter what was pending in another run, before the first gradient; LedgerError if there was one already.
+    """Enter gradients of another run before the first one of this run; LedgerError if there was one already.
 
     `expected`: the magnitudes that the other run expected in its next iteration, None if it expected none.
     """

@@ -32,7 +32,7 @@ PART = ".part"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint of `iteration` contains.
+    """The contents of a checkpoint of `iteration`.
 
     `files`: SHA-256 by name.  `missing`: ranks of the job whose ledgers are not in it.
     `configuration`: the job's, as its processes read it.  `control`: the controller's ControlState (kofn.proto).
@@ -124,7 +124,7 @@ class CheckpointFolder:
             shutil.rmtree(path, ignore_errors=True)
 
     def give_up(self, iteration: int) -> None:
-        """Remove what is written of this checkpoint and of earlier ones that are not complete: the disk may be full."""
+        """Remove the files of this checkpoint and of earlier incomplete ones: the disk may be full."""
         for path in self.path.glob("*" + PART):
             if path <= self._part(iteration):
                 shutil.rmtree(path, ignore_errors=True)
@@ -143,13 +143,13 @@ class CheckpointFolder:
         return Checkpoint(self._final(iteration), self._checked(self._final(iteration)))
 
     def go_back(self, iteration: int) -> None:
-        """Remove what is newer than this checkpoint (0: everything), and what was not completed."""
+        """Remove checkpoints newer than this one (0: all), and incomplete ones."""
         for path in self.path.glob("*"):
             if path.suffix == PART or int(path.name) > iteration:
                 shutil.rmtree(path)
 
     def _checked(self, path: Path) -> Manifest:
-        """Return the manifest of a whole checkpoint; CheckpointError names what is damaged."""
+        """Return the manifest of a whole checkpoint; CheckpointError names the damaged file."""
         if path not in self._whole:
             try:
                 signed = msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Signed)

@@ -1,4 +1,4 @@
-"""A ledger's state between two iterations, for checkpoints: what is pending, and the accounts.
+"""A ledger's state between two iterations, for checkpoints: the pending values and the accounts.
 
 Between the end of an iteration and the begin of the next one no contribution is on its way, so the contributions
 themselves are not part of the state.
@@ -39,7 +39,9 @@ class LedgerState:
     def take(self, iteration: int) -> Arrays | None:
         """Return the copy at the end of an iteration, and forget it and earlier ones; None if there is none."""
         found = self._copies.pop(iteration, None)
-        self._copies = {other: copy for other, copy in self._copies.items() if other > iteration}
+        for other in list(self._copies):  # a list: ended() may add one meanwhile
+            if other < iteration:
+                self._copies.pop(other, None)
         return found
 
     def copy(self) -> Arrays:

@@ -83,7 +83,7 @@ class SwitchMean:
         return np.repeat(blocks, self.block_elements)[: self._elements]
 
     def state(self, shards: Shards) -> Arrays:
-        """Return what no mean has yet, (elements,): "pending" in units of 2**-40, and "weights" if gradients are in it.
+        """Return the values in no mean yet, (elements,): "pending" in units of 2**-40, "weights" if gradients wait.
 
         For as many workers also "padding", the values between, which the blocks' scales depend on, and "expected",
         (2, blocks), the magnitudes that the next call expects.  No call may be under way.
@@ -101,7 +101,7 @@ class SwitchMean:
         return state
 
     def enter(self, states: Sequence[Arrays], expected: Floats64 | None, shards: Shards, *, alike: bool) -> None:
-        """Take over what some workers had pending, before the first call; `alike`: there were as many workers."""
+        """Take over some workers' pending values before the first call; `alike`: there were as many workers."""
         layout, places = self._communicator.agent.encoder.coding.layout, self._places(shards)
         laid: Integers = np.zeros((2, layout.blocks * layout.elements), np.int64)
         between = np.delete(np.arange(laid.shape[1]), places)

@@ -265,9 +265,9 @@ def _train(
     if config.torch.group != "worker":
         raise ConfigError(f"torch.group must be 'worker' on machines of their own, got {config.torch.group!r}")
     environment = commands.torch_environment(path, rank, link, own, metrics) | {"KOFN_INTERFACE": link}
-    environment |= {} if folder is None else {"KOFN_CHECKPOINTS": folder}
     accelerators.check(config.torch)
     environment |= accelerators.visible(config.torch, rank)
+    environment |= {} if folder is None else {"KOFN_CHECKPOINTS": folder}
     _become(commands.torchrun(config.torch, rank, config.job.workers, "127.0.0.1"), environment)
 
 

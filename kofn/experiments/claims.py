@@ -14,12 +14,12 @@ class Verdict:
     """A claim, whether it holds, and the numbers that show it."""
 
     claim: str
-    holds: bool
-    numbers: str
+    holds: bool | None  # None: the runs that it is about were not made
+    numbers: str  # or the runs that it needs
 
     @property
     def answer(self) -> str:
-        return "yes" if self.holds else "NO"
+        return "not asked" if self.holds is None else "yes" if self.holds else "NO"
 
 
 Claim = Callable[[T], Iterator[Verdict]]
@@ -43,7 +43,7 @@ def lines(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def explanation(verdicts: Sequence[Verdict]) -> list[str]:
-    return [] if all(one.holds for one in verdicts) else [NOT_SHOWN]
+    return [NOT_SHOWN] if any(one.holds is False for one in verdicts) else []
 
 
 NOT_SHOWN = (

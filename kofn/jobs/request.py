@@ -70,7 +70,7 @@ class Data(ApiStruct, frozen=True):
 
 
 class CheckpointClaim(ApiStruct, frozen=True):
-    """Where checkpoints stay, and how often one is made."""
+    """The place of checkpoints, and how often one is made."""
 
     claim: Annotated[
         str,

@@ -86,7 +86,7 @@ class TrialSummary:
     missed_events: tuple[str, ...]
     """Events that were missed, and why."""
     resumed: tuple[str, ...]
-    """Where the training was resumed at a checkpoint, and what that repeated and lost."""
+    """The resumptions of the training at a checkpoint, each with the repeated and lost work."""
     identity_error: str | None
     """The first difference between replicas; None if they are identical."""
     conservation_error: str | None

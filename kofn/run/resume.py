@@ -25,7 +25,7 @@ from kofn.run.state import running
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """Where a job's trial goes on: after `iteration`, the checkpoint's; 0: it begins again.
+    """The point at which a job's trial continues: after `iteration`, the checkpoint's; 0: it restarts.
 
     `done`: the events that had happened by then.  `again`: iterations that all workers together compute twice.
     `lost`: workers without a ledger in the checkpoint.
@@ -38,7 +38,7 @@ class Resumed:
 
     @property
     def words(self) -> str:
-        """What was repeated and lost."""
+        """The repeated and lost work, in words."""
         parts = [f"{self.again} iterations of workers computed again"]
         if self.lost:
             parts.append(f"pending gradients of {name_workers(self.lost)} lost")

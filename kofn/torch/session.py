@@ -144,10 +144,11 @@ class Session(ResumableSession):
 
     @loss.setter
     def loss(self, loss: float | torch.Tensor) -> None:
-        if self._staging is None or not isinstance(loss, torch.Tensor):
-            self._log.loss = float(loss)
+        found = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        if self._staging is None or not isinstance(found, torch.Tensor):
+            self._log.loss = float(found)
         else:
-            self._staging.send("loss", loss.detach().reshape(1), lambda host: setattr(self._log, "loss", host.item()))
+            self._staging.send("loss", found.reshape(1), lambda host: setattr(self._log, "loss", host.item()))
 
     def log(self, **numbers: float) -> None:
         """Record the script's numbers, such as `session.log(top1=0.71)`; a tensor of one element will do.

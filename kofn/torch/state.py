@@ -28,7 +28,7 @@ WORKER = "worker-"
 """The prefix of a worker's own entry."""
 
 SESSION = "session"
-"""What the state of a session is of."""
+"""The owner of a session's state, under "of"."""
 
 State = dict[str, Any]
 
@@ -83,7 +83,7 @@ class ResumableSession(ABC):
             self.reducer.ledger.state.copy_every = iterations
 
     def state_dict(self) -> State:
-        """Return this worker's state after the latest iteration: what is pending, of no step of the optimizer yet.
+        """Return this worker's state after the latest iteration: the pending gradients, which no step has used yet.
 
         Raise TorchError in the middle of an iteration, or where k < n and save_every has not named the iteration.
         """
@@ -95,7 +95,7 @@ class ResumableSession(ABC):
             if found is None:
                 raise TorchError(
                     f"session.save_every must have iteration {iteration} among its multiples, got {self.save_every}:"
-                    " later sums have some of what was pending then already"
+                    " later sums have some of the gradients that were pending then already"
                 )
             own["pending"] = self._named(found.values)
             if found.weights.any():
@@ -106,7 +106,7 @@ class ResumableSession(ABC):
         return state
 
     def load_state_dict(self, *states: State) -> None:
-        """Take over what was pending, from state_dict()s of one iteration of all workers of then, before training.
+        """Take over pending gradients from the state_dict()s of one iteration, before training.
 
         Each worker takes its own state, and those of ranks that are gone, which the present ones share; a new one
         begins without any. Not in a state: iterations, which are counted from the job's first; the gradients' ages; the
@@ -149,7 +149,7 @@ class ResumableSession(ABC):
 
     @abstractmethod
     def _tell_note(self) -> None:
-        """Tell the other workers what this one began with."""
+        """Tell the other workers the state that this one began with."""
 
     def _summed(self, each: Sequence[Tensors], shape: tuple[int, int]) -> Integers:
         """Return the sum of values by parameter name in the ledger's places and shape."""

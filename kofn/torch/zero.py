@@ -29,7 +29,7 @@ from kofn.torch.untrained import UntrainedState, check_statistics
 from kofn.torch.zero_job import GroupZero, SwitchedZero, ZeroJob
 
 OPTIMIZER = "sharded optimizer"
-"""What the state of an optimizer is of."""
+"""The owner of an optimizer's state, under "of"."""
 
 STRUCTURE = ("optimizer", "stage", "bits")
 """The settings that must be a state's, as its arrays depend on them; with one bit also freeze_step."""
@@ -216,8 +216,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
             return {name: each.clone() for name, each in self._model.state_dict().items()}
 
     def state_dict(self) -> State:
-        """Return this worker's state after the latest step: its shards of parameters and optimizer, what is pending,
-        and the state that all workers share, with frozen parameters and buffers.
+        """Return this worker's state after the latest step: its shards of parameters and optimizer, its pending
+        gradients, and the state that all workers share, with frozen parameters and buffers.
 
         With 8 bits or 1, all workers call it together. Raise TorchError in the middle of a step.
         """
@@ -245,8 +245,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # no types
     def load_state_dict(self, *states: State) -> None:
         """Become a state before the first step, from state_dict()s of one step; all workers call it together.
 
-        Each worker needs those that takes() names; what workers had pending that are gone is shared by the present
-        ones. Raise TorchError, without any change, where model or settings are others, or a worker's state is missing.
+        Each worker needs those that takes() names. The present workers share the pending gradients of workers that are
+        gone. Raise TorchError, without any change, where model or settings are others, or a worker's state is missing.
         """
         whole, own = taken(states, OPTIMIZER, self.takes)
         untrained = self._untrained.tensors()

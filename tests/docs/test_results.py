@@ -41,6 +41,17 @@ def test_quoted_numbers_are_stored_figures(document: str, heading: str) -> None:
     assert set(quoted) <= stored
 
 
+@pytest.mark.parametrize("name", ["control", "schedule"])
+def test_numbers_of_a_paragraph_that_names_figures_are_in_them(name: str) -> None:
+    found, quoted = figures(), 0
+    for paragraph in (ROOT / "docs" / "explanation" / f"{name}.md").read_text().split("\n\n"):
+        if names := re.findall(r"RESULTS\.md#([a-z0-9-]+)", paragraph):
+            stored = {number for each in names for line in found[each].output for number in NUMBER.findall(line)}
+            assert set(NUMBER.findall(paragraph)) <= stored, paragraph
+            quoted += 1
+    assert quoted > 0
+
+
 def test_the_quoted_run_is_the_stored_one() -> None:
     stored = figures()["first-run"].output
     for document in ("README.md", "docs/tutorial/first-run.md"):

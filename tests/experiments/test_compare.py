@@ -18,7 +18,7 @@ from rich.console import Console
 
 from kofn.config.errors import ConfigError
 from kofn.config.schema import StragglerSection
-from kofn.experiments.claims import Verdict, judge
+from kofn.experiments.claims import Verdict, explanation, judge
 from kofn.experiments.compare import ceiling, comparison, models
 from kofn.experiments.compare.arms import ContenderArm, contender_arms
 from kofn.experiments.compare.ceiling import Ceiling, Ceilings, carried, round_below
@@ -277,7 +277,7 @@ def test_ring_and_server_are_compared_by_seed() -> None:
     assert not server.holds
     assert server.numbers.endswith("3.00 times (3.00 .. 4.00); by the bytes of the busiest links 4.00")
     assert said([row("server-int8", 3.2), row("full-int8", 1.0)], "server-int8").holds
-    assert not [one for one in verdicts([row("server-int32", 3.0), row("full-int8", 1.0)]) if "server" in one.claim]
+    assert said([row("server-int32", 3.0), row("full-int8", 1.0)], "server-int8").answer == "not asked"
 
 
 def test_claims_of_larger_gradients_are_made_without_stragglers_only() -> None:
@@ -608,3 +608,23 @@ def test_one_comparison_runs_for_real(tmp_path: Path) -> None:
     assert abs(run["parts_off"]) < 0.05
     assert run["worker_up_bytes"] > 200_000
     assert (out / "report.html").exists()
+
+
+@pytest.mark.parametrize("names", [["ring"], ["full-int8"], ["server-int8"]])
+def test_claims_about_contenders_that_did_not_run_are_not_asked(names: list[str]) -> None:
+    found = verdicts([row(name, 1e-3) for name in names])
+    (adds_up,) = [one for one in found if one.holds is not None and "adds up" in one.claim]
+    assert adds_up.holds
+    asked = [one.answer for one in found if "faster than" in one.claim]
+    assert asked and set(asked) == {"not asked"}
+    assert all("needs runs with" in one.numbers for one in found if one.holds is None)
+    assert explanation([one for one in found if one.holds is None]) == []
+
+
+def test_a_chosen_k_alone_in_a_training_is_not_compared() -> None:
+    (one,) = [
+        one
+        for one in verdicts([row("adaptive-int32", 0.02, times_s=(2.0,), model=DIGITS, straggler=BLOCKED)])
+        if "at the target" in one.claim
+    ]
+    assert (one.answer, one.numbers) == ("not asked", "needs runs with another collective")

@@ -52,7 +52,7 @@ def test_gradients_are_conserved_and_replicas_identical(tmp_path: Path, name: st
     )
     assert any(line["late"] for line in lines(run, 2, "late")) or RULES[rule].gives_up
     discarded = dict(np.load(run.entry.sums(0)))["discarded"]
-    assert discarded.any() == ("thrown" in name) or rule == "drop"
+    assert discarded.any() == ("no-feedback" in name) or rule == "drop"
 
 
 def test_votes_are_sent_at_the_pace_of_their_answers(tmp_path: Path) -> None:

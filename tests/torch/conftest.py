@@ -33,8 +33,13 @@ def _switch() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_active_model() -> None:
-    """Clear DDP's note of the model whose forward pass is under way: passes in threads leave it behind."""
+def _nothing_left_behind() -> None:
+    """Clear DDP's note of the model whose forward pass is under way, which passes in threads leave behind, and the
+    communicator of an earlier test.
+    """
     from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
+    from kofn.torch import process_group  # noqa: PLC0415
+
     DistributedDataParallel._active_ddp_module = None
+    process_group._used.set(None)

@@ -46,6 +46,8 @@ def use_gloo() -> None:
     """Have this thread's next group "kofn" make all calls by gloo, which itself knows no pretend devices."""
     from kofn.torch import process_group  # noqa: PLC0415
 
+    if KIND == "cpu":
+        return
     process_group._used.set(SimpleNamespace(workers=0))  # type: ignore[arg-type]
 
 
@@ -79,7 +81,7 @@ class Moved:
 
 
 def run(*arguments: str, mode: str = "late", limit_s: float = 600.0) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a process of its own, whose accelerator is the pretend one in a mode of MODES."""
+    """Run pytest in a separate process with the pretend accelerator in a mode of MODES."""
     environment = {**os.environ, "KOFN_TEST_DEVICE": "pretend", "KOFN_TEST_MODE": mode}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
     root = Path(__file__).parents[2]

@@ -290,7 +290,7 @@ def test_state_that_is_gone_names_save_every(tmp_path: Path) -> None:
     with crew_at_the_model(tmp_path, 12, 3, k=2) as made:
         first, slow, last = made.all(train)
     assert first == last == ""
-    assert "its multiples, got 0: later sums have some of what was pending then" in slow
+    assert "its multiples, got 0: later sums have some of the gradients" in slow
 
 
 def test_one_worker_that_loads_nothing_is_named(tmp_path: Path) -> None:

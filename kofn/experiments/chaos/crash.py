@@ -1,6 +1,6 @@
 """Scenarios in which a whole run dies at once, in one of four ways, and is resumed at a checkpoint.
 
-The run is a process of its own, on a file system of its own where the fault is the disk's.
+The run is a separate process; where the fault is the disk's, on a separate file system.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ CrashKind = Literal["kill", "power-cut", "damage", "disk-full"]
 DISK_MB = 160
 
 FS_IOC_SHUTDOWN, NO_FLUSH = 0x8004587D, 2
-"""The request that stops an ext4 file system at once, and the flag that discards what is not on its disk."""
+"""The request that stops an ext4 file system at once, and the flag that discards unwritten data."""
 
 MARK = "KOFN_CRASH"
 """The variable in the environment of every process of a run, by which they are found."""
@@ -48,7 +48,7 @@ class Crash:
 
 
 def crashed(crash: Crash, source: Path, out: Path, arguments: Sequence[str], config: Config) -> list[str]:
-    """Run `source` in `out`, with a crash and a resumption for each moment; return what went wrong.
+    """Run `source` in `out`, with a crash and a resumption for each moment; return the faults.
 
     The output of the runs is in OUT.log.
 
@@ -158,7 +158,7 @@ class _Disk:
     mount: Path
 
     def cut(self) -> None:
-        """Stop it as a power cut does: what is not on the disk is lost."""
+        """Stop it as a power cut does: unwritten data is lost."""
         with self._opened() as opened:
             fcntl.ioctl(opened, FS_IOC_SHUTDOWN, struct.pack("I", NO_FLUSH))
 
@@ -191,7 +191,7 @@ class _Disk:
 
 @contextlib.contextmanager
 def _disk(kind: CrashKind) -> Iterator[_Disk | None]:
-    """Yield a file system of its own, if the fault is the disk's."""
+    """Yield a separate file system, if the fault is the disk's."""
     if kind not in ("power-cut", "disk-full"):
         yield None
         return

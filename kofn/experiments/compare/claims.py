@@ -26,9 +26,14 @@ def first_at_the_target(found: Sequence[Rivals]) -> Iterator[Verdict]:
     for rivals in found:
         setting = setting_of(rivals)
         if setting.trained and setting.straggler == BLOCKED:
-            for arm in _of("adaptive", rivals):
+            if not (arms := _of("adaptive", rivals)):
+                yield _not_asked(f"{setting.title}: adaptive at the target before all others", "adaptive")
+            for arm in arms:
                 if others := [other for other in rivals.values() if _comparable(arm, other)]:
                     yield _before_all(arm, others)
+                else:
+                    claim = f"{setting.title}: {arm.contender.name} at the target before all others"
+                    yield _not_asked(claim, "another collective")
 
 
 def _comparable(arm: ContenderArm, other: ContenderArm) -> bool:
@@ -41,18 +46,30 @@ def fast_in_the_network(found: Sequence[Rivals]) -> Iterator[Verdict]:
     for rivals in found:
         setting = setting_of(rivals)
         if not setting.trained and setting.straggler == NONE:
-            for arm in _of("full", rivals):
+            if not (arms := _of("full", rivals)):
+                yield _not_asked(f"{setting.title}: full near the link's limit, and faster than the others", "full")
+            for arm in arms:
                 yield from _fast(arm, rivals)
 
 
 def _fast(arm: ContenderArm, rivals: Rivals) -> Iterator[Verdict]:
     yield _near_limit(arm)
-    for name in ("ring", "gloo", "mpi"):
-        if name in rivals:
-            yield _faster(arm, rivals[name], RING, f"{RING:g}")
-    bound = SERVER * arm.setting.workers
-    if (server := rivals.get(f"server-{arm.contender.codec}")) is not None:
-        yield _faster(arm, server, bound, f"{SERVER:g} n = {bound:g}")
+    if not (peers := [rivals[name] for name in ("ring", "gloo", "mpi") if name in rivals]):
+        claim = f"{arm.setting.title}: {arm.contender.name} at least {RING:g} times faster than a ring"
+        yield _not_asked(claim, "ring, gloo or mpi")
+    for peer in peers:
+        yield _faster(arm, peer, RING, f"{RING:g}")
+    bound, server = SERVER * arm.setting.workers, f"server-{arm.contender.codec}"
+    words = f"{SERVER:g} n = {bound:g}"
+    if server in rivals:
+        yield _faster(arm, rivals[server], bound, words)
+    else:
+        claim = f"{arm.setting.title}: {arm.contender.name} at least {words} times faster than {server}"
+        yield _not_asked(claim, "server in the same codec")
+
+
+def _not_asked(claim: str, needs: str) -> Verdict:
+    return Verdict(claim=claim, holds=None, numbers=f"needs runs with {needs}")
 
 
 def _of(collective: str, rivals: Rivals) -> list[ContenderArm]:

@@ -187,7 +187,7 @@ CASES = [*product((False, True), (False, True))]
 
 
 def trained(text: str, views: bool, slow: bool, which: int, slowest: str | None) -> tuple[list[Any], int]:
-    """Return what a run computes, on a stream of its own, and the number of waits in its training thread."""
+    """Return a run's values, from a separate stream, and the number of waits in its training thread."""
     own = torch.Stream(DEVICE)
     run = Run(text, views, slow)
     streams = {"training": own, "out": run.staging._out, "back": run.staging._back, None: 0}
