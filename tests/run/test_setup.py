@@ -25,6 +25,7 @@ TARGETS = (
         "long",
         "test-k8s",
         "torch-tests",
+        "accelerator",
         "check",
         "explore",
         "fuzz",

@@ -46,8 +46,6 @@ def use_gloo() -> None:
     """Have this thread's next group "kofn" make all calls by gloo, which itself knows no pretend devices."""
     from kofn.torch import process_group  # noqa: PLC0415
 
-    if KIND == "cpu":
-        return
     process_group._used.set(SimpleNamespace(workers=0))  # type: ignore[arg-type]
 
 
