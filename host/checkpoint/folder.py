@@ -80,7 +80,12 @@ class Checkpoint:
         return self._arrays(name) if name in self.manifest.files else {}
 
     def _arrays(self, name: str) -> Arrays:
-        return from_parts(self.iteration, msgspec.msgpack.decode((self.path / name).read_bytes())).arrays
+        """Return the arrays of a file: a line with the headers and sizes of all, then their bytes."""
+        parts = dict[str, bytes]()
+        with (self.path / name).open("rb") as file:
+            for header, size in msgspec.json.decode(file.readline(), type=list[tuple[str, int]]):
+                parts[header] = file.read(size)
+        return from_parts(self.iteration, parts).arrays
 
 
 @dataclass(slots=True)
@@ -99,11 +104,13 @@ class CheckpointFolder:
         """Write and sync a file of a checkpoint that is not complete yet; return its SHA-256."""
         folder = self._part(iteration)
         folder.mkdir(parents=True, exist_ok=True)
-        data = msgspec.msgpack.encode(
-            {header_of(each, array): array.reshape(-1).view(np.uint8).data for each, array in arrays.items()}
-        )
-        write_synced(folder / name, data)
-        return hashlib.sha256(data).hexdigest()
+        flat = {header_of(each, array): array.reshape(-1).view(np.uint8).data for each, array in arrays.items()}
+        head = msgspec.json.encode([(header, len(data)) for header, data in flat.items()]) + b"\n"
+        write_synced(folder / name, head, *flat.values())
+        digest = hashlib.sha256(head)
+        for data in flat.values():
+            digest.update(data)
+        return digest.hexdigest()
 
     def complete(self, manifest: Manifest) -> None:
         """Make a checkpoint whole: its files are written.  Older ones, and newer ones of another future, go."""

@@ -42,6 +42,8 @@ class Saver:
             ledger.state.copy_every = self._every
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="kofn-checkpoint")
         self._copied: list[tuple[int, Mapping[str, Arrays]]] = []
+        self._spare: list[Arrays] = []
+        """The memory of a replica's copy."""
         self._writing: list[Future[None]] = []
 
     # -- resuming
@@ -70,7 +72,8 @@ class Saver:
         for iteration in multiples(self._every, first, last):
             ledger = None if self._ledger is None else self._ledger.state.take(iteration)
             arrays = {} if ledger is None else {f"ledger-{self._rank}": ledger}
-            if self.leads and iteration == last and (state := replica.state()) is not None:
+            into = self._spare.pop() if self._spare else None
+            if self.leads and iteration == last and (state := replica.state(into)) is not None:
                 arrays[f"replica-{self._rank}"] = state.arrays
             self._copied.append((iteration, arrays))
 
@@ -82,6 +85,7 @@ class Saver:
                 self._writing.append(self._disk.submit(self._write, iteration, arrays))
             else:
                 log.warning("no checkpoint of iteration %d: the disk is still writing earlier ones", iteration)
+                self._give_back(arrays)
         self._copied.clear()
 
     def complete(self, message: kofn_pb2.Checkpoint) -> None:
@@ -113,4 +117,14 @@ class Saver:
             log.error("no checkpoint of iteration %d: %s: %s", iteration, self._folder.path, error.strerror)
             self._folder.give_up(iteration)
             return
+        finally:
+            self._give_back(arrays)
         self.saved(iteration, files)
+
+    def _give_back(self, copies: Mapping[str, Arrays]) -> None:
+        """Reuse the memory of copies that are written."""
+        for name, arrays in copies.items():
+            if self._ledger is not None and name.startswith("ledger-"):
+                self._ledger.state.give_back(arrays)
+            else:
+                self._spare = [arrays]

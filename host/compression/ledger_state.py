@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kofn.host.arrays import Arrays, Fixed, Integers, fitting
+from kofn.host.arrays import Arrays, Fixed, Integers, copied, fitting
 from kofn.host.compression.ledger_native import View, checksums, library, view_of
 from kofn.host.compression.ledger_storage import RECORD, LedgerStorage, Records
 from kofn.host.compression.residual import Residual
@@ -30,11 +30,12 @@ class LedgerState:
         self.copy_every = 0
         """Iterations from one copy to the next; 0: none."""
         self._copies: dict[int, Arrays] = {}
+        self._spare: list[Arrays] = []
 
     def ended(self, first: int, last: int) -> None:
         """Keep a copy if one is due: iterations first..last have ended, and none is under way."""
         for iteration in multiples(self.copy_every, first, last):
-            self._copies[iteration] = self.copy()
+            self._copies[iteration] = copied(_arrays(self._storage), self._spare.pop() if self._spare else {})
 
     def take(self, iteration: int) -> Arrays | None:
         """Return the copy at the end of an iteration, and forget it and earlier ones; None if there is none."""
@@ -43,6 +44,10 @@ class LedgerState:
             if other < iteration:
                 self._copies.pop(other, None)
         return found
+
+    def give_back(self, taken: Arrays) -> None:
+        """Reuse the memory of a copy."""
+        self._spare.append(taken)
 
     def copy(self) -> Arrays:
         """Return a copy of the arrays."""

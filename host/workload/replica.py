@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kofn.config.schema import Config
-from kofn.host.arrays import Arrays, Floats, Integers, fitting
+from kofn.host.arrays import Arrays, Floats, Integers, copied, fitting
 from kofn.host.compression.plan import Plan
 from kofn.host.errors import AgentError
 from kofn.host.workload.evaluation import Evaluation, Evaluator
@@ -90,13 +90,13 @@ class Replica:
             self.iteration = iteration
             return self.evaluator.look(iteration)
 
-    def state(self) -> ReplicaState | None:
-        """Return a copy; None before start()."""
+    def state(self, into: Arrays | None = None) -> ReplicaState | None:
+        """Return a copy, in the memory of an earlier one if given; None before start()."""
         with self._lock:
             if self.iteration == UNSTARTED:
                 return None
             own = {OPTIMIZER + name: array for name, array in self.optimizer.state().items()}
-            arrays = {name: array.copy() for name, array in (self._arrays | own).items()}
+            arrays = copied(self._arrays | own, into or {})
             for (begin, end), before in self._stepped.items():
                 for name, part in before.items():
                     arrays[name][begin:end] = part

@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file in one step: after a crash it has the old content or the new one."""
     temporary = path.with_name(f".{path.name}")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
     except OSError:
